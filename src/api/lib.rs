@@ -1,0 +1,12 @@
+//! Kubernetes objects, pure: the schema table, codecs, patches, defaults, validation, selectors.
+//!
+//! No I/O, no tokio, no HTTP server, no store. Objects are `serde_json::Value` while they are worked on and
+//! [`Object`] (bytes and a small header) everywhere else; typed structs come from `k8s-openapi` through [`k8s`].
+
+pub mod object;
+pub mod schema;
+pub mod status;
+
+pub use k8s_openapi as k8s;
+pub use object::{Gvk, Gvr, Object, ObjectKey, WatchEvent};
+pub use status::Status;

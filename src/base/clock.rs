@@ -1,0 +1,57 @@
+//! Time and randomness, behind functions so that tests can pause and simulations can seed them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Monotonic now; follows tokio's paused clock in tests.
+pub fn now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}
+
+/// Wall-clock time since the Unix epoch; zero for a clock set before 1970.
+pub fn unix_time() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Waits for `duration`. For retries use [`crate::Backoff`]; for a state, await its event.
+pub async fn sleep(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+/// Fills `buffer` with bytes of the operating system's generator.
+pub fn random_bytes(buffer: &mut [u8]) {
+    use ring::rand::SecureRandom;
+    ring::rand::SystemRandom::new().fill(buffer).expect("the operating system's random generator answers");
+}
+
+/// A random `u64`.
+pub fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    random_bytes(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+/// A random number in `[0, 1)`.
+pub fn random_f64() -> f64 {
+    (random_u64() >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// A random UUID, version 4, in its usual lower-case form.
+pub fn random_uuid() -> String {
+    let mut b = [0_u8; 16];
+    random_bytes(&mut b);
+    b[6] = (b[6] & 0x0f) | 0x40;
+    b[8] = (b[8] & 0x3f) | 0x80;
+    let hex: String = b.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// The alphabet of generated name suffixes: no vowels and no look-alikes, as
+/// `k8s.io/apimachinery/pkg/util/rand`.
+const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// A random suffix of `length` characters as `generateName` appends it.
+pub fn random_suffix(length: usize) -> String {
+    let mut bytes = vec![0_u8; length];
+    random_bytes(&mut bytes);
+    bytes.iter().map(|b| char::from(SUFFIX_ALPHABET[usize::from(*b) % SUFFIX_ALPHABET.len()])).collect()
+}

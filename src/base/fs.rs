@@ -1,0 +1,56 @@
+//! File access whose errors name the path, and atomic replacement.
+
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+fn named(action: &str, path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {action} {}: {error}", path.display()))
+}
+
+/// Reads a whole file.
+///
+/// # Errors
+/// The I/O error, with the path in its message.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| named("read", path, &e))
+}
+
+/// Reads a whole UTF-8 file.
+///
+/// # Errors
+/// The I/O error, with the path in its message.
+pub fn read_to_string(path: &Path) -> io::Result<String> {
+    std::fs::read_to_string(path).map_err(|e| named("read", path, &e))
+}
+
+/// Makes a directory and its parents with permission bits `mode` on the last one.
+///
+/// # Errors
+/// The I/O error, with the path in its message.
+pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::create_dir_all(path).map_err(|e| named("create", path, &e))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(|e| named("set permissions of", path, &e))
+}
+
+/// Replaces `path` by `content` with permission bits `mode`: written beside it, synced, renamed, directory synced.
+///
+/// # Errors
+/// The I/O error, with the path in its message; the old content then still stands.
+pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    let temporary = parent.join(name);
+    let write = || -> io::Result<()> {
+        // An interrupted predecessor may have left the file with other permissions.
+        let _ = std::fs::remove_file(&temporary);
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        std::fs::File::open(parent)?.sync_all()
+    };
+    write().map_err(|e| named("write", path, &e))
+}

@@ -1,0 +1,13 @@
+//! What every other crate stands on: tasks and shutdown, back-off, clock, files, certificates, metrics.
+//!
+//! Knows nothing of Kubernetes and imports no sibling.
+
+pub mod backoff;
+pub mod clock;
+pub mod error_list;
+pub mod fs;
+pub mod tasks;
+
+pub use backoff::Backoff;
+pub use error_list::ErrorList;
+pub use tasks::{Kind, Shutdown, Tasks};

@@ -1,0 +1,155 @@
+//! Every task has an owner, a name and an end: spawn through [`Tasks`], stop through [`Shutdown`].
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument;
+
+/// The request to stop, cheap to clone; children stop with their parent, not the other way round.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown(CancellationToken);
+
+impl Shutdown {
+    /// A new root.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A token that stops with this one and can be stopped earlier.
+    pub fn child(&self) -> Self {
+        Self(self.0.child_token())
+    }
+
+    /// Asks for the stop.
+    pub fn request(&self) {
+        self.0.cancel();
+    }
+
+    /// Whether the stop was asked for.
+    pub fn is_requested(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    /// Resolves once the stop is asked for.
+    pub async fn requested(&self) {
+        self.0.cancelled().await;
+    }
+}
+
+/// What the end of a task means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The process cannot go on without it: an end before shutdown stops everything.
+    Critical,
+    /// One piece of work; an error or panic is logged and counted, nothing else.
+    Request,
+}
+
+/// The set of running tasks of one process.
+#[derive(Debug, Clone, Default)]
+pub struct Tasks {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    tracker: TaskTracker,
+    shutdown: Shutdown,
+    fault: Mutex<Option<String>>,
+    running: Mutex<std::collections::BTreeMap<u64, &'static str>>,
+    next: std::sync::atomic::AtomicU64,
+}
+
+impl Tasks {
+    /// A set whose critical tasks stop `shutdown` when they end early.
+    pub fn new(shutdown: Shutdown) -> Self {
+        Self { inner: Arc::new(Inner { shutdown, ..Inner::default() }) }
+    }
+
+    /// The token that this set stops with.
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.inner.shutdown
+    }
+
+    /// Runs `future` as a task; its error and its panic are handled as `kind` says.
+    #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
+    pub fn spawn<F, E>(&self, kind: Kind, name: &'static str, future: F)
+    where
+        F: Future<Output = Result<(), E>> + Send + 'static,
+        E: std::fmt::Display + Send + 'static,
+    {
+        let inner = Arc::clone(&self.inner);
+        let id = inner.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if kind == Kind::Critical {
+            inner.running.lock().insert(id, name);
+        }
+        let span = tracing::debug_span!("task", name);
+        let task = async move {
+            let outcome = std::panic::AssertUnwindSafe(future).catch_unwind().await;
+            inner.running.lock().remove(&id);
+            let fault = match outcome {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some("panicked".to_owned()),
+            };
+            match (kind, fault) {
+                (Kind::Request, Some(error)) => tracing::warn!(task = name, error, "task failed"),
+                (Kind::Critical, fault) if !inner.shutdown.is_requested() => {
+                    let fault = fault.unwrap_or_else(|| "ended unexpectedly".to_owned());
+                    tracing::error!(task = name, error = fault, "critical task ended, stopping");
+                    inner.fault.lock().get_or_insert(format!("{name}: {fault}"));
+                    inner.shutdown.request();
+                }
+                _ => {}
+            }
+        };
+        self.inner.tracker.spawn(task.instrument(span));
+    }
+
+    /// The first critical task that ended early, with its error.
+    pub fn fault(&self) -> Option<String> {
+        self.inner.fault.lock().clone()
+    }
+
+    /// After shutdown was requested: waits for all tasks, at most `grace`; returns the names of critical tasks that did not stop.
+    pub async fn drain(&self, grace: Duration) -> Vec<&'static str> {
+        self.inner.tracker.close();
+        let _ = tokio::time::timeout(grace, self.inner.tracker.wait()).await;
+        self.inner.running.lock().values().copied().collect()
+    }
+}
+
+/// Runs blocking work (file system, netlink dumps) away from the async workers.
+///
+/// # Errors
+/// Only when the work panicked.
+#[expect(clippy::disallowed_methods, reason = "the one place that leaves the async workers")]
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, tokio::task::JoinError> {
+    tokio::task::spawn_blocking(work).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn early_end_of_a_critical_task_requests_shutdown_and_names_it() {
+        let tasks = Tasks::new(Shutdown::new());
+        tasks.spawn(Kind::Critical, "store", async { Err::<(), _>("disk gone") });
+        tasks.shutdown().requested().await;
+        assert_eq!(tasks.fault().as_deref(), Some("store: disk gone"));
+    }
+
+    #[tokio::test]
+    async fn a_panicking_request_stops_nothing() {
+        let tasks = Tasks::new(Shutdown::new());
+        tasks.spawn(Kind::Request, "bad", async { if true { panic!("bug") } else { Ok::<(), String>(()) } });
+        assert!(tasks.drain(Duration::from_secs(5)).await.is_empty());
+        assert!(!tasks.shutdown().is_requested());
+    }
+}

@@ -1,0 +1,2 @@
+//! The kube-lite executable.
+fn main() {}

@@ -1,0 +1,341 @@
+//! The contract between the store and its users, in etcd v3's terms.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+/// A revision of the whole key space; the first write has 2, as in etcd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Revision(pub i64);
+
+/// One version of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyValue {
+    /// Key.
+    pub key: Bytes,
+    /// Value; empty in a tombstone.
+    pub value: Bytes,
+    /// Revision that created the key.
+    pub create_revision: Revision,
+    /// Revision of this version.
+    pub mod_revision: Revision,
+    /// 1 for the creation, counted up by each change.
+    pub version: i64,
+    /// Lease the key hangs on; 0 is none.
+    pub lease: i64,
+}
+
+/// Keys from `start` up to, not including, `end`; an empty `end` means the one key `start`, `[0]` means all keys from `start`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRange {
+    /// First key.
+    pub start: Bytes,
+    /// Key behind the last one.
+    pub end: Bytes,
+}
+
+impl KeyRange {
+    /// Exactly one key.
+    pub fn key(key: impl Into<Bytes>) -> Self {
+        Self { start: key.into(), end: Bytes::new() }
+    }
+
+    /// All keys with this prefix.
+    pub fn prefix(prefix: impl Into<Bytes>) -> Self {
+        let start = prefix.into();
+        let mut end = start.to_vec();
+        while let Some(last) = end.pop() {
+            if last < 0xff {
+                end.push(last + 1);
+                break;
+            }
+        }
+        if end.is_empty() {
+            end.push(0);
+        }
+        Self { start, end: end.into() }
+    }
+}
+
+/// A read.
+#[derive(Debug, Clone)]
+pub struct RangeRequest {
+    /// Which keys.
+    pub range: KeyRange,
+    /// At this revision; `None` is the newest applied one.
+    pub revision: Option<Revision>,
+    /// At most so many, 0 is all.
+    pub limit: usize,
+    /// Values are left empty.
+    pub keys_only: bool,
+    /// Only the count is answered.
+    pub count_only: bool,
+}
+
+impl RangeRequest {
+    /// All of `range` at the newest revision.
+    pub fn new(range: KeyRange) -> Self {
+        Self { range, revision: None, limit: 0, keys_only: false, count_only: false }
+    }
+}
+
+/// What a read found, in key order.
+#[derive(Debug, Clone, Default)]
+pub struct RangeResponse {
+    /// Found versions.
+    pub kvs: Vec<KeyValue>,
+    /// Keys in the range, whatever the limit.
+    pub count: usize,
+    /// There are more than the limit let through.
+    pub more: bool,
+    /// Revision of the store when the read ran.
+    pub revision: Revision,
+}
+
+/// What a transaction compares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Revision of the last change; 0 when the key is absent.
+    ModRevision(i64),
+    /// Revision of the creation; 0 when absent.
+    CreateRevision(i64),
+    /// Version; 0 when absent.
+    Version(i64),
+    /// Value.
+    Value(Bytes),
+    /// Lease.
+    Lease(i64),
+}
+
+/// How it compares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ordering {
+    /// Equal.
+    Equal,
+    /// Not equal.
+    NotEqual,
+    /// The key's is greater than the target.
+    Greater,
+    /// The key's is less than the target.
+    Less,
+}
+
+/// One condition of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compare {
+    /// Key or range; of a range every key must hold.
+    pub range: KeyRange,
+    /// Target value.
+    pub target: Target,
+    /// Relation.
+    pub ordering: Ordering,
+}
+
+/// One step of a transaction.
+#[derive(Debug, Clone)]
+pub enum Op {
+    /// Read.
+    Range(RangeRequest),
+    /// Write.
+    Put {
+        /// Key.
+        key: Bytes,
+        /// Value.
+        value: Bytes,
+        /// Lease; 0 is none.
+        lease: i64,
+        /// Answer the version before.
+        prev_kv: bool,
+    },
+    /// Delete.
+    Delete {
+        /// Keys.
+        range: KeyRange,
+        /// Answer the versions before.
+        prev_kv: bool,
+    },
+    /// A nested transaction.
+    Txn(Txn),
+}
+
+/// How sure a write must be before it is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// On disk, synced.
+    #[default]
+    Synced,
+    /// Synced with the next batch or within 30 s; only on a single voter, elsewhere the same as `Synced`.
+    Lazy,
+}
+
+/// Compare, then do one branch, atomically and at one revision.
+#[derive(Debug, Clone, Default)]
+pub struct Txn {
+    /// All must hold for `success`.
+    pub compare: Vec<Compare>,
+    /// Branch when all hold.
+    pub success: Vec<Op>,
+    /// Branch when one does not.
+    pub failure: Vec<Op>,
+    /// Durability of the write.
+    pub durability: Durability,
+}
+
+/// Answer of one step.
+#[derive(Debug, Clone)]
+pub enum OpResponse {
+    /// Of a read.
+    Range(RangeResponse),
+    /// Of a write: the version before, when asked for.
+    Put(Option<KeyValue>),
+    /// Of a deletion: how many, and the versions before when asked for.
+    Delete(usize, Vec<KeyValue>),
+    /// Of a nested transaction.
+    Txn(TxnResponse),
+}
+
+/// Answer of a transaction.
+#[derive(Debug, Clone)]
+pub struct TxnResponse {
+    /// Which branch ran.
+    pub succeeded: bool,
+    /// One answer per step of that branch.
+    pub responses: Vec<OpResponse>,
+    /// Revision after the transaction.
+    pub revision: Revision,
+}
+
+/// One change seen by a watch.
+#[derive(Debug, Clone)]
+pub struct Event {
+    /// The new version; for a deletion a tombstone (empty value, `mod_revision` of the deletion).
+    pub kv: KeyValue,
+    /// The version before; `None` for a creation.
+    pub prev: Option<KeyValue>,
+    /// The key was deleted.
+    pub deleted: bool,
+}
+
+/// Events of one or several whole revisions, in order, or progress.
+#[derive(Debug, Clone)]
+pub struct WatchBatch {
+    /// Changes; empty means progress only.
+    pub events: Vec<Event>,
+    /// Everything up to this revision was delivered.
+    pub revision: Revision,
+}
+
+/// A running watch. Bounded: a watcher that does not keep up is ended with [`StoreError::Overrun`], never silently skipped.
+#[derive(Debug)]
+pub struct Watcher {
+    /// Batches in order; the channel closes after an error or when the store stops.
+    pub batches: tokio::sync::mpsc::Receiver<Result<WatchBatch, StoreError>>,
+}
+
+/// Why the store refused.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// The revision is compacted; start again from the newest.
+    #[error("required revision {requested} has been compacted, the oldest is {oldest}")]
+    Compacted {
+        /// Asked for.
+        requested: i64,
+        /// Oldest that can be read.
+        oldest: i64,
+    },
+    /// The revision does not exist yet.
+    #[error("required revision {requested} is a future revision, the newest is {newest}")]
+    Future {
+        /// Asked for.
+        requested: i64,
+        /// Newest.
+        newest: i64,
+    },
+    /// The watcher fell too far behind; start again.
+    #[error("the watcher fell behind and was ended")]
+    Overrun,
+    /// No such lease.
+    #[error("requested lease not found")]
+    LeaseNotFound,
+    /// Lease id in use.
+    #[error("lease already exists")]
+    LeaseExists,
+    /// Several puts of one key in one transaction.
+    #[error("duplicate key given in txn request")]
+    DuplicateKey,
+    /// Larger than the store takes.
+    #[error("request is too large: {size} bytes, the limit is {limit}")]
+    TooLarge {
+        /// Size in bytes.
+        size: usize,
+        /// Limit in bytes.
+        limit: usize,
+    },
+    /// No quorum or no leader; try again.
+    #[error("the store has no leader now: {0}")]
+    Unavailable(String),
+    /// No space on the device: reads go on, writes are refused until there is space.
+    #[error("no space left for the store: {0}")]
+    NoSpace(String),
+    /// The store has stopped because of a fault of its disk or data; the process must end.
+    #[error("the store has stopped: {0}")]
+    Stopped(String),
+}
+
+/// A lease as granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// Id, never 0.
+    pub id: i64,
+    /// Seconds granted.
+    pub granted_ttl: i64,
+    /// Seconds left.
+    pub remaining_ttl: i64,
+}
+
+/// A store. Every method may be called from any task; a dropped future may or may not have taken effect.
+#[async_trait]
+pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
+    /// Resolves once every write acknowledged before the call is visible to `range`; the revision reached.
+    async fn read_barrier(&self) -> Result<Revision, StoreError>;
+    /// Reads locally applied state; for a consistent read await `read_barrier` first.
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError>;
+    /// Writes; resolves once as durable as asked.
+    async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError>;
+    /// Watches `range` for changes with revision ≥ `start` (`None`: from the next one on).
+    async fn watch(&self, range: KeyRange, start: Option<Revision>) -> Result<Watcher, StoreError>;
+    /// Drops versions superseded before `revision`; resolves when no read below it is served any more.
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
+    /// Grants a lease; `id` 0 lets the store choose.
+    async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError>;
+    /// Revokes a lease and deletes its keys.
+    async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError>;
+    /// Starts the lease's time again.
+    async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError>;
+    /// Newest applied revision.
+    fn revision(&self) -> Revision;
+    /// Bytes held and on disk, for status and metrics.
+    fn size(&self) -> StoreSize;
+}
+
+/// How large a store is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StoreSize {
+    /// Keys that exist now.
+    pub keys: usize,
+    /// Bytes of keys and values, all kept versions.
+    pub memory: usize,
+    /// Bytes on disk.
+    pub disk: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_range_ends_behind_the_last_key_with_it() {
+        assert_eq!(KeyRange::prefix("/a/").end, "/a0");
+        assert_eq!(KeyRange::prefix(&b"a\xff"[..]).end, "b");
+        assert_eq!(KeyRange::prefix(&b"\xff\xff"[..]).end, &[0][..]);
+    }
+}
