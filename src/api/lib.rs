@@ -3,6 +3,7 @@
 //! No I/O, no tokio, no HTTP server, no store. Objects are `serde_json::Value` while they are worked on and
 //! [`Object`] (bytes and a small header) everywhere else; typed structs come from `k8s-openapi` through [`k8s`].
 
+pub mod field;
 pub mod object;
 pub mod schema;
 pub mod status;

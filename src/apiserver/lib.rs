@@ -1,1 +1,10 @@
-//! apiserver
+//! The API server: HTTP to store, one pipeline for every kind and verb.
+//!
+//! request → authn → authz → handler (verb) → admission → registry (strategy) → store; back through the watch cache.
+
+pub mod admission;
+pub mod authz;
+pub mod registry;
+pub mod user;
+
+pub use user::User;

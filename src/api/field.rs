@@ -1,0 +1,258 @@
+//! Field errors with upstream's exact texts (`k8s.io/apimachinery/pkg/util/validation/field`).
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::status::{Cause, Details, Status, qualified};
+
+/// A path such as `spec.containers[0].name`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Path(String);
+
+impl Path {
+    /// A path of one element; empty for the root.
+    pub fn new(root: &str) -> Self {
+        Self(root.to_owned())
+    }
+
+    /// `self.name`.
+    #[must_use]
+    pub fn child(&self, name: &str) -> Self {
+        if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
+    }
+
+    /// `self[index]`.
+    #[must_use]
+    pub fn index(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+
+    /// `self[key]`.
+    #[must_use]
+    pub fn key(&self, key: &str) -> Self {
+        Self(format!("{}[{key}]", self.0))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "<nil>" } else { &self.0 })
+    }
+}
+
+/// Kinds of field errors; the name is the cause's reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `FieldValueNotFound`
+    NotFound,
+    /// `FieldValueRequired`
+    Required,
+    /// `FieldValueDuplicate`
+    Duplicate,
+    /// `FieldValueInvalid`
+    Invalid,
+    /// `FieldValueNotSupported`
+    NotSupported,
+    /// `FieldValueForbidden`
+    Forbidden,
+    /// `FieldValueTooLong`
+    TooLong,
+    /// `FieldValueTooMany`
+    TooMany,
+    /// `InternalError`
+    Internal,
+    /// `FieldValueTypeInvalid`
+    TypeInvalid,
+}
+
+/// One field error.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Error {
+    /// Which kind.
+    pub kind: Kind,
+    /// Where.
+    pub field: Path,
+    /// The offending value, where the text shows it.
+    pub value: Value,
+    /// Why.
+    pub detail: String,
+}
+
+/// Errors in the order upstream finds them.
+pub type ErrorList = Vec<Error>;
+
+impl Error {
+    fn new(kind: Kind, field: &Path, value: Value, detail: String) -> Self {
+        Self { kind, field: field.clone(), value, detail }
+    }
+
+    /// A value that is required and absent.
+    pub fn required(field: &Path, detail: impl Into<String>) -> Self {
+        Self::new(Kind::Required, field, Value::Null, detail.into())
+    }
+
+    /// A value of the right type that is wrong.
+    pub fn invalid(field: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, field, value.into(), detail.into())
+    }
+
+    /// A value that occurs twice.
+    pub fn duplicate(field: &Path, value: impl Into<Value>) -> Self {
+        Self::new(Kind::Duplicate, field, value.into(), String::new())
+    }
+
+    /// A value that names something absent.
+    pub fn not_found(field: &Path, value: impl Into<Value>) -> Self {
+        Self::new(Kind::NotFound, field, value.into(), String::new())
+    }
+
+    /// A value outside an enumeration; `supported` is shown in the order given (upstream sorts it first).
+    pub fn not_supported(field: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
+        let quoted: Vec<String> = supported.iter().map(|s| go_quote(s)).collect();
+        let detail = if quoted.is_empty() { String::new() } else { format!("supported values: {}", quoted.join(", ")) };
+        Self::new(Kind::NotSupported, field, value.into(), detail)
+    }
+
+    /// A field that may not be set here.
+    pub fn forbidden(field: &Path, detail: impl Into<String>) -> Self {
+        Self::new(Kind::Forbidden, field, Value::Null, detail.into())
+    }
+
+    /// A value of more than `max` bytes; upstream hides the value itself.
+    pub fn too_long(field: &Path, max: usize) -> Self {
+        let unit = if max == 1 { "byte" } else { "bytes" };
+        Self::new(Kind::TooLong, field, Value::String("<value omitted>".into()), format!("may not be more than {max} {unit}"))
+    }
+
+    /// A list of more than `max` items.
+    pub fn too_many(field: &Path, actual: usize, max: usize) -> Self {
+        let unit = if max == 1 { "item" } else { "items" };
+        Self::new(Kind::TooMany, field, actual.into(), format!("must have at most {max} {unit}"))
+    }
+
+    /// A value of the wrong type.
+    pub fn type_invalid(field: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+        Self::new(Kind::TypeInvalid, field, value.into(), detail.into())
+    }
+
+    /// The cause's reason.
+    pub fn reason(&self) -> &'static str {
+        match self.kind {
+            Kind::NotFound => "FieldValueNotFound",
+            Kind::Required => "FieldValueRequired",
+            Kind::Duplicate => "FieldValueDuplicate",
+            Kind::Invalid => "FieldValueInvalid",
+            Kind::NotSupported => "FieldValueNotSupported",
+            Kind::Forbidden => "FieldValueForbidden",
+            Kind::TooLong => "FieldValueTooLong",
+            Kind::TooMany => "FieldValueTooMany",
+            Kind::Internal => "InternalError",
+            Kind::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    /// The text without the field: `Invalid value: "x": why`.
+    pub fn body(&self) -> String {
+        let title = match self.kind {
+            Kind::NotFound => "Not found",
+            Kind::Required => "Required value",
+            Kind::Duplicate => "Duplicate value",
+            Kind::Invalid | Kind::TypeInvalid => "Invalid value",
+            Kind::NotSupported => "Unsupported value",
+            Kind::Forbidden => "Forbidden",
+            Kind::TooLong => "Too long",
+            Kind::TooMany => "Too many",
+            Kind::Internal => "Internal error",
+        };
+        let mut text = title.to_owned();
+        if !matches!(self.kind, Kind::Required | Kind::Forbidden | Kind::TooLong | Kind::Internal) {
+            text.push_str(": ");
+            text.push_str(&shown(&self.value));
+        }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.body())
+    }
+}
+
+/// A value as Go's formatter prints it in a field error: strings quoted, scalars bare, the rest as JSON.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => go_quote(text),
+        Value::Null => "null".into(),
+        other => other.to_string(),
+    }
+}
+
+/// Quotes as Go's `%q`.
+pub fn go_quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\u{b}' => out.push_str("\\v"),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+impl Status {
+    /// 422 `Invalid`: `Pod "x" is invalid: …` with one cause per error. `kind` is the Kind.
+    pub fn invalid(group: &str, kind: &str, name: &str, errors: &[Error]) -> Self {
+        let mut texts: Vec<String> = Vec::new();
+        for error in errors {
+            let text = error.to_string();
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let joined = match texts.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let mut status = Self::failure(422, "Invalid", format!("{} \"{name}\" is invalid: {joined}", qualified(group, kind)));
+        let causes = errors
+            .iter()
+            .map(|e| Cause { reason: e.reason().into(), message: e.body(), field: e.field.to_string() })
+            .collect();
+        status.details = Some(Details { name: name.into(), group: group.into(), kind: kind.into(), causes, ..Details::default() });
+        status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_upstreams() {
+        let path = Path::new("spec").child("containers").index(0).child("name");
+        assert_eq!(Error::required(&path, "").to_string(), "spec.containers[0].name: Required value");
+        assert_eq!(Error::invalid(&path, "A", "no").to_string(), "spec.containers[0].name: Invalid value: \"A\": no");
+        assert_eq!(
+            Error::not_supported(&path, "x", &["a", "b"]).to_string(),
+            "spec.containers[0].name: Unsupported value: \"x\": supported values: \"a\", \"b\""
+        );
+        assert_eq!(Error::too_many(&path, 3, 1).to_string(), "spec.containers[0].name: Too many: 3: must have at most 1 item");
+    }
+}

@@ -1,0 +1,95 @@
+//! What is particular to one kind: defaults a table cannot say, validation, which write may touch what.
+
+use api::field::ErrorList;
+use serde_json::Value;
+
+use crate::user::User;
+
+/// What a strategy may know of the write.
+#[derive(Debug, Clone)]
+pub struct WriteContext<'a> {
+    /// Who writes.
+    pub user: &'a User,
+    /// Namespace of the request, or empty.
+    pub namespace: &'a str,
+    /// Subresource written: empty, `status`, `scale`, `ephemeralcontainers`, `resize`, `approval`, `finalize`, …
+    pub subresource: &'a str,
+    /// Nothing is stored.
+    pub dry_run: bool,
+}
+
+/// Rules of one kind. All methods are pure; objects are complete JSON values in the kind's served version.
+///
+/// Order on create: decode → table defaults → [`Strategy::default`] → admission (mutating) → defaults again →
+/// [`Strategy::prepare_for_create`] → metadata validation (generic) → [`Strategy::validate`] → admission (validating) → store.
+/// On update the same with `prepare_for_update` and `validate_update`; the generic part keeps `metadata` fields that
+/// clients may not change, and for `status` writes everything that [`Strategy::prepare_for_update`] restores from `old`.
+pub trait Strategy: Send + Sync {
+    /// Defaults beyond those that the schema table states.
+    fn default(&self, object: &mut Value) {
+        let _ = object;
+    }
+
+    /// Clears what a client may not set on creation (status, generation = 1, …).
+    fn prepare_for_create(&self, context: &WriteContext<'_>, object: &mut Value) {
+        let _ = (context, object);
+    }
+
+    /// Clears or restores what this write may not touch, counts `metadata.generation` up.
+    fn prepare_for_update(&self, context: &WriteContext<'_>, object: &mut Value, old: &Value) {
+        let _ = (context, object, old);
+    }
+
+    /// Errors of a new object, in upstream's order. Generic `metadata` validation (names, labels, annotations, owner
+    /// references) was done by the pipeline with [`Strategy::validate_name`].
+    fn validate(&self, context: &WriteContext<'_>, object: &Value) -> ErrorList {
+        let _ = (context, object);
+        Vec::new()
+    }
+
+    /// Errors of a change.
+    fn validate_update(&self, context: &WriteContext<'_>, object: &Value, old: &Value) -> ErrorList {
+        let _ = (context, object, old);
+        Vec::new()
+    }
+
+    /// Errors of the name, as texts without field; `prefix` when it is a `generateName`. Default: DNS-1123 subdomain.
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        let _ = (name, prefix);
+        Vec::new()
+    }
+
+    /// Warnings for the client on creation.
+    fn warnings_on_create(&self, context: &WriteContext<'_>, object: &Value) -> Vec<String> {
+        let _ = (context, object);
+        Vec::new()
+    }
+
+    /// Warnings for the client on update.
+    fn warnings_on_update(&self, context: &WriteContext<'_>, object: &Value, old: &Value) -> Vec<String> {
+        let _ = (context, object, old);
+        Vec::new()
+    }
+
+    /// A PUT to an absent name creates it.
+    fn allow_create_on_update(&self) -> bool {
+        false
+    }
+
+    /// A PUT without resource version is accepted.
+    fn allow_unconditional_update(&self) -> bool {
+        true
+    }
+
+    /// Values of the declared selectable fields beyond `metadata.name` and `metadata.namespace`.
+    fn selectable_fields(&self, object: &Value) -> Vec<(&'static str, String)> {
+        let _ = object;
+        Vec::new()
+    }
+}
+
+/// A kind without rules of its own.
+#[derive(Debug)]
+pub struct Plain;
+
+impl Strategy for Plain {}
