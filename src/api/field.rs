@@ -110,7 +110,11 @@ impl Error {
     /// A value outside an enumeration; `supported` is shown in the order given (upstream sorts it first).
     pub fn not_supported(field: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
         let quoted: Vec<String> = supported.iter().map(|s| go_quote(s)).collect();
-        let detail = if quoted.is_empty() { String::new() } else { format!("supported values: {}", quoted.join(", ")) };
+        let detail = if quoted.is_empty() {
+            String::new()
+        } else {
+            format!("supported values: {}", quoted.join(", "))
+        };
         Self::new(Kind::NotSupported, field, value.into(), detail)
     }
 
@@ -122,7 +126,12 @@ impl Error {
     /// A value of more than `max` bytes; upstream hides the value itself.
     pub fn too_long(field: &Path, max: usize) -> Self {
         let unit = if max == 1 { "byte" } else { "bytes" };
-        Self::new(Kind::TooLong, field, Value::String("<value omitted>".into()), format!("may not be more than {max} {unit}"))
+        Self::new(
+            Kind::TooLong,
+            field,
+            Value::String("<value omitted>".into()),
+            format!("may not be more than {max} {unit}"),
+        )
     }
 
     /// A list of more than `max` items.
@@ -208,7 +217,9 @@ pub fn go_quote(text: &str) -> String {
             '\u{8}' => out.push_str("\\b"),
             '\u{c}' => out.push_str("\\f"),
             '\u{b}' => out.push_str("\\v"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
+                out.push_str(&format!("\\x{:02x}", c as u32))
+            }
             c => out.push(c),
         }
     }
@@ -230,12 +241,26 @@ impl Status {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let mut status = Self::failure(422, "Invalid", format!("{} \"{name}\" is invalid: {joined}", qualified(group, kind)));
+        let mut status = Self::failure(
+            422,
+            "Invalid",
+            format!("{} \"{name}\" is invalid: {joined}", qualified(group, kind)),
+        );
         let causes = errors
             .iter()
-            .map(|e| Cause { reason: e.reason().into(), message: e.body(), field: e.field.to_string() })
+            .map(|e| Cause {
+                reason: e.reason().into(),
+                message: e.body(),
+                field: e.field.to_string(),
+            })
             .collect();
-        status.details = Some(Details { name: name.into(), group: group.into(), kind: kind.into(), causes, ..Details::default() });
+        status.details = Some(Details {
+            name: name.into(),
+            group: group.into(),
+            kind: kind.into(),
+            causes,
+            ..Details::default()
+        });
         status
     }
 }
@@ -247,12 +272,21 @@ mod tests {
     #[test]
     fn texts_are_upstreams() {
         let path = Path::new("spec").child("containers").index(0).child("name");
-        assert_eq!(Error::required(&path, "").to_string(), "spec.containers[0].name: Required value");
-        assert_eq!(Error::invalid(&path, "A", "no").to_string(), "spec.containers[0].name: Invalid value: \"A\": no");
+        assert_eq!(
+            Error::required(&path, "").to_string(),
+            "spec.containers[0].name: Required value"
+        );
+        assert_eq!(
+            Error::invalid(&path, "A", "no").to_string(),
+            "spec.containers[0].name: Invalid value: \"A\": no"
+        );
         assert_eq!(
             Error::not_supported(&path, "x", &["a", "b"]).to_string(),
             "spec.containers[0].name: Unsupported value: \"x\": supported values: \"a\", \"b\""
         );
-        assert_eq!(Error::too_many(&path, 3, 1).to_string(), "spec.containers[0].name: Too many: 3: must have at most 1 item");
+        assert_eq!(
+            Error::too_many(&path, 3, 1).to_string(),
+            "spec.containers[0].name: Too many: 3: must have at most 1 item"
+        );
     }
 }

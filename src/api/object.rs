@@ -26,7 +26,11 @@ impl Gvk {
 
     /// `v1` or `apps/v1`, as the field `apiVersion` has it.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.to_string()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     /// From the fields `apiVersion` and `kind`.
@@ -82,7 +86,11 @@ impl ObjectKey {
 
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
     }
 }
 
@@ -151,7 +159,12 @@ impl Object {
         let meta: MetaHeader<'_> = serde_json::from_str(text).map_err(bad)?;
         let offset = text.as_ptr() as usize - raw.as_ptr() as usize + 1;
         let bare = text.get(1..).is_some_and(|rest| rest.trim_start().starts_with('}'));
-        let labels = meta.labels.unwrap_or_default().into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+        let labels = meta
+            .labels
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(k, v)| (k.into(), v.into()))
+            .collect();
         let key = ObjectKey::new(&meta.namespace, &meta.name);
         let uid = meta.uid.as_ref().into();
         let splice = u32::try_from(offset).map_err(|e| BadObject(e.to_string()))?;
@@ -163,11 +176,16 @@ impl Object {
     /// # Errors
     /// When the value has no object `metadata` or its resource version is no number.
     pub fn from_value(mut value: Value) -> Result<Self, BadObject> {
-        let meta = value.get_mut("metadata").and_then(Value::as_object_mut).ok_or_else(|| BadObject("no metadata".into()))?;
+        let meta = value
+            .get_mut("metadata")
+            .and_then(Value::as_object_mut)
+            .ok_or_else(|| BadObject("no metadata".into()))?;
         let version = match meta.remove("resourceVersion") {
             None => 0,
             Some(Value::String(text)) if text.is_empty() => 0,
-            Some(Value::String(text)) => text.parse().map_err(|_| BadObject(format!("resourceVersion {text:?}")))?,
+            Some(Value::String(text)) => {
+                text.parse().map_err(|_| BadObject(format!("resourceVersion {text:?}")))?
+            }
             Some(other) => return Err(BadObject(format!("resourceVersion {other}"))),
         };
         let raw = serde_json::to_vec(&value).map_err(|e| BadObject(e.to_string()))?;
@@ -184,7 +202,9 @@ impl Object {
         let (head, tail) = self.raw.split_at(self.splice as usize);
         out.extend_from_slice(head);
         let comma = if self.bare { "" } else { "," };
-        out.extend_from_slice(format!("\"resourceVersion\":\"{}\"{comma}", self.resource_version).as_bytes());
+        out.extend_from_slice(
+            format!("\"resourceVersion\":\"{}\"{comma}", self.resource_version).as_bytes(),
+        );
         out.extend_from_slice(tail);
     }
 
@@ -256,9 +276,13 @@ mod tests {
 
     #[test]
     fn takes_the_resource_version_out_of_a_value() {
-        let object = Object::from_value(json!({"kind":"Node","metadata":{"resourceVersion":"12"}})).unwrap();
+        let object =
+            Object::from_value(json!({"kind":"Node","metadata":{"resourceVersion":"12"}})).unwrap();
         assert_eq!(object.resource_version, 12);
-        assert_eq!(object.value().unwrap(), json!({"kind":"Node","metadata":{"resourceVersion":"12"}}));
+        assert_eq!(
+            object.value().unwrap(),
+            json!({"kind":"Node","metadata":{"resourceVersion":"12"}})
+        );
         assert!(Object::from_value(json!({"metadata":{"resourceVersion":"x"}})).is_err());
     }
 }

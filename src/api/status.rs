@@ -114,24 +114,45 @@ impl Status {
 
     /// `pods "x" not found`. `resource` is the plural; group is joined as `deployments.apps`.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
-        Self::failure(404, "NotFound", format!("{} \"{name}\" not found", qualified(group, resource))).about(group, resource, name)
+        Self::failure(
+            404,
+            "NotFound",
+            format!("{} \"{name}\" not found", qualified(group, resource)),
+        )
+        .about(group, resource, name)
     }
 
     /// `pods "x" already exists`.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Self {
-        Self::failure(409, "AlreadyExists", format!("{} \"{name}\" already exists", qualified(group, resource))).about(group, resource, name)
+        Self::failure(
+            409,
+            "AlreadyExists",
+            format!("{} \"{name}\" already exists", qualified(group, resource)),
+        )
+        .about(group, resource, name)
     }
 
     /// `Operation cannot be fulfilled on pods "x": why`.
     pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Self {
-        Self::failure(409, "Conflict", format!("Operation cannot be fulfilled on {} \"{name}\": {why}", qualified(group, resource)))
-            .about(group, resource, name)
+        Self::failure(
+            409,
+            "Conflict",
+            format!(
+                "Operation cannot be fulfilled on {} \"{name}\": {why}",
+                qualified(group, resource)
+            ),
+        )
+        .about(group, resource, name)
     }
 
     /// `pods "x" is forbidden: why`.
     pub fn forbidden(group: &str, resource: &str, name: &str, why: &str) -> Self {
         let what = qualified(group, resource);
-        let message = if name.is_empty() { format!("{what} is forbidden: {why}") } else { format!("{what} \"{name}\" is forbidden: {why}") };
+        let message = if name.is_empty() {
+            format!("{what} is forbidden: {why}")
+        } else {
+            format!("{what} \"{name}\" is forbidden: {why}")
+        };
         Self::failure(403, "Forbidden", message).about(group, resource, name)
     }
 
@@ -142,14 +163,25 @@ impl Status {
 
     /// 405 of a verb that the resource lacks.
     pub fn method_not_supported(group: &str, resource: &str, action: &str) -> Self {
-        Self::failure(405, "MethodNotAllowed", format!("{action} is not supported on resources of kind \"{}\"", qualified(group, resource)))
-            .about(group, resource, "")
+        Self::failure(
+            405,
+            "MethodNotAllowed",
+            format!(
+                "{action} is not supported on resources of kind \"{}\"",
+                qualified(group, resource)
+            ),
+        )
+        .about(group, resource, "")
     }
 
     /// 500 with upstream's prefix.
     pub fn internal(message: &str) -> Self {
-        let mut status = Self::failure(500, "InternalError", format!("Internal error occurred: {message}"));
-        status.details = Some(Details { causes: vec![Cause { message: message.into(), ..Cause::default() }], ..Details::default() });
+        let mut status =
+            Self::failure(500, "InternalError", format!("Internal error occurred: {message}"));
+        status.details = Some(Details {
+            causes: vec![Cause { message: message.into(), ..Cause::default() }],
+            ..Details::default()
+        });
         status
     }
 

@@ -20,7 +20,9 @@ pub async fn sleep(duration: Duration) {
 /// Fills `buffer` with bytes of the operating system's generator.
 pub fn random_bytes(buffer: &mut [u8]) {
     use ring::rand::SecureRandom;
-    ring::rand::SystemRandom::new().fill(buffer).expect("the operating system's random generator answers");
+    ring::rand::SystemRandom::new()
+        .fill(buffer)
+        .expect("the operating system's random generator answers");
 }
 
 /// A random `u64`.
@@ -53,5 +55,8 @@ const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 pub fn random_suffix(length: usize) -> String {
     let mut bytes = vec![0_u8; length];
     random_bytes(&mut bytes);
-    bytes.iter().map(|b| char::from(SUFFIX_ALPHABET[usize::from(*b) % SUFFIX_ALPHABET.len()])).collect()
+    bytes
+        .iter()
+        .map(|b| char::from(SUFFIX_ALPHABET[usize::from(*b) % SUFFIX_ALPHABET.len()]))
+        .collect()
 }

@@ -31,7 +31,8 @@ pub fn read_to_string(path: &Path) -> io::Result<String> {
 pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::create_dir_all(path).map_err(|e| named("create", path, &e))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(|e| named("set permissions of", path, &e))
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .map_err(|e| named("set permissions of", path, &e))
 }
 
 /// Replaces `path` by `content` with permission bits `mode`: written beside it, synced, renamed, directory synced.
@@ -46,7 +47,8 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let write = || -> io::Result<()> {
         // An interrupted predecessor may have left the file with other permissions.
         let _ = std::fs::remove_file(&temporary);
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
         file.write_all(content)?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)?;

@@ -129,7 +129,9 @@ impl Tasks {
 /// # Errors
 /// Only when the work panicked.
 #[expect(clippy::disallowed_methods, reason = "the one place that leaves the async workers")]
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, tokio::task::JoinError> {
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, tokio::task::JoinError> {
     tokio::task::spawn_blocking(work).await
 }
 
@@ -148,7 +150,9 @@ mod tests {
     #[tokio::test]
     async fn a_panicking_request_stops_nothing() {
         let tasks = Tasks::new(Shutdown::new());
-        tasks.spawn(Kind::Request, "bad", async { if true { panic!("bug") } else { Ok::<(), String>(()) } });
+        tasks.spawn(Kind::Request, "bad", async {
+            if true { panic!("bug") } else { Ok::<(), String>(()) }
+        });
         assert!(tasks.drain(Duration::from_secs(5)).await.is_empty());
         assert!(!tasks.shutdown().is_requested());
     }

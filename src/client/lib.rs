@@ -1,1 +1,31 @@
-//! client
+//! How everyone talks to the API server: in process or over HTTPS, one code path.
+//!
+//! [`Client`] reads and writes typed objects under one identity; [`Informers`] share one cache per resource, fed by a
+//! streaming list; [`Queue`] and [`run_workers`] turn changes into reconciled keys; [`EventRecorder`] tells the user.
+//! Knows neither the API server nor the store.
+
+pub mod cache;
+pub mod client;
+pub mod error;
+pub mod events;
+pub mod expectations;
+pub mod https;
+pub mod informer;
+pub mod kubeconfig;
+pub mod owner;
+mod reflector;
+pub mod runner;
+pub mod transport;
+pub mod workqueue;
+
+pub use client::{Client, DeleteOptions, Kind, ListOptions, Patch, Propagation, gvr_of};
+pub use error::Error;
+pub use events::EventRecorder;
+pub use expectations::Expectations;
+pub use https::HttpsTransport;
+pub use informer::{Change, Informer, Informers};
+pub use kubeconfig::Kubeconfig;
+pub use owner::{controller_of, is_controlled_by, meta, owner_reference};
+pub use runner::{Action, run_workers};
+pub use transport::{Scope, Transport, WatchStream};
+pub use workqueue::Queue;

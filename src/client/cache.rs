@@ -1,0 +1,175 @@
+//! The objects of one resource as last seen, with indexes. Holds the same bytes as the server's watch cache.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+use api::{Object, ObjectKey};
+use parking_lot::RwLock;
+
+/// Values under which an object is found in an index.
+pub type IndexFn = fn(&Object) -> Vec<String>;
+
+struct Index {
+    function: IndexFn,
+    keys: HashMap<String, HashSet<ObjectKey>>,
+}
+
+impl Index {
+    fn insert(&mut self, object: &Object) {
+        for value in (self.function)(object) {
+            self.keys.entry(value).or_default().insert(object.key.clone());
+        }
+    }
+
+    fn remove(&mut self, object: &Object) {
+        for value in (self.function)(object) {
+            if let Some(keys) = self.keys.get_mut(&value) {
+                keys.remove(&object.key);
+                if keys.is_empty() {
+                    self.keys.remove(&value);
+                }
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    indexes: HashMap<&'static str, Index>,
+}
+
+/// A cache of one resource. Reads never wait for the network.
+#[derive(Default)]
+pub struct Cache {
+    inner: RwLock<Inner>,
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cache({} objects)", self.inner.read().objects.len())
+    }
+}
+
+impl Cache {
+    /// The object under this key.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        self.inner.read().objects.get(&ObjectKey::new(namespace, name)).cloned()
+    }
+
+    /// All objects, in key order; a namespace narrows.
+    pub fn list(&self, namespace: &str) -> Vec<Arc<Object>> {
+        let inner = self.inner.read();
+        if namespace.is_empty() {
+            return inner.objects.values().cloned().collect();
+        }
+        let start = ObjectKey::new(namespace, "");
+        inner
+            .objects
+            .range(start..)
+            .take_while(|(k, _)| *k.namespace == *namespace)
+            .map(|(_, o)| Arc::clone(o))
+            .collect()
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.inner.read().objects.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Declares an index; a second declaration of the same name changes nothing.
+    pub fn add_index(&self, name: &'static str, function: IndexFn) {
+        let mut inner = self.inner.write();
+        if inner.indexes.contains_key(name) {
+            return;
+        }
+        let mut index = Index { function, keys: HashMap::new() };
+        for object in inner.objects.values() {
+            index.insert(object);
+        }
+        inner.indexes.insert(name, index);
+    }
+
+    /// The objects under `value` of an index; none when the index was not declared.
+    pub fn by_index(&self, name: &'static str, value: &str) -> Vec<Arc<Object>> {
+        let inner = self.inner.read();
+        let Some(keys) = inner.indexes.get(name).and_then(|i| i.keys.get(value)) else {
+            return Vec::new();
+        };
+        keys.iter().filter_map(|key| inner.objects.get(key).cloned()).collect()
+    }
+
+    /// Stores an object and returns the one before.
+    pub(crate) fn put(&self, object: Arc<Object>) -> Option<Arc<Object>> {
+        let mut guard = self.inner.write();
+        let inner = &mut *guard;
+        let old = inner.objects.insert(object.key.clone(), Arc::clone(&object));
+        for index in inner.indexes.values_mut() {
+            if let Some(old) = &old {
+                index.remove(old);
+            }
+            index.insert(&object);
+        }
+        old
+    }
+
+    /// Removes an object and returns it.
+    pub(crate) fn remove(&self, key: &ObjectKey) -> Option<Arc<Object>> {
+        let mut guard = self.inner.write();
+        let inner = &mut *guard;
+        let old = inner.objects.remove(key)?;
+        for index in inner.indexes.values_mut() {
+            index.remove(&old);
+        }
+        Some(old)
+    }
+
+    /// Keys that exist now, for the end of a relist.
+    pub(crate) fn keys(&self) -> Vec<ObjectKey> {
+        self.inner.read().objects.keys().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(namespace: &str, name: &str, app: &str) -> Arc<Object> {
+        Arc::new(
+            Object::from_value(
+                json!({"metadata":{"name":name,"namespace":namespace,"labels":{"app":app}}}),
+            )
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn an_index_follows_changes_and_deletions() {
+        let cache = Cache::default();
+        cache.put(object("n", "a", "x"));
+        cache.add_index("app", |o| o.label("app").map(str::to_owned).into_iter().collect());
+        cache.put(object("n", "b", "x"));
+        cache.put(object("n", "a", "y"));
+        assert_eq!(cache.by_index("app", "x").len(), 1);
+        cache.remove(&ObjectKey::new("n", "b"));
+        assert!(cache.by_index("app", "x").is_empty());
+        assert_eq!(cache.by_index("app", "y")[0].key.to_string(), "n/a");
+    }
+
+    #[test]
+    fn a_namespace_lists_only_its_own() {
+        let cache = Cache::default();
+        for (namespace, name) in [("a", "z"), ("ab", "b"), ("b", "a")] {
+            cache.put(object(namespace, name, ""));
+        }
+        let keys: Vec<String> = cache.list("ab").iter().map(|o| o.key.to_string()).collect();
+        assert_eq!(keys, ["ab/b"]);
+    }
+}

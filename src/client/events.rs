@@ -1,0 +1,245 @@
+//! Events for people: what happened to an object and why, aggregated and bounded as upstream's recorder.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1::{Event, EventSource, ObjectReference};
+use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use api::k8s::jiff::Timestamp;
+use base::{Kind as TaskKind, Tasks, clock};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::client::{Client, Kind, Patch};
+
+/// Events waiting to be written; more are dropped (`k8s.io/client-go/tools/record`: `maxQueuedEvents`).
+const QUEUE_MAX: usize = 1000;
+/// Remembered events for counting repetitions (`maxLruCacheEntries`).
+const REMEMBERED_MAX: usize = 4096;
+/// Per source and object: a burst of 25 events, then one in 5 minutes (`defaultSpamBurst`, `defaultSpamQPS`).
+const SPAM_BURST: f64 = 25.0;
+const SPAM_REFILL: Duration = Duration::from_secs(300);
+/// A repetition after this time starts a new event (`defaultAggregateIntervalInSeconds`).
+const REPEATED_WITHIN: Duration = Duration::from_secs(600);
+
+/// How important an event is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// As it should be.
+    Normal,
+    /// A person may have to act.
+    Warning,
+}
+
+#[derive(Debug)]
+struct Record {
+    object: ObjectReference,
+    kind: EventType,
+    reason: String,
+    message: String,
+    at: Timestamp,
+}
+
+/// Records events of one component; cheap to clone, never blocks.
+#[derive(Debug, Clone)]
+pub struct EventRecorder {
+    sender: mpsc::Sender<Record>,
+}
+
+/// A reference to an object, as events name it.
+pub fn reference<K: Kind>(object: &K) -> ObjectReference {
+    let meta = object.metadata();
+    ObjectReference {
+        api_version: Some(K::API_VERSION.to_owned()),
+        kind: Some(K::KIND.to_owned()),
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        field_path: None,
+    }
+}
+
+impl EventRecorder {
+    /// A recorder for `component` (on `host`, for node components) whose writer runs in `tasks`.
+    pub fn new(client: Client, component: &str, host: &str, tasks: &Tasks) -> Self {
+        let (sender, receiver) = mpsc::channel(QUEUE_MAX);
+        let writer = Writer {
+            client,
+            component: component.into(),
+            host: host.into(),
+            seen: HashMap::new(),
+            spam: HashMap::new(),
+            receiver,
+        };
+        let shutdown = tasks.shutdown().clone();
+        tasks.spawn(TaskKind::Critical, "events", async move {
+            writer.run(shutdown).await;
+            Ok::<(), std::convert::Infallible>(())
+        });
+        Self { sender }
+    }
+
+    /// Records an event of an object; dropped silently when too many wait, as upstream.
+    pub fn event<K: Kind>(
+        &self,
+        object: &K,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        self.event_for(reference(object), kind, reason, message);
+    }
+
+    /// Records an event of whatever the reference names (a container has its `field_path`).
+    pub fn event_for(
+        &self,
+        object: ObjectReference,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let record = Record {
+            object,
+            kind,
+            reason: reason.to_owned(),
+            message: message.into(),
+            at: Timestamp::now(),
+        };
+        if self.sender.try_send(record).is_err() {
+            tracing::debug!(reason, "event dropped, too many wait");
+        }
+    }
+}
+
+/// One event as remembered: its name, how often it happened, when last.
+#[derive(Debug)]
+struct Seen {
+    name: String,
+    count: i32,
+    last: Instant,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+struct Writer {
+    client: Client,
+    component: Arc<str>,
+    host: Arc<str>,
+    seen: HashMap<String, Seen>,
+    spam: HashMap<String, Bucket>,
+    receiver: mpsc::Receiver<Record>,
+}
+
+impl Writer {
+    async fn run(mut self, shutdown: base::Shutdown) {
+        loop {
+            let record = tokio::select! {
+                record = self.receiver.recv() => record,
+                () = shutdown.requested() => None,
+            };
+            let Some(record) = record else { return };
+            if self.is_spam(&record) {
+                continue;
+            }
+            if let Err(error) = self.write(record).await {
+                tracing::debug!(%error, "event not written");
+            }
+        }
+    }
+
+    /// Takes one token of the object's bucket.
+    fn is_spam(&mut self, record: &Record) -> bool {
+        let now = clock::now();
+        if self.spam.len() >= REMEMBERED_MAX {
+            self.spam.retain(|_, b| now - b.at < SPAM_REFILL);
+            if self.spam.len() >= REMEMBERED_MAX {
+                self.spam.clear();
+            }
+        }
+        let object =
+            record.object.uid.clone().or_else(|| record.object.name.clone()).unwrap_or_default();
+        let bucket = self.spam.entry(object).or_insert(Bucket { tokens: SPAM_BURST, at: now });
+        let refill = (now - bucket.at).as_secs_f64() / SPAM_REFILL.as_secs_f64();
+        bucket.tokens = (bucket.tokens + refill).min(SPAM_BURST);
+        bucket.at = now;
+        if bucket.tokens < 1.0 {
+            return true;
+        }
+        bucket.tokens -= 1.0;
+        false
+    }
+
+    async fn write(&mut self, record: Record) -> Result<(), crate::Error> {
+        let object = &record.object;
+        let namespace =
+            object.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into());
+        let key = format!(
+            "{namespace}/{:?}/{:?}/{:?}/{:?}/{}/{}",
+            object.kind, object.uid, object.name, object.field_path, record.reason, record.message
+        );
+        let now = clock::now();
+        if let Some(seen) = self.seen.get_mut(&key).filter(|s| now - s.last < REPEATED_WITHIN) {
+            let patch = json!({"count": seen.count + 1, "lastTimestamp": Time(record.at)});
+            let done = self
+                .client
+                .patch::<Event>(&namespace, &seen.name, "", &Patch::Strategic(&patch))
+                .await;
+            match done {
+                Ok(_) => {
+                    seen.count += 1;
+                    seen.last = now;
+                    return Ok(());
+                }
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let name = format!(
+            "{}.{:x}",
+            object.name.as_deref().unwrap_or("unknown"),
+            record.at.as_nanosecond()
+        );
+        let event = self.event(record, &namespace, &name);
+        self.client.create(&namespace, &event).await?;
+        if self.seen.len() >= REMEMBERED_MAX {
+            self.seen.retain(|_, s| now - s.last < REPEATED_WITHIN / 2);
+            if self.seen.len() >= REMEMBERED_MAX {
+                self.seen.clear();
+            }
+        }
+        self.seen.insert(key, Seen { name, count: 1, last: now });
+        Ok(())
+    }
+
+    fn event(&self, record: Record, namespace: &str, name: &str) -> Event {
+        let host = (!self.host.is_empty()).then(|| self.host.to_string());
+        Event {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            involved_object: record.object,
+            type_: Some(format!("{:?}", record.kind)),
+            reason: Some(record.reason),
+            message: Some(record.message),
+            count: Some(1),
+            first_timestamp: Some(Time(record.at)),
+            last_timestamp: Some(Time(record.at)),
+            source: Some(EventSource {
+                component: Some(self.component.to_string()),
+                host: host.clone(),
+            }),
+            reporting_component: Some(self.component.to_string()),
+            reporting_instance: host,
+            ..Event::default()
+        }
+    }
+}

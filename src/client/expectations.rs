@@ -1,0 +1,103 @@
+//! What a controller has asked for and not yet seen in its cache, so that it does not ask twice.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use base::clock;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// After this time an expectation is given up (`k8s.io/kubernetes/pkg/controller`: `ExpectationsTimeout`).
+const EXPIRES_AFTER: Duration = Duration::from_secs(300);
+
+#[derive(Debug)]
+struct Pending {
+    creations: i64,
+    deletions: HashSet<String>,
+    since: Instant,
+}
+
+/// Per key (of the owner): creations still to be seen, and uids still to be seen deleted.
+#[derive(Debug, Default)]
+pub struct Expectations {
+    pending: Mutex<HashMap<String, Pending>>,
+}
+
+impl Expectations {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with(&self, key: &str, change: impl FnOnce(&mut Pending)) {
+        let mut pending = self.pending.lock();
+        let entry = pending.entry(key.to_owned()).or_insert_with(|| Pending {
+            creations: 0,
+            deletions: HashSet::new(),
+            since: clock::now(),
+        });
+        entry.since = clock::now();
+        change(entry);
+    }
+
+    /// `count` creations are about to be sent.
+    pub fn expect_creations(&self, key: &str, count: usize) {
+        self.with(key, |p| p.creations += i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// These uids are about to be deleted.
+    pub fn expect_deletions(&self, key: &str, uids: impl IntoIterator<Item = String>) {
+        self.with(key, |p| p.deletions.extend(uids));
+    }
+
+    /// A creation was seen, or failed.
+    pub fn creation_observed(&self, key: &str) {
+        if let Some(pending) = self.pending.lock().get_mut(key) {
+            pending.creations -= 1;
+        }
+    }
+
+    /// A deletion was seen, or failed.
+    pub fn deletion_observed(&self, key: &str, uid: &str) {
+        if let Some(pending) = self.pending.lock().get_mut(key) {
+            pending.deletions.remove(uid);
+        }
+    }
+
+    /// Everything expected was seen, or too long ago.
+    pub fn satisfied(&self, key: &str) -> bool {
+        match self.pending.lock().get(key) {
+            None => true,
+            Some(p) => {
+                (p.creations <= 0 && p.deletions.is_empty())
+                    || clock::now() - p.since > EXPIRES_AFTER
+            }
+        }
+    }
+
+    /// Forgets a key, when the owner is gone.
+    pub fn forget(&self, key: &str) {
+        self.pending.lock().remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_waits_for_all_it_asked_for_but_not_for_ever() {
+        let expectations = Expectations::new();
+        assert!(expectations.satisfied("a"));
+        expectations.expect_creations("a", 1);
+        expectations.expect_deletions("a", ["u".to_owned()]);
+        expectations.creation_observed("a");
+        assert!(!expectations.satisfied("a"));
+        expectations.deletion_observed("a", "u");
+        assert!(expectations.satisfied("a"));
+        expectations.expect_creations("a", 1);
+        assert!(!expectations.satisfied("a"));
+        clock::sleep(Duration::from_secs(301)).await;
+        assert!(expectations.satisfied("a"));
+    }
+}

@@ -1,0 +1,207 @@
+//! Shared informers: one reflector and one cache per scope, many listeners.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use api::{Gvr, Object};
+use base::{Kind as TaskKind, Tasks};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::cache::{Cache, IndexFn};
+use crate::client::{Client, Kind, gvr_of};
+use crate::reflector;
+use crate::transport::Scope;
+
+/// One change of a cache, told after the cache has it.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// New.
+    Added(Arc<Object>),
+    /// Changed; also after a relist that found another version.
+    Updated {
+        /// Before.
+        old: Arc<Object>,
+        /// Now.
+        new: Arc<Object>,
+    },
+    /// Gone; the last state seen.
+    Deleted(Arc<Object>),
+}
+
+impl Change {
+    /// The newest state known.
+    pub fn object(&self) -> &Arc<Object> {
+        match self {
+            Self::Added(object) | Self::Updated { new: object, .. } | Self::Deleted(object) => {
+                object
+            }
+        }
+    }
+}
+
+/// A listener: called by the reflector, in order; it must only note what to do (enqueue a key), never wait.
+pub type Listener = Box<dyn Fn(&Change) + Send + Sync>;
+
+/// What reflector and informers share.
+pub(crate) struct Shared {
+    pub(crate) scope: Scope,
+    pub(crate) cache: Cache,
+    pub(crate) listeners: RwLock<Vec<Listener>>,
+    pub(crate) synced: watch::Sender<bool>,
+}
+
+impl Shared {
+    pub(crate) fn tell(&self, change: &Change) {
+        for listener in self.listeners.read().iter() {
+            listener(change);
+        }
+    }
+}
+
+/// A typed view of one shared cache. Objects are decoded when asked for.
+pub struct Informer<K> {
+    shared: Arc<Shared>,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Clone for Informer<K> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), kind: PhantomData }
+    }
+}
+
+impl<K> fmt::Debug for Informer<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Informer({} {:?})", self.shared.scope.gvr, self.shared.cache)
+    }
+}
+
+impl<K> Informer<K> {
+    /// The cache itself, untyped.
+    pub fn cache(&self) -> &Cache {
+        &self.shared.cache
+    }
+
+    /// Adds a listener. Everything already in the cache is told to it as `Added` first; no change is missed or doubled
+    /// apart from objects that change during this call, which may be told twice.
+    pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) {
+        let mut listeners = self.shared.listeners.write();
+        for object in self.shared.cache.list("") {
+            listener(&Change::Added(object));
+        }
+        listeners.push(Box::new(listener));
+    }
+
+    /// Declares an index of the cache.
+    pub fn add_index(&self, name: &'static str, function: IndexFn) {
+        self.shared.cache.add_index(name, function);
+    }
+
+    /// Resolves once the first list is complete.
+    pub async fn synced(&self) {
+        let mut synced = self.shared.synced.subscribe();
+        // The sender lives as long as `shared`, so this only ends with `true`.
+        let _ = synced.wait_for(|done| *done).await;
+    }
+
+    /// Whether the first list is complete.
+    pub fn is_synced(&self) -> bool {
+        *self.shared.synced.borrow()
+    }
+}
+
+impl<K: Kind> Informer<K> {
+    /// The object, decoded; `None` when absent (or not decodable, which is logged).
+    pub fn get(&self, namespace: &str, name: &str) -> Option<K> {
+        self.shared.cache.get(namespace, name).and_then(|o| decode(&o))
+    }
+
+    /// All objects (of a namespace, when not empty), decoded. Costs a decode each: use indexes on hot paths.
+    pub fn list(&self, namespace: &str) -> Vec<K> {
+        self.shared.cache.list(namespace).iter().filter_map(|o| decode(o)).collect()
+    }
+
+    /// The objects under `value` of an index, decoded.
+    pub fn by_index(&self, name: &'static str, value: &str) -> Vec<K> {
+        self.shared.cache.by_index(name, value).iter().filter_map(|o| decode(o)).collect()
+    }
+}
+
+/// Decodes a cached object; a failure is a bug or a foreign object, logged and skipped.
+pub fn decode<K: Kind>(object: &Object) -> Option<K> {
+    match object.decode() {
+        Ok(decoded) => Some(decoded),
+        Err(error) => {
+            tracing::warn!(object = %object.key, kind = K::KIND, %error, "cannot decode cached object");
+            None
+        }
+    }
+}
+
+/// The factory: asks for the same scope share one cache. The identity is that of the client.
+#[derive(Clone)]
+pub struct Informers {
+    client: Client,
+    tasks: Tasks,
+    running: Arc<Mutex<HashMap<Scope, Arc<Shared>>>>,
+}
+
+impl fmt::Debug for Informers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Informers({})", self.running.lock().len())
+    }
+}
+
+impl Informers {
+    /// A factory whose reflectors run in `tasks`.
+    pub fn new(client: Client, tasks: Tasks) -> Self {
+        Self { client, tasks, running: Arc::default() }
+    }
+
+    /// The informer of all objects of a built-in kind; started at the first call.
+    pub fn of<K: Kind>(&self) -> Informer<K> {
+        self.scoped(Scope::all(gvr_of::<K>()))
+    }
+
+    /// The informer of any resource, untyped (`Informer<()>` has the cache and listeners only).
+    pub fn of_gvr(&self, gvr: Gvr) -> Informer<()> {
+        self.scoped(Scope::all(gvr))
+    }
+
+    /// The informer of a narrower scope, such as the pods of one node.
+    pub fn scoped<K>(&self, scope: Scope) -> Informer<K> {
+        let mut running = self.running.lock();
+        let shared = running.entry(scope.clone()).or_insert_with(|| {
+            let shared = Arc::new(Shared {
+                scope,
+                cache: Cache::default(),
+                listeners: RwLock::default(),
+                synced: watch::Sender::new(false),
+            });
+            let run = reflector::run(
+                self.client.clone(),
+                Arc::clone(&shared),
+                self.tasks.shutdown().clone(),
+            );
+            self.tasks.spawn(TaskKind::Critical, "reflector", run);
+            shared
+        });
+        Informer { shared: Arc::clone(shared), kind: PhantomData }
+    }
+
+    /// Resolves once every informer asked for so far has its first list.
+    pub async fn synced(&self) {
+        let all: Vec<Arc<Shared>> = self.running.lock().values().cloned().collect();
+        for shared in all {
+            let _ = shared.synced.subscribe().wait_for(|done| *done).await;
+        }
+    }
+
+    /// The client that feeds the caches.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}

@@ -1,0 +1,138 @@
+//! Keeps one cache equal to the server: streaming list, then changes, resumed where it broke off.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::WatchEvent;
+use base::{Backoff, Shutdown};
+
+use crate::client::Client;
+use crate::informer::{Change, Shared};
+use crate::transport::WatchStream;
+
+/// As client-go's reflector: 800 ms doubling to 30 s (`k8s.io/client-go/tools/cache`).
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
+
+/// How a watch ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The stream closed; go on from the last revision.
+    Closed,
+    /// The revision is gone; list again.
+    Expired,
+}
+
+/// Runs until shutdown. Failures are retried; a fault is logged when it begins, not at every retry.
+pub(crate) async fn run(
+    client: Client,
+    shared: Arc<Shared>,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
+    let mut resume = None;
+    while !shutdown.is_requested() {
+        let started = tokio::select! {
+            started = client.transport().watch(&shared.scope, resume) => started,
+            () = shutdown.requested() => break,
+        };
+        let stream = match started {
+            Ok(stream) => stream,
+            Err(error) => {
+                if error.is_expired() {
+                    resume = None;
+                    continue;
+                }
+                if backoff.failures() == 0 {
+                    tracing::warn!(gvr = %shared.scope.gvr, %error, "watch failed, retrying");
+                }
+                if !backoff.wait(&shutdown).await {
+                    break;
+                }
+                continue;
+            }
+        };
+        let end = tokio::select! {
+            end = follow(&shared, stream, &mut resume, &mut backoff) => end,
+            () = shutdown.requested() => break,
+        };
+        if end == End::Expired {
+            resume = None;
+        }
+        // A server that hangs up at once must not be asked in a tight loop.
+        if backoff.failures() > 0 && !backoff.wait(&shutdown).await {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Applies the events of one stream. `resume` is the revision behind the last event that is complete.
+async fn follow(
+    shared: &Shared,
+    mut stream: WatchStream,
+    resume: &mut Option<i64>,
+    backoff: &mut Backoff,
+) -> End {
+    // During a streaming list: the keys not yet seen; what is left at its end was deleted meanwhile.
+    let mut unseen: Option<HashSet<_>> =
+        resume.is_none().then(|| shared.cache.keys().into_iter().collect());
+    let mut progressed = false;
+    while let Some(event) = stream.recv().await {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                if let Some(unseen) = &mut unseen {
+                    unseen.remove(&object.key);
+                } else {
+                    *resume = Some(object.resource_version);
+                }
+                let change = match shared.cache.put(Arc::clone(&object)) {
+                    Some(old)
+                        if old.resource_version == object.resource_version
+                            && old.uid == object.uid =>
+                    {
+                        continue;
+                    }
+                    Some(old) => Change::Updated { old, new: object },
+                    None => Change::Added(object),
+                };
+                shared.tell(&change);
+            }
+            WatchEvent::Deleted(object) => {
+                if unseen.is_none() {
+                    *resume = Some(object.resource_version);
+                }
+                if shared.cache.remove(&object.key).is_some() {
+                    shared.tell(&Change::Deleted(object));
+                }
+            }
+            WatchEvent::Bookmark { revision, initial } => {
+                if initial {
+                    for key in unseen.take().unwrap_or_default() {
+                        if let Some(old) = shared.cache.remove(&key) {
+                            shared.tell(&Change::Deleted(old));
+                        }
+                    }
+                    shared.synced.send_replace(true);
+                }
+                if unseen.is_none() {
+                    *resume = Some(revision);
+                }
+            }
+            WatchEvent::Error(status) if status.code == 410 => return End::Expired,
+            WatchEvent::Error(status) => {
+                tracing::warn!(gvr = %shared.scope.gvr, error = %status, "watch ended with an error");
+                let _ = backoff.next_delay();
+                return End::Closed;
+            }
+        }
+        if !progressed {
+            progressed = true;
+            backoff.reset();
+        }
+    }
+    if !progressed {
+        let _ = backoff.next_delay();
+    }
+    End::Closed
+}
