@@ -12,6 +12,7 @@ pub mod expectations;
 pub mod https;
 pub mod informer;
 pub mod kubeconfig;
+pub mod labels;
 pub mod owner;
 mod reflector;
 pub mod runner;

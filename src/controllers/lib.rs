@@ -1,1 +1,17 @@
-//! controllers
+//! The controllers: each reconciles one kind, from shared caches, under its own service account.
+//!
+//! [`start`] starts all that [`all`] lists. A controller is one file: listeners that enqueue keys, a pure decision,
+//! and writes through its own [`client::Client`].
+
+pub mod all;
+mod claim;
+mod context;
+mod pod_control;
+mod pods;
+mod replicas;
+mod replicaset;
+mod replication;
+mod template_hash;
+
+pub use all::start;
+pub use context::{Config, Context};

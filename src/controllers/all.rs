@@ -1,0 +1,21 @@
+//! Every controller, in one list.
+
+use crate::context::Context;
+
+/// Starts a controller: registers listeners, spawns workers once caches are synced.
+pub type Start = fn(&Context);
+
+/// Name (as `--controllers` of kube-controller-manager has it) and start function.
+pub const ALL: &[(&str, Start)] = &[
+    ("replicaset-controller", crate::replicaset::start),
+    ("replicationcontroller-controller", crate::replication::start),
+];
+
+/// Starts every controller that is not disabled.
+pub fn start(context: &Context) {
+    for (name, start) in ALL {
+        if !context.config.disabled.iter().any(|d| d == name) {
+            start(context);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Adoption and release: which objects a controller with a selector owns.
+
+use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use client::{Client, Error, Kind, Patch, controller_of, gvr_of};
+use serde_json::json;
+
+/// What to do with one candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// Ours already.
+    Own,
+    /// Nobody's, and it matches: take it.
+    Adopt,
+    /// Ours, but it matches no longer: let it go.
+    Release,
+    /// None of our business.
+    Ignore,
+}
+
+/// Decides as upstream's `BaseControllerRefManager.ClaimObject`.
+pub(crate) fn decide(
+    object: &ObjectMeta,
+    owner_uid: &str,
+    matches: bool,
+    owner_deleting: bool,
+) -> Claim {
+    match controller_of(object) {
+        Some(owner) if owner.uid != owner_uid => Claim::Ignore,
+        Some(_) if matches => Claim::Own,
+        Some(_) if owner_deleting => Claim::Ignore,
+        Some(_) => Claim::Release,
+        None if owner_deleting || !matches || object.deletion_timestamp.is_some() => Claim::Ignore,
+        None => Claim::Adopt,
+    }
+}
+
+/// Sets the controller reference of an orphan. A `NotFound` answer means it vanished meanwhile.
+pub(crate) async fn adopt<K: Kind>(
+    client: &Client,
+    object: &ObjectMeta,
+    owner: &OwnerReference,
+) -> Result<K, Error> {
+    let patch = json!({"metadata": {"ownerReferences": [owner], "uid": object.uid}});
+    patch_owned(client, object, &patch).await
+}
+
+/// Removes our reference. `NotFound` and `Invalid` (another uid) mean there is nothing left to do.
+pub(crate) async fn release<K: Kind>(
+    client: &Client,
+    object: &ObjectMeta,
+    owner_uid: &str,
+) -> Result<(), Error> {
+    let patch = json!({"metadata": {"ownerReferences": [{"$patch": "delete", "uid": owner_uid}], "uid": object.uid}});
+    match patch_owned::<K>(client, object, &patch).await {
+        Err(error) if error.is_not_found() || error.is_invalid() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+async fn patch_owned<K: Kind>(
+    client: &Client,
+    object: &ObjectMeta,
+    patch: &serde_json::Value,
+) -> Result<K, Error> {
+    let (namespace, name) = (
+        object.namespace.as_deref().unwrap_or_default(),
+        object.name.as_deref().unwrap_or_default(),
+    );
+    let value =
+        client.patch_value(&gvr_of::<K>(), namespace, name, "", &Patch::Strategic(patch)).await?;
+    Ok(serde_json::from_value(value)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owned_by(uid: Option<&str>) -> ObjectMeta {
+        let reference = |uid: &str| OwnerReference {
+            uid: uid.into(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        };
+        ObjectMeta { owner_references: uid.map(|u| vec![reference(u)]), ..ObjectMeta::default() }
+    }
+
+    #[test]
+    fn claims_follow_owner_and_selector() {
+        for (owner, matches, deleting, want) in [
+            (Some("me"), true, false, Claim::Own),
+            (Some("me"), false, false, Claim::Release),
+            (Some("me"), false, true, Claim::Ignore),
+            (Some("other"), true, false, Claim::Ignore),
+            (None, true, false, Claim::Adopt),
+            (None, false, false, Claim::Ignore),
+            (None, true, true, Claim::Ignore),
+        ] {
+            assert_eq!(
+                decide(&owned_by(owner), "me", matches, deleting),
+                want,
+                "{owner:?} {matches} {deleting}"
+            );
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What every controller gets.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base::Tasks;
+use client::{Client, EventRecorder, Informers};
+
+/// Settings of the controllers.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Pod CIDRs of the cluster, one per family.
+    pub cluster_cidrs: Vec<String>,
+    /// Service CIDRs, one per family.
+    pub service_cidrs: Vec<String>,
+    /// PEM bundle published as `kube-root-ca.crt`.
+    pub root_ca: String,
+    /// Where the local-path provisioner makes volumes.
+    pub local_storage_path: String,
+    /// Names of controllers not to start.
+    pub disabled: Vec<String>,
+}
+
+/// Makes a client that acts as the service account `kube-system/<name>`.
+pub type ClientFor = Arc<dyn Fn(&str) -> Client + Send + Sync>;
+
+/// Shared by all controllers; cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    /// Owner of all tasks.
+    pub tasks: Tasks,
+    /// Shared caches (read only, under one identity).
+    pub informers: Informers,
+    /// Settings.
+    pub config: Arc<Config>,
+    client_for: ClientFor,
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context({:?})", self.config)
+    }
+}
+
+impl Context {
+    /// A context whose controllers get their clients from `client_for`.
+    pub fn new(tasks: Tasks, informers: Informers, config: Config, client_for: ClientFor) -> Self {
+        Self { tasks, informers, config: Arc::new(config), client_for }
+    }
+
+    /// The client of one controller: every write carries its service account, such as `replicaset-controller`.
+    pub fn client(&self, service_account: &str) -> Client {
+        (self.client_for)(service_account)
+    }
+
+    /// An event recorder of one controller.
+    pub fn recorder(&self, client: &Client, component: &str) -> EventRecorder {
+        EventRecorder::new(client.clone(), component, "", &self.tasks)
+    }
+}
