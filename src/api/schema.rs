@@ -2,6 +2,9 @@
 //!
 //! It drives strict decoding, JSON ↔ protobuf, defaulting, strategic merge, server-side apply and OpenAPI.
 
+mod builtin;
+mod proto;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,7 +17,7 @@ use crate::object::Gvk;
 pub struct TypeId(pub u32);
 
 /// The shape of one value.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub enum Shape {
     /// Go `string` and its named kinds.
     String,
@@ -43,7 +46,14 @@ pub enum Shape {
     /// `metav1.FieldsV1`: any object, raw bytes in protobuf.
     FieldsV1,
     /// `apiextensions.JSON` and the like: any JSON value.
+    #[default]
     Any,
+    /// `apiextensions.JSONSchemaPropsOrBool`: a schema or a boolean.
+    PropsOrBool(TypeId),
+    /// `apiextensions.JSONSchemaPropsOrArray`: a schema or a list of schemas.
+    PropsOrList(TypeId),
+    /// `apiextensions.JSONSchemaPropsOrStringArray`: a schema or a list of strings.
+    PropsOrStrings(TypeId),
     /// A struct of the table.
     Struct(TypeId),
     /// A list of one shape.
@@ -76,7 +86,9 @@ pub struct PatchStrategy {
 }
 
 /// One field of a struct. Inlined Go structs are flattened in [`Type::fields`]; `path` keeps their protobuf nesting.
-#[derive(Debug, Clone)]
+///
+/// Build one with [`Field::new`] or `Field { …, ..Field::default() }`: more columns may come.
+#[derive(Debug, Clone, Default)]
 pub struct Field {
     /// JSON name.
     pub json: Arc<str>,
@@ -85,7 +97,7 @@ pub struct Field {
     /// Protobuf field number; 0 when the type has no protobuf form.
     pub tag: u32,
     /// Protobuf tags of the inlined messages around this field, outermost first; usually empty.
-    pub inlined_in: Vec<u32>,
+    pub inlined_in: Box<[u32]>,
     /// What it holds.
     pub shape: Shape,
     /// A Go pointer: absence differs from the zero value.
@@ -95,15 +107,28 @@ pub struct Field {
     /// Required by OpenAPI (no `+optional`, not `omitempty`).
     pub required: bool,
     /// Default that the table itself states (`+default=`).
-    pub default: Option<Value>,
-    /// Known values of an enum, empty otherwise.
-    pub allowed: Vec<Arc<str>>,
+    pub default: Option<Arc<Value>>,
+    /// Known values of an enum (of the elements, for lists and maps), empty otherwise.
+    pub allowed: Arc<[Arc<str>]>,
     /// Server-side apply list type (lists only).
     pub list_type: ListType,
     /// Server-side apply: a struct or map that is replaced as a whole (`structType=atomic`, `mapType=atomic`).
     pub atomic: bool,
     /// Strategic merge rules.
     pub patch: PatchStrategy,
+    /// The Go type as messages print it, when a named type other than a struct is in it (`v1.Protocol`, `[]v1.Capability`).
+    pub go_type: Option<Arc<str>>,
+    /// Dropped from JSON when it is a zero struct or time (`omitzero`).
+    pub omit_zero: bool,
+    /// A list that protobuf wraps in a message of its own (`metav1.Verbs`).
+    pub wrapped: bool,
+}
+
+impl Field {
+    /// A plain optional field without a protobuf form.
+    pub fn new(json: &str, shape: Shape) -> Self {
+        Self { json: json.into(), go: json.into(), shape, omit_empty: true, ..Self::default() }
+    }
 }
 
 /// One struct type.
@@ -117,21 +142,60 @@ pub struct Type {
     pub open: bool,
     /// The whole struct is atomic in server-side apply.
     pub atomic: bool,
-    index: HashMap<Arc<str>, usize>,
+    /// Positions in `fields`, sorted by JSON name.
+    index: Box<[u32]>,
+    pub(crate) proto: proto::Layout,
 }
 
 impl Type {
     /// A type of these fields.
     pub fn new(name: Arc<str>, fields: Vec<Field>) -> Self {
-        let index = fields.iter().enumerate().map(|(i, f)| (Arc::clone(&f.json), i)).collect();
-        Self { name, fields, open: false, atomic: false, index }
+        let mut index: Vec<u32> = (0_u32..).take(fields.len()).collect();
+        index.sort_by_key(|i| fields.get(*i as usize).map(|f| Arc::clone(&f.json)));
+        let proto = proto::layout(&fields);
+        Self { name, fields, open: false, atomic: false, index: index.into(), proto }
     }
 
     /// The field with this JSON name (case-sensitive, as Kubernetes' decoder).
     pub fn field(&self, json: &str) -> Option<&Field> {
-        self.index.get(json).and_then(|i| self.fields.get(*i))
+        self.position(json).and_then(|i| self.fields.get(i))
+    }
+
+    /// The position in [`Type::fields`] of the field with this JSON name.
+    pub fn position(&self, json: &str) -> Option<usize> {
+        let at = |i: &u32| self.fields.get(*i as usize).map_or("", |f| &f.json);
+        let found = self.index.binary_search_by(|i| at(i).cmp(json)).ok()?;
+        self.index.get(found).map(|i| *i as usize)
+    }
+
+    /// The Go name of the struct: the last part of the full name.
+    pub fn go_name(&self) -> &str {
+        self.name.rsplit('.').next().unwrap_or(&self.name)
+    }
+
+    /// The Go type as messages print it, such as `v1.Pod`.
+    pub fn go_type(&self) -> &str {
+        let mut dots = self.name.rmatch_indices('.');
+        dots.next();
+        dots.next().and_then(|(i, _)| self.name.get(i + 1..)).unwrap_or(&self.name)
     }
 }
+
+/// Kinds of `meta.k8s.io/v1` that upstream registers in every group version.
+const SHARED_KINDS: &[&str] = &[
+    "Status",
+    "APIVersions",
+    "APIGroup",
+    "APIGroupList",
+    "APIResourceList",
+    "WatchEvent",
+    "ListOptions",
+    "GetOptions",
+    "DeleteOptions",
+    "CreateOptions",
+    "UpdateOptions",
+    "PatchOptions",
+];
 
 /// The table. Cheap to share; extended by building a new one and swapping it.
 #[derive(Debug, Clone, Default)]
@@ -145,6 +209,11 @@ impl Schema {
     /// An empty table; the built-in one comes from [`Schema::builtin`].
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The table of all stable kinds of Kubernetes 1.37, built once and shared.
+    pub fn builtin() -> Arc<Self> {
+        builtin::shared()
     }
 
     /// Adds a type and returns its id; a type of the same name is replaced and keeps its id.
@@ -180,9 +249,14 @@ impl Schema {
         self.by_name.get(name).copied()
     }
 
-    /// The type of a kind.
+    /// The type of a kind. Kinds that belong to every group version (`Status`, `DeleteOptions`, `WatchEvent`, …) are found in each.
     pub fn kind(&self, gvk: &Gvk) -> Option<TypeId> {
-        self.kinds.get(gvk).copied()
+        self.kinds.get(gvk).copied().or_else(|| {
+            let shared = SHARED_KINDS.contains(&gvk.kind.as_ref());
+            shared
+                .then(|| self.kinds.get(&Gvk::new("meta.k8s.io", "v1", &gvk.kind)).copied())
+                .flatten()
+        })
     }
 
     /// All kinds of the table.
