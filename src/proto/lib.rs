@@ -1,1 +1,10 @@
-//! proto
+//! Generated clients of CRI v1 and of containerd's own services; `cargo run -p xtask -- protos` makes them from `proto/`.
+//!
+//! Modules follow the packages of the interfaces: [`runtime::v1`], `containerd::services::events::v1`, ….
+
+#[allow(clippy::all, rustdoc::all, reason = "generated")]
+mod generated {
+    include!("gen/includes.rs");
+}
+
+pub use generated::{containerd, runtime};

@@ -1,5 +1,6 @@
 //! Development tasks: `cargo run -p xtask -- codegen [--check] --types types.json`.
 
+mod protos;
 mod schema;
 mod supplement;
 
@@ -13,6 +14,10 @@ fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
         Some("codegen") => codegen(args.get(1..).unwrap_or_default()),
+        Some("protos") => {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+            protos::run(&root, args.iter().any(|a| a == "--check"))
+        }
         _ => bail!("usage: xtask codegen [--check] [--types PATH]"),
     }
 }
