@@ -1,1 +1,6 @@
-//! kube-lite
+//! kube-lite: Kubernetes as one small binary. This crate only reads the command line and puts the parts together.
+
+pub mod catalogue;
+pub mod cli;
+pub mod logging;
+pub mod preflight;

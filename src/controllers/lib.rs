@@ -14,4 +14,4 @@ mod replication;
 mod template_hash;
 
 pub use all::start;
-pub use context::{Config, Context};
+pub use context::{ClientFor, Config, Context};

@@ -1,2 +1,3 @@
-//! One integration test binary.
-fn main() {}
+//! Integration tests: one binary.
+
+mod tidy;

@@ -1,0 +1,152 @@
+//! Every refusal that ends a command: an id, what is wrong, why, and the command that mends it.
+
+use std::fmt;
+
+/// One kind of refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    /// `KL` and four digits: 01xx command line and configuration, 02xx host, 03xx data, 04xx network, 05xx runtime.
+    pub id: &'static str,
+    /// What is wrong, in one sentence.
+    pub what: &'static str,
+    /// Why that stops us.
+    pub why: &'static str,
+    /// What to do, with a command where there is one.
+    pub fix: &'static str,
+}
+
+macro_rules! entries {
+    ($($(#[$doc:meta])* $name:ident = $id:literal, $what:literal, $why:literal, $fix:literal;)*) => {
+        $($(#[$doc])* pub const $name: Entry = Entry { id: $id, what: $what, why: $why, fix: $fix };)*
+        /// All refusals, by id.
+        pub const ALL: &[Entry] = &[$($name),*];
+    };
+}
+
+entries! {
+    /// Bad flag or value.
+    USAGE = "KL0101", "A flag, command or value on the command line is not understood.",
+        "kube-lite starts nothing on a command line it would have to guess at.",
+        "Run `kube-lite server --help` for the flags and their defaults.";
+    /// Known to k3s, not to us.
+    UNSUPPORTED_FLAG = "KL0102", "This k3s flag is known but not supported yet.",
+        "Ignoring it would start a cluster that differs from what was asked for.",
+        "Remove the flag; `kube-lite server --help` lists what is supported.";
+    /// config.yaml is bad.
+    CONFIG_FILE = "KL0103", "The configuration file cannot be used.",
+        "It cannot be read, is no YAML mapping, or has a key that is no flag of this command.",
+        "Correct the line that the message names; keys are flag names without the leading dashes.";
+    /// A value is refused.
+    BAD_VALUE = "KL0104", "The value of a flag does not make sense.",
+        "It has the wrong form or contradicts another flag.",
+        "Correct the value that the message names; `kube-lite server --help` shows the form.";
+    /// Not root.
+    NEED_ROOT = "KL0201", "The node part needs root.",
+        "Containers, cgroups and the pod network can only be set up by root.",
+        "Run `sudo kube-lite server`, or `kube-lite server --disable-agent` for API, store, controllers and scheduler alone.";
+    /// cgroups.
+    NO_CGROUPS = "KL0202", "A cgroup controller that pods need is missing.",
+        "Without it the kernel cannot hold pods to their limits; on a Raspberry Pi the memory controller is off by default.",
+        "Add `cgroup_memory=1 cgroup_enable=memory` to the one line of /boot/firmware/cmdline.txt and reboot, or run with --disable-agent.";
+    /// Kernel features.
+    NO_KERNEL_FEATURE = "KL0203", "The kernel lacks a feature that the node needs.",
+        "overlay file systems, bridges, veth pairs and nftables carry containers and their network.",
+        "Load it: `modprobe overlay br_netfilter nf_tables bridge veth`, or run with --disable-agent.";
+    /// Clock.
+    BAD_CLOCK = "KL0204", "The clock of this machine is far off.",
+        "Certificates made now would not be valid yet, or not any more.",
+        "Set the clock (`timedatectl set-ntp true`, or `date -s`) and start again.";
+    /// Port.
+    PORT_IN_USE = "KL0401", "A port that kube-lite listens on is in use.",
+        "Another program, perhaps another kube-lite or k3s, has it.",
+        "Find it with `ss -ltnp`, stop it, or choose another port with --https-listen-port.";
+    /// Data directory.
+    DATA_DIR = "KL0301", "The data directory cannot be used.",
+        "It cannot be written, or it holds data of something else.",
+        "Check owner and free space, or choose another with --data-dir.";
+    /// Two servers.
+    DATA_DIR_LOCKED = "KL0302", "Another kube-lite server works on this data directory.",
+        "Two servers on one store would destroy it.",
+        "Stop the other one (`systemctl stop kube-lite`), or choose another directory with --data-dir.";
+    /// Store damage.
+    STORE_DAMAGED = "KL0303", "The store on disk is damaged.",
+        "A checksum does not match, so the bytes are not those that were written; nothing was changed.",
+        "Keep a copy of the directory, then restore a snapshot or follow what the message says can be saved.";
+    /// Runtime missing.
+    NO_RUNTIME = "KL0501", "No container runtime was found.",
+        "Pods run in containerd, which is neither on PATH nor in the data directory.",
+        "Run `apt-get install containerd` (or your distribution's package), give --container-runtime-endpoint, or use --disable-agent.";
+    /// Runtime fails.
+    RUNTIME_FAILED = "KL0502", "The container runtime does not start or does not answer.",
+        "Without it no pod can run on this node.",
+        "Read its log, agent/containerd/containerd.log in the data directory.";
+    /// Server not reachable.
+    SERVER_UNREACHABLE = "KL0402", "The server does not answer.",
+        "It is not running, still starting, or listens elsewhere.",
+        "Start it with `kube-lite server`, or look at its log (`journalctl -u kube-lite`).";
+    /// Stopped by a fault.
+    SERVER_STOPPED = "KL0601", "The server stopped because a part of it failed.",
+        "Going on without that part would risk data or pods; running pods are left running.",
+        "Read the log lines before this one; the service manager starts the server again.";
+}
+
+impl Entry {
+    /// The refusal with its particulars.
+    pub fn refuse(self, particulars: impl fmt::Display) -> Refusal {
+        Refusal { entry: self, particulars: particulars.to_string(), code: 1 }
+    }
+
+    /// The refusal of a bad command line or configuration: exit code 64 (`EX_USAGE` of sysexits.h).
+    pub fn refuse_usage(self, particulars: impl fmt::Display) -> Refusal {
+        Refusal { code: 64, ..self.refuse(particulars) }
+    }
+}
+
+/// One refusal as it reaches the user.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// Which kind.
+    pub entry: Entry,
+    /// What exactly: the flag, path, port or line.
+    pub particulars: String,
+    /// Exit code of the process.
+    pub code: u8,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "error[{}]: {}", self.entry.id, self.particulars.trim_end())?;
+        writeln!(f, "  why: {}", self.entry.why)?;
+        write!(f, "  fix: {}", self.entry.fix)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// The entry with this id, in any case.
+pub fn find(id: &str) -> Option<Entry> {
+    ALL.iter().find(|e| e.id.eq_ignore_ascii_case(id.trim())).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_refusal_has_its_own_id_and_says_what_why_and_how_to_mend() {
+        let mut ids = HashSet::new();
+        for entry in ALL {
+            assert!(ids.insert(entry.id), "{} occurs twice", entry.id);
+            assert!(entry.id.len() == 6 && entry.id.starts_with("KL"), "{}", entry.id);
+            for text in [entry.what, entry.why, entry.fix] {
+                assert!(
+                    text.ends_with('.') && text.len() > 20,
+                    "{}: {text:?} is no sentence",
+                    entry.id
+                );
+            }
+        }
+        assert_eq!(find("kl0101"), Some(USAGE));
+    }
+}

@@ -1,0 +1,257 @@
+//! What may be typed: commands and flags with k3s's names and defaults.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Kubernetes as one small binary for the edge.
+///
+/// `kube-lite server` is a whole cluster: API server, store, scheduler, controllers and this machine as its first node.
+#[derive(Debug, Parser)]
+#[command(name = "kube-lite", version = crate::cli::args::version(), args_override_self = true, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// `0.1.0 (Kubernetes v1.37.1)`.
+pub(crate) fn version() -> &'static str {
+    concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.37.1)")
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a server: the control plane and, unless --disable-agent, a node
+    Server(Box<ServerArgs>),
+    /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
+    Status(StatusArgs),
+    /// Explain an error id such as KL0101, without a network
+    Explain {
+        /// The id; without one, all are listed
+        id: Option<String>,
+    },
+    /// Check this machine for what a node needs and say how to mend what is missing
+    CheckConfig,
+}
+
+/// Flags of `kube-lite server`.
+#[derive(Debug, Args, Clone)]
+#[command(args_override_self = true)]
+pub struct ServerArgs {
+    /// Configuration file; keys are flag names, drop-ins beside it in <FILE>.d/*.yaml [env: KUBE_LITE_CONFIG_FILE]
+    #[arg(
+        long,
+        short = 'c',
+        value_name = "FILE",
+        default_value = "/etc/kube-lite/config.yaml",
+        help_heading = "General"
+    )]
+    pub config: PathBuf,
+    /// Where everything is kept; as an ordinary user the XDG data directory [default: /var/lib/kube-lite] [env: KUBE_LITE_DATA_DIR]
+    #[arg(long, short = 'd', value_name = "DIR", help_heading = "General")]
+    pub data_dir: Option<PathBuf>,
+    /// Log why things happen, too [env: KUBE_LITE_DEBUG]
+    #[arg(long, help_heading = "General", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub debug: bool,
+    /// Log verbosity, 0 to 10; 4 is debug, 8 is trace
+    #[arg(short = 'v', value_name = "N", default_value_t = 0, help_heading = "General")]
+    pub verbosity: u8,
+
+    /// Address to listen on
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0", help_heading = "Listener")]
+    pub bind_address: IpAddr,
+    /// Port of the API
+    #[arg(long, value_name = "PORT", default_value_t = 6443, help_heading = "Listener")]
+    pub https_listen_port: u16,
+    /// Address that the API is reached under by pods and nodes [default: the node's address]
+    #[arg(long, value_name = "IP", help_heading = "Listener")]
+    pub advertise_address: Option<IpAddr>,
+    /// Further names or addresses in the serving certificate
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Listener")]
+    pub tls_san: Vec<String>,
+
+    /// Addresses of pods, one range per family
+    #[arg(
+        long,
+        value_name = "CIDR",
+        value_delimiter = ',',
+        default_value = "10.42.0.0/16",
+        help_heading = "Networking"
+    )]
+    pub cluster_cidr: Vec<String>,
+    /// Addresses of services, one range per family
+    #[arg(
+        long,
+        value_name = "CIDR",
+        value_delimiter = ',',
+        default_value = "10.43.0.0/16",
+        help_heading = "Networking"
+    )]
+    pub service_cidr: Vec<String>,
+    /// Ports that NodePort services get
+    #[arg(
+        long,
+        value_name = "FROM-TO",
+        default_value = "30000-32767",
+        help_heading = "Networking"
+    )]
+    pub service_node_port_range: String,
+    /// Address of the cluster DNS, in the service range [default: its tenth address]
+    #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = "Networking")]
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of services
+    #[arg(
+        long,
+        value_name = "DOMAIN",
+        default_value = "cluster.local",
+        help_heading = "Networking"
+    )]
+    pub cluster_domain: String,
+
+    /// Where to write the administrator's kubeconfig [default: /etc/kube-lite/kube-lite.yaml] [env: KUBE_LITE_KUBECONFIG_OUTPUT]
+    #[arg(long, short = 'o', value_name = "FILE", help_heading = "Client")]
+    pub write_kubeconfig: Option<PathBuf>,
+    /// Its permission bits [env: KUBE_LITE_KUBECONFIG_MODE]
+    #[arg(long, value_name = "OCTAL", default_value = "600", help_heading = "Client")]
+    pub write_kubeconfig_mode: String,
+
+    /// Do not run what is named: coredns, local-storage
+    #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
+    pub disable: Vec<String>,
+    /// Run no node on this machine; needs neither root nor a container runtime
+    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub disable_agent: bool,
+    /// Run no controllers
+    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub disable_controller_manager: bool,
+    /// Run no scheduler
+    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub disable_scheduler: bool,
+    /// Run no service proxy
+    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub disable_kube_proxy: bool,
+
+    /// Name of this node [default: the host name] [env: KUBE_LITE_NODE_NAME]
+    #[arg(long, value_name = "NAME", help_heading = "Node")]
+    pub node_name: Option<String>,
+    /// Addresses of this node, one per family [default: those of the default route]
+    #[arg(long, short = 'i', value_name = "IP", value_delimiter = ',', help_heading = "Node")]
+    pub node_ip: Vec<IpAddr>,
+    /// Labels of this node
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Node")]
+    pub node_label: Vec<String>,
+    /// Taints of this node
+    #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
+    pub node_taint: Vec<String>,
+    /// Use this CRI socket instead of an own containerd
+    #[arg(long, value_name = "SOCKET", help_heading = "Node")]
+    pub container_runtime_endpoint: Option<String>,
+    /// resolv.conf that pods and the DNS forwarder inherit [env: KUBE_LITE_RESOLV_CONF]
+    #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
+    pub resolv_conf: PathBuf,
+    /// Where the local-path provisioner makes volumes [default: storage in the data directory]
+    #[arg(long, value_name = "DIR", help_heading = "Node")]
+    pub default_local_storage_path: Option<PathBuf>,
+
+    /// Kubelet root directory
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet",
+        help_heading = "Several nodes on one machine"
+    )]
+    pub kubelet_root_dir: PathBuf,
+    /// Directory of pod logs
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/log",
+        help_heading = "Several nodes on one machine"
+    )]
+    pub log_dir: PathBuf,
+    /// Run-time files: sockets and network state
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/run/kube-lite",
+        help_heading = "Several nodes on one machine"
+    )]
+    pub run_dir: PathBuf,
+    /// cgroup under which all pods hang
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/",
+        help_heading = "Several nodes on one machine"
+    )]
+    pub cgroup_root: String,
+    /// CNI configuration directory
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/etc/cni/net.d",
+        help_heading = "Several nodes on one machine"
+    )]
+    pub cni_conf_dir: PathBuf,
+    /// CNI plugin directory
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/opt/cni/bin",
+        help_heading = "Several nodes on one machine"
+    )]
+    pub cni_bin_dir: PathBuf,
+    /// Bridge of the pod network
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "cni0",
+        help_heading = "Several nodes on one machine"
+    )]
+    pub bridge_name: String,
+    /// nftables table of the service proxy
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "kube-lite",
+        help_heading = "Several nodes on one machine"
+    )]
+    pub nft_table: String,
+    /// Port of the kubelet API
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 10250,
+        help_heading = "Several nodes on one machine"
+    )]
+    pub kubelet_port: u16,
+}
+
+/// Flags of `kube-lite status`.
+#[derive(Debug, Args, Clone)]
+pub struct StatusArgs {
+    /// Data directory of the server
+    #[arg(long, short = 'd', value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Form of the answer
+    #[arg(long, short = 'o', value_enum, default_value_t = StatusOutput::Text)]
+    pub output: StatusOutput,
+    /// Wait until this holds
+    #[arg(long, value_name = "CONDITION", value_parser = ["ready"])]
+    pub wait: Option<String>,
+    /// Wait at most so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    pub timeout: u64,
+}
+
+/// Form of the answer of `status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum StatusOutput {
+    /// One screen for people.
+    Text,
+    /// JSON with a versioned schema.
+    Json,
+}

@@ -1,0 +1,211 @@
+//! Puts flags, variables and files together and hands the whole to the parser.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
+
+use super::args::Cli;
+use super::{config_file, environment, unsupported};
+use crate::catalogue::{Refusal, UNSUPPORTED_FLAG, USAGE};
+
+/// What parsing ends with when it is not a command.
+#[derive(Debug)]
+pub enum Stop {
+    /// `--help` or `--version`: text for standard output.
+    Text(String),
+    /// A refusal.
+    Refused(Box<Refusal>),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
+}
+
+/// Parses `argv` (program name first); variables come from `lookup`.
+///
+/// # Errors
+/// A text to print, or a refusal with exit code 64.
+pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Result<Cli, Stop> {
+    let command = Cli::command();
+    let typed = command.clone().try_get_matches_from(argv.clone()).map_err(stop)?;
+    let Some(("server", server)) = typed.subcommand() else {
+        return Cli::from_arg_matches(&typed).map_err(stop);
+    };
+    let definition = command.find_subcommand("server").cloned().unwrap_or_default();
+    let flags: Vec<String> =
+        definition.get_arguments().filter_map(|a| a.get_long().map(str::to_owned)).collect();
+    let is_typed =
+        |flag: &str| server.value_source(&flag.replace('-', "_")) == Some(ValueSource::CommandLine);
+    let variables = environment::read(lookup);
+    let from_variable =
+        |flag: &str| variables.iter().find(|(f, _)| *f == flag).map(|(_, v)| v.clone());
+
+    let file = if is_typed("config") { None } else { from_variable("config") };
+    let asked_for = is_typed("config") || file.is_some();
+    let file = file
+        .map(PathBuf::from)
+        .or_else(|| server.get_one::<PathBuf>("config").cloned())
+        .unwrap_or_default();
+    let values =
+        config_file::read(&file, asked_for, &|name| flags.iter().any(|f| f == name), &|name| {
+            nearest(name, &flags)
+        })?;
+
+    // Lowest first: the parser lets the last one win. A flag that was typed (or set by a variable) replaces a whole list.
+    let mut merged: Vec<OsString> = argv.iter().take(2).cloned().collect();
+    for (flag, list) in &values {
+        if !is_typed(flag) && from_variable(flag).is_none() {
+            merged.extend(list.iter().map(|v| OsString::from(format!("--{flag}={v}"))));
+        }
+    }
+    for (flag, value) in &variables {
+        if !is_typed(flag) {
+            merged.push(format!("--{flag}={value}").into());
+        }
+    }
+    merged.extend(argv.into_iter().skip(2));
+    let matches = command.try_get_matches_from(merged).map_err(stop)?;
+    Cli::from_arg_matches(&matches).map_err(stop)
+}
+
+fn stop(error: clap::Error) -> Stop {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    ) {
+        return Stop::Text(error.to_string());
+    }
+    if let (ErrorKind::UnknownArgument, Some(ContextValue::String(flag))) =
+        (error.kind(), error.get(ContextKind::InvalidArg))
+    {
+        if let Some(why) = unsupported::reason(flag) {
+            return UNSUPPORTED_FLAG.refuse_usage(format!("{flag} is not supported: {why}")).into();
+        }
+    }
+    let text = error.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let told: Vec<&str> = lines
+        .iter()
+        .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"))
+        .copied()
+        .collect();
+    USAGE.refuse_usage(told.join(" ").trim_start_matches("error: ")).into()
+}
+
+/// The known flag nearest to `name`, when near enough.
+fn nearest(name: &str, known: &[String]) -> Option<String> {
+    let best = known.iter().map(|k| (distance(name, k), k)).min()?;
+    (best.0 <= name.len() / 3 + 1).then(|| best.1.clone())
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let above = row.get(j + 1).copied().unwrap_or(usize::MAX);
+            let here = if x == *y { diagonal } else { 1 + diagonal.min(above).min(left) };
+            diagonal = above;
+            if let Some(slot) = row.get_mut(j) {
+                *slot = left;
+            }
+            left = here;
+        }
+        if let Some(slot) = row.last_mut() {
+            *slot = left;
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::{Command, ServerArgs};
+    use super::*;
+
+    fn server(argv: &[&str], variables: &[(&str, &str)]) -> Result<ServerArgs, String> {
+        let argv = ["kube-lite", "server"].iter().chain(argv).map(OsString::from).collect();
+        let lookup =
+            |name: &str| variables.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned());
+        match parse(argv, lookup) {
+            Ok(Cli { command: Command::Server(args) }) => Ok(*args),
+            Ok(_) => Err("another command".into()),
+            Err(Stop::Refused(refusal)) => Err(refusal.to_string()),
+            Err(Stop::Text(text)) => Err(text),
+        }
+    }
+
+    #[test]
+    fn flags_win_over_variables_and_variables_over_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.yaml");
+        std::fs::write(&file, "node-name: file\nhttps-listen-port: 7001\nnode-label:\n- a=1\n- b=2\ndisable-agent: true\n").unwrap();
+        std::fs::create_dir(directory.path().join("config.yaml.d")).unwrap();
+        std::fs::write(
+            directory.path().join("config.yaml.d/1.yaml"),
+            "node-label+: [c=3]\ntls-san: x\n",
+        )
+        .unwrap();
+        let config = format!("--config={}", file.display());
+        let args = server(&[&config], &[("K3S_NODE_NAME", "variable")]).unwrap();
+        assert_eq!(
+            (args.node_name.as_deref(), args.https_listen_port, args.disable_agent),
+            (Some("variable"), 7001, true)
+        );
+        assert_eq!(
+            (args.node_label.join(" "), args.tls_san.join(" ")),
+            ("a=1 b=2 c=3".to_owned(), "x".to_owned())
+        );
+        let args = server(
+            &[&config, "--node-name=flag", "--node-label=z=9", "--disable-agent=false"],
+            &[("KUBE_LITE_NODE_NAME", "v")],
+        )
+        .unwrap();
+        assert_eq!(
+            (args.node_name.as_deref(), args.node_label.join(" "), args.disable_agent),
+            (Some("flag"), "z=9".to_owned(), false)
+        );
+    }
+
+    #[test]
+    fn unknown_and_unsupported_flags_and_keys_are_refused_by_name() {
+        assert!(server(&["--data-dri=/x"], &[]).unwrap_err().contains("--data-dir"));
+        let refused = server(&["--datastore-endpoint=postgres://x"], &[]).unwrap_err();
+        assert!(
+            refused.starts_with(
+                "error[KL0102]: --datastore-endpoint is not supported: only the embedded store"
+            ),
+            "{refused}"
+        );
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.yaml");
+        std::fs::write(&file, "# comment\nnode-nmae: x\n").unwrap();
+        let refused = server(&[&format!("--config={}", file.display())], &[]).unwrap_err();
+        assert!(
+            refused.contains("line 2: unknown key \"node-nmae\", did you mean \"node-name\"?"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_was_asked_for_must_be_there() {
+        assert!(server(&["--config=/nonexistent/x.yaml"], &[]).unwrap_err().contains("KL0103"));
+    }
+
+    #[test]
+    fn distance_is_levenshteins() {
+        for (a, b, want) in [("kitten", "sitting", 3), ("", "abc", 3), ("same", "same", 0)] {
+            assert_eq!(distance(a, b), want, "{a} {b}");
+        }
+    }
+}

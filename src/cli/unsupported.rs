@@ -1,0 +1,56 @@
+//! k3s flags that are known and refused by name, with what stands in.
+
+/// Flag without dashes, and what to tell.
+pub(super) const FLAGS: &[(&str, &str)] = &[
+    ("agent-token", "joining machines is not there yet"),
+    ("agent-token-file", "joining machines is not there yet"),
+    ("cluster-init", "a server is a cluster of one; several servers are not there yet"),
+    ("cluster-reset", "several servers are not there yet"),
+    ("cluster-reset-restore-path", "snapshots are not there yet"),
+    ("datastore-endpoint", "only the embedded store is there yet"),
+    ("datastore-cafile", "only the embedded store is there yet"),
+    ("datastore-certfile", "only the embedded store is there yet"),
+    ("datastore-keyfile", "only the embedded store is there yet"),
+    (
+        "disable-network-policy",
+        "network policies are not enforced yet, so there is nothing to disable",
+    ),
+    ("disable-cloud-controller", "there is no cloud controller to disable"),
+    ("disable-helm-controller", "there is no Helm controller to disable"),
+    ("docker", "use --container-runtime-endpoint with cri-dockerd"),
+    ("egress-selector-mode", "joining machines is not there yet"),
+    ("embedded-registry", "the embedded registry is not there yet"),
+    ("etcd-arg", "the store is no etcd process"),
+    ("etcd-disable-snapshots", "snapshots are not there yet"),
+    ("etcd-snapshot-schedule-cron", "snapshots are not there yet"),
+    ("etcd-snapshot-retention", "snapshots are not there yet"),
+    ("etcd-snapshot-dir", "snapshots are not there yet"),
+    ("etcd-s3", "snapshots are not there yet"),
+    ("flannel-backend", "the overlay between machines is not there yet"),
+    ("flannel-iface", "the overlay between machines is not there yet"),
+    ("kube-apiserver-arg", "the API server is no process of its own"),
+    ("kube-controller-manager-arg", "the controllers are no process of their own"),
+    ("kube-scheduler-arg", "the scheduler is no process of its own"),
+    ("kubelet-arg", "the node agent is no process of its own"),
+    ("kube-proxy-arg", "the service proxy is no process of its own"),
+    ("node-external-ip", "external addresses are not there yet"),
+    ("pause-image", "the pause image is built in"),
+    ("private-registry", "registries.yaml is not there yet"),
+    ("rootless", "running a node without root is not there yet; --disable-agent needs no root"),
+    ("secrets-encryption", "secrets are always encrypted at rest"),
+    ("selinux", "SELinux labels are not there yet"),
+    ("server", "joining machines is not there yet"),
+    ("snapshotter", "containerd's overlayfs snapshotter is used"),
+    ("system-default-registry", "a default registry is not there yet"),
+    ("token", "joining machines is not there yet"),
+    ("token-file", "joining machines is not there yet"),
+    ("vpn-auth", "VPN integration is not there yet"),
+    ("with-node-id", "use --node-name"),
+    ("write-kubeconfig-group", "use --write-kubeconfig-mode and chgrp"),
+];
+
+/// What to tell about a flag, with or without its dashes and value.
+pub(super) fn reason(flag: &str) -> Option<&'static str> {
+    let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
+    FLAGS.iter().find(|(known, _)| *known == name).map(|(_, why)| *why)
+}

@@ -1,0 +1,100 @@
+//! The structure of the tree, held by tests.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Hard limit of a file's length; tests and generated code apart.
+const LINES_MAX: usize = 600;
+
+/// Who may import whom among the members (ARCHITECTURE.md has the reasons).
+const EDGES: &[(&str, &[&str])] = &[
+    ("base", &[]),
+    ("proto", &[]),
+    ("api", &[]),
+    ("store", &["base", "proto"]),
+    ("stream", &["base"]),
+    ("apiserver", &["api", "base", "store", "stream"]),
+    ("client", &["api", "base"]),
+    ("controllers", &["api", "base", "client"]),
+    ("scheduler", &["api", "base", "client"]),
+    ("node", &["api", "base", "client", "proto", "stream"]),
+    ("net", &["api", "base", "client"]),
+    ("cluster", &["api", "base", "client"]),
+    ("xtask", &[]),
+];
+
+fn sources() -> Vec<PathBuf> {
+    fn walk(directory: &Path, out: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if path.file_name().is_some_and(|n| n != "gen" && n != "testdata") {
+                    walk(&path, out);
+                }
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                out.push(path);
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut out = Vec::new();
+    for folder in ["src", "tests", "benches"] {
+        walk(&root.join(folder), &mut out);
+    }
+    out
+}
+
+#[test]
+fn every_file_begins_with_what_it_is_for_and_is_short_enough_to_read() {
+    let mut faults = Vec::new();
+    for path in sources() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        if !text.starts_with("//! ") {
+            faults.push(format!("{}: does not start with //!", path.display()));
+        }
+        if path.file_name().is_some_and(|n| n == "mod.rs") {
+            faults.push(format!("{}: foo/mod.rs is foo.rs here", path.display()));
+        }
+        let is_test = path.file_name().is_some_and(|n| n.to_string_lossy().contains("test"));
+        let code =
+            text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().lines().count();
+        if code > LINES_MAX && !is_test {
+            faults.push(format!("{}: {code} lines, split it by idea", path.display()));
+        }
+        for (number, line) in text.lines().enumerate() {
+            if line.ends_with(' ') || line.contains('\t') && !line.contains('"') {
+                faults.push(format!("{}:{}: tab or trailing space", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn members_import_only_whom_they_may() {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version=1", "--offline"])
+        .output()
+        .unwrap();
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let members: BTreeSet<&str> = EDGES.iter().map(|(name, _)| *name).collect();
+    for package in metadata["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap();
+        if name == "kube-lite" {
+            continue;
+        }
+        let allowed = EDGES
+            .iter()
+            .find(|(n, _)| *n == name)
+            .unwrap_or_else(|| panic!("{name} is not in the table of edges"))
+            .1;
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let to = dependency["name"].as_str().unwrap();
+            let is_edge = members.contains(to)
+                && dependency["kind"].is_null()
+                && !dependency["path"].is_null();
+            assert!(!is_edge || allowed.contains(&to), "{name} may not import {to}");
+        }
+    }
+}
