@@ -39,7 +39,7 @@ fn sources() -> Vec<PathBuf> {
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut out = Vec::new();
-    for folder in ["src", "tests", "benches"] {
+    for folder in ["src", "tests"] {
         walk(&root.join(folder), &mut out);
     }
     out
