@@ -3,10 +3,14 @@
 //! No I/O, no tokio, no HTTP server, no store. Objects are `serde_json::Value` while they are worked on and
 //! [`Object`] (bytes and a small header) everywhere else; typed structs come from `k8s-openapi` through [`k8s`].
 
+pub mod defaults;
 pub mod field;
+pub mod image;
 pub mod object;
+pub mod quantity;
 pub mod schema;
 pub mod status;
+pub mod value;
 
 pub use k8s_openapi as k8s;
 pub use object::{Gvk, Gvr, Object, ObjectKey, WatchEvent};
