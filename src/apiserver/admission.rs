@@ -54,7 +54,11 @@ pub trait Plugin: Send + Sync {
     ///
     /// # Errors
     /// The refusal.
-    async fn mutate(&self, request: &Request<'_>, object: &mut Option<Value>) -> Result<(), Status> {
+    async fn mutate(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
         let _ = (request, object);
         Ok(())
     }

@@ -2,6 +2,12 @@
 
 use async_trait::async_trait;
 
+pub mod chain;
+pub mod escalation;
+pub mod node;
+pub mod rbac;
+pub mod rule;
+
 use crate::user::User;
 
 /// What is asked of an authorizer.

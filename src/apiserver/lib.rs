@@ -3,7 +3,10 @@
 //! request → authn → authz → handler (verb) → admission → registry (strategy) → store; back through the watch cache.
 
 pub mod admission;
+pub mod authn;
 pub mod authz;
+pub mod bootstrap;
+pub mod lookup;
 pub mod registry;
 pub mod user;
 

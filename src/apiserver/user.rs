@@ -25,7 +25,11 @@ impl User {
 
     /// `system:anonymous`.
     pub fn anonymous() -> Self {
-        Self { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()], ..Self::default() }
+        Self {
+            name: "system:anonymous".into(),
+            groups: vec!["system:unauthenticated".into()],
+            ..Self::default()
+        }
     }
 
     /// The user is in this group.

@@ -48,7 +48,12 @@ pub trait Strategy: Send + Sync {
     }
 
     /// Errors of a change.
-    fn validate_update(&self, context: &WriteContext<'_>, object: &Value, old: &Value) -> ErrorList {
+    fn validate_update(
+        &self,
+        context: &WriteContext<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> ErrorList {
         let _ = (context, object, old);
         Vec::new()
     }
@@ -66,7 +71,12 @@ pub trait Strategy: Send + Sync {
     }
 
     /// Warnings for the client on update.
-    fn warnings_on_update(&self, context: &WriteContext<'_>, object: &Value, old: &Value) -> Vec<String> {
+    fn warnings_on_update(
+        &self,
+        context: &WriteContext<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<String> {
         let _ = (context, object, old);
         Vec::new()
     }

@@ -1,0 +1,253 @@
+//! JSON Web Signatures in compact form: ES256 and RS256 keys, signing, verifying, key ids, JWKS.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{KeyPair, PublicKeyData as _};
+use ring::rand::SystemRandom;
+use ring::signature::{self, EcdsaKeyPair, KeyPair as _, RsaKeyPair, UnparsedPublicKey};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Longest token looked at, in bytes; real ones have about 1 KiB.
+const MAX_TOKEN: usize = 16 * 1024;
+
+/// A key that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "service-account key cannot be used: {0}; it must be a PEM file with a P-256 or RSA private key in PKCS#8"
+)]
+pub struct BadKey(String);
+
+enum Private {
+    Ec(EcdsaKeyPair),
+    Rsa(Box<RsaKeyPair>),
+}
+
+/// A private key with which tokens are signed.
+pub struct SigningKey {
+    private: Private,
+    public: PublicKey,
+}
+
+/// A public key against which tokens are verified.
+#[derive(Debug, Clone)]
+pub struct PublicKey {
+    algorithm: Algorithm,
+    /// The key as ring takes it: an uncompressed point, or PKCS#1.
+    raw: Vec<u8>,
+    key_id: String,
+    jwk: Value,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Algorithm {
+    Es256,
+    Rs256,
+}
+
+impl Algorithm {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Es256 => "ES256",
+            Self::Rs256 => "RS256",
+        }
+    }
+}
+
+fn b64(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+impl SigningKey {
+    /// A new P-256 key as PEM (PKCS#8).
+    ///
+    /// # Errors
+    /// When the random generator fails.
+    pub fn generate_pem() -> Result<String, BadKey> {
+        Ok(KeyPair::generate().map_err(|e| BadKey(e.to_string()))?.serialize_pem())
+    }
+
+    /// From PEM: P-256 signs ES256, RSA signs RS256.
+    ///
+    /// # Errors
+    /// When the text is no such key.
+    pub fn from_pem(pem: &str) -> Result<Self, BadKey> {
+        let pair = KeyPair::from_pem(pem).map_err(|e| BadKey(e.to_string()))?;
+        let key_id =
+            b64(ring::digest::digest(&ring::digest::SHA256, &pair.subject_public_key_info())
+                .as_ref());
+        let common =
+            |algorithm: Algorithm| json!({"use": "sig", "kid": key_id, "alg": algorithm.name()});
+        let rejected = |e: ring::error::KeyRejected| BadKey(e.to_string());
+        let (private, algorithm, raw, own) = if pair.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256) {
+            let algorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+            let ec =
+                EcdsaKeyPair::from_pkcs8(algorithm, pair.serialized_der(), &SystemRandom::new())
+                    .map_err(rejected)?;
+            let point = ec.public_key().as_ref().to_vec();
+            let (Some(x), Some(y)) = (point.get(1..33), point.get(33..65)) else {
+                return Err(BadKey("unexpected length of the public point".into()));
+            };
+            let own = json!({"kty": "EC", "crv": "P-256", "x": b64(x), "y": b64(y)});
+            (Private::Ec(ec), Algorithm::Es256, point, own)
+        } else if pair.is_compatible(&rcgen::PKCS_RSA_SHA256) {
+            let rsa = RsaKeyPair::from_pkcs8(pair.serialized_der()).map_err(rejected)?;
+            let public = rsa.public();
+            let parts = signature::RsaPublicKeyComponents::<Vec<u8>>::from(public);
+            let own = json!({"kty": "RSA", "n": b64(&parts.n), "e": b64(&parts.e)});
+            let raw = public.as_ref().to_vec();
+            (Private::Rsa(Box::new(rsa)), Algorithm::Rs256, raw, own)
+        } else {
+            return Err(BadKey("neither P-256 nor RSA".into()));
+        };
+        let mut jwk = common(algorithm);
+        if let (Value::Object(jwk), Value::Object(own)) = (&mut jwk, own) {
+            jwk.extend(own);
+        }
+        Ok(Self { private, public: PublicKey { algorithm, raw, key_id, jwk } })
+    }
+
+    /// Its public half.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// `header.claims.signature`.
+    ///
+    /// # Errors
+    /// When the random generator or the key fails.
+    pub fn sign(&self, claims: &impl serde::Serialize) -> Result<String, BadKey> {
+        let header = json!({"alg": self.public.algorithm.name(), "kid": self.public.key_id});
+        let claims = serde_json::to_vec(claims).map_err(|e| BadKey(e.to_string()))?;
+        let mut token = format!("{}.{}", b64(header.to_string().as_bytes()), b64(&claims));
+        let rng = SystemRandom::new();
+        let failed = |_| BadKey("signing failed".into());
+        let signature = match &self.private {
+            Private::Ec(key) => key.sign(&rng, token.as_bytes()).map_err(failed)?.as_ref().to_vec(),
+            Private::Rsa(key) => {
+                let mut out = vec![0; key.public().modulus_len()];
+                key.sign(&signature::RSA_PKCS1_SHA256, &rng, token.as_bytes(), &mut out)
+                    .map_err(failed)?;
+                out
+            }
+        };
+        token.push('.');
+        token.push_str(&b64(&signature));
+        Ok(token)
+    }
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    #[serde(default)]
+    kid: String,
+    #[serde(default)]
+    crit: Option<Value>,
+}
+
+/// The claims of a compact token, not verified.
+pub fn unverified_claims<T: for<'de> Deserialize<'de>>(token: &str) -> Option<T> {
+    if token.len() > MAX_TOKEN {
+        return None;
+    }
+    let mut parts = token.split('.');
+    let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() {
+        return None;
+    }
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()
+}
+
+/// Verifies the signature against the key that the header names, or against all if it names none.
+///
+/// # Errors
+/// Why the token is not genuine.
+pub fn verify(token: &str, keys: &[PublicKey]) -> Result<(), String> {
+    let malformed = || "malformed token".to_owned();
+    let (signed, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
+    let (header, _) = signed.split_once('.').ok_or_else(malformed)?;
+    let header = URL_SAFE_NO_PAD.decode(header).map_err(|_| malformed())?;
+    let header: Header = serde_json::from_slice(&header).map_err(|_| malformed())?;
+    if header.crit.is_some() {
+        return Err("unsupported critical header".into());
+    }
+    let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| malformed())?;
+    let mut candidates =
+        keys.iter().filter(|key| header.kid.is_empty() || key.key_id == header.kid).peekable();
+    if candidates.peek().is_none() {
+        return Err("invalid signature, no keys found".into());
+    }
+    // The algorithm is the key's, never the token's choice.
+    let genuine = candidates.any(|key| {
+        let algorithm: &dyn signature::VerificationAlgorithm = match key.algorithm {
+            Algorithm::Es256 => &signature::ECDSA_P256_SHA256_FIXED,
+            Algorithm::Rs256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+        };
+        header.alg == key.algorithm.name()
+            && UnparsedPublicKey::new(algorithm, &key.raw)
+                .verify(signed.as_bytes(), &signature)
+                .is_ok()
+    });
+    if genuine { Ok(()) } else { Err("invalid signature".into()) }
+}
+
+/// The document at `/openid/v1/jwks`.
+pub fn jwks(keys: &[PublicKey]) -> Value {
+    json!({"keys": keys.iter().map(|key| key.jwk.clone()).collect::<Vec<_>>()})
+}
+
+/// Names of the algorithms of these keys, sorted, each once.
+pub fn algorithms(keys: &[PublicKey]) -> Vec<&'static str> {
+    let mut names: Vec<_> = keys.iter().map(|key| key.algorithm.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> SigningKey {
+        SigningKey::from_pem(&SigningKey::generate_pem().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_signature_holds_for_its_key_and_content_only() {
+        let (ours, other) = (key(), key());
+        let token = ours.sign(&json!({"iss": "x"})).unwrap();
+        let both = [other.public().clone(), ours.public().clone()];
+        assert_eq!(verify(&token, &both), Ok(()));
+        assert_eq!(verify(&token, &both[..1]), Err("invalid signature, no keys found".into()));
+        let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
+        parts[1] = b64(br#"{"iss":"y"}"#);
+        assert_eq!(verify(&parts.join("."), &both), Err("invalid signature".into()));
+    }
+
+    #[test]
+    fn the_token_cannot_choose_another_algorithm() {
+        let ours = key();
+        let token = ours.sign(&json!({})).unwrap();
+        let rest = token.split_once('.').unwrap().1;
+        for header in [r#"{"alg":"none"}"#, r#"{"alg":"HS256"}"#, r#"{"alg":"ES256","crit":["x"]}"#]
+        {
+            assert!(
+                verify(&format!("{}.{rest}", b64(header.as_bytes())), &[ours.public().clone()])
+                    .is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn the_key_set_describes_a_point() {
+        let document = jwks(&[key().public().clone()]);
+        let jwk = &document["keys"][0];
+        assert_eq!(
+            (jwk["kty"].as_str(), jwk["crv"].as_str(), jwk["alg"].as_str(), jwk["use"].as_str()),
+            (Some("EC"), Some("P-256"), Some("ES256"), Some("sig"))
+        );
+        // 32 bytes in base64url without padding.
+        assert_eq!(["x", "y", "kid"].map(|f| jwk[f].as_str().unwrap().len()), [43, 43, 43]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Issue, present, delete: the life of a token.
+
+use super::*;
+use crate::authn::issuer::TokenIssuer;
+use crate::authn::jws::SigningKey;
+use crate::lookup::testing::Fixed;
+use serde_json::json;
+
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+struct World {
+    lookup: Arc<Fixed>,
+    issuer: TokenIssuer,
+    accounts: ServiceAccounts,
+}
+
+fn world() -> World {
+    let account = json!({"metadata": {"name": "bot", "namespace": "shop", "uid": "u1"}});
+    let pod = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "p1"}, "spec": {"serviceAccountName": "bot", "nodeName": "a"}});
+    let node = json!({"metadata": {"name": "a", "uid": "n1"}});
+    let lookup = Fixed::new(&[
+        (&lookup::SERVICE_ACCOUNTS, account),
+        (&lookup::PODS, pod),
+        (&lookup::NODES, node),
+    ]);
+    let key = SigningKey::from_pem(&SigningKey::generate_pem().unwrap()).unwrap();
+    let keys = vec![key.public().clone()];
+    let accounts = ServiceAccounts::new(
+        Arc::clone(&lookup) as Arc<dyn Lookup>,
+        vec![ISSUER.into()],
+        vec![ISSUER.into()],
+        keys,
+    );
+    let issuer =
+        TokenIssuer::new(Arc::clone(&lookup) as Arc<dyn Lookup>, ISSUER, vec![ISSUER.into()], key);
+    World { lookup, issuer, accounts }
+}
+
+async fn token(world: &World, spec: Value) -> String {
+    let mut request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": spec});
+    world.issuer.create("shop", "bot", &mut request).await.unwrap();
+    request["status"]["token"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_pod_bound_token_names_pod_and_node_and_dies_with_the_pod() {
+    let world = world();
+    let token = token(
+        &world,
+        json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "p1"}}),
+    )
+    .await;
+    let identity = world.accounts.authenticate_token(&token, &[]).await.unwrap().unwrap();
+    assert_eq!(identity.user.name, "system:serviceaccount:shop:bot");
+    assert_eq!(identity.user.uid, "u1");
+    assert_eq!(identity.user.groups, ["system:serviceaccounts", "system:serviceaccounts:shop"]);
+    assert_eq!(identity.audiences, [ISSUER]);
+    let extra: Vec<(&str, &str)> = identity
+        .user
+        .extra
+        .iter()
+        .map(|(k, v)| (k.as_str(), v[0].get(..4).unwrap_or(&v[0])))
+        .collect();
+    assert_eq!(
+        extra,
+        [
+            ("authentication.kubernetes.io/credential-id", "JTI="),
+            ("authentication.kubernetes.io/node-name", "a"),
+            ("authentication.kubernetes.io/node-uid", "n1"),
+            ("authentication.kubernetes.io/pod-name", "web"),
+            ("authentication.kubernetes.io/pod-uid", "p1"),
+        ]
+    );
+    world
+        .lookup
+        .put(&lookup::PODS, json!({"metadata": {"name": "web", "namespace": "shop", "uid": "p2"}}));
+    assert_eq!(
+        world.accounts.authenticate_token(&token, &[]).await,
+        Err("pod UID (p2) does not match service account pod ref claim (p1)".into())
+    );
+    let gone = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "p1", "deletionTimestamp": "2020-01-01T00:00:00Z"}});
+    world.lookup.put(&lookup::PODS, gone);
+    assert_eq!(
+        world.accounts.authenticate_token(&token, &[]).await,
+        Err("service account token has been invalidated".into())
+    );
+}
+
+#[tokio::test]
+async fn a_token_for_another_audience_is_not_for_the_api_server() {
+    let world = world();
+    let token = token(&world, json!({"audiences": ["vault"]})).await;
+    assert_eq!(
+        world.accounts.authenticate_token(&token, &[]).await,
+        Err(format!(
+            "token audiences [\"vault\"] is invalid for the target audiences [\"{ISSUER}\"]"
+        ))
+    );
+    let identity = world
+        .accounts
+        .authenticate_token(&token, &["vault".into(), "x".into()])
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(identity.audiences, ["vault"]);
+}
+
+#[tokio::test]
+async fn tokens_of_others_are_not_ours_and_forged_ones_are_refused() {
+    let world = world();
+    assert_eq!(world.accounts.authenticate_token("abc", &[]).await, Ok(None));
+    let stranger = SigningKey::from_pem(&SigningKey::generate_pem().unwrap()).unwrap();
+    let other = Claims { iss: "https://other".into(), ..Claims::default() };
+    assert_eq!(
+        world.accounts.authenticate_token(&stranger.sign(&other).unwrap(), &[]).await,
+        Ok(None)
+    );
+    let forged =
+        Claims { iss: ISSUER.into(), aud: vec![ISSUER.into()], exp: i64::MAX, ..Claims::default() };
+    assert!(
+        world.accounts.authenticate_token(&stranger.sign(&forged).unwrap(), &[]).await.is_err()
+    );
+}
+
+#[test]
+fn times_are_checked_with_a_minute_of_leeway() {
+    let claims = Claims { exp: 1000, nbf: 500, iat: 500, ..Claims::default() };
+    assert_eq!(in_time(&claims, 1060), Ok(()));
+    assert_eq!(in_time(&claims, 1061), Err("service account token has expired".into()));
+    assert_eq!(in_time(&claims, 439), Err("service account token is not valid yet".into()));
+}
+
+#[tokio::test]
+async fn requests_that_cannot_be_met_are_refused_as_upstream() {
+    let world = world();
+    let ask = |spec: Value| {
+        let world = &world;
+        async move { world.issuer.create("shop", "bot", &mut json!({"spec": spec})).await.unwrap_err() }
+    };
+    let short = ask(json!({"expirationSeconds": 599})).await;
+    assert_eq!(
+        short.message,
+        "TokenRequest.authentication.k8s.io \"\" is invalid: spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes"
+    );
+    let pod =
+        ask(json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "gone"}})).await;
+    assert_eq!((pod.code, pod.message.as_str()), (404, "pods \"gone\" not found"));
+    let uid = ask(
+        json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "zz"}}),
+    )
+    .await;
+    assert_eq!(
+        uid.message,
+        "Operation cannot be fulfilled on Pod \"web\": the UID in the bound object reference (zz) does not match the UID in record. The object might have been deleted and then recreated"
+    );
+    let kind =
+        ask(json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Service", "name": "x"}})).await;
+    assert_eq!(kind.message, "cannot bind token to object of type /v1, Kind=Service");
+}

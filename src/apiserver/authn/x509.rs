@@ -1,0 +1,294 @@
+//! Client certificates: the common name is the user, the organisations are the groups.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use ring::digest::{SHA256, digest};
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::user::User;
+
+/// Extra key that names the credential used, for audit.
+pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
+/// Verifies client certificates against the client CA, and those of aggregating proxies against the request-header CA.
+///
+/// TLS itself accepts any certificate ([`base::pki::tls::server`]), as upstream does, so that a wrong one is answered
+/// with 401 and not with a broken connection.
+pub struct Verifier {
+    client: Arc<dyn ClientCertVerifier>,
+    proxy: Option<Arc<dyn ClientCertVerifier>>,
+    /// Common names that the request-header CA's clients must have; empty allows all.
+    proxy_names: Vec<String>,
+}
+
+/// What the peer of one connection proved with its certificate; made once per connection.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    verdict: Result<Verified, String>,
+    /// End of validity, in seconds since the epoch.
+    not_after: i64,
+}
+
+#[derive(Debug, Clone)]
+enum Verified {
+    User(User),
+    /// A front proxy, whose word about the user in `X-Remote-*` is taken.
+    Proxy,
+}
+
+/// Certificates that make no verifier.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot verify clients against the {ca} CA: {why}; check the certificate file")]
+pub struct BadCa {
+    ca: &'static str,
+    why: String,
+}
+
+impl Verifier {
+    /// Clients must be signed by `client_ca`; front proxies by `request_header_ca` and named in `proxy_names` (if any are given).
+    ///
+    /// # Errors
+    /// When a CA's certificates cannot be used.
+    pub fn new(
+        client_ca: &[CertificateDer<'static>],
+        request_header_ca: &[CertificateDer<'static>],
+        proxy_names: &[&str],
+    ) -> Result<Self, BadCa> {
+        let proxy = if request_header_ca.is_empty() {
+            None
+        } else {
+            Some(verifier(request_header_ca, "request-header")?)
+        };
+        Ok(Self {
+            client: verifier(client_ca, "client")?,
+            proxy,
+            proxy_names: proxy_names.iter().map(|n| (*n).to_owned()).collect(),
+        })
+    }
+
+    /// Examines the chain that the peer presented in the handshake; `None` without a certificate.
+    pub fn peer(&self, chain: &[CertificateDer<'_>]) -> Option<Peer> {
+        let (end, rest) = chain.split_first()?;
+        let parsed = X509Certificate::from_der(end.as_ref());
+        let not_after =
+            parsed.as_ref().map_or(0, |(_, cert)| cert.validity().not_after.timestamp());
+        let verdict = match parsed {
+            Ok((_, cert)) => self.verify(end, rest, &cert),
+            Err(error) => Err(format!("unreadable client certificate: {error}")),
+        };
+        Some(Peer { verdict, not_after })
+    }
+
+    fn verify(
+        &self,
+        end: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        cert: &X509Certificate<'_>,
+    ) -> Result<Verified, String> {
+        let now = UnixTime::now();
+        let common_name = cert
+            .subject()
+            .iter_common_name()
+            .next()
+            .and_then(|cn| cn.as_str().ok())
+            .unwrap_or_default();
+        match self.client.verify_client_cert(end, rest, now) {
+            Ok(_) => Ok(Verified::User(user(end, cert, common_name)?)),
+            Err(error) => match &self.proxy {
+                Some(proxy) if proxy.verify_client_cert(end, rest, now).is_ok() => {
+                    if self.proxy_names.is_empty()
+                        || self.proxy_names.iter().any(|n| n == common_name)
+                    {
+                        Ok(Verified::Proxy)
+                    } else {
+                        Err(format!("front proxy {common_name:?} is not among the allowed names"))
+                    }
+                }
+                _ => Err(error.to_string()),
+            },
+        }
+    }
+}
+
+fn verifier(
+    ca: &[CertificateDer<'static>],
+    name: &'static str,
+) -> Result<Arc<dyn ClientCertVerifier>, BadCa> {
+    let bad = |why: String| BadCa { ca: name, why };
+    let mut roots = RootCertStore::empty();
+    for cert in ca {
+        roots.add(cert.clone()).map_err(|e| bad(e.to_string()))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let built = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    built.map_err(|e| bad(e.to_string()))
+}
+
+fn user(
+    end: &CertificateDer<'_>,
+    cert: &X509Certificate<'_>,
+    common_name: &str,
+) -> Result<User, String> {
+    if common_name.is_empty() {
+        return Err("client certificate without common name".into());
+    }
+    let groups = cert
+        .subject()
+        .iter_organization()
+        .filter_map(|o| o.as_str().ok())
+        .map(str::to_owned)
+        .collect();
+    let mut fingerprint = String::from("X509SHA256=");
+    for byte in digest(&SHA256, end.as_ref()).as_ref() {
+        fingerprint.push_str(&format!("{byte:02x}"));
+    }
+    let extra = [(CREDENTIAL_ID.to_owned(), vec![fingerprint])].into();
+    Ok(User { name: common_name.to_owned(), groups, extra, ..User::default() })
+}
+
+impl Peer {
+    /// The user, unless the certificate has expired since the handshake; a front proxy's is the one it names.
+    ///
+    /// # Errors
+    /// Why the certificate proves nothing; for the log.
+    pub(super) fn user(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
+        if self.not_after < i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX) {
+            return Err("client certificate has expired".into());
+        }
+        match &self.verdict {
+            Ok(Verified::User(user)) => Ok(Some(user.clone())),
+            Ok(Verified::Proxy) => Ok(remote_user(headers)),
+            Err(why) => Err(why.clone()),
+        }
+    }
+}
+
+/// The user that a front proxy names in `X-Remote-User`, `-Uid`, `-Group` and `-Extra-*`.
+fn remote_user(headers: &HeaderMap) -> Option<User> {
+    let one = |name: &str| {
+        headers.get(name).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty()).map(str::to_owned)
+    };
+    let name = one("x-remote-user")?;
+    let groups = headers
+        .get_all("x-remote-group")
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .map(str::to_owned)
+        .collect();
+    let mut user =
+        User { name, uid: one("x-remote-uid").unwrap_or_default(), groups, ..User::default() };
+    for (key, value) in headers {
+        if let (Some(key), Ok(value)) =
+            (key.as_str().strip_prefix("x-remote-extra-"), value.to_str())
+        {
+            user.extra.entry(super::impersonate::unescape(key)).or_default().push(value.to_owned());
+        }
+    }
+    Some(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose,
+        IsCa, KeyPair,
+    };
+
+    fn ca(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+    }
+
+    fn leaf(
+        ca: &CertifiedIssuer<'static, KeyPair>,
+        name: &str,
+        groups: &[&str],
+        expired: bool,
+    ) -> CertificateDer<'static> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        // rcgen keeps one value per type; naming the type by its number gives a second one.
+        let types = [DnType::OrganizationName, DnType::from_oid(&[2, 5, 4, 10])];
+        for (kind, group) in types.into_iter().zip(groups) {
+            params.distinguished_name.push(kind, *group);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if expired {
+            params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+        }
+        params.signed_by(&KeyPair::generate().unwrap(), ca).unwrap().der().clone()
+    }
+
+    fn verify(
+        chain: &[CertificateDer<'_>],
+        client: &CertifiedIssuer<'_, KeyPair>,
+        proxy: &CertifiedIssuer<'_, KeyPair>,
+    ) -> Peer {
+        let own = |c: &CertificateDer<'_>| [c.clone().into_owned()];
+        Verifier::new(&own(client.der()), &own(proxy.der()), &["front"])
+            .unwrap()
+            .peer(chain)
+            .unwrap()
+    }
+
+    #[test]
+    fn the_subject_is_the_user_only_under_the_client_ca() {
+        let (client, proxy, stranger) = (ca("client"), ca("proxy"), ca("stranger"));
+        let forged =
+            HeaderMap::from_iter([("x-remote-user".parse().unwrap(), "root".parse().unwrap())]);
+        let user = verify(&[leaf(&client, "jane", &["dev", "ops"], false)], &client, &proxy)
+            .user(&forged)
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (user.name.as_str(), user.groups),
+            ("jane", vec!["dev".to_owned(), "ops".to_owned()])
+        );
+        assert!(
+            user.extra[CREDENTIAL_ID][0].starts_with("X509SHA256=")
+                && user.extra[CREDENTIAL_ID][0].len() == 11 + 64
+        );
+        assert!(
+            verify(&[leaf(&stranger, "jane", &[], false)], &client, &proxy).user(&forged).is_err()
+        );
+        assert!(
+            verify(&[leaf(&client, "jane", &[], true)], &client, &proxy).user(&forged).is_err()
+        );
+        assert!(
+            verify(&[CertificateDer::from(vec![1, 2, 3])], &client, &proxy).user(&forged).is_err()
+        );
+    }
+
+    #[test]
+    fn headers_of_an_allowed_front_proxy_name_the_user() {
+        let (client, proxy) = (ca("client"), ca("proxy"));
+        let header = |k: &'static str, v: &'static str| {
+            (http::HeaderName::from_static(k), http::HeaderValue::from_static(v))
+        };
+        let headers = HeaderMap::from_iter([
+            header("x-remote-user", "jane"),
+            header("x-remote-group", "dev"),
+            header("x-remote-extra-a%2fb", "c"),
+        ]);
+        let user = verify(&[leaf(&proxy, "front", &[], false)], &client, &proxy)
+            .user(&headers)
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (user.name.as_str(), user.groups[0].as_str(), user.extra["a/b"][0].as_str()),
+            ("jane", "dev", "c")
+        );
+        assert!(
+            verify(&[leaf(&proxy, "other", &[], false)], &client, &proxy).user(&headers).is_err()
+        );
+    }
+}

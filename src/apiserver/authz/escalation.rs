@@ -1,0 +1,277 @@
+//! Nobody grants more than they hold: checks of writes to roles and bindings.
+
+use std::sync::Arc;
+
+use api::Status;
+use api::field::go_quote;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::rbac::{Rbac, RoleRef};
+use super::rule::{Rule, compact, go_list, missing, nullable, shown};
+use super::{Attributes, Authorizer, Decision};
+use crate::admission::{Operation, Request};
+use crate::user::User;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// The check, with what it asks.
+pub struct Escalation {
+    rbac: Arc<Rbac>,
+    authorizer: Arc<dyn Authorizer>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Role {
+    #[serde(deserialize_with = "nullable")]
+    rules: Vec<Rule>,
+    #[serde(deserialize_with = "nullable")]
+    aggregation_rule: Aggregation,
+    role_ref: RoleRef,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Aggregation {
+    #[serde(deserialize_with = "nullable")]
+    cluster_role_selectors: Vec<Value>,
+}
+
+impl Escalation {
+    /// Over the rules in `rbac`; `authorizer` answers for the verbs `escalate` and `bind`.
+    pub fn new(rbac: Arc<Rbac>, authorizer: Arc<dyn Authorizer>) -> Self {
+        Self { rbac, authorizer }
+    }
+
+    /// Refuses a role or binding that gives more than its writer has.
+    ///
+    /// # Errors
+    /// 403 with the rights that are missing, 404 for a binding to a role that is not there.
+    pub async fn check(&self, request: &Request<'_>, object: &Value) -> Result<(), Status> {
+        if &*request.gvr.group != GROUP
+            || !request.subresource.is_empty()
+            || !matches!(request.operation, Operation::Create | Operation::Update)
+            || request.user.in_group("system:masters")
+        {
+            return Ok(());
+        }
+        let resource = &*request.gvr.resource;
+        if request.old.is_some_and(|old| only_gc_fields_differ(object, old)) {
+            return Ok(());
+        }
+        match resource {
+            "roles" | "clusterroles" => self.check_role(request, resource, object).await,
+            "rolebindings" | "clusterrolebindings" => {
+                self.check_binding(request, resource, object).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn check_role(
+        &self,
+        request: &Request<'_>,
+        resource: &str,
+        object: &Value,
+    ) -> Result<(), Status> {
+        let name = if request.operation == Operation::Create { "" } else { request.name };
+        if self.may(request.user, "escalate", resource, request.namespace, name).await {
+            return Ok(());
+        }
+        let role = parse(object)?;
+        let object_name =
+            object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        let refuse = |why: &str| Status::forbidden(GROUP, resource, object_name, why);
+        self.confirm(request.user, request.namespace, &role.rules).map_err(|why| refuse(&why))?;
+        let aggregates = |role: &Role| !role.aggregation_rule.cluster_role_selectors.is_empty();
+        let aggregated = aggregates(&role)
+            || request.old.map(parse).transpose()?.is_some_and(|old| aggregates(&old));
+        if resource == "clusterroles"
+            && aggregated
+            && self.confirm(request.user, "", &everything()).is_err()
+        {
+            return Err(refuse("must have cluster-admin privileges to use the aggregationRule"));
+        }
+        Ok(())
+    }
+
+    async fn check_binding(
+        &self,
+        request: &Request<'_>,
+        resource: &str,
+        object: &Value,
+    ) -> Result<(), Status> {
+        let role = parse(object)?.role_ref;
+        let referred = match role.kind.as_str() {
+            "ClusterRole" => "clusterroles",
+            "Role" => "roles",
+            // Validation refuses it by name.
+            _ => return Ok(()),
+        };
+        if role.api_group == GROUP
+            && self.may(request.user, "bind", referred, request.namespace, &role.name).await
+        {
+            return Ok(());
+        }
+        let rules = self.rbac.rules_of(&role, request.namespace)?;
+        let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+        self.confirm(request.user, request.namespace, &rules)
+            .map_err(|why| Status::forbidden(GROUP, resource, name, &why))
+    }
+
+    async fn may(
+        &self,
+        user: &User,
+        verb: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> bool {
+        let attributes = Attributes {
+            verb,
+            group: GROUP,
+            version: "*",
+            resource,
+            namespace,
+            name,
+            ..Attributes::default()
+        };
+        matches!(self.authorizer.authorize(user, &attributes).await, Decision::Allow(_))
+    }
+
+    fn confirm(&self, user: &User, namespace: &str, rules: &[Rule]) -> Result<(), String> {
+        let (owned, errors) = self.rbac.rules_for(user, namespace);
+        let lacking = missing(&owned, rules);
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let mut texts: Vec<String> = compact(lacking).iter().map(shown).collect();
+        texts.sort();
+        texts.dedup();
+        let mut why = format!(
+            "user {} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
+            go_quote(&user.name),
+            go_list(&user.groups),
+            texts.join("\n")
+        );
+        if !errors.is_empty() {
+            why = format!("{why}; resolution errors: [{}]", errors.join(", "));
+        }
+        Err(why)
+    }
+}
+
+fn everything() -> [Rule; 2] {
+    let star = || vec!["*".to_owned()];
+    [
+        Rule { verbs: star(), api_groups: star(), resources: star(), ..Rule::default() },
+        Rule { verbs: star(), non_resource_urls: star(), ..Rule::default() },
+    ]
+}
+
+fn parse(object: &Value) -> Result<Role, Status> {
+    Role::deserialize(object).map_err(|error| Status::bad_request(error.to_string()))
+}
+
+/// Only what lets the garbage collector finish its work was changed.
+fn only_gc_fields_differ(new: &Value, old: &Value) -> bool {
+    let strip = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {
+                meta.remove(field);
+            }
+        }
+        value
+    };
+    strip(new) == strip(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authz::chain::Chain;
+    use crate::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
+    use api::{Gvk, Object};
+    use serde_json::json;
+
+    fn world() -> Escalation {
+        let rbac = Arc::new(Rbac::new());
+        let put = |gvr: &api::Gvr, value| rbac.put(gvr, &Object::from_value(value).unwrap());
+        put(
+            &CLUSTER_ROLES,
+            json!({"metadata": {"name": "author"}, "rules": [
+                {"verbs": ["*"], "apiGroups": [GROUP], "resources": ["clusterroles", "clusterrolebindings"]},
+                {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]},
+            ]}),
+        );
+        put(
+            &CLUSTER_ROLES,
+            json!({"metadata": {"name": "secrets"}, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}]}),
+        );
+        let rules = json!([{"verbs": ["create"], "apiGroups": [GROUP], "resources": ["clusterroles"]}, {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
+        put(&CLUSTER_ROLES, json!({"metadata": {"name": "small"}, "rules": rules}));
+        for (user, role) in [("amy", "author"), ("bob", "small")] {
+            put(
+                &CLUSTER_ROLE_BINDINGS,
+                json!({"metadata": {"name": user}, "roleRef": {"kind": "ClusterRole", "name": role}, "subjects": [{"kind": "User", "name": user}]}),
+            );
+        }
+        let chain: Arc<dyn Authorizer> =
+            Arc::new(Chain::new(vec![Arc::clone(&rbac) as Arc<dyn Authorizer>]));
+        Escalation::new(rbac, chain)
+    }
+
+    async fn write(
+        world: &Escalation,
+        user: &str,
+        resource: &str,
+        object: Value,
+    ) -> Result<(), Status> {
+        let warnings = parking_lot::Mutex::default();
+        let gvr = api::Gvr::new(GROUP, "v1", resource);
+        let request = Request {
+            operation: Operation::Create,
+            gvr: &gvr,
+            gvk: &Gvk::new(GROUP, "v1", "X"),
+            subresource: "",
+            namespace: "",
+            name: "",
+            user: &User::authenticated(user, &[]),
+            dry_run: false,
+            old: None,
+            warnings: &warnings,
+        };
+        world.check(&request, &object).await
+    }
+
+    #[tokio::test]
+    async fn a_role_with_rights_beyond_the_writers_is_refused_with_the_list() {
+        let role = |resource: &str| json!({"metadata": {"name": "r"}, "rules": [{"verbs": ["get", "list"], "apiGroups": [""], "resources": [resource]}]});
+        let error = write(&world(), "bob", "clusterroles", role("pods")).await.unwrap_err();
+        assert_eq!(
+            error.message,
+            "clusterroles.rbac.authorization.k8s.io \"r\" is forbidden: user \"bob\" (groups=[\"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"list\"]}"
+        );
+        // `*` includes the verb `escalate`.
+        assert!(write(&world(), "amy", "clusterroles", role("pods")).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn binding_needs_the_rights_or_the_verb_bind() {
+        let binding = |role: &str| json!({"metadata": {"name": "b"}, "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role}});
+        assert_eq!(
+            write(&world(), "bob", "clusterrolebindings", binding("secrets"))
+                .await
+                .unwrap_err()
+                .code,
+            403
+        );
+        assert_eq!(
+            write(&world(), "bob", "clusterrolebindings", binding("gone")).await.unwrap_err().code,
+            404
+        );
+        assert!(write(&world(), "bob", "clusterrolebindings", binding("small")).await.is_ok());
+    }
+}

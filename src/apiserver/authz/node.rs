@@ -1,0 +1,481 @@
+//! The Node authorizer: a node reads what its own pods need, and writes what is its own.
+
+use std::sync::Arc;
+
+use api::Object;
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::rule::Rule;
+use super::{Attributes, Authorizer, Decision};
+use crate::lookup::{self, Lookup};
+use crate::user::User;
+
+/// The name of the node that this user is, if it is one.
+pub fn identity(user: &User) -> Option<&str> {
+    let name = user.name.strip_prefix("system:node:")?;
+    user.in_group("system:nodes").then_some(name)
+}
+
+/// Answers for users `system:node:<name>` in group `system:nodes`.
+///
+/// There is no graph to hold in memory: relations are followed from the pods of the asking node, which the watch cache
+/// has indexed.
+pub struct Node {
+    lookup: Arc<dyn Lookup>,
+    /// What every node may do: the rules of the bootstrap role `system:node`.
+    rules: Vec<Rule>,
+}
+
+type Refused = Result<(), String>;
+
+fn refuse(why: impl Into<String>) -> Refused {
+    Err(why.into())
+}
+
+impl Node {
+    /// `rules` are those of the bootstrap role `system:node` ([`crate::bootstrap::node_rules`]).
+    pub fn new(lookup: Arc<dyn Lookup>, rules: Vec<Rule>) -> Self {
+        Self { lookup, rules }
+    }
+
+    async fn decide(&self, node: &str, a: &Attributes<'_>) -> Refused {
+        match (a.group, a.resource) {
+            ("", "secrets" | "configmaps") => {
+                read_one(a)?;
+                self.related(node, a).await
+            }
+            ("", "persistentvolumeclaims") if a.subresource == "status" => {
+                if !matches!(a.verb, "update" | "patch") {
+                    return refuse("can only get/update/patch this type");
+                }
+                self.related(node, a).await
+            }
+            ("", "persistentvolumeclaims" | "persistentvolumes")
+            | ("resource.k8s.io", "resourceclaims")
+            | ("storage.k8s.io", "volumeattachments") => {
+                get_one(a)?;
+                self.related(node, a).await
+            }
+            ("", "serviceaccounts") => {
+                if a.verb == "get" && a.subresource.is_empty() {
+                    read_one(a)?;
+                } else if a.verb != "create" || a.name.is_empty() {
+                    return refuse("can only create tokens for individual service accounts");
+                } else if a.subresource != "token" {
+                    return refuse("can only create token subresource of serviceaccount");
+                }
+                self.related(node, a).await
+            }
+            ("coordination.k8s.io", "leases") => lease(node, a),
+            ("storage.k8s.io", "csinodes") => csi_node(node, a),
+            ("resource.k8s.io", "resourceslices") => resource_slice(node, a),
+            ("", "nodes") => own_node(node, a),
+            ("", "pods") => self.pod(node, a).await,
+            _ if self.rules.iter().any(|rule| rule.allows(a)) => Ok(()),
+            _ => refuse(""),
+        }
+    }
+
+    async fn pod(&self, node: &str, a: &Attributes<'_>) -> Refused {
+        match (a.subresource, a.verb) {
+            ("", "get") => self.related(node, a).await,
+            ("", "list" | "watch") => {
+                if selects(a.field_selector, "spec.nodeName", node) {
+                    Ok(())
+                } else if a.name.is_empty() {
+                    refuse("can only list/watch pods with spec.nodeName field selector")
+                } else {
+                    self.related(node, a).await
+                }
+            }
+            // NodeRestriction limits these to the node's own pods.
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => {
+                Ok(())
+            }
+            _ => refuse(""),
+        }
+    }
+
+    /// The named object belongs to a pod of the node.
+    async fn related(&self, node: &str, a: &Attributes<'_>) -> Refused {
+        if a.name.is_empty() {
+            return refuse("No Object name found");
+        }
+        let found = match a.resource {
+            "persistentvolumes" => self.volume_of(node, a.name).await,
+            "volumeattachments" => self.attachment_of(node, a.name).await,
+            "secrets" => self.any_pod(node, a).await || self.secret_of_volume(node, a).await,
+            _ => self.any_pod(node, a).await,
+        };
+        if found {
+            Ok(())
+        } else {
+            refuse(format!("no relationship found between node '{node}' and this object"))
+        }
+    }
+
+    async fn any_pod(&self, node: &str, a: &Attributes<'_>) -> bool {
+        let pods = self.lookup.pods_on_node(node).await;
+        pods.iter().filter(|pod| &*pod.key.namespace == a.namespace).any(|pod| {
+            if a.resource == "pods" {
+                return &*pod.key.name == a.name;
+            }
+            pod.value().is_ok_and(|pod| refers(&pod, a.resource, a.name))
+        })
+    }
+
+    async fn attachment_of(&self, node: &str, name: &str) -> bool {
+        let found = self.lookup.get(&lookup::VOLUME_ATTACHMENTS, "", name).await;
+        found.and_then(|va| va.value().ok()).is_some_and(|va| text(&va, "/spec/nodeName") == node)
+    }
+
+    /// The volume is bound to a claim that a pod of the node uses.
+    async fn volume_of(&self, node: &str, name: &str) -> bool {
+        let Some(volume) = self
+            .lookup
+            .get(&lookup::PERSISTENT_VOLUMES, "", name)
+            .await
+            .and_then(|v| v.value().ok())
+        else {
+            return false;
+        };
+        let claim = Attributes {
+            resource: "persistentvolumeclaims",
+            namespace: text(&volume, "/spec/claimRef/namespace"),
+            name: text(&volume, "/spec/claimRef/name"),
+            ..Attributes::default()
+        };
+        self.any_pod(node, &claim).await
+    }
+
+    /// The secret is one that a volume in use on the node names.
+    async fn secret_of_volume(&self, node: &str, a: &Attributes<'_>) -> bool {
+        for volume in self.lookup.list(&lookup::PERSISTENT_VOLUMES, "").await {
+            if volume_names_secret(&volume, a.namespace, a.name)
+                && self.volume_of(node, &volume.key.name).await
+            {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[async_trait]
+impl Authorizer for Node {
+    async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+        let Some(node) = identity(user) else { return Decision::NoOpinion(String::new()) };
+        if node.is_empty() {
+            return Decision::NoOpinion(format!(
+                "unknown node for user {}",
+                api::field::go_quote(&user.name)
+            ));
+        }
+        match self.decide(node, attributes).await {
+            Ok(()) => Decision::Allow(String::new()),
+            Err(why) => Decision::NoOpinion(why),
+        }
+    }
+}
+
+fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn items<'v>(value: &'v Value, pointer: &str) -> impl Iterator<Item = &'v Value> {
+    value.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// `get` of one object.
+fn get_one(a: &Attributes<'_>) -> Refused {
+    if a.verb != "get" {
+        return refuse("can only get individual resources of this type");
+    }
+    if a.subresource.is_empty() { Ok(()) } else { refuse("cannot get subresource") }
+}
+
+/// `get`, or `list` and `watch` of one object.
+fn read_one(a: &Attributes<'_>) -> Refused {
+    if !matches!(a.verb, "get" | "list" | "watch") {
+        return refuse("can only read resources of this type");
+    }
+    if !a.subresource.is_empty() {
+        return refuse("cannot read subresource");
+    }
+    if a.namespace.is_empty() {
+        refuse("can only read namespaced object of this type")
+    } else {
+        Ok(())
+    }
+}
+
+fn lease(node: &str, a: &Attributes<'_>) -> Refused {
+    if !matches!(a.verb, "get" | "create" | "update" | "patch" | "delete") {
+        return refuse("can only get, create, update, patch, or delete a node lease");
+    }
+    if a.namespace != "kube-node-lease" {
+        return refuse("can only access leases in the \"kube-node-lease\" system namespace");
+    }
+    if a.verb != "create" && a.name != node {
+        return refuse("can only access node lease with the same name as the requesting node");
+    }
+    Ok(())
+}
+
+fn csi_node(node: &str, a: &Attributes<'_>) -> Refused {
+    if !a.subresource.is_empty() {
+        return refuse("cannot authorize CSINode subresources");
+    }
+    if !matches!(a.verb, "get" | "create" | "update" | "patch" | "delete") {
+        return refuse("can only get, create, update, patch, or delete a CSINode");
+    }
+    if a.verb != "create" && a.name != node {
+        return refuse("can only access CSINode with the same name as the requesting node");
+    }
+    Ok(())
+}
+
+fn resource_slice(node: &str, a: &Attributes<'_>) -> Refused {
+    if !a.subresource.is_empty() {
+        return refuse("cannot authorize ResourceSlice subresources");
+    }
+    match a.verb {
+        "create" => Ok(()),
+        "watch" | "list" | "deletecollection"
+            if selects(a.field_selector, "spec.nodeName", node) =>
+        {
+            Ok(())
+        }
+        "watch" | "list" | "deletecollection" => refuse(
+            "can only list/watch/deletecollection resourceslices with nodeName field selector",
+        ),
+        _ => refuse(format!("no relationship found between node '{node}' and this object")),
+    }
+}
+
+fn own_node(node: &str, a: &Attributes<'_>) -> Refused {
+    match (a.subresource, a.verb) {
+        // NodeRestriction limits writes to the node's own object.
+        ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
+        ("", "get" | "list" | "watch") if a.name == node => Ok(()),
+        ("", "get" | "list" | "watch") if a.name.is_empty() => {
+            refuse(format!("node '{node}' cannot read all nodes, only its own Node object"))
+        }
+        ("", "get" | "list" | "watch") => {
+            refuse(format!("node '{node}' cannot read '{}', only its own Node object", a.name))
+        }
+        _ => refuse(""),
+    }
+}
+
+/// A field selector that holds `field=value` among its terms.
+fn selects(selector: &str, field: &str, value: &str) -> bool {
+    selector.split(',').any(|term| match term.split_once('=') {
+        Some((left, right)) => left == field && right.strip_prefix('=').unwrap_or(right) == value,
+        None => false,
+    })
+}
+
+/// The pod names this object of its namespace.
+fn refers(pod: &Value, resource: &str, name: &str) -> bool {
+    // A mirror pod gives access to nothing: its node made it.
+    if pod.pointer("/metadata/annotations/kubernetes.io~1config.mirror").is_some() {
+        return false;
+    }
+    match resource {
+        "serviceaccounts" => {
+            let account = text(pod, "/spec/serviceAccountName");
+            (if account.is_empty() { "default" } else { account }) == name
+        }
+        "persistentvolumeclaims" => {
+            items(pod, "/spec/volumes").any(|v| claim_of(pod, v).is_some_and(|claim| claim == name))
+        }
+        "resourceclaims" => {
+            items(pod, "/spec/resourceClaims").any(|c| text(c, "/resourceClaimName") == name)
+                || items(pod, "/status/resourceClaimStatuses")
+                    .any(|c| text(c, "/resourceClaimName") == name)
+                || text(pod, "/status/extendedResourceClaimStatus/resourceClaimName") == name
+        }
+        "configmaps" => {
+            names_config(pod, "configMap", "configMapRef", "configMapKeyRef", "/name", name)
+        }
+        "secrets" => {
+            names_config(pod, "secret", "secretRef", "secretKeyRef", "/secretName", name)
+                || items(pod, "/spec/imagePullSecrets").any(|s| text(s, "/name") == name)
+                || items(pod, "/spec/volumes").any(|v| volume_source_secrets(v).any(|s| s == name))
+        }
+        _ => false,
+    }
+}
+
+fn claim_of(pod: &Value, volume: &Value) -> Option<String> {
+    if let Some(claim) = volume.pointer("/persistentVolumeClaim/claimName").and_then(Value::as_str)
+    {
+        return Some(claim.to_owned());
+    }
+    volume.get("ephemeral")?;
+    Some(format!("{}-{}", text(pod, "/metadata/name"), text(volume, "/name")))
+}
+
+/// Environment and volumes of the pod name the config map or secret.
+fn names_config(
+    pod: &Value,
+    volume: &str,
+    env_from: &str,
+    key_ref: &str,
+    volume_name: &str,
+    name: &str,
+) -> bool {
+    let container = |c: &Value| {
+        items(c, "/envFrom").any(|e| text(e, &format!("/{env_from}/name")) == name)
+            || items(c, "/env").any(|e| text(e, &format!("/valueFrom/{key_ref}/name")) == name)
+    };
+    ["/spec/containers", "/spec/initContainers", "/spec/ephemeralContainers"]
+        .iter()
+        .any(|list| items(pod, list).any(container))
+        || items(pod, "/spec/volumes").any(|v| {
+            text(v, &format!("/{volume}{volume_name}")) == name
+                || items(v, "/projected/sources")
+                    .any(|s| text(s, &format!("/{volume}/name")) == name)
+        })
+}
+
+/// Secrets that the volume drivers of a pod's inline volume take.
+fn volume_source_secrets(volume: &Value) -> impl Iterator<Item = &str> {
+    const DRIVERS: [&str; 9] = [
+        "cephfs",
+        "flexVolume",
+        "rbd",
+        "scaleIO",
+        "iscsi",
+        "storageos",
+        "csi",
+        "azureFile",
+        "cinder",
+    ];
+    DRIVERS.iter().filter_map(|driver| volume.get(driver)).flat_map(|source| {
+        ["/secretRef/name", "/nodePublishSecretRef/name", "/secretName"]
+            .into_iter()
+            .map(|pointer| text(source, pointer))
+            .filter(|s| !s.is_empty())
+    })
+}
+
+fn volume_names_secret(volume: &Object, namespace: &str, name: &str) -> bool {
+    // The controllers' secrets are no business of a node.
+    const CSI: [&str; 3] = ["nodeStageSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"];
+    let Ok(volume) = volume.value() else { return false };
+    let claim_namespace = text(&volume, "/spec/claimRef/namespace");
+    let is = |reference: Option<&Value>| {
+        reference.is_some_and(|r| {
+            let of = text(r, "/namespace");
+            text(r, "/name") == name
+                && (if of.is_empty() { claim_namespace } else { of }) == namespace
+        })
+    };
+    CSI.iter().any(|field| is(volume.pointer(&format!("/spec/csi/{field}"))))
+        || ["cephfs", "flexVolume", "rbd", "scaleIO", "iscsi", "storageos"]
+            .iter()
+            .any(|d| is(volume.pointer(&format!("/spec/{d}/secretRef"))))
+        || text(&volume, "/spec/azureFile/secretName") == name && claim_namespace == namespace
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lookup::testing::Fixed;
+    use serde_json::json;
+
+    fn world() -> Node {
+        let pod = json!({
+            "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {
+                "nodeName": "a", "serviceAccountName": "bot",
+                "containers": [{"name": "c", "envFrom": [{"secretRef": {"name": "env"}}]}],
+                "volumes": [
+                    {"name": "v", "projected": {"sources": [{"configMap": {"name": "ca"}}]}},
+                    {"name": "d", "persistentVolumeClaim": {"claimName": "data"}},
+                ],
+            },
+        });
+        let volume = json!({
+            "metadata": {"name": "pv1"},
+            "spec": {"claimRef": {"namespace": "shop", "name": "data"}, "csi": {"nodeStageSecretRef": {"namespace": "csi", "name": "stage"}}},
+        });
+        Node::new(
+            Fixed::new(&[(&lookup::PODS, pod), (&lookup::PERSISTENT_VOLUMES, volume)]),
+            Vec::new(),
+        )
+    }
+
+    async fn ask(node: &str, verb: &str, resource: &str, namespace: &str, name: &str) -> Decision {
+        let attributes =
+            Attributes { verb, version: "v1", resource, namespace, name, ..Attributes::default() };
+        world()
+            .authorize(
+                &User::authenticated(&format!("system:node:{node}"), &["system:nodes"]),
+                &attributes,
+            )
+            .await
+    }
+
+    fn allowed() -> Decision {
+        Decision::Allow(String::new())
+    }
+
+    #[tokio::test]
+    async fn a_node_reads_what_its_pods_name_and_nothing_else() {
+        assert_eq!(ask("a", "get", "secrets", "shop", "env").await, allowed());
+        assert_eq!(ask("a", "watch", "configmaps", "shop", "ca").await, allowed());
+        assert_eq!(ask("a", "get", "persistentvolumeclaims", "shop", "data").await, allowed());
+        assert_eq!(ask("a", "get", "persistentvolumes", "", "pv1").await, allowed());
+        assert_eq!(ask("a", "get", "secrets", "csi", "stage").await, allowed());
+        let no =
+            Decision::NoOpinion("no relationship found between node 'b' and this object".into());
+        assert_eq!(ask("b", "get", "secrets", "shop", "env").await, no);
+        assert_eq!(ask("b", "get", "persistentvolumes", "", "pv1").await, no);
+        assert_eq!(
+            ask("a", "list", "secrets", "shop", "").await,
+            Decision::NoOpinion("No Object name found".into())
+        );
+        assert_eq!(
+            ask("a", "delete", "secrets", "shop", "env").await,
+            Decision::NoOpinion("can only read resources of this type".into())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_node_sees_its_own_node_and_pods_only() {
+        assert_eq!(ask("a", "get", "nodes", "", "a").await, allowed());
+        assert_eq!(
+            ask("a", "get", "nodes", "", "b").await,
+            Decision::NoOpinion("node 'a' cannot read 'b', only its own Node object".into())
+        );
+        assert_eq!(ask("a", "get", "pods", "shop", "web").await, allowed());
+        assert_eq!(
+            ask("a", "list", "pods", "", "").await,
+            Decision::NoOpinion(
+                "can only list/watch pods with spec.nodeName field selector".into()
+            )
+        );
+        assert!(
+            selects("spec.nodeName=a", "spec.nodeName", "a")
+                && selects("x!=y,spec.nodeName==a", "spec.nodeName", "a")
+        );
+        assert!(
+            !selects("spec.nodeName!=a", "spec.nodeName", "a")
+                && !selects("", "spec.nodeName", "a")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_name_without_the_group_is_no_node() {
+        let attributes =
+            Attributes { verb: "get", resource: "nodes", name: "a", ..Attributes::default() };
+        assert_eq!(
+            world().authorize(&User::authenticated("system:node:a", &[]), &attributes).await,
+            Decision::NoOpinion(String::new())
+        );
+    }
+}

@@ -1,0 +1,364 @@
+//! The objects every cluster starts with, made or mended at each start as upstream does.
+
+pub mod policy;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use api::{Gvr, Status};
+use async_trait::async_trait;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use serde_json::{Value, json};
+
+use crate::authz::rule::{Rule, missing};
+
+/// Priority levels, flow schemas, priority classes and API services of 1.37, one JSON object a line.
+const OBJECTS: &str = include_str!("bootstrap/objects.jsonl");
+
+/// Writes in flight: enough that all of them share a few syncs of the store.
+const CONCURRENCY: usize = 64;
+
+/// How the pipeline is reached. Implemented over the handlers, so that defaults and validation apply.
+#[async_trait]
+pub trait Writer: Send + Sync {
+    /// The resource is served at all.
+    fn serves(&self, gvr: &Gvr) -> bool;
+    /// The object as the store has it.
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value>;
+    /// Creates it.
+    async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status>;
+    /// Replaces it; the value carries the resource version it was read at.
+    async fn update(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status>;
+    /// Deletes it.
+    async fn delete(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<(), Status>;
+}
+
+/// What is particular to this cluster.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// First address of the service range: the address of service `kubernetes`.
+    pub service_ip: IpAddr,
+    /// Service ranges, such as `10.43.0.0/16`, one per family.
+    pub service_cidrs: Vec<String>,
+    /// Addresses at which the API server is reached; those of `service_ip`'s family are published.
+    pub advertised: Vec<IpAddr>,
+    /// Port at which it is reached.
+    pub port: u16,
+    /// PEM of the CA of clients.
+    pub client_ca: String,
+    /// PEM of the CA of front proxies; empty when there is none.
+    pub request_header_ca: String,
+    /// Common names allowed to front proxies.
+    pub request_header_names: Vec<String>,
+}
+
+/// How an object that is there already is brought up to date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Upkeep {
+    /// Left as it is.
+    Create,
+    /// Missing rules, subjects, labels and annotations are added, unless the autoupdate annotation is `false`.
+    Rbac,
+    /// `spec` is restored while the annotation `apf.kubernetes.io/autoupdate-spec` is `true`.
+    FlowControl,
+    /// These top-level fields are restored.
+    Fields(&'static [&'static str]),
+}
+
+/// One object that must be there.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    gvr: Gvr,
+    object: Value,
+    upkeep: Upkeep,
+}
+
+/// What has to be done about an object that is there.
+#[derive(Debug, PartialEq)]
+enum Change {
+    None,
+    Update(Value),
+    Recreate,
+}
+
+/// The rules of the role `system:node`, for the Node authorizer.
+pub fn node_rules() -> Vec<Rule> {
+    policy::roles()
+        .into_iter()
+        .find(|role| role.namespace.is_empty() && role.name == "system:node")
+        .map(|role| role.rules)
+        .unwrap_or_default()
+}
+
+/// Makes and mends all of them: namespaces first, then everything else at once. Returns how many were written.
+///
+/// # Errors
+/// The first refusal.
+pub async fn ensure(writer: &dyn Writer, settings: &Settings) -> Result<usize, Status> {
+    let (namespaces, rest): (Vec<_>, Vec<_>) = objects(settings)
+        .into_iter()
+        .filter(|w| writer.serves(&w.gvr))
+        .partition(|w| &*w.gvr.resource == "namespaces");
+    let mut written = 0;
+    for batch in [namespaces, rest] {
+        let results = stream::iter(batch)
+            .map(|wanted| ensure_one(writer, wanted))
+            .buffer_unordered(CONCURRENCY);
+        written +=
+            results.try_fold(0, |sum, wrote| async move { Ok(sum + usize::from(wrote)) }).await?;
+    }
+    Ok(written)
+}
+
+async fn ensure_one(writer: &dyn Writer, wanted: Wanted) -> Result<bool, Status> {
+    let Wanted { gvr, object, upkeep } = wanted;
+    let field = |name: &str| {
+        object
+            .pointer(&format!("/metadata/{name}"))
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let (namespace, name) = (field("namespace"), field("name"));
+    // Somebody else (another server) may write between our read and our write.
+    for _ in 0..3 {
+        let outcome = match writer.get(&gvr, &namespace, &name).await {
+            None => writer.create(&gvr, &namespace, object.clone()).await,
+            Some(existing) => match change(&existing, &object, upkeep) {
+                Change::None => return Ok(false),
+                Change::Update(value) => writer.update(&gvr, &namespace, value).await,
+                Change::Recreate => match writer.delete(&gvr, &namespace, &name).await {
+                    Ok(()) => writer.create(&gvr, &namespace, object.clone()).await,
+                    Err(error) => Err(error),
+                },
+            },
+        };
+        match outcome {
+            Ok(()) => return Ok(true),
+            Err(error)
+                if error.is("AlreadyExists") || error.is("Conflict") || error.is("NotFound") => {}
+            Err(mut error) => {
+                error.message = format!(
+                    "cannot write bootstrap object {gvr} {namespace}/{name}: {}",
+                    error.message
+                );
+                return Err(error);
+            }
+        }
+    }
+    Err(Status::internal(&format!(
+        "bootstrap object {gvr} {namespace}/{name} changes faster than it can be written"
+    )))
+}
+
+/// All objects, for these settings.
+pub fn objects(settings: &Settings) -> Vec<Wanted> {
+    let mut out = Vec::with_capacity(220);
+    let mut add =
+        |gvr: Gvr, object: Value, upkeep: Upkeep| out.push(Wanted { gvr, object, upkeep });
+    for name in ["default", "kube-node-lease", "kube-public", "kube-system"] {
+        add(
+            Gvr::new("", "v1", "namespaces"),
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+            Upkeep::Create,
+        );
+    }
+    for (resource, object) in policy::objects() {
+        add(Gvr::new("rbac.authorization.k8s.io", "v1", resource), object, Upkeep::Rbac);
+    }
+    for line in OBJECTS.lines() {
+        let object: Value = serde_json::from_str(line).expect("the compiled-in objects are JSON");
+        let (resource, upkeep) = match object.get("kind").and_then(Value::as_str) {
+            Some("FlowSchema") => ("flowschemas", Upkeep::FlowControl),
+            Some("PriorityLevelConfiguration") => {
+                ("prioritylevelconfigurations", Upkeep::FlowControl)
+            }
+            Some("PriorityClass") => ("priorityclasses", Upkeep::Create),
+            _ => ("apiservices", Upkeep::Create),
+        };
+        let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        add(Gvr::new(group, version, resource), object.clone(), upkeep);
+    }
+    let cidr = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"}, "spec": {"cidrs": settings.service_cidrs}});
+    add(Gvr::new("networking.k8s.io", "v1", "servicecidrs"), cidr, Upkeep::Create);
+    add(Gvr::new("", "v1", "services"), service(settings), Upkeep::Create);
+    add(Gvr::new("", "v1", "endpoints"), endpoints(settings), Upkeep::Fields(&["subsets"]));
+    add(
+        Gvr::new("discovery.k8s.io", "v1", "endpointslices"),
+        endpoint_slice(settings),
+        Upkeep::Fields(&["endpoints", "ports"]),
+    );
+    add(
+        Gvr::new("", "v1", "configmaps"),
+        extension_authentication(settings),
+        Upkeep::Fields(&["data"]),
+    );
+    out
+}
+
+fn service(settings: &Settings) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {
+            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": settings.port}],
+            "clusterIP": settings.service_ip.to_string(), "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP",
+        },
+    })
+}
+
+/// Published addresses: of the service's family, each once, in order.
+fn published(settings: &Settings) -> Vec<String> {
+    let mut addresses: Vec<IpAddr> = settings
+        .advertised
+        .iter()
+        .copied()
+        .filter(|ip| ip.is_ipv4() == settings.service_ip.is_ipv4())
+        .collect();
+    addresses.sort();
+    addresses.dedup();
+    addresses.iter().map(ToString::to_string).collect()
+}
+
+fn endpoints(settings: &Settings) -> Value {
+    let addresses: Vec<Value> =
+        published(settings).into_iter().map(|ip| json!({"ip": ip})).collect();
+    json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": addresses, "ports": [{"name": "https", "port": settings.port, "protocol": "TCP"}]}],
+    })
+}
+
+fn endpoint_slice(settings: &Settings) -> Value {
+    let endpoints: Vec<Value> = published(settings)
+        .into_iter()
+        .map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}}))
+        .collect();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": if settings.service_ip.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": endpoints,
+        "ports": [{"name": "https", "port": settings.port, "protocol": "TCP"}],
+    })
+}
+
+/// How extension API servers verify clients and the front proxy.
+fn extension_authentication(settings: &Settings) -> Value {
+    let mut data = BTreeMap::from([("client-ca-file", settings.client_ca.clone())]);
+    if !settings.request_header_ca.is_empty() {
+        data.insert("requestheader-client-ca-file", settings.request_header_ca.clone());
+        data.insert(
+            "requestheader-allowed-names",
+            json!(settings.request_header_names).to_string(),
+        );
+        data.insert("requestheader-username-headers", r#"["X-Remote-User"]"#.into());
+        data.insert("requestheader-uid-headers", r#"["X-Remote-Uid"]"#.into());
+        data.insert("requestheader-group-headers", r#"["X-Remote-Group"]"#.into());
+        data.insert("requestheader-extra-headers-prefix", r#"["X-Remote-Extra-"]"#.into());
+    }
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": data,
+    })
+}
+
+fn change(existing: &Value, wanted: &Value, upkeep: Upkeep) -> Change {
+    let mut updated = existing.clone();
+    match upkeep {
+        Upkeep::Create => return Change::None,
+        Upkeep::Fields(fields) => {
+            for field in fields {
+                copy(&mut updated, wanted, field);
+            }
+        }
+        Upkeep::FlowControl => {
+            if annotation(existing, "apf.kubernetes.io/autoupdate-spec") != Some("true") {
+                return Change::None;
+            }
+            copy(&mut updated, wanted, "spec");
+        }
+        Upkeep::Rbac => {
+            if annotation(existing, "rbac.authorization.kubernetes.io/autoupdate") == Some("false")
+            {
+                return Change::None;
+            }
+            if wanted.get("roleRef") != existing.get("roleRef") {
+                return Change::Recreate;
+            }
+            mend_rbac(&mut updated, wanted);
+        }
+    }
+    if updated == *existing { Change::None } else { Change::Update(updated) }
+}
+
+fn annotation<'v>(object: &'v Value, key: &str) -> Option<&'v str> {
+    object.get("metadata")?.get("annotations")?.get(key)?.as_str()
+}
+
+fn copy(to: &mut Value, from: &Value, field: &str) {
+    if let (Some(to), Some(value)) = (to.as_object_mut(), from.get(field)) {
+        to.insert(field.to_owned(), value.clone());
+    }
+}
+
+/// Adds what the bootstrap policy has and the object lacks; extra rights that an administrator gave stay.
+fn mend_rbac(object: &mut Value, wanted: &Value) {
+    for field in ["annotations", "labels"] {
+        let Some(Value::Object(expected)) = wanted.pointer(&format!("/metadata/{field}")) else {
+            continue;
+        };
+        let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        if let Some(map) = meta.entry(field).or_insert_with(|| json!({})).as_object_mut() {
+            for (key, value) in expected {
+                map.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+    }
+    let rules = |value: &Value| {
+        serde_json::from_value::<Vec<Rule>>(value.get("rules").cloned().unwrap_or_default())
+            .unwrap_or_default()
+    };
+    // Rules of an aggregated role are the aggregation controller's.
+    if wanted.get("aggregationRule").is_none() && wanted.get("roleRef").is_none() {
+        let owned = rules(object);
+        append(
+            object,
+            "rules",
+            missing(&owned, &rules(wanted)).into_iter().map(|rule| json!(rule)),
+        );
+        if let Some(map) = object.as_object_mut() {
+            map.remove("aggregationRule");
+        }
+    } else if object.get("aggregationRule").is_none() {
+        copy(object, wanted, "aggregationRule");
+    }
+    let list = |value: &Value| {
+        value.get("subjects").and_then(Value::as_array).cloned().unwrap_or_default()
+    };
+    let there = list(object);
+    append(object, "subjects", list(wanted).into_iter().filter(|subject| !there.contains(subject)));
+}
+
+fn append(object: &mut Value, field: &str, items: impl Iterator<Item = Value>) {
+    let mut items = items.peekable();
+    if items.peek().is_none() {
+        return;
+    }
+    let Some(map) = object.as_object_mut() else { return };
+    let list = map.entry(field).or_insert(Value::Null);
+    if !list.is_array() {
+        *list = json!([]);
+    }
+    if let Some(list) = list.as_array_mut() {
+        list.extend(items);
+    }
+}
+
+#[cfg(test)]
+mod tests;

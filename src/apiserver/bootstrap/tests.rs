@@ -1,0 +1,105 @@
+//! Start on an empty store, start again, start after somebody changed things.
+
+use super::*;
+use parking_lot::Mutex;
+
+#[derive(Default)]
+struct Memory {
+    objects: Mutex<BTreeMap<String, Value>>,
+    writes: Mutex<usize>,
+}
+
+fn key(gvr: &Gvr, namespace: &str, name: &str) -> String {
+    format!("{}/{namespace}/{name}", gvr.resource)
+}
+
+#[async_trait]
+impl Writer for Memory {
+    fn serves(&self, gvr: &Gvr) -> bool {
+        &*gvr.resource != "apiservices"
+    }
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value> {
+        self.objects.lock().get(&key(gvr, namespace, name)).cloned()
+    }
+    async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {
+        self.update(gvr, namespace, object).await
+    }
+    async fn update(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {
+        *self.writes.lock() += 1;
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        self.objects.lock().insert(key(gvr, namespace, &name), object);
+        Ok(())
+    }
+    async fn delete(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<(), Status> {
+        self.objects.lock().remove(&key(gvr, namespace, name));
+        Ok(())
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        service_ip: "10.43.0.1".parse().unwrap(),
+        service_cidrs: vec!["10.43.0.0/16".into()],
+        advertised: vec!["192.168.1.5".parse().unwrap(), "fd00::5".parse().unwrap()],
+        port: 6443,
+        client_ca: "CA".into(),
+        request_header_ca: "RH".into(),
+        request_header_names: vec!["system:auth-proxy".into()],
+    }
+}
+
+#[tokio::test]
+async fn a_second_start_writes_nothing() {
+    let memory = Memory::default();
+    // 4 namespaces, 73 + 54 + 7 + 7 RBAC, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service, endpoints, slice, config map.
+    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 73 + 54 + 7 + 7 + 8 + 11 + 2 + 5);
+    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 0);
+    let slice = &memory.objects.lock()["endpointslices/default/kubernetes"].clone();
+    assert_eq!(
+        slice["endpoints"],
+        json!([{"addresses": ["192.168.1.5"], "conditions": {"ready": true}}])
+    );
+}
+
+#[tokio::test]
+async fn what_was_taken_away_comes_back_and_what_was_added_stays() {
+    let memory = Memory::default();
+    ensure(&memory, &settings()).await.unwrap();
+    {
+        let mut objects = memory.objects.lock();
+        objects.remove("clusterrolebindings//cluster-admin");
+        objects.get_mut("clusterroles//system:basic-user").unwrap()["rules"] =
+            json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
+        let protected = objects.get_mut("clusterroles//system:discovery").unwrap();
+        protected["rules"] = json!([]);
+        protected["metadata"]["annotations"]["rbac.authorization.kubernetes.io/autoupdate"] =
+            json!("false");
+        objects.get_mut("clusterrolebindings//system:discovery").unwrap()["roleRef"]["name"] =
+            json!("view");
+    }
+    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 3);
+    let objects = memory.objects.lock();
+    let rules: Vec<Rule> =
+        serde_json::from_value(objects["clusterroles//system:basic-user"]["rules"].clone())
+            .unwrap();
+    let resources: Vec<&str> =
+        rules.iter().flat_map(|r| r.resources.iter().map(String::as_str)).collect();
+    assert_eq!(
+        resources,
+        ["pods", "selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"]
+    );
+    assert_eq!(objects["clusterroles//system:discovery"]["rules"], json!([]));
+    assert_eq!(
+        objects["clusterrolebindings//system:discovery"]["roleRef"]["name"],
+        "system:discovery"
+    );
+}
+
+#[test]
+fn aggregated_roles_hold_from_the_start() {
+    let roles = policy::roles();
+    let count = |name: &str| roles.iter().find(|r| r.name == name).unwrap().rules.len();
+    // As a live 1.37.1 with its aggregation controller answers.
+    assert_eq!((count("view"), count("edit"), count("admin")), (12, 27, 29));
+    assert!(node_rules().iter().any(|rule| rule.resources == ["leases"]));
+}

@@ -1,0 +1,136 @@
+//! What authentication, authorization and admission may ask of the cluster: a narrow view of the watch cache.
+
+use std::sync::{Arc, LazyLock};
+
+use api::{Gvr, Object, Status};
+use async_trait::async_trait;
+use serde_json::Value;
+
+/// Reads of the watch cache, and the two writes that admission makes.
+#[async_trait]
+pub trait Lookup: Send + Sync {
+    /// One object from the cache; `namespace` is empty for cluster-scoped kinds.
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>>;
+
+    /// One object as the store has it now, for answers that must not be stale (a missing namespace or service account).
+    async fn get_live(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>>;
+
+    /// All objects of one namespace; of all namespaces when `namespace` is empty.
+    async fn list(&self, gvr: &Gvr, namespace: &str) -> Vec<Arc<Object>>;
+
+    /// Pods with this `spec.nodeName`, by the cache's index.
+    async fn pods_on_node(&self, node: &str) -> Vec<Arc<Object>>;
+
+    /// Writes the `status` subresource; the value carries the resource version it was read at.
+    ///
+    /// # Errors
+    /// The refusal; 409 `Conflict` when the object changed since.
+    async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status>;
+}
+
+macro_rules! resources {
+    ($($name:ident = $group:literal, $version:literal, $resource:literal;)*) => {
+        $(
+            #[doc = concat!("`", $resource, "` of group `", $group, "`.")]
+            pub static $name: LazyLock<Gvr> = LazyLock::new(|| Gvr::new($group, $version, $resource));
+        )*
+    };
+}
+
+resources! {
+    NAMESPACES = "", "v1", "namespaces";
+    NODES = "", "v1", "nodes";
+    PODS = "", "v1", "pods";
+    SECRETS = "", "v1", "secrets";
+    CONFIG_MAPS = "", "v1", "configmaps";
+    SERVICE_ACCOUNTS = "", "v1", "serviceaccounts";
+    SERVICES = "", "v1", "services";
+    LIMIT_RANGES = "", "v1", "limitranges";
+    RESOURCE_QUOTAS = "", "v1", "resourcequotas";
+    PERSISTENT_VOLUMES = "", "v1", "persistentvolumes";
+    PERSISTENT_VOLUME_CLAIMS = "", "v1", "persistentvolumeclaims";
+    STORAGE_CLASSES = "storage.k8s.io", "v1", "storageclasses";
+    VOLUME_ATTACHMENTS = "storage.k8s.io", "v1", "volumeattachments";
+    RUNTIME_CLASSES = "node.k8s.io", "v1", "runtimeclasses";
+    INGRESS_CLASSES = "networking.k8s.io", "v1", "ingressclasses";
+    PRIORITY_CLASSES = "scheduling.k8s.io", "v1", "priorityclasses";
+    RESOURCE_CLAIMS = "resource.k8s.io", "v1", "resourceclaims";
+    CLUSTER_ROLES = "rbac.authorization.k8s.io", "v1", "clusterroles";
+    CLUSTER_ROLE_BINDINGS = "rbac.authorization.k8s.io", "v1", "clusterrolebindings";
+    ROLES = "rbac.authorization.k8s.io", "v1", "roles";
+    ROLE_BINDINGS = "rbac.authorization.k8s.io", "v1", "rolebindings";
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! A `Lookup` over a map, for tests of its users.
+
+    use super::*;
+    use parking_lot::Mutex;
+    use std::collections::BTreeMap;
+
+    type Key = (String, String, String);
+
+    /// Objects by resource, namespace and name.
+    #[derive(Default)]
+    pub(crate) struct Fixed(Mutex<BTreeMap<Key, Arc<Object>>>);
+
+    impl Fixed {
+        /// These objects, each with the resource it belongs to.
+        pub(crate) fn new(objects: &[(&Gvr, Value)]) -> Arc<Self> {
+            let fixed = Self::default();
+            for (gvr, value) in objects {
+                fixed.put(gvr, value.clone());
+            }
+            Arc::new(fixed)
+        }
+
+        /// Adds or replaces one.
+        pub(crate) fn put(&self, gvr: &Gvr, value: Value) -> Arc<Object> {
+            let object = Arc::new(Object::from_value(value).unwrap());
+            let key = (
+                gvr.resource.to_string(),
+                object.key.namespace.to_string(),
+                object.key.name.to_string(),
+            );
+            self.0.lock().insert(key, Arc::clone(&object));
+            object
+        }
+    }
+
+    #[async_trait]
+    impl Lookup for Fixed {
+        async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
+            self.0
+                .lock()
+                .get(&(gvr.resource.to_string(), namespace.to_owned(), name.to_owned()))
+                .cloned()
+        }
+
+        async fn get_live(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
+            self.get(gvr, namespace, name).await
+        }
+
+        async fn list(&self, gvr: &Gvr, namespace: &str) -> Vec<Arc<Object>> {
+            let all = self.0.lock();
+            all.iter()
+                .filter(|((resource, ns, _), _)| {
+                    **resource == *gvr.resource && (namespace.is_empty() || ns == namespace)
+                })
+                .map(|(_, object)| Arc::clone(object))
+                .collect()
+        }
+
+        async fn pods_on_node(&self, node: &str) -> Vec<Arc<Object>> {
+            let mut pods = self.list(&PODS, "").await;
+            pods.retain(|pod| {
+                pod.value().unwrap().pointer("/spec/nodeName").and_then(Value::as_str) == Some(node)
+            });
+            pods
+        }
+
+        async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status> {
+            Ok(self.put(gvr, object))
+        }
+    }
+}
