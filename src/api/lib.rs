@@ -8,7 +8,9 @@ pub mod field;
 pub mod image;
 pub mod object;
 pub mod quantity;
+pub mod patch;
 pub mod schema;
+pub mod selector;
 pub mod status;
 pub mod value;
 

@@ -1,0 +1,32 @@
+//! The four patch types as pure functions on JSON values: JSON Patch, merge patch, strategic merge patch, apply.
+
+mod gotext;
+mod json;
+mod strategic;
+
+pub use json::{json_patch, json_patch_strict_errors, merge_patch};
+pub use strategic::strategic;
+
+use crate::Status;
+
+/// Operations that one JSON patch may hold, upstream's `maxJSONPatchOperations`.
+pub const MAX_JSON_PATCH_OPERATIONS: usize = 10_000;
+/// Bytes that the `copy` operations of one JSON patch may produce together, upstream's limit of a request body.
+pub const MAX_JSON_PATCH_COPY_BYTES: usize = 3 * 1024 * 1024;
+
+/// 422 as upstream's generic server response says it: the reason is not told.
+fn unprocessable() -> Box<Status> {
+    let mut status = Status::failure(422, "Invalid", "the server rejected our request due to an error in our request");
+    status.details = Some(crate::status::Details::default());
+    Box::new(status)
+}
+
+/// 400 with this text.
+fn bad_request(message: impl Into<String>) -> Box<Status> {
+    Box::new(Status::bad_request(message))
+}
+
+/// A plain error, which upstream sends as 500 without a reason.
+fn plain(message: impl Into<String>) -> Box<Status> {
+    Box::new(Status::failure(500, "", message))
+}

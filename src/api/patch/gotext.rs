@@ -1,0 +1,64 @@
+//! JSON values as Go's `fmt` prints them in error messages.
+
+use serde_json::{Number, Value};
+
+use crate::field::go_quote;
+
+/// `%v`: `map[a:1 b:[x y]]`.
+pub(super) fn v(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::Bool(b) => b.to_string(),
+        Value::Number(n) => number(n),
+        Value::String(s) => s.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(v).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => format!("map[{}]", map.iter().map(|(k, x)| format!("{k}:{}", v(x))).collect::<Vec<_>>().join(" ")),
+    }
+}
+
+/// `%#v`: `map[string]interface {}{"a":1}`.
+pub(super) fn sharp(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".into(),
+        Value::Bool(b) => b.to_string(),
+        Value::Number(n) => number(n),
+        Value::String(s) => go_quote(s),
+        Value::Array(items) => format!("[]interface {{}}{{{}}}", items.iter().map(sharp).collect::<Vec<_>>().join(", ")),
+        Value::Object(map) => {
+            let fields: Vec<String> = map.iter().map(|(k, x)| format!("{}:{}", go_quote(k), sharp(x))).collect();
+            format!("map[string]interface {{}}{{{}}}", fields.join(", "))
+        }
+    }
+}
+
+/// `%T` of a decoded value.
+pub(super) fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+/// What `encoding/json` calls a value's type when it does not fit.
+pub(super) fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn number(n: &Number) -> String {
+    match n.as_f64() {
+        Some(f) if n.is_f64() && f.fract() == 0.0 && f.abs() < 1e21 => format!("{f:.0}"),
+        _ => n.to_string(),
+    }
+}

@@ -1,0 +1,412 @@
+//! Strategic merge patch: merge patch that knows from the schema which lists are merged, by which key.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::{bad_request, gotext, plain, unprocessable};
+use crate::Status;
+use crate::field::go_quote;
+use crate::schema::{Field, Schema, Shape, TypeId};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_PREFIX: &str = "$deleteFromPrimitiveList";
+const ORDER_PREFIX: &str = "$setElementOrder";
+
+type Object = Map<String, Value>;
+type Merged<T> = Result<T, Box<Status>>;
+
+/// Applies a decoded strategic merge patch to an object of type `ty`.
+///
+/// # Errors
+/// Upstream's: 400 for malformed directives, 422 for lists of lists, 500 without a reason for the rest (such as a list
+/// element without its merge key).
+pub fn strategic(schema: &Schema, ty: TypeId, live: Value, patch: Value) -> Result<Value, Box<Status>> {
+    let Value::Object(patch) = patch else {
+        let kind = gotext::json_kind(&patch);
+        return Err(bad_request(format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")));
+    };
+    let live = match live {
+        Value::Object(live) => live,
+        _ => Object::new(),
+    };
+    Merger { schema }.merge_map(live, patch, Meta::Struct(ty)).map(Value::Object)
+}
+
+/// What the schema says about where we are.
+#[derive(Clone, Copy)]
+enum Meta<'a> {
+    Struct(TypeId),
+    Shape(&'a Shape),
+}
+
+struct Merger<'a> {
+    schema: &'a Schema,
+}
+
+/// Go's name of a shape's kind, for messages.
+fn go_kind(shape: &Shape) -> &'static str {
+    match shape {
+        Shape::String => "string",
+        Shape::Bool => "bool",
+        Shape::Int32 => "int32",
+        Shape::Int64 => "int64",
+        Shape::Double => "float64",
+        Shape::Bytes | Shape::List(_) => "slice",
+        Shape::Map(_) => "map",
+        Shape::Duration => "int64",
+        _ => "struct",
+    }
+}
+
+fn no_merge_key(map: &Object, key: &str) -> Box<Status> {
+    plain(format!("map: {} does not contain declared merge key: {key}", gotext::v(&Value::Object(map.clone()))))
+}
+
+fn expected(what: &str, got: &Value) -> Box<Status> {
+    plain(format!("expected a {what}, but received a {}", gotext::type_name(got)))
+}
+
+const GO_MAP: &str = "map[string]interface {}";
+const GO_LIST: &str = "[]interface {}";
+
+impl<'a> Merger<'a> {
+    fn field(&self, meta: Meta<'a>, key: &str) -> Merged<&'a Field> {
+        let id = match meta {
+            Meta::Struct(id) => id,
+            Meta::Shape(Shape::Struct(id)) => *id,
+            Meta::Shape(shape) => {
+                let kind = go_kind(shape);
+                return Err(plain(format!("merging an object in json but data type is not struct, instead is: {kind}")));
+            }
+        };
+        let ty = self.schema.get(id);
+        // Go's lookup falls back to any case.
+        ty.field(key).or_else(|| ty.fields.iter().find(|f| f.json.eq_ignore_ascii_case(key))).ok_or_else(|| {
+            let name = ty.name.rsplit('.').next().unwrap_or_default();
+            plain(format!("unable to find api field in struct {name} for the json field {}", go_quote(key)))
+        })
+    }
+
+    /// Whether a map is replaced (`patchStrategy: replace`), which one field of all stable types says.
+    fn replaced(&self, meta: Meta<'a>, key: &str) -> bool {
+        let (Meta::Struct(id) | Meta::Shape(&Shape::Struct(id))) = meta else { return false };
+        key == "selector" && &*self.schema.get(id).name == "io.k8s.api.policy.v1.PodDisruptionBudgetSpec"
+    }
+
+    /// The field and the shape of its elements.
+    fn list_field(&self, meta: Meta<'a>, key: &str) -> Merged<(&'a Field, Meta<'a>)> {
+        let field = self.field(meta, key)?;
+        match &field.shape {
+            Shape::List(element) if matches!(**element, Shape::List(_)) => Err(plain("unexpected slice of slice")),
+            Shape::List(element) => Ok((field, Meta::Shape(element))),
+            Shape::Bytes => Ok((field, Meta::Shape(&Shape::Int32))),
+            _ => Err(plain("expected slice or array type, but got: struct")),
+        }
+    }
+
+    fn merge_map(&self, mut original: Object, mut patch: Object, meta: Meta<'a>) -> Merged<Object> {
+        if let Some(directive) = patch.get(DIRECTIVE) {
+            return match directive.as_str() {
+                Some("replace") => {
+                    patch.remove(DIRECTIVE);
+                    Ok(patch)
+                }
+                Some("delete") => Ok(Object::new()),
+                _ => Err(bad_directive(directive, &patch)),
+            };
+        }
+        apply_retain_keys(&mut original, &mut patch)?;
+        self.apply_orders(&mut original, &mut patch, meta)?;
+        for (key, mut value) in patch {
+            let deletes = key.starts_with(DELETE_PREFIX);
+            let key = if deletes { list_name(&key, DELETE_PREFIX)? } else { key };
+            if value.is_null() {
+                original.remove(&key);
+                continue;
+            }
+            let Some(have) = original.get_mut(&key).filter(|have| same_type(have, &value)) else {
+                if !deletes {
+                    discard_nulls(&mut value);
+                    match without_directives(value) {
+                        Some(value) => original.insert(key, value),
+                        None => original.remove(&key),
+                    };
+                }
+                continue;
+            };
+            match (have.take(), value) {
+                (Value::Object(live), Value::Object(patch)) => {
+                    let field = self.field(meta, &key)?;
+                    let merged = if self.replaced(meta, &key) { patch } else { self.merge_map(live, patch, Meta::Shape(&field.shape))? };
+                    *have = Value::Object(merged);
+                }
+                (Value::Array(live), Value::Array(patch)) => {
+                    let (field, element) = self.list_field(meta, &key)?;
+                    *have = Value::Array(self.merge_list_field(live, patch, field, element, deletes)?);
+                }
+                (_, value) => *have = value,
+            }
+        }
+        Ok(original)
+    }
+
+    fn merge_list_field(&self, live: Vec<Value>, patch: Vec<Value>, field: &Field, element: Meta<'a>, deletes: bool) -> Merged<Vec<Value>> {
+        if field.patch.merge || deletes { self.merge_list(live, patch, element, field.patch.merge_key.as_deref(), deletes) } else { Ok(patch) }
+    }
+
+    fn merge_list(&self, live: Vec<Value>, patch: Vec<Value>, element: Meta<'a>, key: Option<&str>, deletes: bool) -> Merged<Vec<Value>> {
+        if live.is_empty() && patch.is_empty() {
+            return Ok(live);
+        }
+        if !elements_are_maps(&live, &patch)? {
+            if deletes {
+                return Ok(live.into_iter().filter(|v| !patch.contains(v)).collect());
+            }
+            let mut merged = live.clone();
+            merged.extend(patch.iter().cloned());
+            return order(deduplicate(merged), &patch, &live, key.unwrap_or_default());
+        }
+        let Some(key) = key else {
+            let kind = match element {
+                Meta::Struct(_) => "struct",
+                Meta::Shape(shape) => go_kind(shape),
+            };
+            return Err(plain(format!("cannot merge lists without merge key for {kind}")));
+        };
+        let (live, patch) = apply_element_directives(live, patch, key)?;
+        let server_order: Vec<Value> = live.iter().map(|v| only_key(v, key)).collect();
+        let mut merged = live;
+        let mut patch_order = Vec::with_capacity(patch.len());
+        for item in patch {
+            patch_order.push(only_key(&item, key));
+            let Value::Object(item) = item else { return Err(expected(GO_MAP, &item)) };
+            let wanted = item.get(key).ok_or_else(|| no_merge_key(&item, key))?;
+            match find(&merged, key, wanted)? {
+                Some(at) => {
+                    if let Some(slot) = merged.get_mut(at)
+                        && let Value::Object(have) = slot.take()
+                    {
+                        *slot = Value::Object(self.merge_map(have, item, element)?);
+                    }
+                }
+                None => merged.push(Value::Object(item)),
+            }
+        }
+        order(merged, &patch_order, &server_order, key)
+    }
+
+    /// Handles `$setElementOrder/<list>` together with the lists of the same name.
+    fn apply_orders(&self, original: &mut Object, patch: &mut Object, meta: Meta<'a>) -> Merged<()> {
+        let directives: Vec<String> = patch.keys().filter(|k| k.starts_with(ORDER_PREFIX)).cloned().collect();
+        for directive in directives {
+            let order_list = match patch.remove(&directive) {
+                Some(Value::Array(list)) => list,
+                Some(other) => return Err(expected(GO_LIST, &other)),
+                None => continue,
+            };
+            let name = list_name(&directive, ORDER_PREFIX)?;
+            let live = original.get(&name).map(as_list).transpose()?.cloned();
+            let wanted = patch.get(&name).map(as_list).transpose()?.cloned();
+            let (field, element) = self.list_field(meta, &name)?;
+            let key = field.patch.merge_key.as_deref().unwrap_or_default();
+            check_order(wanted.as_deref().unwrap_or_default(), &order_list, key)?;
+            let server_order = live.clone().unwrap_or_default();
+            let merged = match (live, wanted) {
+                (Some(live), None) => live,
+                (None, Some(wanted)) => wanted.into_iter().filter_map(without_directives).collect(),
+                (Some(live), Some(wanted)) => self.merge_list_field(live, wanted, field, element, false)?,
+                (None, None) => continue,
+            };
+            patch.remove(&name);
+            let ordered = if merged.is_empty() { merged } else { order(merged, &order_list, &server_order, key)? };
+            original.insert(name, Value::Array(ordered));
+        }
+        Ok(())
+    }
+}
+
+fn bad_directive(directive: &Value, map: &Object) -> Box<Status> {
+    plain(format!("unknown patch type: {} in map: {}", gotext::v(directive), gotext::v(&Value::Object(map.clone()))))
+}
+
+fn as_list(value: &Value) -> Merged<&Vec<Value>> {
+    value.as_array().ok_or_else(|| expected(GO_LIST, value))
+}
+
+/// The part behind the prefix of a parallel list.
+fn list_name(key: &str, prefix: &str) -> Merged<String> {
+    match key.split_once('/') {
+        Some((p, name)) if p == prefix => Ok(name.to_owned()),
+        _ if prefix == DELETE_PREFIX => Err(bad_request("invalid patch format of primitive list")),
+        _ => Err(bad_request("invalid patch format of setElementOrder list")),
+    }
+}
+
+fn apply_retain_keys(original: &mut Object, patch: &mut Object) -> Merged<()> {
+    let Some(list) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
+    let malformed = || bad_request("invalid patch format of retainKeys");
+    let Value::Array(list) = list else { return Err(malformed()) };
+    let keep: BTreeSet<&str> = list.iter().filter_map(Value::as_str).collect();
+    let listed = |k: &String| keep.contains(k.as_str());
+    if patch.iter().any(|(k, v)| !v.is_null() && !k.starts_with(DELETE_PREFIX) && !k.starts_with(ORDER_PREFIX) && !listed(k)) {
+        return Err(malformed());
+    }
+    original.retain(|k, _| listed(k));
+    Ok(())
+}
+
+/// Go compares the dynamic types: integers and floats differ.
+fn same_type(a: &Value, b: &Value) -> bool {
+    gotext::type_name(a) == gotext::type_name(b)
+}
+
+fn discard_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(discard_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(discard_nulls),
+        _ => {}
+    }
+}
+
+/// The value without elements and members that are directives; `None` when it is one itself.
+fn without_directives(value: Value) -> Option<Value> {
+    match value {
+        Value::Object(map) if map.contains_key(DIRECTIVE) => None,
+        Value::Object(map) => Some(Value::Object(map.into_iter().filter_map(|(k, v)| Some((k, without_directives(v)?))).collect())),
+        Value::Array(list) => Some(Value::Array(list.into_iter().filter_map(without_directives).collect())),
+        other => Some(other),
+    }
+}
+
+/// Whether the elements of both lists are maps; all must be of one type.
+fn elements_are_maps(live: &[Value], patch: &[Value]) -> Merged<bool> {
+    let mut all = live.iter().chain(patch);
+    let Some(first) = all.next() else { return Ok(false) };
+    if first.is_array() {
+        return Err(unprocessable());
+    }
+    if all.any(|v| !same_type(first, v)) {
+        let both = Value::Array(vec![Value::Array(live.to_vec()), Value::Array(patch.to_vec())]);
+        return Err(plain(format!("list element types are not identical: {}", gotext::v(&both))));
+    }
+    Ok(first.is_object())
+}
+
+fn deduplicate(list: Vec<Value>) -> Vec<Value> {
+    let mut out: Vec<Value> = Vec::with_capacity(list.len());
+    for value in list {
+        if !out.contains(&value) {
+            out.push(value);
+        }
+    }
+    out
+}
+
+/// Position of the map whose merge key has this value.
+fn find(list: &[Value], key: &str, wanted: &Value) -> Merged<Option<usize>> {
+    for (i, item) in list.iter().enumerate() {
+        let map = item.as_object().ok_or_else(|| plain(format!("value for key {i} is not a map")))?;
+        if map.get(key) == Some(wanted) {
+            return Ok(Some(i));
+        }
+    }
+    Ok(None)
+}
+
+/// Applies elements that are directives (`$patch: delete`, `$patch: replace`) and returns both lists without them.
+fn apply_element_directives(mut live: Vec<Value>, patch: Vec<Value>, key: &str) -> Merged<(Vec<Value>, Vec<Value>)> {
+    let mut rest = Vec::with_capacity(patch.len());
+    let mut replace = false;
+    for item in patch {
+        let Some(map) = item.as_object() else { return Err(expected(GO_MAP, &item)) };
+        match map.get(DIRECTIVE) {
+            None => rest.push(item),
+            Some(directive) => match directive.as_str() {
+                Some("delete") => {
+                    let wanted = map.get(key).ok_or_else(|| no_merge_key(map, key))?;
+                    while let Some(at) = find(&live, key, wanted)? {
+                        live.remove(at);
+                    }
+                }
+                Some("replace") => replace = true,
+                Some("merge") => return Err(plain("merging lists cannot yet be specified in the patch")),
+                _ => return Err(bad_directive(directive, map)),
+            },
+        }
+    }
+    Ok(if replace { (rest, Vec::new()) } else { (live, rest) })
+}
+
+/// A map with nothing but the merge key, for orders; the value itself for scalars.
+fn only_key(item: &Value, key: &str) -> Value {
+    match item.get(key) {
+        Some(value) => Value::Object(Object::from_iter([(key.to_owned(), value.clone())])),
+        None => item.clone(),
+    }
+}
+
+fn same_element(a: &Value, b: &Value, key: &str) -> bool {
+    match (a, b) {
+        (Value::Object(a), Value::Object(b)) => a.get(key).is_some_and(|v| Some(v) == b.get(key)),
+        _ => a == b,
+    }
+}
+
+/// Orders a merged list: elements of the patch in the patch's order, the others in the server's, interleaved as the
+/// server had them.
+fn order(merged: Vec<Value>, patch_order: &[Value], server_order: &[Value], key: &str) -> Merged<Vec<Value>> {
+    let position = |list: &[Value], v: &Value| list.iter().position(|x| same_element(x, v, key));
+    if let Some(map) = merged.iter().chain(patch_order).chain(server_order).filter_map(Value::as_object).find(|m| !m.contains_key(key)) {
+        return Err(no_merge_key(map, key));
+    }
+    let (mut ours, mut theirs): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|v| position(patch_order, v).is_some());
+    ours.sort_by_key(|v| position(patch_order, v));
+    theirs.sort_by_key(|v| position(server_order, v));
+    let mut out = Vec::with_capacity(ours.len() + theirs.len());
+    let mut theirs = theirs.into_iter().peekable();
+    for item in ours {
+        let at = position(server_order, &item);
+        while theirs.peek().is_some_and(|t| matches!((position(server_order, t), at), (Some(l), Some(r)) if l < r)) {
+            out.extend(theirs.next());
+        }
+        out.push(item);
+    }
+    out.extend(theirs);
+    Ok(out)
+}
+
+/// The order must name every element of the patch, in the patch's order.
+fn check_order(patch: &[Value], order_list: &[Value], key: &str) -> Merged<()> {
+    if patch.is_empty() || order_list.is_empty() {
+        return Ok(());
+    }
+    let mut wanted = patch.iter().filter(|v| v.get(DIRECTIVE).is_none()).peekable();
+    for entry in order_list {
+        let Some(next) = wanted.peek() else { break };
+        if !key.is_empty() {
+            for side in [next, &entry] {
+                let map = side.as_object().ok_or_else(|| expected(GO_MAP, side))?;
+                if !map.contains_key(key) {
+                    return Err(no_merge_key(map, key));
+                }
+            }
+        }
+        if same_element(next, entry, key) {
+            wanted.next();
+        }
+    }
+    if wanted.peek().is_some() {
+        let show = |list: &[Value]| gotext::v(&Value::Array(list.to_vec()));
+        let text = format!("The order in patch list:\n{}\n doesn't match {ORDER_PREFIX} list:\n{}\n", show(patch), show(order_list));
+        return Err(plain(text));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! Field selectors: `metadata.name=x,spec.nodeName!=y` with upstream's escapes.
+
+use std::fmt;
+
+use super::SelectorError;
+
+/// One condition on a field's text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldTerm {
+    /// Label of the field, such as `spec.nodeName`.
+    pub field: Box<str>,
+    /// Whether the value must differ.
+    pub not: bool,
+    /// The value, unescaped.
+    pub value: Box<str>,
+}
+
+/// A field selector: all its terms must hold.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FieldSelector {
+    terms: Vec<FieldTerm>,
+}
+
+impl FieldSelector {
+    /// Reads the string form.
+    ///
+    /// # Errors
+    /// Upstream's parse error.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parts = split_terms(text);
+        parts.sort_unstable();
+        let mut terms = Vec::new();
+        for part in parts.into_iter().filter(|p| !p.is_empty()) {
+            let Some((field, not, value)) = split_term(part) else {
+                return Err(SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")));
+            };
+            terms.push(FieldTerm { field: field.into(), not, value: unescape(value)?.into() });
+        }
+        Ok(Self { terms })
+    }
+
+    /// Checks every field against those a resource knows; `known` are its labels without the two that all have
+    /// (`metadata.name`, and `metadata.namespace` when `namespaced`).
+    ///
+    /// # Errors
+    /// Upstream's text: a resource without fields of its own names the two common ones, the others only say which
+    /// label they do not support.
+    pub fn check(&self, known: &[&str], namespaced: bool) -> Result<(), SelectorError> {
+        for term in &self.terms {
+            let field = &*term.field;
+            let common = field == "metadata.name" || (field == "metadata.namespace" && (namespaced || known.is_empty()));
+            if common || known.contains(&field) {
+                continue;
+            }
+            return Err(SelectorError(if known.is_empty() {
+                format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+            } else {
+                format!("field label not supported: {field}")
+            }));
+        }
+        Ok(())
+    }
+
+    /// Whether an object is selected; `get` gives a field's text, empty when unset.
+    pub fn matches<'a>(&self, get: impl Fn(&str) -> &'a str) -> bool {
+        self.terms.iter().all(|t| (get(&t.field) == &*t.value) != t.not)
+    }
+
+    /// Whether everything is selected.
+    pub fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// The terms, sorted as upstream sorts them.
+    pub fn terms(&self) -> &[FieldTerm] {
+        &self.terms
+    }
+
+    /// The one value that a field must have, when the selector demands one.
+    pub fn exact(&self, field: &str) -> Option<&str> {
+        self.terms.iter().find(|t| !t.not && *t.field == *field).map(|t| &*t.value)
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, term) in self.terms.iter().enumerate() {
+            let comma = if i > 0 { "," } else { "" };
+            let operator = if term.not { "!=" } else { "=" };
+            write!(f, "{comma}{}{operator}", term.field)?;
+            for c in term.value.chars() {
+                if matches!(c, '\\' | ',' | '=') {
+                    f.write_str("\\")?;
+                }
+                write!(f, "{c}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn split_terms(text: &str) -> Vec<&str> {
+    let mut out = Vec::new();
+    let mut start = 0;
+    let mut escaped = false;
+    for (i, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ',' => {
+                out.extend(text.get(start..i));
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    out.extend(text.get(start..));
+    out
+}
+
+fn split_term(term: &str) -> Option<(&str, bool, &str)> {
+    for (i, c) in term.char_indices() {
+        let rest = term.get(i..)?;
+        if let Some(value) = rest.strip_prefix("!=") {
+            return Some((term.get(..i)?, true, value));
+        }
+        if c == '=' {
+            let value = rest.strip_prefix("==").or_else(|| rest.strip_prefix('='))?;
+            return Some((term.get(..i)?, false, value));
+        }
+    }
+    None
+}
+
+fn unescape(text: &str) -> Result<String, SelectorError> {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some(next @ ('\\' | ',' | '=')) => out.push(next),
+                other => {
+                    let sequence: String = std::iter::once('\\').chain(other).collect();
+                    return Err(SelectorError(format!("invalid field selector: invalid escape sequence: {sequence}")));
+                }
+            },
+            // Upstream prints the rune's number.
+            ',' | '=' => return Err(SelectorError(format!("invalid field selector: unescaped character in value: {}", u32::from(c)))),
+            _ => out.push(c),
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_prints_and_matches() {
+        let s = FieldSelector::parse(r"spec.nodeName!=n,metadata.name==a\,b").unwrap();
+        assert_eq!(s.to_string(), r"metadata.name=a\,b,spec.nodeName!=n");
+        assert_eq!(s.exact("metadata.name"), Some("a,b"));
+        assert!(s.matches(|f| if f == "metadata.name" { "a,b" } else { "" }));
+        assert!(!s.matches(|f| if f == "metadata.name" { "a,b" } else { "n" }));
+        assert!(FieldSelector::parse("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn refuses_with_upstreams_texts() {
+        for (text, error) in [
+            ("a", "invalid selector: 'a'; can't understand 'a'"),
+            (r"a=\b", r"invalid field selector: invalid escape sequence: \b"),
+            (r"a=\", r"invalid field selector: invalid escape sequence: \"),
+            ("a=b=c", "invalid field selector: unescaped character in value: 61"),
+        ] {
+            assert_eq!(FieldSelector::parse(text).unwrap_err().to_string(), error, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_what_is_not_known() {
+        let s = FieldSelector::parse("data.k=b").unwrap();
+        assert_eq!(
+            s.check(&[], true).unwrap_err().to_string(),
+            "\"data.k\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        );
+        assert_eq!(s.check(&["spec.nodeName"], true).unwrap_err().to_string(), "field label not supported: data.k");
+        assert!(FieldSelector::parse("metadata.namespace=x,spec.nodeName=y").unwrap().check(&["spec.nodeName"], true).is_ok());
+    }
+}

@@ -1,0 +1,612 @@
+//! Label selectors in both forms: `a=b,c notin (d)` and `metav1.LabelSelector`.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::SelectorError;
+use super::lexer::{Scanned, Token, scan};
+use crate::field::{Error as FieldError, Path, go_quote};
+
+/// Labels that can be looked up; nothing is copied.
+pub trait Labels {
+    /// The value of a label.
+    fn get_label(&self, key: &str) -> Option<&str>;
+}
+
+impl Labels for [(Arc<str>, Arc<str>)] {
+    fn get_label(&self, key: &str) -> Option<&str> {
+        self.binary_search_by(|(k, _)| (**k).cmp(key)).ok().and_then(|i| self.get(i)).map(|(_, v)| &**v)
+    }
+}
+
+impl Labels for crate::Object {
+    fn get_label(&self, key: &str) -> Option<&str> {
+        self.labels.get_label(key)
+    }
+}
+
+impl Labels for Map<String, Value> {
+    fn get_label(&self, key: &str) -> Option<&str> {
+        self.get(key).and_then(Value::as_str)
+    }
+}
+
+impl Labels for std::collections::BTreeMap<String, String> {
+    fn get_label(&self, key: &str) -> Option<&str> {
+        self.get(key).map(String::as_str)
+    }
+}
+
+impl Labels for std::collections::HashMap<String, String> {
+    fn get_label(&self, key: &str) -> Option<&str> {
+        self.get(key).map(String::as_str)
+    }
+}
+
+/// How a label's value is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operator {
+    /// `key=value`
+    Equals,
+    /// `key==value`; the same, printed as written.
+    DoubleEquals,
+    /// `key!=value`, also true without the label.
+    NotEquals,
+    /// `key in (…)`
+    In,
+    /// `key notin (…)`, also true without the label.
+    NotIn,
+    /// `key`
+    Exists,
+    /// `!key`
+    DoesNotExist,
+    /// `key>integer`
+    GreaterThan,
+    /// `key<integer`
+    LessThan,
+}
+
+/// One condition of a selector.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    key: Box<str>,
+    operator: Operator,
+    values: Vec<Box<str>>,
+}
+
+impl Requirement {
+    /// A condition, checked.
+    ///
+    /// # Errors
+    /// Upstream's aggregate text when key, number of values or a value are wrong.
+    pub fn new(key: &str, operator: Operator, values: Vec<Box<str>>) -> Result<Self, SelectorError> {
+        let mut errors: Vec<FieldError> = Vec::new();
+        let problems = label_key(key);
+        if !problems.is_empty() {
+            errors.push(FieldError::invalid(&Path::new("key"), key, problems.join("; ")));
+        }
+        let path = Path::new("values");
+        let shown = || Value::Array(values.iter().map(|v| Value::from(&**v)).collect());
+        match operator {
+            Operator::In | Operator::NotIn if values.is_empty() => {
+                errors.push(FieldError::invalid(&path, shown(), "for 'in', 'notin' operators, values set can't be empty"));
+            }
+            Operator::Equals | Operator::DoubleEquals | Operator::NotEquals if values.len() != 1 => {
+                errors.push(FieldError::invalid(&path, shown(), "exact-match compatibility requires one single value"));
+            }
+            Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
+                errors.push(FieldError::invalid(&path, shown(), "values set must be empty for exists and does not exist"));
+            }
+            Operator::GreaterThan | Operator::LessThan => {
+                if values.len() != 1 {
+                    errors.push(FieldError::invalid(&path, shown(), "for 'Gt', 'Lt' operators, exactly one value is required"));
+                }
+                for (i, value) in values.iter().enumerate() {
+                    if value.parse::<i64>().is_err() {
+                        errors.push(FieldError::invalid(&path.index(i), &**value, "for 'Gt', 'Lt' operators, the value must be an integer"));
+                    }
+                }
+            }
+            _ => {}
+        }
+        for (i, value) in values.iter().enumerate() {
+            let problems = label_value(value);
+            if !problems.is_empty() {
+                errors.push(FieldError::invalid(&path.index(i).key(key), &**value, problems.join("; ")));
+            }
+        }
+        match errors.as_slice() {
+            [] => Ok(Self { key: key.into(), operator, values }),
+            [one] => Err(SelectorError(one.to_string())),
+            many => Err(SelectorError(format!("[{}]", many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")))),
+        }
+    }
+
+    /// The label's key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The operator.
+    pub fn operator(&self) -> Operator {
+        self.operator
+    }
+
+    /// The values, as given.
+    pub fn values(&self) -> impl Iterator<Item = &str> {
+        self.values.iter().map(|v| &**v)
+    }
+
+    fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
+        let value = labels.get_label(&self.key);
+        let listed = |v: &str| self.values.iter().any(|x| **x == *v);
+        match self.operator {
+            Operator::Equals | Operator::DoubleEquals | Operator::In => value.is_some_and(listed),
+            Operator::NotEquals | Operator::NotIn => !value.is_some_and(listed),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::GreaterThan | Operator::LessThan => {
+                let bound = self.values.first().and_then(|v| v.parse::<i64>().ok());
+                let (Some(have), Some(bound)) = (value.and_then(|v| v.parse::<i64>().ok()), bound) else { return false };
+                if self.operator == Operator::GreaterThan { have > bound } else { have < bound }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.operator == Operator::DoesNotExist {
+            f.write_str("!")?;
+        }
+        f.write_str(&self.key)?;
+        let (before, after) = match self.operator {
+            Operator::Equals => ("=", ""),
+            Operator::DoubleEquals => ("==", ""),
+            Operator::NotEquals => ("!=", ""),
+            Operator::GreaterThan => (">", ""),
+            Operator::LessThan => ("<", ""),
+            Operator::In => (" in (", ")"),
+            Operator::NotIn => (" notin (", ")"),
+            Operator::Exists | Operator::DoesNotExist => return Ok(()),
+        };
+        let mut values: Vec<&str> = self.values().collect();
+        values.sort_unstable();
+        write!(f, "{before}{}{after}", values.join(","))
+    }
+}
+
+/// A label selector: all its requirements must hold. Without requirements it selects everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LabelSelector {
+    requirements: Vec<Requirement>,
+    nothing: bool,
+}
+
+impl LabelSelector {
+    /// Selects every object.
+    pub fn everything() -> Self {
+        Self::default()
+    }
+
+    /// Selects no object, as an absent `metav1.LabelSelector` does.
+    pub fn nothing() -> Self {
+        Self { requirements: Vec::new(), nothing: true }
+    }
+
+    /// Reads the string form, such as `a=b,c!=d,e in (x,y),!f,g>1`.
+    ///
+    /// # Errors
+    /// Upstream's parse error.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut requirements = Parser { items: scan(text), position: 0 }.parse()?;
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Self { requirements, nothing: false })
+    }
+
+    /// Reads a `metav1.LabelSelector`; `None` and null select nothing, an empty object selects everything.
+    ///
+    /// # Errors
+    /// Upstream's text for an unknown operator or a bad requirement; a sentence when the value has another shape.
+    pub fn from_value(value: Option<&Value>) -> Result<Self, SelectorError> {
+        let Some(value) = value.filter(|v| !v.is_null()) else { return Ok(Self::nothing()) };
+        let bad = |what: &str| SelectorError(format!("the label selector's {what} has the wrong type"));
+        let map = value.as_object().ok_or_else(|| bad("value"))?;
+        let mut requirements = Vec::new();
+        if let Some(labels) = map.get("matchLabels").filter(|v| !v.is_null()) {
+            for (key, value) in labels.as_object().ok_or_else(|| bad("matchLabels"))? {
+                let value = value.as_str().ok_or_else(|| bad("matchLabels"))?;
+                requirements.push(Requirement::new(key, Operator::Equals, vec![value.into()])?);
+            }
+        }
+        if let Some(expressions) = map.get("matchExpressions").filter(|v| !v.is_null()) {
+            for expression in expressions.as_array().ok_or_else(|| bad("matchExpressions"))? {
+                requirements.push(expression_requirement(expression)?);
+            }
+        }
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Self { requirements, nothing: false })
+    }
+
+    /// Equality with every label of a map, unchecked (as services and replication controllers select).
+    pub fn from_map(labels: &Map<String, Value>) -> Self {
+        let requirements = labels
+            .iter()
+            .filter_map(|(key, value)| Some((key, value.as_str()?)))
+            .map(|(key, value)| Requirement { key: key.as_str().into(), operator: Operator::Equals, values: vec![value.into()] })
+            .collect();
+        Self { requirements, nothing: false }
+    }
+
+    /// Whether the labels are selected.
+    pub fn matches<L: Labels + ?Sized>(&self, labels: &L) -> bool {
+        !self.nothing && self.requirements.iter().all(|r| r.matches(labels))
+    }
+
+    /// Whether everything is selected.
+    pub fn is_empty(&self) -> bool {
+        !self.nothing && self.requirements.is_empty()
+    }
+
+    /// Whether nothing can be selected.
+    pub fn is_nothing(&self) -> bool {
+        self.nothing
+    }
+
+    /// The requirements, sorted by key.
+    pub fn requirements(&self) -> &[Requirement] {
+        &self.requirements
+    }
+
+    /// The one value that a label must have, when the selector demands exactly one.
+    pub fn exact(&self, key: &str) -> Option<&str> {
+        let requirement = self.requirements.iter().find(|r| *r.key == *key)?;
+        match (requirement.operator, requirement.values.as_slice()) {
+            (Operator::Equals | Operator::DoubleEquals | Operator::In, [one]) => Some(one),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for LabelSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, requirement) in self.requirements.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            requirement.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+fn expression_requirement(expression: &Value) -> Result<Requirement, SelectorError> {
+    let text = |name: &str| expression.get(name).and_then(Value::as_str).unwrap_or("");
+    let operator = match text("operator") {
+        "In" => Operator::In,
+        "NotIn" => Operator::NotIn,
+        "Exists" => Operator::Exists,
+        "DoesNotExist" => Operator::DoesNotExist,
+        other => return Err(SelectorError(format!("{} is not a valid label selector operator", go_quote(other)))),
+    };
+    let values = match expression.get("values") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(items)) => items
+            .iter()
+            .map(|v| v.as_str().map(Box::from))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| SelectorError("the label selector's values have the wrong type".into()))?,
+        Some(_) => return Err(SelectorError("the label selector's values have the wrong type".into())),
+    };
+    Requirement::new(text("key"), operator, values)
+}
+
+struct Parser {
+    items: Vec<Scanned>,
+    position: usize,
+}
+
+const BINARY_OPERATORS: &str = "in, notin, =, ==, !=, gt, lt";
+
+impl Parser {
+    fn at(&self, position: usize) -> (Token, &str) {
+        self.items.get(position).or(self.items.last()).map_or((Token::End, ""), |s| (s.token, s.text.as_str()))
+    }
+
+    /// The next token, `in` and `notin` read as identifiers.
+    fn peek(&self) -> (Token, &str) {
+        let (token, text) = self.at(self.position);
+        let token = if matches!(token, Token::In | Token::NotIn) { Token::Identifier } else { token };
+        (token, text)
+    }
+
+    fn take(&mut self) -> (Token, String) {
+        let (token, text) = self.peek();
+        let taken = (token, text.to_owned());
+        self.position += 1;
+        taken
+    }
+
+    fn parse(mut self) -> Result<Vec<Requirement>, SelectorError> {
+        let mut out = Vec::new();
+        loop {
+            match self.peek() {
+                (Token::Identifier | Token::Not, _) => {
+                    let requirement = self.requirement().map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?;
+                    out.push(requirement);
+                    match self.take() {
+                        (Token::End, _) => return Ok(out),
+                        (Token::Comma, _) => {
+                            let (token, text) = self.peek();
+                            if !matches!(token, Token::Identifier | Token::Not) {
+                                return Err(SelectorError(format!("found '{text}', expected: identifier after ','")));
+                            }
+                        }
+                        (_, text) => return Err(SelectorError(format!("found '{text}', expected: ',' or 'end of string'"))),
+                    }
+                }
+                (Token::End, _) => return Ok(out),
+                (_, text) => return Err(SelectorError(format!("found '{text}', expected: !, identifier, or 'end of string'"))),
+            }
+        }
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
+        let (mut token, mut key) = self.take();
+        let negated = token == Token::Not;
+        if negated {
+            (token, key) = self.take();
+        }
+        if token != Token::Identifier {
+            return Err(SelectorError(format!("found '{key}', expected: identifier")));
+        }
+        let problems = label_key(&key);
+        if !problems.is_empty() {
+            return Err(SelectorError(FieldError::invalid(&Path::default(), key.as_str(), problems.join("; ")).to_string()));
+        }
+        if negated {
+            return Requirement::new(&key, Operator::DoesNotExist, Vec::new());
+        }
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Requirement::new(&key, Operator::Exists, Vec::new());
+        }
+        let (token, text) = self.at(self.position);
+        let operator = match token {
+            Token::In => Operator::In,
+            Token::Equals => Operator::Equals,
+            Token::DoubleEquals => Operator::DoubleEquals,
+            Token::Greater => Operator::GreaterThan,
+            Token::Less => Operator::LessThan,
+            Token::NotIn => Operator::NotIn,
+            Token::NotEquals => Operator::NotEquals,
+            _ => return Err(SelectorError(format!("found '{text}', expected: {BINARY_OPERATORS}"))),
+        };
+        self.position += 1;
+        let values = match operator {
+            Operator::In | Operator::NotIn => self.values()?,
+            _ => self.exact_value()?,
+        };
+        Requirement::new(&key, operator, values.into_iter().map(String::into_boxed_str).collect())
+    }
+
+    fn exact_value(&mut self) -> Result<BTreeSet<String>, SelectorError> {
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Ok(BTreeSet::from([String::new()]));
+        }
+        match self.take() {
+            (Token::Identifier, text) => Ok(BTreeSet::from([text])),
+            (_, text) => Err(SelectorError(format!("found '{text}', expected: identifier"))),
+        }
+    }
+
+    fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
+        let (token, text) = self.take();
+        if token != Token::Open {
+            return Err(SelectorError(format!("found '{text}' expected: '('")));
+        }
+        let (token, text) = self.peek();
+        match token {
+            Token::Identifier | Token::Comma => {
+                let text = text.to_owned();
+                let values = self.identifiers()?;
+                if self.take().0 != Token::Close {
+                    return Err(SelectorError(format!("found '{text}', expected: ')'")));
+                }
+                Ok(values)
+            }
+            Token::Close => {
+                self.take();
+                Ok(BTreeSet::from([String::new()]))
+            }
+            _ => Err(SelectorError(format!("found '{text}', expected: ',', ')' or identifier"))),
+        }
+    }
+
+    fn identifiers(&mut self) -> Result<BTreeSet<String>, SelectorError> {
+        let mut out = BTreeSet::new();
+        loop {
+            match self.take() {
+                (Token::Identifier, text) => {
+                    out.insert(text);
+                    match self.peek() {
+                        (Token::Comma, _) => {}
+                        (Token::Close, _) => return Ok(out),
+                        (_, text) => return Err(SelectorError(format!("found '{text}', expected: ',' or ')'"))),
+                    }
+                }
+                (Token::Comma, _) => {
+                    if out.is_empty() {
+                        out.insert(String::new());
+                    }
+                    match self.peek().0 {
+                        Token::Close => {
+                            out.insert(String::new());
+                            return Ok(out);
+                        }
+                        Token::Comma => {
+                            out.insert(String::new());
+                        }
+                        _ => {}
+                    }
+                }
+                (_, text) => return Err(SelectorError(format!("found '{text}', expected: ',', or identifier"))),
+            }
+        }
+    }
+}
+
+const KEY_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
+const SUBDOMAIN_FORMAT: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
+const KEY_TEXT: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+/// Longest name part of a label key and longest label value, in bytes.
+const MAX_LEN: usize = 63;
+/// Longest DNS subdomain, in bytes.
+const MAX_SUBDOMAIN: usize = 253;
+
+fn key_example() -> String {
+    format!("{KEY_TEXT} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{KEY_FORMAT}')")
+}
+
+fn name_chars(text: &str) -> bool {
+    let b = text.as_bytes();
+    b.first().is_some_and(u8::is_ascii_alphanumeric)
+        && b.last().is_some_and(u8::is_ascii_alphanumeric)
+        && b.iter().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.'))
+}
+
+fn subdomain_chars(text: &str) -> bool {
+    text.split('.').all(|label| {
+        let b = label.as_bytes();
+        let edge = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+        b.first().is_some_and(edge) && b.last().is_some_and(edge) && b.iter().all(|c| edge(c) || *c == b'-')
+    })
+}
+
+/// Upstream's complaints about a label key.
+fn label_key(key: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    let name = match key.split('/').collect::<Vec<_>>().as_slice() {
+        [name] => *name,
+        [prefix, name] => {
+            if prefix.is_empty() {
+                out.push("prefix part must be non-empty".to_owned());
+            } else {
+                if prefix.len() > MAX_SUBDOMAIN {
+                    out.push(format!("prefix part must be no more than {MAX_SUBDOMAIN} bytes"));
+                }
+                if !subdomain_chars(prefix) {
+                    out.push(format!(
+                        "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{SUBDOMAIN_FORMAT}')"
+                    ));
+                }
+            }
+            *name
+        }
+        _ => {
+            out.push(format!("a valid label key {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')", key_example()));
+            return out;
+        }
+    };
+    if name.is_empty() {
+        out.push("name part must be non-empty".to_owned());
+    } else if name.len() > MAX_LEN {
+        out.push(format!("name part must be no more than {MAX_LEN} bytes"));
+    }
+    if !name_chars(name) {
+        out.push(format!("name part {}", key_example()));
+    }
+    out
+}
+
+/// Upstream's complaints about a label value.
+fn label_value(value: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if value.len() > MAX_LEN {
+        out.push(format!("must be no more than {MAX_LEN} bytes"));
+    }
+    if !value.is_empty() && !name_chars(value) {
+        out.push(format!(
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '({KEY_FORMAT})?')"
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn labels(value: &Value) -> &Map<String, Value> {
+        value.as_object().unwrap()
+    }
+
+    #[test]
+    fn prints_the_normal_form() {
+        for (text, normal) in [
+            ("x in (foo,,baz),y,z notin ()", "x in (,baz,foo),y,z notin ()"),
+            ("b=2, a = 1", "a=1,b=2"),
+            ("a==b,!c", "a==b,!c"),
+            ("n>1,m<2", "m<2,n>1"),
+            ("x=", "x="),
+            ("in in (in)", "in in (in)"),
+            ("", ""),
+        ] {
+            assert_eq!(LabelSelector::parse(text).unwrap().to_string(), normal, "{text}");
+        }
+    }
+
+    #[test]
+    fn refuses_with_upstreams_texts() {
+        let bad_value = "unable to parse requirement: values[0][t]: Invalid value: \"-bad-\": a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+        for (text, error) in [
+            ("t in (x", "unable to parse requirement: found '', expected: ',' or ')'"),
+            ("t==-bad-", bad_value),
+            ("a,", "found '', expected: identifier after ','"),
+            ("=a", "found '=', expected: !, identifier, or 'end of string'"),
+            ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
+            ("a>x", "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer"),
+            ("a in b", "unable to parse requirement: found 'b' expected: '('"),
+        ] {
+            assert_eq!(LabelSelector::parse(text).unwrap_err().to_string(), error, "{text}");
+        }
+    }
+
+    #[test]
+    fn matches_as_upstream_does() {
+        let have = json!({"t":"x","n":"2"});
+        for (text, expected) in [
+            ("t=x", true),
+            ("t notin (x),n", false),
+            ("!z", true),
+            ("n>1", true),
+            ("n>2", false),
+            ("z!=1", true),
+            ("z<1", false),
+            ("t in (x,y)", true),
+            ("", true),
+        ] {
+            assert_eq!(LabelSelector::parse(text).unwrap().matches(labels(&have)), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn reads_the_object_form() {
+        let s = LabelSelector::from_value(Some(&json!({"matchLabels":{"b":"c"},"matchExpressions":[{"key":"a","operator":"Exists"}]}))).unwrap();
+        assert_eq!(s.to_string(), "a,b=c");
+        assert_eq!(s.exact("b"), Some("c"));
+        assert!(LabelSelector::from_value(Some(&json!({}))).unwrap().is_empty());
+        assert!(!LabelSelector::from_value(None).unwrap().matches(labels(&json!({}))));
+        let e = LabelSelector::from_value(Some(&json!({"matchExpressions":[{"key":"a","operator":"Like"}]}))).unwrap_err();
+        assert_eq!(e.to_string(), "\"Like\" is not a valid label selector operator");
+    }
+
+    #[test]
+    fn finds_labels_of_an_object_by_binary_search() {
+        let o = crate::Object::from_value(json!({"metadata":{"name":"a","labels":{"b":"1","a":"2","c":"3"}}})).unwrap();
+        assert!(LabelSelector::parse("a=2,b=1,c=3,!d").unwrap().matches(&o));
+    }
+}
