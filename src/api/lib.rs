@@ -6,6 +6,7 @@
 pub mod defaults;
 pub mod field;
 pub mod image;
+pub mod fields;
 pub mod object;
 pub mod quantity;
 pub mod patch;

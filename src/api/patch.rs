@@ -16,7 +16,11 @@ pub const MAX_JSON_PATCH_COPY_BYTES: usize = 3 * 1024 * 1024;
 
 /// 422 as upstream's generic server response says it: the reason is not told.
 fn unprocessable() -> Box<Status> {
-    let mut status = Status::failure(422, "Invalid", "the server rejected our request due to an error in our request");
+    let mut status = Status::failure(
+        422,
+        "Invalid",
+        "the server rejected our request due to an error in our request",
+    );
     status.details = Some(crate::status::Details::default());
     Box::new(status)
 }

@@ -12,7 +12,10 @@ pub(super) fn v(value: &Value) -> String {
         Value::Number(n) => number(n),
         Value::String(s) => s.clone(),
         Value::Array(items) => format!("[{}]", items.iter().map(v).collect::<Vec<_>>().join(" ")),
-        Value::Object(map) => format!("map[{}]", map.iter().map(|(k, x)| format!("{k}:{}", v(x))).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => format!(
+            "map[{}]",
+            map.iter().map(|(k, x)| format!("{k}:{}", v(x))).collect::<Vec<_>>().join(" ")
+        ),
     }
 }
 
@@ -23,9 +26,13 @@ pub(super) fn sharp(value: &Value) -> String {
         Value::Bool(b) => b.to_string(),
         Value::Number(n) => number(n),
         Value::String(s) => go_quote(s),
-        Value::Array(items) => format!("[]interface {{}}{{{}}}", items.iter().map(sharp).collect::<Vec<_>>().join(", ")),
+        Value::Array(items) => format!(
+            "[]interface {{}}{{{}}}",
+            items.iter().map(sharp).collect::<Vec<_>>().join(", ")
+        ),
         Value::Object(map) => {
-            let fields: Vec<String> = map.iter().map(|(k, x)| format!("{}:{}", go_quote(k), sharp(x))).collect();
+            let fields: Vec<String> =
+                map.iter().map(|(k, x)| format!("{}:{}", go_quote(k), sharp(x))).collect();
             format!("map[string]interface {{}}{{{}}}", fields.join(", "))
         }
     }

@@ -15,7 +15,10 @@ use crate::Status;
 /// 400 when the patch is no list of objects, 413 above [`MAX_JSON_PATCH_OPERATIONS`], 422 when it does not apply.
 pub fn json_patch(mut document: Value, patch: &Value) -> Result<Value, Box<Status>> {
     let wrong = |what: &Value| {
-        bad_request(format!("error decoding patch: json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp", json_kind(what)))
+        bad_request(format!(
+            "error decoding patch: json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
+            json_kind(what)
+        ))
     };
     let operations = match patch {
         Value::Array(list) => list.as_slice(),
@@ -28,7 +31,8 @@ pub fn json_patch(mut document: Value, patch: &Value) -> Result<Value, Box<Statu
             json_kind(other)
         )));
     }
-    for (operation, name) in operations.iter().flat_map(|o| ["op", "path", "from"].map(|n| (o, n))) {
+    for (operation, name) in operations.iter().flat_map(|o| ["op", "path", "from"].map(|n| (o, n)))
+    {
         if let Some(other) = operation.get(name).filter(|v| !v.is_string() && !v.is_null()) {
             return Err(bad_request(format!(
                 "error decoding patch: json: cannot unmarshal {} into Go struct field jsonPatchOp.{name} of type string",
@@ -99,7 +103,9 @@ fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Option<(
                 return (document == expected).then_some(());
             }
             match locate(document, path)? {
-                (Value::Object(map), key) => (map.get(&key).unwrap_or(&Value::Null) == expected).then_some(()),
+                (Value::Object(map), key) => {
+                    (map.get(&key).unwrap_or(&Value::Null) == expected).then_some(())
+                }
                 (Value::Array(list), key) => {
                     let at = index(&key, list.len())?;
                     (list.get(at)? == expected).then_some(())
@@ -195,7 +201,9 @@ pub fn merge_patch(document: Value, patch: Value) -> Result<Value, Box<Status>> 
         (_, Value::Null | Value::Object(_)) => Err(bad_request("invalid JSON patch")),
         (_, other) => {
             let kind = json_kind(&other);
-            Err(bad_request(format!("error decoding patch: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")))
+            Err(bad_request(format!(
+                "error decoding patch: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
+            )))
         }
     }
 }
@@ -270,12 +278,20 @@ mod tests {
     #[test]
     fn refuses_what_is_no_list_and_too_much() {
         let e = json_patch(json!({}), &json!({"not":"list"})).unwrap_err();
-        assert_eq!(e.message, "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp");
+        assert_eq!(
+            e.message,
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+        );
         assert_eq!(e.code, 400);
         let many = Value::Array(vec![json!({"op":"test","path":"","value":{}}); 10_001]);
         let e = json_patch(json!({}), &many).unwrap_err();
         assert_eq!(e.code, 413);
-        assert!(e.message.ends_with("The allowed maximum operations in a JSON patch is 10000, got 10001"), "{}", e.message);
+        assert!(
+            e.message
+                .ends_with("The allowed maximum operations in a JSON patch is 10000, got 10001"),
+            "{}",
+            e.message
+        );
         // Doubling by copy is stopped at the limit of a request body.
         let mut bomb = vec![json!({"op":"add","path":"/a","value":"x".repeat(1000)})];
         bomb.extend((0..40).map(|_| json!({"op":"copy","from":"","path":"/a"})).take(0));
@@ -295,12 +311,16 @@ mod tests {
     fn refuses_a_merge_patch_that_is_no_object() {
         assert_eq!(merge_patch(json!({}), Value::Null).unwrap_err().message, "invalid JSON patch");
         let e = merge_patch(json!({}), json!([])).unwrap_err();
-        assert_eq!(e.message, "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}");
+        assert_eq!(
+            e.message,
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+        );
     }
 
     #[test]
     fn names_unknown_members_of_operations() {
-        let patch = json!([{"op":"test","path":"/a","value":1},{"op":"add","path":"/b","value":1,"foo":2}]);
+        let patch =
+            json!([{"op":"test","path":"/a","value":1},{"op":"add","path":"/b","value":1,"foo":2}]);
         assert_eq!(json_patch_strict_errors(&patch), ["json patch unknown field \"[1].foo\""]);
     }
 }

@@ -22,10 +22,17 @@ type Merged<T> = Result<T, Box<Status>>;
 /// # Errors
 /// Upstream's: 400 for malformed directives, 422 for lists of lists, 500 without a reason for the rest (such as a list
 /// element without its merge key).
-pub fn strategic(schema: &Schema, ty: TypeId, live: Value, patch: Value) -> Result<Value, Box<Status>> {
+pub fn strategic(
+    schema: &Schema,
+    ty: TypeId,
+    live: Value,
+    patch: Value,
+) -> Result<Value, Box<Status>> {
     let Value::Object(patch) = patch else {
         let kind = gotext::json_kind(&patch);
-        return Err(bad_request(format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")));
+        return Err(bad_request(format!(
+            "json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
+        )));
     };
     let live = match live {
         Value::Object(live) => live,
@@ -61,7 +68,10 @@ fn go_kind(shape: &Shape) -> &'static str {
 }
 
 fn no_merge_key(map: &Object, key: &str) -> Box<Status> {
-    plain(format!("map: {} does not contain declared merge key: {key}", gotext::v(&Value::Object(map.clone()))))
+    plain(format!(
+        "map: {} does not contain declared merge key: {key}",
+        gotext::v(&Value::Object(map.clone()))
+    ))
 }
 
 fn expected(what: &str, got: &Value) -> Box<Status> {
@@ -78,28 +88,38 @@ impl<'a> Merger<'a> {
             Meta::Shape(Shape::Struct(id)) => *id,
             Meta::Shape(shape) => {
                 let kind = go_kind(shape);
-                return Err(plain(format!("merging an object in json but data type is not struct, instead is: {kind}")));
+                return Err(plain(format!(
+                    "merging an object in json but data type is not struct, instead is: {kind}"
+                )));
             }
         };
         let ty = self.schema.get(id);
         // Go's lookup falls back to any case.
-        ty.field(key).or_else(|| ty.fields.iter().find(|f| f.json.eq_ignore_ascii_case(key))).ok_or_else(|| {
-            let name = ty.name.rsplit('.').next().unwrap_or_default();
-            plain(format!("unable to find api field in struct {name} for the json field {}", go_quote(key)))
-        })
+        ty.field(key)
+            .or_else(|| ty.fields.iter().find(|f| f.json.eq_ignore_ascii_case(key)))
+            .ok_or_else(|| {
+                let name = ty.name.rsplit('.').next().unwrap_or_default();
+                plain(format!(
+                    "unable to find api field in struct {name} for the json field {}",
+                    go_quote(key)
+                ))
+            })
     }
 
     /// Whether a map is replaced (`patchStrategy: replace`), which one field of all stable types says.
     fn replaced(&self, meta: Meta<'a>, key: &str) -> bool {
         let (Meta::Struct(id) | Meta::Shape(&Shape::Struct(id))) = meta else { return false };
-        key == "selector" && &*self.schema.get(id).name == "io.k8s.api.policy.v1.PodDisruptionBudgetSpec"
+        key == "selector"
+            && &*self.schema.get(id).name == "io.k8s.api.policy.v1.PodDisruptionBudgetSpec"
     }
 
     /// The field and the shape of its elements.
     fn list_field(&self, meta: Meta<'a>, key: &str) -> Merged<(&'a Field, Meta<'a>)> {
         let field = self.field(meta, key)?;
         match &field.shape {
-            Shape::List(element) if matches!(**element, Shape::List(_)) => Err(plain("unexpected slice of slice")),
+            Shape::List(element) if matches!(**element, Shape::List(_)) => {
+                Err(plain("unexpected slice of slice"))
+            }
             Shape::List(element) => Ok((field, Meta::Shape(element))),
             Shape::Bytes => Ok((field, Meta::Shape(&Shape::Int32))),
             _ => Err(plain("expected slice or array type, but got: struct")),
@@ -139,12 +159,17 @@ impl<'a> Merger<'a> {
             match (have.take(), value) {
                 (Value::Object(live), Value::Object(patch)) => {
                     let field = self.field(meta, &key)?;
-                    let merged = if self.replaced(meta, &key) { patch } else { self.merge_map(live, patch, Meta::Shape(&field.shape))? };
+                    let merged = if self.replaced(meta, &key) {
+                        patch
+                    } else {
+                        self.merge_map(live, patch, Meta::Shape(&field.shape))?
+                    };
                     *have = Value::Object(merged);
                 }
                 (Value::Array(live), Value::Array(patch)) => {
                     let (field, element) = self.list_field(meta, &key)?;
-                    *have = Value::Array(self.merge_list_field(live, patch, field, element, deletes)?);
+                    *have =
+                        Value::Array(self.merge_list_field(live, patch, field, element, deletes)?);
                 }
                 (_, value) => *have = value,
             }
@@ -152,11 +177,29 @@ impl<'a> Merger<'a> {
         Ok(original)
     }
 
-    fn merge_list_field(&self, live: Vec<Value>, patch: Vec<Value>, field: &Field, element: Meta<'a>, deletes: bool) -> Merged<Vec<Value>> {
-        if field.patch.merge || deletes { self.merge_list(live, patch, element, field.patch.merge_key.as_deref(), deletes) } else { Ok(patch) }
+    fn merge_list_field(
+        &self,
+        live: Vec<Value>,
+        patch: Vec<Value>,
+        field: &Field,
+        element: Meta<'a>,
+        deletes: bool,
+    ) -> Merged<Vec<Value>> {
+        if field.patch.merge || deletes {
+            self.merge_list(live, patch, element, field.patch.merge_key.as_deref(), deletes)
+        } else {
+            Ok(patch)
+        }
     }
 
-    fn merge_list(&self, live: Vec<Value>, patch: Vec<Value>, element: Meta<'a>, key: Option<&str>, deletes: bool) -> Merged<Vec<Value>> {
+    fn merge_list(
+        &self,
+        live: Vec<Value>,
+        patch: Vec<Value>,
+        element: Meta<'a>,
+        key: Option<&str>,
+        deletes: bool,
+    ) -> Merged<Vec<Value>> {
         if live.is_empty() && patch.is_empty() {
             return Ok(live);
         }
@@ -198,8 +241,14 @@ impl<'a> Merger<'a> {
     }
 
     /// Handles `$setElementOrder/<list>` together with the lists of the same name.
-    fn apply_orders(&self, original: &mut Object, patch: &mut Object, meta: Meta<'a>) -> Merged<()> {
-        let directives: Vec<String> = patch.keys().filter(|k| k.starts_with(ORDER_PREFIX)).cloned().collect();
+    fn apply_orders(
+        &self,
+        original: &mut Object,
+        patch: &mut Object,
+        meta: Meta<'a>,
+    ) -> Merged<()> {
+        let directives: Vec<String> =
+            patch.keys().filter(|k| k.starts_with(ORDER_PREFIX)).cloned().collect();
         for directive in directives {
             let order_list = match patch.remove(&directive) {
                 Some(Value::Array(list)) => list,
@@ -216,11 +265,17 @@ impl<'a> Merger<'a> {
             let merged = match (live, wanted) {
                 (Some(live), None) => live,
                 (None, Some(wanted)) => wanted.into_iter().filter_map(without_directives).collect(),
-                (Some(live), Some(wanted)) => self.merge_list_field(live, wanted, field, element, false)?,
+                (Some(live), Some(wanted)) => {
+                    self.merge_list_field(live, wanted, field, element, false)?
+                }
                 (None, None) => continue,
             };
             patch.remove(&name);
-            let ordered = if merged.is_empty() { merged } else { order(merged, &order_list, &server_order, key)? };
+            let ordered = if merged.is_empty() {
+                merged
+            } else {
+                order(merged, &order_list, &server_order, key)?
+            };
             original.insert(name, Value::Array(ordered));
         }
         Ok(())
@@ -228,7 +283,11 @@ impl<'a> Merger<'a> {
 }
 
 fn bad_directive(directive: &Value, map: &Object) -> Box<Status> {
-    plain(format!("unknown patch type: {} in map: {}", gotext::v(directive), gotext::v(&Value::Object(map.clone()))))
+    plain(format!(
+        "unknown patch type: {} in map: {}",
+        gotext::v(directive),
+        gotext::v(&Value::Object(map.clone()))
+    ))
 }
 
 fn as_list(value: &Value) -> Merged<&Vec<Value>> {
@@ -250,7 +309,9 @@ fn apply_retain_keys(original: &mut Object, patch: &mut Object) -> Merged<()> {
     let Value::Array(list) = list else { return Err(malformed()) };
     let keep: BTreeSet<&str> = list.iter().filter_map(Value::as_str).collect();
     let listed = |k: &String| keep.contains(k.as_str());
-    if patch.iter().any(|(k, v)| !v.is_null() && !k.starts_with(DELETE_PREFIX) && !k.starts_with(ORDER_PREFIX) && !listed(k)) {
+    if patch.iter().any(|(k, v)| {
+        !v.is_null() && !k.starts_with(DELETE_PREFIX) && !k.starts_with(ORDER_PREFIX) && !listed(k)
+    }) {
         return Err(malformed());
     }
     original.retain(|k, _| listed(k));
@@ -277,8 +338,12 @@ fn discard_nulls(value: &mut Value) {
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(DIRECTIVE) => None,
-        Value::Object(map) => Some(Value::Object(map.into_iter().filter_map(|(k, v)| Some((k, without_directives(v)?))).collect())),
-        Value::Array(list) => Some(Value::Array(list.into_iter().filter_map(without_directives).collect())),
+        Value::Object(map) => Some(Value::Object(
+            map.into_iter().filter_map(|(k, v)| Some((k, without_directives(v)?))).collect(),
+        )),
+        Value::Array(list) => {
+            Some(Value::Array(list.into_iter().filter_map(without_directives).collect()))
+        }
         other => Some(other),
     }
 }
@@ -310,7 +375,8 @@ fn deduplicate(list: Vec<Value>) -> Vec<Value> {
 /// Position of the map whose merge key has this value.
 fn find(list: &[Value], key: &str, wanted: &Value) -> Merged<Option<usize>> {
     for (i, item) in list.iter().enumerate() {
-        let map = item.as_object().ok_or_else(|| plain(format!("value for key {i} is not a map")))?;
+        let map =
+            item.as_object().ok_or_else(|| plain(format!("value for key {i} is not a map")))?;
         if map.get(key) == Some(wanted) {
             return Ok(Some(i));
         }
@@ -319,7 +385,11 @@ fn find(list: &[Value], key: &str, wanted: &Value) -> Merged<Option<usize>> {
 }
 
 /// Applies elements that are directives (`$patch: delete`, `$patch: replace`) and returns both lists without them.
-fn apply_element_directives(mut live: Vec<Value>, patch: Vec<Value>, key: &str) -> Merged<(Vec<Value>, Vec<Value>)> {
+fn apply_element_directives(
+    mut live: Vec<Value>,
+    patch: Vec<Value>,
+    key: &str,
+) -> Merged<(Vec<Value>, Vec<Value>)> {
     let mut rest = Vec::with_capacity(patch.len());
     let mut replace = false;
     for item in patch {
@@ -334,7 +404,9 @@ fn apply_element_directives(mut live: Vec<Value>, patch: Vec<Value>, key: &str) 
                     }
                 }
                 Some("replace") => replace = true,
-                Some("merge") => return Err(plain("merging lists cannot yet be specified in the patch")),
+                Some("merge") => {
+                    return Err(plain("merging lists cannot yet be specified in the patch"));
+                }
                 _ => return Err(bad_directive(directive, map)),
             },
         }
@@ -359,19 +431,34 @@ fn same_element(a: &Value, b: &Value, key: &str) -> bool {
 
 /// Orders a merged list: elements of the patch in the patch's order, the others in the server's, interleaved as the
 /// server had them.
-fn order(merged: Vec<Value>, patch_order: &[Value], server_order: &[Value], key: &str) -> Merged<Vec<Value>> {
+fn order(
+    merged: Vec<Value>,
+    patch_order: &[Value],
+    server_order: &[Value],
+    key: &str,
+) -> Merged<Vec<Value>> {
     let position = |list: &[Value], v: &Value| list.iter().position(|x| same_element(x, v, key));
-    if let Some(map) = merged.iter().chain(patch_order).chain(server_order).filter_map(Value::as_object).find(|m| !m.contains_key(key)) {
+    if let Some(map) = merged
+        .iter()
+        .chain(patch_order)
+        .chain(server_order)
+        .filter_map(Value::as_object)
+        .find(|m| !m.contains_key(key))
+    {
         return Err(no_merge_key(map, key));
     }
-    let (mut ours, mut theirs): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|v| position(patch_order, v).is_some());
+    let (mut ours, mut theirs): (Vec<Value>, Vec<Value>) =
+        merged.into_iter().partition(|v| position(patch_order, v).is_some());
     ours.sort_by_key(|v| position(patch_order, v));
     theirs.sort_by_key(|v| position(server_order, v));
     let mut out = Vec::with_capacity(ours.len() + theirs.len());
     let mut theirs = theirs.into_iter().peekable();
     for item in ours {
         let at = position(server_order, &item);
-        while theirs.peek().is_some_and(|t| matches!((position(server_order, t), at), (Some(l), Some(r)) if l < r)) {
+        while theirs
+            .peek()
+            .is_some_and(|t| matches!((position(server_order, t), at), (Some(l), Some(r)) if l < r))
+        {
             out.extend(theirs.next());
         }
         out.push(item);
@@ -402,7 +489,11 @@ fn check_order(patch: &[Value], order_list: &[Value], key: &str) -> Merged<()> {
     }
     if wanted.peek().is_some() {
         let show = |list: &[Value]| gotext::v(&Value::Array(list.to_vec()));
-        let text = format!("The order in patch list:\n{}\n doesn't match {ORDER_PREFIX} list:\n{}\n", show(patch), show(order_list));
+        let text = format!(
+            "The order in patch list:\n{}\n doesn't match {ORDER_PREFIX} list:\n{}\n",
+            show(patch),
+            show(order_list)
+        );
         return Err(plain(text));
     }
     Ok(())

@@ -32,7 +32,9 @@ impl FieldSelector {
         let mut terms = Vec::new();
         for part in parts.into_iter().filter(|p| !p.is_empty()) {
             let Some((field, not, value)) = split_term(part) else {
-                return Err(SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")));
+                return Err(SelectorError(format!(
+                    "invalid selector: '{text}'; can't understand '{part}'"
+                )));
             };
             terms.push(FieldTerm { field: field.into(), not, value: unescape(value)?.into() });
         }
@@ -48,12 +50,15 @@ impl FieldSelector {
     pub fn check(&self, known: &[&str], namespaced: bool) -> Result<(), SelectorError> {
         for term in &self.terms {
             let field = &*term.field;
-            let common = field == "metadata.name" || (field == "metadata.namespace" && (namespaced || known.is_empty()));
+            let common = field == "metadata.name"
+                || (field == "metadata.namespace" && (namespaced || known.is_empty()));
             if common || known.contains(&field) {
                 continue;
             }
             return Err(SelectorError(if known.is_empty() {
-                format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+                format!(
+                    "\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                )
             } else {
                 format!("field label not supported: {field}")
             }));
@@ -141,11 +146,18 @@ fn unescape(text: &str) -> Result<String, SelectorError> {
                 Some(next @ ('\\' | ',' | '=')) => out.push(next),
                 other => {
                     let sequence: String = std::iter::once('\\').chain(other).collect();
-                    return Err(SelectorError(format!("invalid field selector: invalid escape sequence: {sequence}")));
+                    return Err(SelectorError(format!(
+                        "invalid field selector: invalid escape sequence: {sequence}"
+                    )));
                 }
             },
             // Upstream prints the rune's number.
-            ',' | '=' => return Err(SelectorError(format!("invalid field selector: unescaped character in value: {}", u32::from(c)))),
+            ',' | '=' => {
+                return Err(SelectorError(format!(
+                    "invalid field selector: unescaped character in value: {}",
+                    u32::from(c)
+                )));
+            }
             _ => out.push(c),
         }
     }
@@ -185,7 +197,15 @@ mod tests {
             s.check(&[], true).unwrap_err().to_string(),
             "\"data.k\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
         );
-        assert_eq!(s.check(&["spec.nodeName"], true).unwrap_err().to_string(), "field label not supported: data.k");
-        assert!(FieldSelector::parse("metadata.namespace=x,spec.nodeName=y").unwrap().check(&["spec.nodeName"], true).is_ok());
+        assert_eq!(
+            s.check(&["spec.nodeName"], true).unwrap_err().to_string(),
+            "field label not supported: data.k"
+        );
+        assert!(
+            FieldSelector::parse("metadata.namespace=x,spec.nodeName=y")
+                .unwrap()
+                .check(&["spec.nodeName"], true)
+                .is_ok()
+        );
     }
 }

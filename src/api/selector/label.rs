@@ -18,7 +18,10 @@ pub trait Labels {
 
 impl Labels for [(Arc<str>, Arc<str>)] {
     fn get_label(&self, key: &str) -> Option<&str> {
-        self.binary_search_by(|(k, _)| (**k).cmp(key)).ok().and_then(|i| self.get(i)).map(|(_, v)| &**v)
+        self.binary_search_by(|(k, _)| (**k).cmp(key))
+            .ok()
+            .and_then(|i| self.get(i))
+            .map(|(_, v)| &**v)
     }
 }
 
@@ -82,7 +85,11 @@ impl Requirement {
     ///
     /// # Errors
     /// Upstream's aggregate text when key, number of values or a value are wrong.
-    pub fn new(key: &str, operator: Operator, values: Vec<Box<str>>) -> Result<Self, SelectorError> {
+    pub fn new(
+        key: &str,
+        operator: Operator,
+        values: Vec<Box<str>>,
+    ) -> Result<Self, SelectorError> {
         let mut errors: Vec<FieldError> = Vec::new();
         let problems = label_key(key);
         if !problems.is_empty() {
@@ -92,21 +99,43 @@ impl Requirement {
         let shown = || Value::Array(values.iter().map(|v| Value::from(&**v)).collect());
         match operator {
             Operator::In | Operator::NotIn if values.is_empty() => {
-                errors.push(FieldError::invalid(&path, shown(), "for 'in', 'notin' operators, values set can't be empty"));
+                errors.push(FieldError::invalid(
+                    &path,
+                    shown(),
+                    "for 'in', 'notin' operators, values set can't be empty",
+                ));
             }
-            Operator::Equals | Operator::DoubleEquals | Operator::NotEquals if values.len() != 1 => {
-                errors.push(FieldError::invalid(&path, shown(), "exact-match compatibility requires one single value"));
+            Operator::Equals | Operator::DoubleEquals | Operator::NotEquals
+                if values.len() != 1 =>
+            {
+                errors.push(FieldError::invalid(
+                    &path,
+                    shown(),
+                    "exact-match compatibility requires one single value",
+                ));
             }
             Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
-                errors.push(FieldError::invalid(&path, shown(), "values set must be empty for exists and does not exist"));
+                errors.push(FieldError::invalid(
+                    &path,
+                    shown(),
+                    "values set must be empty for exists and does not exist",
+                ));
             }
             Operator::GreaterThan | Operator::LessThan => {
                 if values.len() != 1 {
-                    errors.push(FieldError::invalid(&path, shown(), "for 'Gt', 'Lt' operators, exactly one value is required"));
+                    errors.push(FieldError::invalid(
+                        &path,
+                        shown(),
+                        "for 'Gt', 'Lt' operators, exactly one value is required",
+                    ));
                 }
                 for (i, value) in values.iter().enumerate() {
                     if value.parse::<i64>().is_err() {
-                        errors.push(FieldError::invalid(&path.index(i), &**value, "for 'Gt', 'Lt' operators, the value must be an integer"));
+                        errors.push(FieldError::invalid(
+                            &path.index(i),
+                            &**value,
+                            "for 'Gt', 'Lt' operators, the value must be an integer",
+                        ));
                     }
                 }
             }
@@ -115,13 +144,20 @@ impl Requirement {
         for (i, value) in values.iter().enumerate() {
             let problems = label_value(value);
             if !problems.is_empty() {
-                errors.push(FieldError::invalid(&path.index(i).key(key), &**value, problems.join("; ")));
+                errors.push(FieldError::invalid(
+                    &path.index(i).key(key),
+                    &**value,
+                    problems.join("; "),
+                ));
             }
         }
         match errors.as_slice() {
             [] => Ok(Self { key: key.into(), operator, values }),
             [one] => Err(SelectorError(one.to_string())),
-            many => Err(SelectorError(format!("[{}]", many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")))),
+            many => Err(SelectorError(format!(
+                "[{}]",
+                many.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+            ))),
         }
     }
 
@@ -150,7 +186,10 @@ impl Requirement {
             Operator::DoesNotExist => value.is_none(),
             Operator::GreaterThan | Operator::LessThan => {
                 let bound = self.values.first().and_then(|v| v.parse::<i64>().ok());
-                let (Some(have), Some(bound)) = (value.and_then(|v| v.parse::<i64>().ok()), bound) else { return false };
+                let (Some(have), Some(bound)) = (value.and_then(|v| v.parse::<i64>().ok()), bound)
+                else {
+                    return false;
+                };
                 if self.operator == Operator::GreaterThan { have > bound } else { have < bound }
             }
         }
@@ -213,7 +252,8 @@ impl LabelSelector {
     /// Upstream's text for an unknown operator or a bad requirement; a sentence when the value has another shape.
     pub fn from_value(value: Option<&Value>) -> Result<Self, SelectorError> {
         let Some(value) = value.filter(|v| !v.is_null()) else { return Ok(Self::nothing()) };
-        let bad = |what: &str| SelectorError(format!("the label selector's {what} has the wrong type"));
+        let bad =
+            |what: &str| SelectorError(format!("the label selector's {what} has the wrong type"));
         let map = value.as_object().ok_or_else(|| bad("value"))?;
         let mut requirements = Vec::new();
         if let Some(labels) = map.get("matchLabels").filter(|v| !v.is_null()) {
@@ -236,7 +276,11 @@ impl LabelSelector {
         let requirements = labels
             .iter()
             .filter_map(|(key, value)| Some((key, value.as_str()?)))
-            .map(|(key, value)| Requirement { key: key.as_str().into(), operator: Operator::Equals, values: vec![value.into()] })
+            .map(|(key, value)| Requirement {
+                key: key.as_str().into(),
+                operator: Operator::Equals,
+                values: vec![value.into()],
+            })
             .collect();
         Self { requirements, nothing: false }
     }
@@ -290,16 +334,23 @@ fn expression_requirement(expression: &Value) -> Result<Requirement, SelectorErr
         "NotIn" => Operator::NotIn,
         "Exists" => Operator::Exists,
         "DoesNotExist" => Operator::DoesNotExist,
-        other => return Err(SelectorError(format!("{} is not a valid label selector operator", go_quote(other)))),
+        other => {
+            return Err(SelectorError(format!(
+                "{} is not a valid label selector operator",
+                go_quote(other)
+            )));
+        }
     };
     let values = match expression.get("values") {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(items)) => items
-            .iter()
-            .map(|v| v.as_str().map(Box::from))
-            .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| SelectorError("the label selector's values have the wrong type".into()))?,
-        Some(_) => return Err(SelectorError("the label selector's values have the wrong type".into())),
+        Some(Value::Array(items)) => {
+            items.iter().map(|v| v.as_str().map(Box::from)).collect::<Option<Vec<_>>>().ok_or_else(
+                || SelectorError("the label selector's values have the wrong type".into()),
+            )?
+        }
+        Some(_) => {
+            return Err(SelectorError("the label selector's values have the wrong type".into()));
+        }
     };
     Requirement::new(text("key"), operator, values)
 }
@@ -313,13 +364,17 @@ const BINARY_OPERATORS: &str = "in, notin, =, ==, !=, gt, lt";
 
 impl Parser {
     fn at(&self, position: usize) -> (Token, &str) {
-        self.items.get(position).or(self.items.last()).map_or((Token::End, ""), |s| (s.token, s.text.as_str()))
+        self.items
+            .get(position)
+            .or(self.items.last())
+            .map_or((Token::End, ""), |s| (s.token, s.text.as_str()))
     }
 
     /// The next token, `in` and `notin` read as identifiers.
     fn peek(&self) -> (Token, &str) {
         let (token, text) = self.at(self.position);
-        let token = if matches!(token, Token::In | Token::NotIn) { Token::Identifier } else { token };
+        let token =
+            if matches!(token, Token::In | Token::NotIn) { Token::Identifier } else { token };
         (token, text)
     }
 
@@ -335,21 +390,33 @@ impl Parser {
         loop {
             match self.peek() {
                 (Token::Identifier | Token::Not, _) => {
-                    let requirement = self.requirement().map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?;
+                    let requirement = self
+                        .requirement()
+                        .map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?;
                     out.push(requirement);
                     match self.take() {
                         (Token::End, _) => return Ok(out),
                         (Token::Comma, _) => {
                             let (token, text) = self.peek();
                             if !matches!(token, Token::Identifier | Token::Not) {
-                                return Err(SelectorError(format!("found '{text}', expected: identifier after ','")));
+                                return Err(SelectorError(format!(
+                                    "found '{text}', expected: identifier after ','"
+                                )));
                             }
                         }
-                        (_, text) => return Err(SelectorError(format!("found '{text}', expected: ',' or 'end of string'"))),
+                        (_, text) => {
+                            return Err(SelectorError(format!(
+                                "found '{text}', expected: ',' or 'end of string'"
+                            )));
+                        }
                     }
                 }
                 (Token::End, _) => return Ok(out),
-                (_, text) => return Err(SelectorError(format!("found '{text}', expected: !, identifier, or 'end of string'"))),
+                (_, text) => {
+                    return Err(SelectorError(format!(
+                        "found '{text}', expected: !, identifier, or 'end of string'"
+                    )));
+                }
             }
         }
     }
@@ -365,7 +432,10 @@ impl Parser {
         }
         let problems = label_key(&key);
         if !problems.is_empty() {
-            return Err(SelectorError(FieldError::invalid(&Path::default(), key.as_str(), problems.join("; ")).to_string()));
+            return Err(SelectorError(
+                FieldError::invalid(&Path::default(), key.as_str(), problems.join("; "))
+                    .to_string(),
+            ));
         }
         if negated {
             return Requirement::new(&key, Operator::DoesNotExist, Vec::new());
@@ -382,7 +452,9 @@ impl Parser {
             Token::Less => Operator::LessThan,
             Token::NotIn => Operator::NotIn,
             Token::NotEquals => Operator::NotEquals,
-            _ => return Err(SelectorError(format!("found '{text}', expected: {BINARY_OPERATORS}"))),
+            _ => {
+                return Err(SelectorError(format!("found '{text}', expected: {BINARY_OPERATORS}")));
+            }
         };
         self.position += 1;
         let values = match operator {
@@ -434,7 +506,11 @@ impl Parser {
                     match self.peek() {
                         (Token::Comma, _) => {}
                         (Token::Close, _) => return Ok(out),
-                        (_, text) => return Err(SelectorError(format!("found '{text}', expected: ',' or ')'"))),
+                        (_, text) => {
+                            return Err(SelectorError(format!(
+                                "found '{text}', expected: ',' or ')'"
+                            )));
+                        }
                     }
                 }
                 (Token::Comma, _) => {
@@ -452,7 +528,11 @@ impl Parser {
                         _ => {}
                     }
                 }
-                (_, text) => return Err(SelectorError(format!("found '{text}', expected: ',', or identifier"))),
+                (_, text) => {
+                    return Err(SelectorError(format!(
+                        "found '{text}', expected: ',', or identifier"
+                    )));
+                }
             }
         }
     }
@@ -467,7 +547,9 @@ const MAX_LEN: usize = 63;
 const MAX_SUBDOMAIN: usize = 253;
 
 fn key_example() -> String {
-    format!("{KEY_TEXT} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{KEY_FORMAT}')")
+    format!(
+        "{KEY_TEXT} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{KEY_FORMAT}')"
+    )
 }
 
 fn name_chars(text: &str) -> bool {
@@ -481,7 +563,9 @@ fn subdomain_chars(text: &str) -> bool {
     text.split('.').all(|label| {
         let b = label.as_bytes();
         let edge = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
-        b.first().is_some_and(edge) && b.last().is_some_and(edge) && b.iter().all(|c| edge(c) || *c == b'-')
+        b.first().is_some_and(edge)
+            && b.last().is_some_and(edge)
+            && b.iter().all(|c| edge(c) || *c == b'-')
     })
 }
 
@@ -567,8 +651,14 @@ mod tests {
             ("t==-bad-", bad_value),
             ("a,", "found '', expected: identifier after ','"),
             ("=a", "found '=', expected: !, identifier, or 'end of string'"),
-            ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
-            ("a>x", "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer"),
+            (
+                "a b",
+                "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+            ),
+            (
+                "a>x",
+                "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
+            ),
             ("a in b", "unable to parse requirement: found 'b' expected: '('"),
         ] {
             assert_eq!(LabelSelector::parse(text).unwrap_err().to_string(), error, "{text}");
@@ -589,24 +679,37 @@ mod tests {
             ("t in (x,y)", true),
             ("", true),
         ] {
-            assert_eq!(LabelSelector::parse(text).unwrap().matches(labels(&have)), expected, "{text}");
+            assert_eq!(
+                LabelSelector::parse(text).unwrap().matches(labels(&have)),
+                expected,
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn reads_the_object_form() {
-        let s = LabelSelector::from_value(Some(&json!({"matchLabels":{"b":"c"},"matchExpressions":[{"key":"a","operator":"Exists"}]}))).unwrap();
+        let s = LabelSelector::from_value(Some(
+            &json!({"matchLabels":{"b":"c"},"matchExpressions":[{"key":"a","operator":"Exists"}]}),
+        ))
+        .unwrap();
         assert_eq!(s.to_string(), "a,b=c");
         assert_eq!(s.exact("b"), Some("c"));
         assert!(LabelSelector::from_value(Some(&json!({}))).unwrap().is_empty());
         assert!(!LabelSelector::from_value(None).unwrap().matches(labels(&json!({}))));
-        let e = LabelSelector::from_value(Some(&json!({"matchExpressions":[{"key":"a","operator":"Like"}]}))).unwrap_err();
+        let e = LabelSelector::from_value(Some(
+            &json!({"matchExpressions":[{"key":"a","operator":"Like"}]}),
+        ))
+        .unwrap_err();
         assert_eq!(e.to_string(), "\"Like\" is not a valid label selector operator");
     }
 
     #[test]
     fn finds_labels_of_an_object_by_binary_search() {
-        let o = crate::Object::from_value(json!({"metadata":{"name":"a","labels":{"b":"1","a":"2","c":"3"}}})).unwrap();
+        let o = crate::Object::from_value(
+            json!({"metadata":{"name":"a","labels":{"b":"1","a":"2","c":"3"}}}),
+        )
+        .unwrap();
         assert!(LabelSelector::parse("a=2,b=1,c=3,!d").unwrap().matches(&o));
     }
 }

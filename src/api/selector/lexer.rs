@@ -69,7 +69,10 @@ pub(super) fn scan(text: &str) -> Vec<Scanned> {
                     rest = left;
                 }
                 None => {
-                    out.push(Scanned { token: Token::Error, text: format!("error expected: keyword found '{first}'") });
+                    out.push(Scanned {
+                        token: Token::Error,
+                        text: format!("error expected: keyword found '{first}'"),
+                    });
                     rest = rest.get(first.len_utf8()..).unwrap_or("");
                 }
             }
