@@ -17,4 +17,5 @@ pub mod value;
 
 pub use k8s_openapi as k8s;
 pub use object::{Gvk, Gvr, Object, ObjectKey, WatchEvent};
+pub use quantity::Quantity;
 pub use status::Status;

@@ -98,6 +98,8 @@ pub struct Field {
     pub tag: u32,
     /// Protobuf tags of the inlined messages around this field, outermost first; usually empty.
     pub inlined_in: Box<[u32]>,
+    /// Go names of the inlined structs around this field, dotted, as paths in error messages have them; usually absent.
+    pub embedded: Option<Arc<str>>,
     /// What it holds.
     pub shape: Shape,
     /// A Go pointer: absence differs from the zero value.
@@ -125,9 +127,17 @@ pub struct Field {
 }
 
 impl Field {
-    /// A plain optional field without a protobuf form.
+    /// A plain optional field that keeps its zero value, without a protobuf form.
     pub fn new(json: &str, shape: Shape) -> Self {
-        Self { json: json.into(), go: json.into(), shape, omit_empty: true, ..Self::default() }
+        let name: Arc<str> = json.into();
+        Self {
+            go: Arc::clone(&name),
+            json: name,
+            shape,
+            pointer: true,
+            omit_empty: true,
+            ..Self::default()
+        }
     }
 }
 

@@ -22,6 +22,24 @@ struct Raw<'a> {
     lines: Vec<&'a str>,
 }
 
+/// The inlined structs around a field.
+#[derive(Default)]
+struct Around {
+    tags: Vec<u32>,
+    go: Option<Arc<str>>,
+    /// One of them has no protobuf form.
+    bare: bool,
+}
+
+impl Around {
+    fn inside(&self, go: &str, tag: u32) -> Self {
+        let name = self.go.as_ref().map_or_else(|| go.to_owned(), |outer| format!("{outer}.{go}"));
+        let mut tags = self.tags.clone();
+        tags.push(tag);
+        Self { tags, go: Some(name.into()), bare: self.bare || tag == 0 }
+    }
+}
+
 #[derive(Default)]
 struct Names<'a>(HashMap<&'a str, Arc<str>>);
 
@@ -75,7 +93,7 @@ impl<'a> Reader<'a> {
         let mut schema = Schema::new();
         for position in 0..self.raw.len() {
             let mut fields = Vec::new();
-            self.fields(position, &[], false, &mut fields)?;
+            self.fields(position, &Around::default(), &mut fields)?;
             fields.shrink_to_fit();
             let raw = self.raw.get(position).ok_or("type")?;
             let mut ty = Type::new(Arc::clone(&raw.name), fields);
@@ -96,30 +114,29 @@ impl<'a> Reader<'a> {
         Ok(schema)
     }
 
-    /// The fields of a type, inlined structs flattened; `bare` when the struct around has no protobuf form.
+    /// The fields of a type, inlined structs flattened.
     fn fields(
         &mut self,
         position: usize,
-        path: &[u32],
-        bare: bool,
+        around: &Around,
         out: &mut Vec<Field>,
     ) -> Result<(), String> {
         let lines = self.raw.get(position).ok_or("type")?.lines.clone();
         for line in lines {
             if let Some(inline) = line.strip_prefix("^\t") {
-                let mut columns = inline.split('\t').skip(1);
+                let mut columns = inline.split('\t');
+                let go = columns.next().unwrap_or_default();
                 let mut next = || number(columns.next().unwrap_or_default());
                 let (tag, target) = (next()?, next()?);
-                let inner: Vec<u32> =
-                    path.iter().copied().chain([tag]).filter(|t| *t != 0).collect();
-                self.fields(target as usize, &inner, bare || tag == 0, out)?;
+                self.fields(target as usize, &around.inside(go, tag), out)?;
                 continue;
             }
             let mut field = self.field(line)?;
-            if bare {
+            field.embedded = around.go.clone();
+            if around.bare {
                 field.tag = 0;
             } else {
-                field.inlined_in = path.into();
+                field.inlined_in = around.tags.clone().into();
             }
             out.push(field);
         }
