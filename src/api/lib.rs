@@ -4,6 +4,7 @@
 //! [`Object`] (bytes and a small header) everywhere else; typed structs come from `k8s-openapi` through [`k8s`].
 
 pub mod defaults;
+pub mod codec;
 pub mod field;
 pub mod image;
 pub mod fields;

@@ -1,0 +1,59 @@
+//! Objects as bytes: JSON by the schema table, in the normal form that Go would write.
+
+pub mod json;
+mod leaf;
+mod normal;
+pub mod time;
+
+pub use normal::normalize;
+
+/// Nesting that is accepted in any format; deeper input is refused before it can exhaust a stack.
+pub const DEPTH_MAX: usize = 120;
+
+/// Strict errors that are collected per object, as upstream.
+const STRICT_ERRORS_MAX: usize = 100;
+
+/// Why bytes are no object of the wanted type; the texts are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes are no JSON, YAML or protobuf at all, or hold no `apiVersion` and `kind`.
+    #[error("{0}")]
+    Syntax(String),
+    /// A value has the wrong type for its field.
+    #[error("{0}")]
+    Type(String),
+}
+
+/// A decoded object in normal form.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Decoded {
+    /// The object: unknown fields dropped, values normalised.
+    pub value: serde_json::Value,
+    /// Unknown and duplicate fields in the order and with the texts of upstream; at most 100.
+    pub strict_errors: Vec<String>,
+}
+
+/// The message of a body whose kind could be read but that does not fit: `Pod in version "v1" cannot be handled as a Pod: …`.
+pub fn cannot_handle(kind: &str, version: &str, wanted_kind: &str, cause: &str) -> String {
+    format!("{kind} in version {version:?} cannot be handled as a {wanted_kind}: {cause}")
+}
+
+/// The message of a body whose kind could not be read.
+pub fn unrecognized(wanted_kind: &str, cause: &str, body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let head = body.get(..SHOWN).unwrap_or(body);
+    let more = if body.len() > SHOWN { " ..." } else { "" };
+    let summary = match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(head).into_owned(),
+        Some(_) => head.iter().map(|b| format!("{b:02x}")).collect(),
+    };
+    format!(
+        "the object provided is unrecognized (must be of type {wanted_kind}): {cause} ({summary}{more})"
+    )
+}
+
+/// The message of strict errors: `strict decoding error: unknown field "spec.foo", …`.
+pub fn strict_message(errors: &[String]) -> String {
+    format!("strict decoding error: {}", errors.join(", "))
+}

@@ -1,0 +1,101 @@
+//! JSON to objects by the schema: lenient, with Kubernetes' strict errors collected and Go's messages.
+
+mod decode;
+mod scan;
+
+use self::scan::{Kind, Scanner, Syntax};
+use super::{DecodeError, Decoded};
+use crate::schema::{Schema, TypeId};
+
+/// `apiVersion` and `kind` of a body, found before its type is known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TypeMeta {
+    /// The field `apiVersion`; empty when absent.
+    pub api_version: String,
+    /// The field `kind`; empty when absent.
+    pub kind: String,
+}
+
+impl From<Syntax> for DecodeError {
+    fn from(error: Syntax) -> Self {
+        Self::Syntax(error.0)
+    }
+}
+
+/// Reads `apiVersion` and `kind` and checks the syntax of the whole body.
+///
+/// # Errors
+/// With upstream's text: `couldn't get version/kind; json parse error: …`.
+pub fn interpret(body: &[u8]) -> Result<TypeMeta, DecodeError> {
+    read_type_meta(body).map_err(|e| {
+        DecodeError::Syntax(format!("couldn't get version/kind; json parse error: {e}"))
+    })
+}
+
+fn read_type_meta(body: &[u8]) -> Result<TypeMeta, DecodeError> {
+    const GO: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+    let mut scanner = Scanner::new(body);
+    let kind = scanner.peek()?;
+    let mut found = TypeMeta::default();
+    let mut wrong = None;
+    if kind != Kind::Object {
+        scanner.skip()?;
+        if kind != Kind::Null {
+            wrong =
+                Some(format!("json: cannot unmarshal {} into Go value of type {GO}", kind.name()));
+        }
+    } else {
+        scanner.open()?;
+        let mut first = true;
+        while let Some(key) = scanner.key(&mut first)? {
+            let slot = match key.as_ref() {
+                "apiVersion" => &mut found.api_version,
+                "kind" => &mut found.kind,
+                _ => {
+                    scanner.skip()?;
+                    continue;
+                }
+            };
+            match scanner.peek()? {
+                Kind::String => *slot = scanner.string()?.into_owned(),
+                Kind::Null => scanner.literal(Kind::Null)?,
+                other => {
+                    scanner.skip()?;
+                    let name = other.name();
+                    wrong.get_or_insert_with(|| format!("json: cannot unmarshal {name} into Go struct field .{key} of type string"));
+                }
+            }
+        }
+    }
+    scanner.end()?;
+    match wrong {
+        Some(message) => Err(DecodeError::Type(message)),
+        None => Ok(found),
+    }
+}
+
+/// Decodes a body as an object of this type, in normal form.
+///
+/// # Errors
+/// When the body is no JSON, or a value has the wrong type for its field; the texts are upstream's.
+pub fn decode_strict(
+    schema: &Schema,
+    type_id: TypeId,
+    body: &[u8],
+) -> Result<Decoded, DecodeError> {
+    decode::decode(schema, type_id, body)
+}
+
+/// Parses any JSON with the scanner of this module: Go's syntax errors, bounded depth.
+///
+/// # Errors
+/// When the body is no JSON.
+pub fn parse(body: &[u8]) -> Result<serde_json::Value, DecodeError> {
+    let mut scanner = Scanner::new(body);
+    let value = scanner.any()?;
+    scanner.end()?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! Leaf values in the form Go writes them: quantities, times, durations, base64.
+
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use serde_json::Value;
+
+use super::time::{Precision, duration_text, parse_duration, parse_time};
+use crate::quantity::Quantity;
+
+/// Standard base64 as Go reads and writes it: padding required.
+pub(super) const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::RequireCanonical)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// The text of a quantity in canonical form.
+pub(super) fn quantity(text: &str) -> Result<Value, String> {
+    let parsed = Quantity::parse(text.trim()).map_err(|e| e.to_string())?;
+    Ok(Value::String(parsed.to_string()))
+}
+
+/// A time in canonical form; Go's zero time is null.
+pub(super) fn time(text: &str, precision: Precision) -> Result<Value, String> {
+    let moment = parse_time(text, precision)?;
+    if moment.is_zero() {
+        return Ok(Value::Null);
+    }
+    Ok(Value::String(moment.text(precision)))
+}
+
+/// A duration in canonical form.
+pub(super) fn duration(text: &str) -> Result<Value, String> {
+    parse_duration(text).map(|nanos| Value::String(duration_text(nanos)))
+}
+
+/// Base64 text in canonical form: Go ignores line ends.
+pub(super) fn bytes(text: String) -> Result<Value, String> {
+    let text = if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "") } else { text };
+    match BASE64.decode(&text) {
+        Ok(raw) => Ok(Value::String(BASE64.encode(raw))),
+        Err(_) => {
+            Err(format!("illegal base64 data at input byte {}", base64_fault(text.as_bytes())))
+        }
+    }
+}
+
+/// Where Go's decoder finds the fault: the bad character, or the start of the incomplete group.
+fn base64_fault(text: &[u8]) -> usize {
+    let valid = |b: &u8| b.is_ascii_alphanumeric() || *b == b'+' || *b == b'/';
+    let Some(bad) = text.iter().position(|b| !valid(b)) else {
+        // no padding where some is due: Go reports the start of what is left
+        return text.len() - text.len() % 4;
+    };
+    if text.get(bad) != Some(&b'=') {
+        return bad;
+    }
+    match bad % 4 {
+        0 | 1 => bad,
+        2 => match text.get(bad + 1) {
+            None => text.len(),
+            Some(b'=') => bad + 2,
+            Some(_) => bad,
+        },
+        _ => bad + 1,
+    }
+}

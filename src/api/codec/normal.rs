@@ -1,0 +1,209 @@
+//! The normal form: what Go would write after reading an object. Zero values that `omitempty` drops are gone, the others are there.
+
+use serde_json::{Map, Value};
+
+use super::leaf;
+use super::time::Precision;
+use crate::schema::{Field, Schema, Shape, Type, TypeId};
+
+/// Structs inside structs are never deeper than this in the table; a recursive one is always behind a pointer.
+const ZERO_DEPTH_MAX: usize = super::DEPTH_MAX;
+
+/// Brings an object of this type into normal form: after defaults, patches and other edits of the tree.
+///
+/// Values of a wrong type stay as they are: only a decoder can refuse them.
+pub fn normalize(schema: &Schema, type_id: TypeId, value: &mut Value) {
+    normalize_shape(schema, &Shape::Struct(type_id), value, 0);
+}
+
+fn normalize_shape(schema: &Schema, shape: &Shape, value: &mut Value, depth: usize) {
+    if depth > ZERO_DEPTH_MAX {
+        return;
+    }
+    match (shape, &mut *value) {
+        (
+            Shape::Struct(id)
+            | Shape::PropsOrBool(id)
+            | Shape::PropsOrStrings(id)
+            | Shape::PropsOrList(id),
+            Value::Object(map),
+        ) => {
+            let ty = schema.get(*id);
+            map.retain(|key, _| ty.open || ty.position(key).is_some());
+            for (key, inner) in map.iter_mut() {
+                if let Some(field) = ty.field(key) {
+                    normalize_shape(schema, &field.shape, inner, depth + 1);
+                }
+            }
+            finish(schema, ty, map, depth);
+        }
+        (Shape::List(element), Value::Array(list)) => {
+            for inner in list {
+                normalize_element(schema, element, inner, depth);
+            }
+        }
+        (Shape::PropsOrList(id), Value::Array(list)) => {
+            for inner in list {
+                normalize_shape(schema, &Shape::Struct(*id), inner, depth + 1);
+            }
+        }
+        (Shape::Map(element), Value::Object(map)) => {
+            for (_, inner) in map.iter_mut() {
+                normalize_element(schema, element, inner, depth);
+            }
+        }
+        (Shape::Quantity, Value::String(text)) => replace(leaf::quantity(text), value),
+        (Shape::Quantity, Value::Number(number)) => {
+            replace(leaf::quantity(&number.to_string()), value)
+        }
+        (Shape::Time, Value::String(text)) => replace(leaf::time(text, Precision::Seconds), value),
+        (Shape::MicroTime, Value::String(text)) => {
+            replace(leaf::time(text, Precision::Micros), value)
+        }
+        (Shape::Duration, Value::String(text)) => replace(leaf::duration(text), value),
+        (Shape::Bytes, Value::String(text)) => replace(leaf::bytes(std::mem::take(text)), value),
+        _ => {}
+    }
+}
+
+fn normalize_element(schema: &Schema, element: &Shape, value: &mut Value, depth: usize) {
+    if value.is_null() {
+        *value = zero(schema, element, depth + 1);
+    } else {
+        normalize_shape(schema, element, value, depth + 1);
+    }
+}
+
+fn replace(normal: Result<Value, String>, value: &mut Value) {
+    if let Ok(normal) = normal {
+        *value = normal;
+    }
+}
+
+/// Completes one struct whose values are already normal: adds what Go always writes, drops what it omits.
+pub(super) fn finish(schema: &Schema, ty: &Type, map: &mut Map<String, Value>, depth: usize) {
+    for field in &ty.fields {
+        match map.get(field.json.as_ref()) {
+            Some(value) => {
+                if value.is_null() && (field.pointer || !keeps_null(field)) {
+                    map.remove(field.json.as_ref());
+                } else if dropped(field, value) {
+                    map.remove(field.json.as_ref());
+                    continue;
+                } else {
+                    continue;
+                }
+            }
+            None if field.omit_empty && (field.pointer || !always_written(&field.shape)) => {
+                continue;
+            }
+            None => {}
+        }
+        if let Some(value) = absent(schema, field, depth) {
+            map.insert(field.json.to_string(), value);
+        }
+    }
+}
+
+/// Kinds of values whose null is what Go writes for their zero.
+fn keeps_null(field: &Field) -> bool {
+    matches!(field.shape, Shape::Any)
+}
+
+/// Shapes that `omitempty` never drops: Go structs.
+fn always_written(shape: &Shape) -> bool {
+    matches!(
+        shape,
+        Shape::Struct(_)
+            | Shape::Quantity
+            | Shape::Time
+            | Shape::MicroTime
+            | Shape::Duration
+            | Shape::IntOrString
+            | Shape::RawExtension
+            | Shape::FieldsV1
+            | Shape::Any
+            | Shape::PropsOrBool(_)
+            | Shape::PropsOrList(_)
+            | Shape::PropsOrStrings(_)
+    )
+}
+
+/// Whether `omitempty` drops this value.
+fn dropped(field: &Field, value: &Value) -> bool {
+    if !field.omit_empty {
+        return false;
+    }
+    match (&field.shape, value) {
+        (Shape::List(_), Value::Array(list)) => list.is_empty(),
+        (Shape::Map(_), Value::Object(map)) => map.is_empty(),
+        (Shape::Bytes, Value::String(text)) => text.is_empty(),
+        (Shape::String, Value::String(text)) => !field.pointer && text.is_empty(),
+        (Shape::Bool, Value::Bool(value)) => !field.pointer && !value,
+        (Shape::Int32 | Shape::Int64, Value::Number(number)) => {
+            !field.pointer && number.as_i64() == Some(0)
+        }
+        (Shape::Double, Value::Number(number)) => !field.pointer && number.as_f64() == Some(0.0),
+        _ => false,
+    }
+}
+
+/// What Go writes for an absent field, if anything.
+fn absent(schema: &Schema, field: &Field, depth: usize) -> Option<Value> {
+    if field.pointer {
+        return (!field.omit_empty).then_some(Value::Null);
+    }
+    if field.omit_zero || field.omit_empty && !always_written(&field.shape) {
+        return None;
+    }
+    Some(zero(schema, &field.shape, depth + 1))
+}
+
+/// What Go writes for the zero value of a shape.
+pub(super) fn zero(schema: &Schema, shape: &Shape, depth: usize) -> Value {
+    match shape {
+        Shape::String => Value::String(String::new()),
+        Shape::Bool => Value::Bool(false),
+        Shape::Int32 | Shape::Int64 | Shape::Double | Shape::IntOrString => Value::from(0),
+        Shape::Quantity => Value::String("0".into()),
+        Shape::Duration => Value::String("0s".into()),
+        Shape::Struct(id) => zero_struct(schema, *id, depth),
+        Shape::PropsOrBool(_) => Value::Bool(false),
+        _ => Value::Null,
+    }
+}
+
+/// What Go writes for a zero struct.
+pub(super) fn zero_struct(schema: &Schema, id: TypeId, depth: usize) -> Value {
+    let mut map = Map::new();
+    if depth < ZERO_DEPTH_MAX {
+        finish(schema, schema.get(id), &mut map, depth);
+    }
+    Value::Object(map)
+}
+
+/// The Go type of a shape as messages print it.
+pub(super) fn go_type(schema: &Schema, shape: &Shape) -> String {
+    match shape {
+        Shape::String => "string".into(),
+        Shape::Bool => "bool".into(),
+        Shape::Int32 => "int32".into(),
+        Shape::Int64 => "int64".into(),
+        Shape::Double => "float64".into(),
+        Shape::Bytes => "[]uint8".into(),
+        Shape::Quantity => "resource.Quantity".into(),
+        Shape::Time => "v1.Time".into(),
+        Shape::MicroTime => "v1.MicroTime".into(),
+        Shape::Duration => "v1.Duration".into(),
+        Shape::IntOrString => "intstr.IntOrString".into(),
+        Shape::RawExtension => "runtime.RawExtension".into(),
+        Shape::FieldsV1 => "v1.FieldsV1".into(),
+        Shape::Any => "v1.JSON".into(),
+        Shape::PropsOrBool(_) => "v1.JSONSchemaPropsOrBool".into(),
+        Shape::PropsOrList(_) => "v1.JSONSchemaPropsOrArray".into(),
+        Shape::PropsOrStrings(_) => "v1.JSONSchemaPropsOrStringArray".into(),
+        Shape::Struct(id) => schema.get(*id).go_type().to_owned(),
+        Shape::List(element) => format!("[]{}", go_type(schema, element)),
+        Shape::Map(element) => format!("map[string]{}", go_type(schema, element)),
+    }
+}

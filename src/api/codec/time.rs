@@ -1,0 +1,367 @@
+//! RFC 3339 times and Go durations, read and written as Go does, with Go's messages.
+
+use std::fmt::Write as _;
+
+/// A moment: seconds since 1970 in UTC, and nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment {
+    /// Seconds since 1970-01-01T00:00:00Z.
+    pub seconds: i64,
+    /// Nanoseconds within the second.
+    pub nanos: u32,
+}
+
+/// Go's zero time, 0001-01-01T00:00:00Z, which JSON writes as `null`.
+pub const ZERO_SECONDS: i64 = -62_135_596_800;
+
+/// How precisely a time is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// `metav1.Time`.
+    Seconds,
+    /// `metav1.MicroTime`.
+    Micros,
+}
+
+impl Precision {
+    fn layout(self) -> &'static str {
+        match self {
+            Self::Seconds => "2006-01-02T15:04:05Z07:00",
+            Self::Micros => "2006-01-02T15:04:05.000000Z07:00",
+        }
+    }
+}
+
+impl Moment {
+    /// Whether this is Go's zero time.
+    pub fn is_zero(self) -> bool {
+        self.seconds == ZERO_SECONDS && self.nanos == 0
+    }
+
+    /// The time in UTC.
+    pub fn text(self, precision: Precision) -> String {
+        let days = self.seconds.div_euclid(86_400);
+        let of_day = self.seconds.rem_euclid(86_400);
+        let (year, month, day) = civil(days);
+        let mut out = format!(
+            "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}",
+            of_day / 3600,
+            of_day / 60 % 60,
+            of_day % 60
+        );
+        if precision == Precision::Micros {
+            let _ = write!(out, ".{:06}", self.nanos / 1000);
+        }
+        out.push('Z');
+        out
+    }
+}
+
+/// Year, month, day of a day number since 1970 (proleptic Gregorian).
+fn civil(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
+}
+
+/// Day number since 1970 of a date.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let y = if month <= 2 { year - 1 } else { year };
+    let era = y.div_euclid(400);
+    let yoe = y.rem_euclid(400);
+    let mp = (month + 9) % 12;
+    let doy = (153 * mp + 2) / 5 + day - 1;
+    era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
+}
+
+fn month_length(year: i64, month: i64) -> i64 {
+    match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        _ => 31,
+    }
+}
+
+struct Parser<'a> {
+    whole: &'a str,
+    rest: &'a str,
+    layout: &'static str,
+}
+
+impl<'a> Parser<'a> {
+    fn cannot(&self, element: &str) -> String {
+        format!(
+            "parsing time {:?} as {:?}: cannot parse {:?} as {element:?}",
+            self.whole, self.layout, self.rest
+        )
+    }
+
+    fn range(&self, what: &str) -> String {
+        format!("parsing time {:?}: {what} out of range", self.whole)
+    }
+
+    fn digits(&mut self, count: usize, element: &str) -> Result<i64, String> {
+        let head = self.rest.get(..count).filter(|h| h.bytes().all(|b| b.is_ascii_digit()));
+        let value = head.and_then(|h| h.parse().ok()).ok_or_else(|| self.cannot(element))?;
+        self.rest = self.rest.get(count..).unwrap_or_default();
+        Ok(value)
+    }
+
+    fn literal(&mut self, text: &str) -> Result<(), String> {
+        self.rest = self.rest.strip_prefix(text).ok_or_else(|| self.cannot(text))?;
+        Ok(())
+    }
+
+    /// Digits after the point, as nanoseconds; further digits are cut off.
+    fn fraction(&mut self) -> u32 {
+        let Some(rest) = self.rest.strip_prefix(['.', ',']) else { return 0 };
+        let count = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if count == 0 {
+            return 0;
+        }
+        let nanos = rest
+            .bytes()
+            .take(count)
+            .chain(std::iter::repeat(b'0'))
+            .take(9)
+            .fold(0, |n, b| n * 10 + u32::from(b - b'0'));
+        self.rest = rest.get(count..).unwrap_or_default();
+        nanos
+    }
+
+    fn zone(&mut self) -> Result<i64, String> {
+        if let Some(rest) = self.rest.strip_prefix('Z') {
+            self.rest = rest;
+            return Ok(0);
+        }
+        let head = self.rest.get(..6).filter(|h| h.as_bytes().get(3) == Some(&b':'));
+        let head = head.ok_or_else(|| self.cannot("Z07:00"))?;
+        let sign = match head.as_bytes().first() {
+            Some(b'+') => 1,
+            Some(b'-') => -1,
+            _ => return Err(self.cannot("Z07:00")),
+        };
+        let number = |text: Option<&str>| {
+            text.filter(|t| t.bytes().all(|b| b.is_ascii_digit()))
+                .and_then(|t| t.parse::<i64>().ok())
+        };
+        let (hours, minutes) = number(head.get(1..3))
+            .zip(number(head.get(4..6)))
+            .ok_or_else(|| self.cannot("Z07:00"))?;
+        if hours > 24 {
+            return Err(self.range("time zone offset hour"));
+        }
+        if minutes > 60 {
+            return Err(self.range("time zone offset minute"));
+        }
+        self.rest = self.rest.get(6..).unwrap_or_default();
+        Ok(sign * (hours * 3600 + minutes * 60))
+    }
+}
+
+/// Parses an RFC 3339 time.
+///
+/// # Errors
+/// With the message of Go's `time.Parse`.
+pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, String> {
+    let mut p = Parser { whole: text, rest: text, layout: precision.layout() };
+    let year = p.digits(4, "2006")?;
+    p.literal("-")?;
+    let month = p.digits(2, "01")?;
+    if !(1..=12).contains(&month) {
+        return Err(p.range("month"));
+    }
+    p.literal("-")?;
+    let day = p.digits(2, "02")?;
+    p.literal("T")?;
+    let hour = p.digits(2, "15")?;
+    if hour > 23 {
+        return Err(p.range("hour"));
+    }
+    p.literal(":")?;
+    let minute = p.digits(2, "04")?;
+    if minute > 59 {
+        return Err(p.range("minute"));
+    }
+    p.literal(":")?;
+    let second = p.digits(2, "05")?;
+    if second > 59 {
+        return Err(p.range("second"));
+    }
+    let nanos = match precision {
+        Precision::Seconds => p.fraction(),
+        Precision::Micros => {
+            let exact = p.rest.len() >= 7
+                && p.rest.starts_with(['.', ','])
+                && p.rest.bytes().skip(1).take(6).all(|b| b.is_ascii_digit());
+            if !exact {
+                return Err(p.cannot(".000000"));
+            }
+            let nanos =
+                p.rest.bytes().skip(1).take(6).fold(0, |n, b| n * 10 + u32::from(b - b'0')) * 1000;
+            p.rest = p.rest.get(7..).unwrap_or_default();
+            nanos
+        }
+    };
+    let offset = p.zone()?;
+    if !p.rest.is_empty() {
+        return Err(format!("parsing time {text:?}: extra text: {:?}", p.rest));
+    }
+    if !(1..=month_length(year, month)).contains(&day) {
+        return Err(p.range("day"));
+    }
+    let seconds = days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset;
+    Ok(Moment { seconds, nanos })
+}
+
+/// Parses a Go duration such as `1h30m` into nanoseconds.
+///
+/// # Errors
+/// With the message of Go's `time.ParseDuration`.
+pub fn parse_duration(text: &str) -> Result<i64, String> {
+    let invalid = || format!("time: invalid duration {text:?}");
+    let (negative, mut rest) = match text.as_bytes().first() {
+        Some(b'-') => (true, text.get(1..).unwrap_or_default()),
+        Some(b'+') => (false, text.get(1..).unwrap_or_default()),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, tail) = rest.split_at(number_end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') || whole.len() > 19 {
+            return Err(invalid());
+        }
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
+        let (unit, next) = tail.split_at(unit_end);
+        if unit.is_empty() {
+            return Err(format!("time: missing unit in duration {text:?}"));
+        }
+        let size: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
+        };
+        total += whole.bytes().fold(0_i128, |n, b| n * 10 + i128::from(b - b'0')) * size;
+        let mut place = size;
+        for digit in fraction.bytes().take(15) {
+            total += i128::from(digit - b'0') * place / 10;
+            place /= 10;
+        }
+        rest = next;
+    }
+    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
+}
+
+/// Writes nanoseconds as Go does: `1h30m0s`, `1.5s`, `0s`.
+pub fn duration_text(nanos: i64) -> String {
+    if nanos == 0 {
+        return "0s".into();
+    }
+    let sign = if nanos < 0 { "-" } else { "" };
+    let total = nanos.unsigned_abs();
+    if total < 1_000_000_000 {
+        let (unit, size) = match total {
+            0..1_000 => ("ns", 1),
+            1_000..1_000_000 => ("µs", 1_000),
+            _ => ("ms", 1_000_000),
+        };
+        return format!("{sign}{}{unit}", decimal(total / size, total % size, size));
+    }
+    let seconds = total / 1_000_000_000;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    let mut out = sign.to_owned();
+    if hours > 0 {
+        let _ = write!(out, "{hours}h");
+    }
+    if hours > 0 || minutes > 0 {
+        let _ = write!(out, "{minutes}m");
+    }
+    let _ = write!(out, "{}s", decimal(seconds % 60, total % 1_000_000_000, 1_000_000_000));
+    out
+}
+
+fn decimal(whole: u64, part: u64, of: u64) -> String {
+    if part == 0 {
+        return whole.to_string();
+    }
+    let width = of.ilog10() as usize;
+    let digits = format!("{part:0width$}");
+    format!("{whole}.{}", digits.trim_end_matches('0'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normalises_times_to_utc() {
+        let text = |t: &str| parse_time(t, Precision::Seconds).map(|m| m.text(Precision::Seconds));
+        assert_eq!(text("2024-02-29T12:30:00+02:00").unwrap(), "2024-02-29T10:30:00Z");
+        assert_eq!(text("1969-12-31T23:59:59.9Z").unwrap(), "1969-12-31T23:59:59Z");
+        assert!(parse_time("0001-01-01T00:00:00Z", Precision::Seconds).unwrap().is_zero());
+        let micro = parse_time("2026-01-01T00:00:05.000120Z", Precision::Micros).unwrap();
+        assert_eq!(micro.text(Precision::Micros), "2026-01-01T00:00:05.000120Z");
+        assert_eq!(micro.seconds, 1_767_225_605);
+    }
+
+    #[test]
+    fn refuses_times_with_the_messages_of_go() {
+        let fail = |t: &str, p| parse_time(t, p).unwrap_err();
+        assert_eq!(
+            fail("Bad_Name!", Precision::Seconds),
+            r#"parsing time "Bad_Name!" as "2006-01-02T15:04:05Z07:00": cannot parse "Bad_Name!" as "2006""#
+        );
+        assert_eq!(
+            fail("2026-01-01T00:00:00.000000Zx", Precision::Micros),
+            r#"parsing time "2026-01-01T00:00:00.000000Zx": extra text: "x""#
+        );
+        assert_eq!(
+            fail("2026-01-01T00:00:00Z", Precision::Micros),
+            r#"parsing time "2026-01-01T00:00:00Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "Z" as ".000000""#
+        );
+        assert_eq!(
+            fail("2026-02-30T00:00:00Z", Precision::Seconds),
+            r#"parsing time "2026-02-30T00:00:00Z": day out of range"#
+        );
+        assert_eq!(
+            fail("2026-13-01T00:00:00Z", Precision::Seconds),
+            r#"parsing time "2026-13-01T00:00:00Z": month out of range"#
+        );
+    }
+
+    #[test]
+    fn reads_and_writes_durations() {
+        for (text, canonical) in [
+            ("90m", "1h30m0s"),
+            ("1.5s", "1.5s"),
+            ("100ms", "100ms"),
+            ("0", "0s"),
+            ("-1h", "-1h0m0s"),
+            ("1us", "1µs"),
+            ("300s", "5m0s"),
+        ] {
+            assert_eq!(duration_text(parse_duration(text).unwrap()), canonical, "{text}");
+        }
+        assert_eq!(parse_duration("5").unwrap_err(), r#"time: missing unit in duration "5""#);
+        assert_eq!(parse_duration("x").unwrap_err(), r#"time: invalid duration "x""#);
+        assert_eq!(parse_duration("5d").unwrap_err(), r#"time: unknown unit "d" in duration "5d""#);
+    }
+}
