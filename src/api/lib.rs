@@ -3,8 +3,8 @@
 //! No I/O, no tokio, no HTTP server, no store. Objects are `serde_json::Value` while they are worked on and
 //! [`Object`] (bytes and a small header) everywhere else; typed structs come from `k8s-openapi` through [`k8s`].
 
-pub mod defaults;
 pub mod codec;
+pub mod defaults;
 pub mod field;
 pub mod fields;
 pub mod image;
@@ -14,6 +14,7 @@ pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod validation;
 pub mod value;
 
 pub use k8s_openapi as k8s;

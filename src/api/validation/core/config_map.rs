@@ -1,0 +1,93 @@
+//! Config maps, and the rules of immutable data that secrets share.
+
+use serde_json::Value;
+
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::{each, names};
+use crate::value::{bool_at, entries, get, semantic_equal};
+
+/// Most bytes that a config map or secret holds.
+pub(super) const SIZE_MAX: usize = 1024 * 1024;
+
+/// A new config map.
+pub fn validate(object: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let (data, binary) = (Path::new("data"), Path::new("binaryData"));
+    let mut size = 0;
+    for (key, value) in entries(object, "data") {
+        let field = data.key(key);
+        errors.extend(each(&field, key.as_str(), names::config_key(key)));
+        if get(object, "binaryData").get(key).is_some() {
+            errors.push(Error::invalid(
+                &field,
+                key.as_str(),
+                "duplicate of key present in binaryData",
+            ));
+        }
+        size += value.as_str().map_or(0, str::len);
+    }
+    for (key, value) in entries(object, "binaryData") {
+        errors.extend(each(&binary.key(key), key.as_str(), names::config_key(key)));
+        size += decoded_len(value);
+    }
+    if size > SIZE_MAX {
+        errors.push(Error::too_long(&Path::default(), SIZE_MAX));
+    }
+    errors
+}
+
+/// A changed config map.
+pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = frozen(object, old, &["data", "binaryData"]);
+    errors.extend(validate(object));
+    errors
+}
+
+/// Bytes behind base64 text.
+pub(super) fn decoded_len(value: &Value) -> usize {
+    let text = value.as_str().unwrap_or_default();
+    text.len() / 4 * 3
+        - text.bytes().rev().take_while(|b| *b == b'=').count().min(text.len() / 4 * 3)
+}
+
+/// What may not change any more once `immutable` is set.
+pub(super) fn frozen(object: &Value, old: &Value, keys: &[&str]) -> ErrorList {
+    const TEXT: &str = "field is immutable when `immutable` is set";
+    let mut errors = ErrorList::new();
+    if !bool_at(old, "immutable") {
+        return errors;
+    }
+    if !bool_at(object, "immutable") {
+        errors.push(Error::forbidden(&Path::new("immutable"), TEXT));
+    }
+    let changed = keys.iter().filter(|key| !semantic_equal(get(object, key), get(old, key)));
+    errors.extend(changed.map(|key| Error::forbidden(&Path::new(key), TEXT)));
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keys_are_checked_and_immutable_data_stays() {
+        let errors = validate(&json!({"data": {"a b": "x"}, "binaryData": {"..": "AA=="}}));
+        assert_eq!(errors.len(), 2);
+        assert!(
+            errors[0]
+                .to_string()
+                .starts_with("data[a b]: Invalid value: \"a b\": a valid config key")
+        );
+        assert_eq!(
+            errors[1].to_string(),
+            "binaryData[..]: Invalid value: \"..\": must not be '..'"
+        );
+        let old = json!({"immutable": true, "data": {"a": "1"}});
+        let errors = validate_change(&json!({"immutable": true, "data": {"a": "2"}}), &old);
+        assert_eq!(
+            errors[0].to_string(),
+            "data: Forbidden: field is immutable when `immutable` is set"
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! Labels, annotations and label selectors.
+
+use serde_json::{Value, json};
+
+use super::{each, names};
+use crate::field::{Error, ErrorList, Path};
+use crate::value::{entries, get, is_empty, items, str_at};
+
+/// Annotations together, keys and values.
+const ANNOTATIONS_MAX: usize = 256 * 1024;
+
+/// Keys and values of labels.
+pub fn validate_labels(object: &Value, key: &str, path: &Path) -> ErrorList {
+    let field = path.child(key);
+    let mut errors = ErrorList::new();
+    for (name, value) in entries(object, key) {
+        errors.extend(each(&field, name.as_str(), names::qualified_name(name)));
+        let value = value.as_str().unwrap_or_default();
+        errors.extend(each(&field, value, names::label_value(value)));
+    }
+    errors
+}
+
+/// Keys of annotations and their size.
+pub fn validate_annotations(object: &Value, key: &str, path: &Path) -> ErrorList {
+    let field = path.child(key);
+    let mut errors = ErrorList::new();
+    let mut size = 0;
+    for (name, value) in entries(object, key) {
+        size += name.len() + value.as_str().map_or(0, str::len);
+        errors.extend(each(&field, name.as_str(), names::qualified_name(&name.to_lowercase())));
+    }
+    if size > ANNOTATIONS_MAX {
+        errors.push(Error::too_long(&field, ANNOTATIONS_MAX));
+    }
+    errors
+}
+
+/// A label selector; absent is good. `lenient` leaves values unchecked, as upstream does where it once did not check.
+pub fn validate_selector(selector: &Value, path: &Path, lenient: bool) -> ErrorList {
+    let mut errors = validate_labels(selector, "matchLabels", path);
+    for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
+        errors.extend(requirement(
+            expression,
+            &path.child("matchExpressions").index(index),
+            lenient,
+        ));
+    }
+    errors
+}
+
+fn requirement(expression: &Value, path: &Path, lenient: bool) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let operator = str_at(expression, "operator");
+    let values = items(expression, "values");
+    match operator {
+        "In" | "NotIn" if values.is_empty() => {
+            errors.push(Error::required(
+                &path.child("values"),
+                "must be specified when `operator` is 'In' or 'NotIn'",
+            ));
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            errors.push(Error::forbidden(
+                &path.child("values"),
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            ));
+        }
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        _ => errors.push(Error::invalid(
+            &path.child("operator"),
+            operator,
+            "not a valid selector operator",
+        )),
+    }
+    let key = str_at(expression, "key");
+    errors.extend(each(&path.child("key"), key, names::qualified_name(key)));
+    if !lenient {
+        for (index, value) in values.iter().enumerate() {
+            let value = value.as_str().unwrap_or_default();
+            errors.extend(each(
+                &path.child("values").index(index),
+                value,
+                names::label_value(value),
+            ));
+        }
+    }
+    errors
+}
+
+/// A selector that selects everything.
+pub fn selects_all(selector: &Value) -> bool {
+    is_empty(selector, "matchLabels") && is_empty(selector, "matchExpressions")
+}
+
+/// Whether every requirement of the selector can be evaluated, as upstream's conversion to a selector demands.
+pub fn convertible(selector: &Value) -> bool {
+    validate_selector(selector, &Path::default(), false).is_empty()
+}
+
+/// Whether a selector matches labels.
+pub fn matches(selector: &Value, labels: &Value) -> bool {
+    let all = entries(selector, "matchLabels").all(|(key, value)| get(labels, key) == value);
+    all && items(selector, "matchExpressions").iter().all(|expression| {
+        let found = labels.get(str_at(expression, "key"));
+        let listed = found.is_some_and(|value| items(expression, "values").contains(value));
+        match str_at(expression, "operator") {
+            "In" => listed,
+            "NotIn" => !listed,
+            "Exists" => found.is_some(),
+            "DoesNotExist" => found.is_none(),
+            _ => false,
+        }
+    })
+}
+
+/// A map as a field error shows it; an absent one is shown as `{}` when empty.
+pub fn shown_map(map: &Value) -> Value {
+    if map.is_null() { json!({}) } else { map.clone() }
+}

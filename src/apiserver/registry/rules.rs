@@ -1,0 +1,226 @@
+//! One table row per kind: a [`Strategy`] made of functions, with everything regular done once.
+
+use api::defaults::{Defaulter, defaulter};
+use api::field::ErrorList;
+use api::validation::names::{NameRule, name_is_subdomain};
+use api::value::{ensure_object, get, int_at, remove, restore, semantic_equal, set};
+use serde_json::Value;
+
+use super::{Strategy, WriteContext};
+
+/// The rules of one kind. Fields not named come from [`Rules::BASE`].
+#[derive(Clone, Copy)]
+pub(crate) struct Rules {
+    /// How names are checked.
+    pub(crate) name: NameRule,
+    /// The kind's zero status as JSON; `None` when clients may write the status with the object.
+    pub(crate) status: Option<&'static str>,
+    /// A change of one of these fields counts `metadata.generation` up; empty when the kind has no generation.
+    pub(crate) generation: &'static [&'static str],
+    /// A status write leaves labels, annotations, finalizers and owners alone.
+    pub(crate) status_keeps_meta: bool,
+    /// A PUT to an absent name creates it.
+    pub(crate) create_on_update: bool,
+    /// A PUT without resource version is accepted.
+    pub(crate) unconditional_update: bool,
+    /// Further preparation of a new object.
+    pub(crate) prepare: fn(&WriteContext<'_>, &mut Value),
+    /// Further preparation of a change; knows the subresource by the context.
+    pub(crate) prepare_change: fn(&WriteContext<'_>, &mut Value, &Value),
+    /// Errors of a new object beyond `metadata`.
+    pub(crate) validate: fn(&Value) -> ErrorList,
+    /// Errors of a change of the object itself, beyond `metadata`.
+    pub(crate) validate_change: fn(&Value, &Value) -> ErrorList,
+    /// Errors of a write to a subresource that replaces the object, beyond `metadata`.
+    pub(crate) validate_subresource: fn(&str, &Value, &Value) -> ErrorList,
+    /// Warnings; the old object on a change.
+    pub(crate) warnings: fn(&Value, Option<&Value>) -> Vec<String>,
+    /// Selectable fields beyond name and namespace.
+    pub(crate) selectable: fn(&Value) -> Vec<(&'static str, String)>,
+    /// Defaults; filled in by [`Rules::of`].
+    pub(crate) default: Defaulter,
+}
+
+impl Rules {
+    /// A kind without rules of its own.
+    pub(crate) const BASE: Self = Self {
+        name: name_is_subdomain,
+        status: None,
+        generation: &[],
+        status_keeps_meta: false,
+        create_on_update: false,
+        unconditional_update: true,
+        prepare: |_, _| {},
+        prepare_change: |_, _, _| {},
+        validate: |_| Vec::new(),
+        validate_change: |_, _| Vec::new(),
+        validate_subresource: |_, _, _| Vec::new(),
+        warnings: |_, _| Vec::new(),
+        selectable: |_| Vec::new(),
+        default: |_| {},
+    };
+
+    /// These rules with the defaults of a kind.
+    pub(crate) fn of(self, group: &str, version: &str, kind: &str) -> Self {
+        Self { default: defaulter(group, version, kind), ..self }
+    }
+}
+
+impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        (self.default)(object);
+    }
+
+    fn prepare_for_create(&self, context: &WriteContext<'_>, object: &mut Value) {
+        if let Some(zero) = self.status {
+            reset_status(object, zero);
+        }
+        if !self.generation.is_empty() {
+            if let Some(meta) = ensure_object(object, "metadata") {
+                set(meta, "generation", 1);
+            }
+        }
+        (self.prepare)(context, object);
+    }
+
+    fn prepare_for_update(&self, context: &WriteContext<'_>, object: &mut Value, old: &Value) {
+        match context.subresource {
+            "" | "ephemeralcontainers" | "resize" | "finalize" | "approval" => {
+                if self.status.is_some() && context.subresource != "approval" {
+                    restore(object, old, "status");
+                }
+            }
+            "status" => keep_all_but_status(object, old, self.status_keeps_meta),
+            _ => {}
+        }
+        let old_generation = int_at(get(old, "metadata"), "generation");
+        if let Some(meta) = ensure_object(object, "metadata") {
+            match old_generation {
+                Some(generation) => set(meta, "generation", generation),
+                None => {
+                    remove(meta, "generation");
+                }
+            }
+        }
+        (self.prepare_change)(context, object, old);
+        let changed = self.generation.iter().any(|key| match key.split_once('.') {
+            Some((parent, child)) => {
+                !semantic_equal(get(get(object, parent), child), get(get(old, parent), child))
+            }
+            None => !semantic_equal(get(object, key), get(old, key)),
+        });
+        if changed && context.subresource != "status" {
+            if let Some(meta) = ensure_object(object, "metadata") {
+                set(meta, "generation", old_generation.unwrap_or_default() + 1);
+            }
+        }
+    }
+
+    fn validate(&self, _: &WriteContext<'_>, object: &Value) -> ErrorList {
+        (self.validate)(object)
+    }
+
+    fn validate_update(
+        &self,
+        context: &WriteContext<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> ErrorList {
+        match context.subresource {
+            "" => (self.validate_change)(object, old),
+            subresource => (self.validate_subresource)(subresource, object, old),
+        }
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        (self.name)(name, prefix)
+    }
+
+    fn warnings_on_create(&self, _: &WriteContext<'_>, object: &Value) -> Vec<String> {
+        (self.warnings)(object, None)
+    }
+
+    fn warnings_on_update(
+        &self,
+        context: &WriteContext<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<String> {
+        if context.subresource.is_empty() { (self.warnings)(object, Some(old)) } else { Vec::new() }
+    }
+
+    fn allow_create_on_update(&self) -> bool {
+        self.create_on_update
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        self.unconditional_update
+    }
+
+    fn selectable_fields(&self, object: &Value) -> Vec<(&'static str, String)> {
+        (self.selectable)(object)
+    }
+}
+
+/// Puts Go's zero status in place of what the client sent.
+fn reset_status(object: &mut Value, zero: &str) {
+    match serde_json::from_str::<Value>(zero) {
+        Ok(status) => set(object, "status", status),
+        Err(error) => unreachable!("the zero status {zero:?} in the table is no JSON: {error}"),
+    }
+}
+
+fn keep_all_but_status(object: &mut Value, old: &Value, keep_meta: bool) {
+    let Some(fields) = object.as_object_mut() else { return };
+    fields.retain(|key, _| matches!(key.as_str(), "apiVersion" | "kind" | "metadata" | "status"));
+    for (key, value) in old.as_object().into_iter().flatten() {
+        if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata" | "status") {
+            fields.insert(key.clone(), value.clone());
+        }
+    }
+    if keep_meta {
+        if let Some(meta) = ensure_object(object, "metadata") {
+            for key in [
+                "deletionTimestamp",
+                "generation",
+                "labels",
+                "annotations",
+                "finalizers",
+                "ownerReferences",
+            ] {
+                restore(meta, get(old, "metadata"), key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::user::User;
+    use serde_json::json;
+
+    fn context<'a>(user: &'a User, subresource: &'a str) -> WriteContext<'a> {
+        WriteContext { user, namespace: "n", subresource, dry_run: false }
+    }
+
+    #[test]
+    fn generation_counts_changes_of_the_spec_only() {
+        let rules = Rules { generation: &["spec"], status: Some("{}"), ..Rules::BASE };
+        let user = User::default();
+        let old = json!({"metadata": {"generation": 4}, "spec": {"a": 1}, "status": {"x": 1}});
+        let mut new = json!({"metadata": {"generation": 9}, "spec": {"a": 2}});
+        rules.prepare_for_update(&context(&user, ""), &mut new, &old);
+        assert_eq!(
+            new,
+            json!({"metadata": {"generation": 5}, "spec": {"a": 2}, "status": {"x": 1}})
+        );
+        let mut status =
+            json!({"metadata": {"labels": {"l": "1"}}, "spec": {"a": 3}, "status": {"x": 2}});
+        rules.prepare_for_update(&context(&user, "status"), &mut status, &old);
+        assert_eq!(
+            status,
+            json!({"metadata": {"generation": 4, "labels": {"l": "1"}}, "spec": {"a": 1}, "status": {"x": 2}})
+        );
+    }
+}

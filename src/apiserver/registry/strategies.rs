@@ -1,0 +1,116 @@
+//! Which strategy each built-in kind has.
+
+mod certificates;
+mod core;
+mod others;
+mod pod;
+mod pod_fields;
+mod service;
+mod workloads;
+
+use std::sync::Arc;
+
+use api::Gvk;
+use api::value::{get, int_at};
+use serde_json::Value;
+
+use super::Strategy;
+use super::rules::Rules;
+
+pub(crate) use pod::quality_of_service;
+
+/// The strategy of a built-in kind. Kinds of other groups (custom resources) have rules of their own elsewhere and get
+/// the plain one here.
+pub fn strategy_for(gvk: &Gvk) -> Arc<dyn Strategy> {
+    Arc::new(rules_of(&gvk.group, &gvk.version, &gvk.kind).of(&gvk.group, &gvk.version, &gvk.kind))
+}
+
+fn rules_of(group: &str, version: &str, kind: &str) -> Rules {
+    match group {
+        "" => core_rules(kind),
+        "apps" => match kind {
+            "Deployment" => workloads::DEPLOYMENT,
+            "ReplicaSet" => workloads::REPLICA_SET,
+            "StatefulSet" => workloads::STATEFUL_SET,
+            "DaemonSet" => workloads::DAEMON_SET,
+            _ => Rules::BASE,
+        },
+        "batch" if kind == "Job" => workloads::JOB,
+        "batch" if kind == "CronJob" => workloads::CRON_JOB,
+        "autoscaling" if kind == "HorizontalPodAutoscaler" && version == "v1" => {
+            workloads::AUTOSCALER_V1
+        }
+        "autoscaling" if kind == "HorizontalPodAutoscaler" => workloads::AUTOSCALER_V2,
+        "policy" if kind == "PodDisruptionBudget" => workloads::POD_DISRUPTION_BUDGET,
+        "events.k8s.io" if kind == "Event" => core::EVENT,
+        "rbac.authorization.k8s.io" => others::RBAC,
+        _ => other_rules(group, kind),
+    }
+}
+
+fn core_rules(kind: &str) -> Rules {
+    match kind {
+        "Pod" => pod::POD,
+        "Service" => service::SERVICE,
+        "Namespace" => core::NAMESPACE,
+        "Node" => core::NODE,
+        "ConfigMap" => core::CONFIG_MAP,
+        "Secret" => core::SECRET,
+        "ServiceAccount" => core::SERVICE_ACCOUNT,
+        "ReplicationController" => core::REPLICATION_CONTROLLER,
+        "PodTemplate" => core::POD_TEMPLATE,
+        "PersistentVolume" => core::PERSISTENT_VOLUME,
+        "PersistentVolumeClaim" => core::PERSISTENT_VOLUME_CLAIM,
+        "ResourceQuota" => core::RESOURCE_QUOTA,
+        "LimitRange" => core::LIMIT_RANGE,
+        "Endpoints" => core::ENDPOINTS,
+        "Event" => core::EVENT,
+        _ => Rules::BASE,
+    }
+}
+
+fn other_rules(group: &str, kind: &str) -> Rules {
+    match (group, kind) {
+        ("networking.k8s.io", "Ingress") => others::INGRESS,
+        ("networking.k8s.io", "NetworkPolicy" | "IngressClass") => others::WITH_SPEC_GENERATION,
+        ("networking.k8s.io", "ServiceCIDR") => others::SERVICE_CIDR,
+        ("discovery.k8s.io", "EndpointSlice") => others::ENDPOINT_SLICE,
+        (
+            "admissionregistration.k8s.io",
+            "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration",
+        ) => others::WEBHOOKS,
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => others::POLICY_WITH_STATUS,
+        ("admissionregistration.k8s.io", _) => others::POLICY,
+        ("flowcontrol.apiserver.k8s.io", _) => others::FLOW,
+        ("coordination.k8s.io", _) => others::LEASE,
+        ("node.k8s.io", "RuntimeClass") => others::RUNTIME_CLASS,
+        ("scheduling.k8s.io", "PriorityClass") => others::PRIORITY_CLASS,
+        ("storage.k8s.io", "CSINode") => others::CSI_NODE,
+        ("storage.k8s.io", "CSIDriver") => others::CSI_DRIVER,
+        ("storage.k8s.io", "VolumeAttachment") => others::VOLUME_ATTACHMENT,
+        ("storage.k8s.io", "CSIStorageCapacity") => others::UNCONDITIONAL_REFUSED,
+        ("resource.k8s.io", "ResourceClaim") => others::RESOURCE_CLAIM,
+        ("resource.k8s.io", "ResourceSlice") => others::RESOURCE_SLICE,
+        ("resource.k8s.io", "DeviceClass") => others::WITH_SPEC_GENERATION,
+        ("certificates.k8s.io", "CertificateSigningRequest") => {
+            workloads::CERTIFICATE_SIGNING_REQUEST
+        }
+        ("certificates.k8s.io", "ClusterTrustBundle") => others::CLUSTER_TRUST_BUNDLE,
+        ("certificates.k8s.io", "PodCertificateRequest") => others::POD_CERTIFICATE_REQUEST,
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => others::CUSTOM_RESOURCE_DEFINITION,
+        ("apiregistration.k8s.io", "APIService") => others::API_SERVICE,
+        _ => Rules::BASE,
+    }
+}
+
+/// The present as `metav1.Time` writes it: UTC, whole seconds.
+pub(crate) fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn status_replicas(object: &Value) -> Vec<(&'static str, String)> {
+    vec![(
+        "status.replicas",
+        int_at(get(object, "status"), "replicas").unwrap_or_default().to_string(),
+    )]
+}

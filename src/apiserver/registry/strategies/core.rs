@@ -1,0 +1,246 @@
+//! The core group beside pods and services.
+
+use api::validation::core as rules;
+use api::validation::names::name_is_label;
+use api::value::{
+    at, bool_at, ensure_object, get, is_empty, items, remove, restore, set, str_at, str_in,
+};
+use serde_json::{Value, json};
+
+use super::super::rules::Rules;
+use super::{now, status_replicas};
+
+pub(super) const NAMESPACE: Rules = Rules {
+    name: name_is_label,
+    status: Some(r#"{"phase":"Active"}"#),
+    prepare: |_, object| {
+        if let Some(spec) = ensure_object(object, "spec") {
+            let mut finalizers = items(spec, "finalizers").to_vec();
+            if !finalizers.contains(&json!("kubernetes")) {
+                finalizers.push(json!("kubernetes"));
+            }
+            set(spec, "finalizers", finalizers);
+        }
+        own_label(object);
+    },
+    prepare_change: |context, object, old| {
+        if context.subresource.is_empty() {
+            if let Some(spec) = ensure_object(object, "spec") {
+                restore(spec, get(old, "spec"), "finalizers");
+            }
+        }
+        own_label(object);
+    },
+    validate: rules::namespace::validate,
+    validate_change: |new, _| rules::namespace::validate(new),
+    validate_subresource: rules::namespace::validate_subresource,
+    selectable: |object| {
+        let name = str_in(object, &["metadata", "name"]).to_owned();
+        vec![("status.phase", str_in(object, &["status", "phase"]).to_owned()), ("name", name)]
+    },
+    ..Rules::BASE
+};
+
+/// Every namespace carries its name as a label.
+fn own_label(object: &mut Value) {
+    let name = str_in(object, &["metadata", "name"]).to_owned();
+    if let Some(labels) =
+        ensure_object(object, "metadata").and_then(|meta| ensure_object(meta, "labels"))
+    {
+        set(labels, "kubernetes.io/metadata.name", name);
+    }
+}
+
+pub(super) const NODE: Rules = Rules {
+    prepare: |_, object| {
+        if let Some(spec) = ensure_object(object, "spec") {
+            remove(spec, "configSource");
+        }
+        if let Some(status) = ensure_object(object, "status") {
+            remove(status, "config");
+        }
+    },
+    prepare_change: |context, object, old| {
+        if context.subresource.is_empty() {
+            restore(object, old, "status");
+        }
+    },
+    selectable: |object| {
+        vec![("spec.unschedulable", bool_at(get(object, "spec"), "unschedulable").to_string())]
+    },
+    ..Rules::BASE
+};
+
+pub(super) const CONFIG_MAP: Rules = Rules {
+    validate: rules::config_map::validate,
+    validate_change: rules::config_map::validate_change,
+    ..Rules::BASE
+};
+
+pub(super) const SECRET: Rules = Rules {
+    validate: rules::secret::validate,
+    validate_change: rules::secret::validate_change,
+    prepare_change: |_, object, old| {
+        if str_at(object, "type").is_empty() {
+            restore(object, old, "type");
+        }
+    },
+    selectable: |object| vec![("type", str_at(object, "type").to_owned())],
+    ..Rules::BASE
+};
+
+pub(super) const SERVICE_ACCOUNT: Rules = Rules {
+    prepare: |_, object| bare_secrets(object),
+    prepare_change: |_, object, _| bare_secrets(object),
+    warnings: |object, old| {
+        const KEY: &str = "kubernetes.io/enforce-mountable-secrets";
+        let marked = |object: &Value| at(object, &["metadata", "annotations"]).get(KEY).is_some();
+        if !marked(object) || old.is_some_and(marked) {
+            return Vec::new();
+        }
+        vec![format!(
+            "metadata.annotations[{KEY}]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets"
+        )]
+    },
+    ..Rules::BASE
+};
+
+/// Of a secret's reference only the name is kept.
+fn bare_secrets(object: &mut Value) {
+    let bare: Vec<Value> = items(object, "secrets")
+        .iter()
+        .map(|secret| {
+            if is_empty(secret, "name") {
+                json!({})
+            } else {
+                json!({"name": str_at(secret, "name")})
+            }
+        })
+        .collect();
+    if !bare.is_empty() {
+        set(object, "secrets", bare);
+    }
+}
+
+pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
+    status: Some(r#"{"replicas":0}"#),
+    generation: &["spec"],
+    selectable: status_replicas,
+    ..Rules::BASE
+};
+
+pub(super) const POD_TEMPLATE: Rules = Rules { generation: &["template"], ..Rules::BASE };
+
+pub(super) const PERSISTENT_VOLUME: Rules = Rules {
+    status: Some(r#"{"phase":"Pending"}"#),
+    prepare: |_, object| {
+        if let Some(status) = ensure_object(object, "status") {
+            set(status, "lastPhaseTransitionTime", now());
+        }
+    },
+    prepare_change: |context, object, old| {
+        if context.subresource == "status" {
+            phase_time(object, get(old, "status"));
+        }
+    },
+    selectable: name_field,
+    ..Rules::BASE
+};
+
+/// Keeps the time of the last phase, or takes the present for a new one.
+fn phase_time(object: &mut Value, old: &Value) {
+    const TIME: &str = "lastPhaseTransitionTime";
+    let Some(status) = ensure_object(object, "status") else { return };
+    let same_phase = str_at(status, "phase") == str_at(old, "phase");
+    let stated = get(status, TIME).is_string();
+    if same_phase && !stated {
+        restore(status, old, TIME);
+    } else if !same_phase && (!stated || get(status, TIME) == get(old, TIME)) {
+        set(status, TIME, now());
+    }
+}
+
+pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
+    status: Some(r#"{"phase":"Pending"}"#),
+    prepare: |_, object| {
+        if let Some(spec) = ensure_object(object, "spec") {
+            data_sources(spec);
+        }
+    },
+    prepare_change: |context, object, _| {
+        if context.subresource.is_empty() {
+            if let Some(spec) = ensure_object(object, "spec") {
+                data_sources(spec);
+            }
+        }
+    },
+    selectable: name_field,
+    ..Rules::BASE
+};
+
+const POPULATED: [(&str, &str); 2] =
+    [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
+
+/// `dataSource` and `dataSourceRef` say the same; unknown kinds of the older field are dropped.
+fn data_sources(spec: &mut Value) {
+    if is_empty(spec, "dataSourceRef") {
+        let source = get(spec, "dataSource");
+        let known = POPULATED.contains(&(str_at(source, "apiGroup"), str_at(source, "kind")));
+        if source.is_object() && !known {
+            remove(spec, "dataSource");
+        }
+    }
+    let (old, new) = (get(spec, "dataSource").clone(), get(spec, "dataSourceRef").clone());
+    if old.is_object() && !new.is_object() {
+        set(spec, "dataSourceRef", old);
+    } else if new.is_object() && !old.is_object() && str_at(&new, "namespace").is_empty() {
+        set(spec, "dataSource", new);
+    }
+}
+
+fn name_field(object: &Value) -> Vec<(&'static str, String)> {
+    vec![("name", str_in(object, &["metadata", "name"]).to_owned())]
+}
+
+pub(super) const RESOURCE_QUOTA: Rules = Rules { status: Some("{}"), ..Rules::BASE };
+
+pub(super) const LIMIT_RANGE: Rules = Rules { create_on_update: true, ..Rules::BASE };
+
+pub(super) const ENDPOINTS: Rules = Rules { create_on_update: true, ..Rules::BASE };
+
+/// `v1` events; those of `events.k8s.io` name some fields differently.
+pub(super) const EVENT: Rules =
+    Rules { create_on_update: true, selectable: event_fields, ..Rules::BASE };
+
+fn event_fields(object: &Value) -> Vec<(&'static str, String)> {
+    let about = if object.get("involvedObject").is_some() {
+        get(object, "involvedObject")
+    } else {
+        get(object, "regarding")
+    };
+    let first = |keys: [&str; 2]| {
+        let [one, two] = keys.map(|key| str_at(object, key));
+        (if one.is_empty() { two } else { one }).to_owned()
+    };
+    let reporter = first(["reportingComponent", "reportingController"]);
+    let component = str_in(object, &["source", "component"]);
+    let component = if component.is_empty() {
+        str_in(object, &["deprecatedSource", "component"])
+    } else {
+        component
+    };
+    let source = if component.is_empty() { reporter.clone() } else { component.to_owned() };
+    vec![
+        ("involvedObject.kind", str_at(about, "kind").to_owned()),
+        ("involvedObject.namespace", str_at(about, "namespace").to_owned()),
+        ("involvedObject.name", str_at(about, "name").to_owned()),
+        ("involvedObject.uid", str_at(about, "uid").to_owned()),
+        ("involvedObject.apiVersion", str_at(about, "apiVersion").to_owned()),
+        ("involvedObject.resourceVersion", str_at(about, "resourceVersion").to_owned()),
+        ("involvedObject.fieldPath", str_at(about, "fieldPath").to_owned()),
+        ("reason", str_at(object, "reason").to_owned()),
+        ("reportingComponent", reporter),
+        ("source", source),
+        ("type", str_at(object, "type").to_owned()),
+    ]
+}

@@ -1,0 +1,177 @@
+//! The remaining groups: networking, storage, RBAC, scheduling, flow control, admission, custom resources.
+
+use api::validation::names::{name_is_path_segment, name_is_subdomain};
+use api::value::{
+    bool_at, ensure_object, get, items, restore, semantic_equal, set, str_at, str_in,
+};
+use serde_json::{Value, json};
+
+use super::super::rules::Rules;
+
+pub(super) const INGRESS: Rules =
+    Rules { status: Some(r#"{"loadBalancer":{}}"#), generation: &["spec"], ..Rules::BASE };
+
+/// Kinds without status whose generation follows the spec.
+pub(super) const WITH_SPEC_GENERATION: Rules = Rules { generation: &["spec"], ..Rules::BASE };
+
+pub(super) const SERVICE_CIDR: Rules =
+    Rules { status: Some("{}"), status_keeps_meta: true, ..Rules::BASE };
+
+pub(super) const ENDPOINT_SLICE: Rules =
+    Rules { generation: &["ports", "endpoints", "addressType", "metadata.labels"], ..Rules::BASE };
+
+/// Policies and webhook configurations.
+pub(super) const WEBHOOKS: Rules =
+    Rules { generation: &["webhooks"], unconditional_update: false, ..Rules::BASE };
+pub(super) const POLICY: Rules =
+    Rules { generation: &["spec"], unconditional_update: false, ..Rules::BASE };
+pub(super) const POLICY_WITH_STATUS: Rules = Rules {
+    status: Some("{}"),
+    generation: &["spec"],
+    status_keeps_meta: true,
+    unconditional_update: false,
+    ..Rules::BASE
+};
+
+pub(super) const FLOW: Rules =
+    Rules { status: Some("{}"), generation: &["spec"], status_keeps_meta: true, ..Rules::BASE };
+
+pub(super) const RBAC: Rules =
+    Rules { name: name_is_path_segment, create_on_update: true, ..Rules::BASE };
+
+pub(super) const LEASE: Rules =
+    Rules { create_on_update: true, unconditional_update: false, ..Rules::BASE };
+
+pub(super) const RUNTIME_CLASS: Rules =
+    Rules { create_on_update: true, unconditional_update: false, ..Rules::BASE };
+
+pub(super) const PRIORITY_CLASS: Rules = Rules { generation: &[""], ..Rules::BASE };
+
+pub(super) const UNCONDITIONAL_REFUSED: Rules =
+    Rules { unconditional_update: false, ..Rules::BASE };
+
+pub(super) const CSI_NODE: Rules = Rules {
+    status: Some("{}"),
+    status_keeps_meta: true,
+    unconditional_update: false,
+    ..Rules::BASE
+};
+
+pub(super) const VOLUME_ATTACHMENT: Rules = Rules {
+    status: Some(r#"{"attached":false}"#),
+    status_keeps_meta: true,
+    unconditional_update: false,
+    ..Rules::BASE
+};
+
+pub(super) const CSI_DRIVER: Rules = Rules {
+    unconditional_update: false,
+    prepare_change: |_, object, old| {
+        let (new, was) = (get(object, "spec"), get(old, "spec"));
+        let watched = [
+            "tokenRequests",
+            "requiresRepublish",
+            "seLinuxMount",
+            "nodeAllocatableUpdatePeriodSeconds",
+            "serviceAccountTokenInSecrets",
+            "preventPodSchedulingIfMissing",
+        ];
+        if watched.iter().any(|key| !semantic_equal(get(new, key), get(was, key))) {
+            let generation =
+                api::value::int_at(get(old, "metadata"), "generation").unwrap_or_default() + 1;
+            if let Some(meta) = ensure_object(object, "metadata") {
+                set(meta, "generation", generation);
+            }
+        }
+    },
+    ..Rules::BASE
+};
+
+pub(super) const RESOURCE_CLAIM: Rules =
+    Rules { status: Some("{}"), status_keeps_meta: true, ..Rules::BASE };
+
+pub(super) const RESOURCE_SLICE: Rules = Rules {
+    generation: &["spec"],
+    selectable: |object| {
+        vec![
+            ("spec.nodeName", str_in(object, &["spec", "nodeName"]).to_owned()),
+            ("spec.driver", str_in(object, &["spec", "driver"]).to_owned()),
+        ]
+    },
+    ..Rules::BASE
+};
+
+pub(super) const CUSTOM_RESOURCE_DEFINITION: Rules = Rules {
+    name: name_is_subdomain,
+    status: Some(
+        r#"{"acceptedNames":{"kind":"","plural":""},"conditions":null,"storedVersions":null}"#,
+    ),
+    generation: &["spec"],
+    status_keeps_meta: true,
+    unconditional_update: false,
+    prepare: |_, object| stored_version(object),
+    prepare_change: |context, object, _| {
+        if context.subresource.is_empty() {
+            stored_version(object);
+        }
+    },
+    ..Rules::BASE
+};
+
+/// The version that is stored from now on is among those that were ever stored.
+fn stored_version(object: &mut Value) {
+    let storage = items(get(object, "spec"), "versions")
+        .iter()
+        .find(|v| bool_at(v, "storage"))
+        .map(|v| str_at(v, "name").to_owned());
+    let Some(name) = storage else { return };
+    if let Some(status) = ensure_object(object, "status") {
+        let mut stored = items(status, "storedVersions").to_vec();
+        if !stored.iter().any(|v| v.as_str() == Some(&name)) {
+            stored.push(Value::from(name));
+            set(status, "storedVersions", stored);
+        }
+    }
+}
+
+pub(super) const API_SERVICE: Rules = Rules {
+    status: Some("{}"),
+    status_keeps_meta: true,
+    unconditional_update: false,
+    prepare: |_, object| {
+        if get(get(object, "spec"), "service").is_null() {
+            let local = json!([{
+                "type": "Available", "status": "True", "lastTransitionTime": super::now(),
+                "reason": "Local", "message": "Local APIServices are always available",
+            }]);
+            if let Some(status) = ensure_object(object, "status") {
+                set(status, "conditions", local);
+            }
+        }
+    },
+    ..Rules::BASE
+};
+
+/// Cluster trust bundles may be selected by signer.
+pub(super) const CLUSTER_TRUST_BUNDLE: Rules = Rules {
+    unconditional_update: false,
+    selectable: |object| {
+        vec![("spec.signerName", str_in(object, &["spec", "signerName"]).to_owned())]
+    },
+    ..Rules::BASE
+};
+
+pub(super) const POD_CERTIFICATE_REQUEST: Rules = Rules {
+    status: Some("{}"),
+    status_keeps_meta: true,
+    unconditional_update: false,
+    prepare_change: |_, object, old| restore(object, old, "spec"),
+    selectable: |object| {
+        ["signerName", "podName", "nodeName"]
+            .into_iter()
+            .zip(["spec.signerName", "spec.podName", "spec.nodeName"])
+            .map(|(key, field)| (field, str_in(object, &["spec", key]).to_owned()))
+            .collect()
+    },
+    ..Rules::BASE
+};

@@ -1,0 +1,57 @@
+//! Pod fields whose feature gate is off in 1.37: dropped from new pods, kept where the old object has them.
+
+use api::value::{get, items_mut, object_mut, remove};
+use serde_json::Value;
+
+/// Fields of the pod spec itself.
+const SPEC: [&str; 2] = ["schedulingGroup", "evictionResponders"];
+
+/// Drops fields that 1.37 does not act on by default from a pod spec.
+pub(crate) fn drop_disabled(spec: &mut Value, old: &Value) {
+    for key in SPEC {
+        if old.get(key).is_none() {
+            remove(spec, key);
+        }
+    }
+    for volume in items_mut(spec, "volumes") {
+        if let Some(empty) = object_mut(volume, "emptyDir") {
+            remove(empty, "mode");
+        }
+    }
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        items_mut(spec, list).iter_mut().for_each(drop_of_container);
+    }
+}
+
+/// The same for `spec.template` of a workload.
+pub(crate) fn drop_of_template(template: &mut Value, old: &Value) {
+    if let Some(spec) = object_mut(template, "spec") {
+        drop_disabled(spec, get(old, "spec"));
+    }
+}
+
+fn drop_of_container(container: &mut Value) {
+    for mount in items_mut(container, "volumeMounts") {
+        remove(mount, "bindMountOptions");
+    }
+    if let Some(lifecycle) = object_mut(container, "lifecycle") {
+        remove(lifecycle, "stopSignal");
+        for hook in ["postStart", "preStop"] {
+            if let Some(action) =
+                object_mut(lifecycle, hook).and_then(|hook| object_mut(hook, "httpGet"))
+            {
+                remove(action, "protocol");
+            }
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(probe) = object_mut(container, probe) {
+            if let Some(action) = object_mut(probe, "httpGet") {
+                remove(action, "protocol");
+            }
+            if let Some(action) = object_mut(probe, "grpc") {
+                remove(action, "tls");
+            }
+        }
+    }
+}

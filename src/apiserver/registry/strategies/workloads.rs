@@ -1,0 +1,196 @@
+//! Apps, batch, autoscaling and policy.
+
+use api::value::{
+    at, bool_at, ensure_object, get, int_at, object_mut, remove, restore, semantic_equal, set,
+    str_in,
+};
+use serde_json::{Value, json};
+
+use super::super::rules::Rules;
+use super::pod_fields::drop_of_template;
+use super::status_replicas;
+use crate::registry::WriteContext;
+
+/// Drops what is off by default from `spec.template`.
+fn template(_: &WriteContext<'_>, object: &mut Value) {
+    if let Some(template) = object.pointer_mut("/spec/template") {
+        drop_of_template(template, &Value::Null);
+    }
+}
+
+fn template_change(context: &WriteContext<'_>, object: &mut Value, old: &Value) {
+    if context.subresource.is_empty() {
+        if let Some(template) = object.pointer_mut("/spec/template") {
+            drop_of_template(template, at(old, &["spec", "template"]));
+        }
+    }
+}
+
+pub(super) const DEPLOYMENT: Rules = Rules {
+    status: Some("{}"),
+    generation: &["spec", "metadata.annotations"],
+    prepare: template,
+    prepare_change: |context, object, old| {
+        template_change(context, object, old);
+        if context.subresource == "status" {
+            if let Some(meta) = ensure_object(object, "metadata") {
+                restore(meta, get(old, "metadata"), "labels");
+            }
+        }
+    },
+    ..Rules::BASE
+};
+
+pub(super) const REPLICA_SET: Rules = Rules {
+    status: Some(r#"{"replicas":0}"#),
+    generation: &["spec"],
+    prepare: template,
+    prepare_change: template_change,
+    selectable: status_replicas,
+    ..Rules::BASE
+};
+
+pub(super) const STATEFUL_SET: Rules = Rules {
+    status: Some(r#"{"availableReplicas":0,"replicas":0}"#),
+    generation: &["spec"],
+    prepare: template,
+    prepare_change: template_change,
+    ..Rules::BASE
+};
+
+pub(super) const DAEMON_SET: Rules = Rules {
+    status: Some(
+        r#"{"currentNumberScheduled":0,"desiredNumberScheduled":0,"numberMisscheduled":0,"numberReady":0}"#,
+    ),
+    generation: &["spec"],
+    prepare: |context, object| {
+        template(context, object);
+        let stated = template_generation(object).filter(|g| *g >= 1);
+        annotate(object, stated.unwrap_or(1));
+    },
+    prepare_change: |context, object, old| {
+        template_change(context, object, old);
+        if context.subresource.is_empty() {
+            let path = ["spec", "template"];
+            let changed = !semantic_equal(at(object, &path), at(old, &path));
+            annotate(object, template_generation(old).unwrap_or_default() + i64::from(changed));
+        }
+    },
+    ..Rules::BASE
+};
+
+/// Where `apps/v1` keeps the older `spec.templateGeneration`.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn template_generation(object: &Value) -> Option<i64> {
+    str_in(object, &["metadata", "annotations", TEMPLATE_GENERATION]).parse().ok()
+}
+
+fn annotate(object: &mut Value, generation: i64) {
+    if let Some(annotations) =
+        ensure_object(object, "metadata").and_then(|meta| ensure_object(meta, "annotations"))
+    {
+        set(annotations, TEMPLATE_GENERATION, generation.to_string());
+    }
+}
+
+pub(super) const CRON_JOB: Rules =
+    Rules { status: Some("{}"), generation: &["spec"], ..Rules::BASE };
+
+pub(super) const JOB: Rules = Rules {
+    status: Some("{}"),
+    generation: &["spec"],
+    prepare: |context, object| {
+        template(context, object);
+        if !bool_at(get(object, "spec"), "manualSelector") {
+            job_selector(object);
+        }
+    },
+    prepare_change: template_change,
+    selectable: |object| {
+        vec![(
+            "status.successful",
+            int_at(get(object, "status"), "succeeded").unwrap_or_default().to_string(),
+        )]
+    },
+    ..Rules::BASE
+};
+
+/// A job that does not choose its pods itself finds them by its own uid.
+fn job_selector(object: &mut Value) {
+    let name = str_in(object, &["metadata", "name"]).to_owned();
+    let uid = str_in(object, &["metadata", "uid"]).to_owned();
+    let Some(spec) = object_mut(object, "spec") else { return };
+    if let Some(template) = ensure_object(spec, "template") {
+        if let Some(labels) =
+            ensure_object(template, "metadata").and_then(|meta| ensure_object(meta, "labels"))
+        {
+            for (keys, value) in [
+                (["job-name", "batch.kubernetes.io/job-name"], &name),
+                (["controller-uid", "batch.kubernetes.io/controller-uid"], &uid),
+            ] {
+                for key in keys {
+                    if labels.get(key).is_none() {
+                        set(labels, key, value.as_str());
+                    }
+                }
+            }
+        }
+    }
+    if let Some(labels) =
+        ensure_object(spec, "selector").and_then(|selector| ensure_object(selector, "matchLabels"))
+    {
+        if labels.get("batch.kubernetes.io/controller-uid").is_none() {
+            set(labels, "batch.kubernetes.io/controller-uid", uid);
+        }
+    }
+}
+
+pub(super) const AUTOSCALER_V1: Rules = Rules {
+    status: Some(r#"{"currentReplicas":0,"desiredReplicas":0}"#),
+    generation: &["spec"],
+    ..Rules::BASE
+};
+
+pub(super) const AUTOSCALER_V2: Rules = Rules {
+    status: Some(r#"{"currentMetrics":null,"desiredReplicas":0}"#),
+    generation: &["spec"],
+    ..Rules::BASE
+};
+
+pub(super) const POD_DISRUPTION_BUDGET: Rules = Rules {
+    status: Some(
+        r#"{"currentHealthy":0,"desiredHealthy":0,"disruptionsAllowed":0,"expectedPods":0}"#,
+    ),
+    generation: &["spec"],
+    unconditional_update: false,
+    ..Rules::BASE
+};
+
+pub(super) const CERTIFICATE_SIGNING_REQUEST: Rules = Rules {
+    status: Some("{}"),
+    prepare: |context, object| {
+        let Some(spec) = ensure_object(object, "spec") else { return };
+        for key in ["username", "uid", "groups", "extra"] {
+            remove(spec, key);
+        }
+        let user = context.user;
+        if !user.name.is_empty() {
+            set(spec, "username", user.name.as_str());
+        }
+        if !user.uid.is_empty() {
+            set(spec, "uid", user.uid.as_str());
+        }
+        if !user.groups.is_empty() {
+            set(spec, "groups", user.groups.clone());
+        }
+        if !user.extra.is_empty() {
+            set(spec, "extra", json!(user.extra));
+        }
+    },
+    prepare_change: super::certificates::prepare_change,
+    selectable: |object| {
+        vec![("spec.signerName", str_in(object, &["spec", "signerName"]).to_owned())]
+    },
+    ..Rules::BASE
+};
