@@ -3,8 +3,6 @@
 mod field;
 mod label;
 mod lexer;
-mod names;
-mod parser;
 
 pub use field::{FieldSelector, FieldTerm};
 pub use label::{LabelSelector, Labels, Operator, Requirement};

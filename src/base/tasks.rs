@@ -77,7 +77,6 @@ impl Tasks {
     }
 
     /// Runs `future` as a task; its error and its panic are handled as `kind` says.
-    #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
     pub fn spawn<F, E>(&self, kind: Kind, name: &'static str, future: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,

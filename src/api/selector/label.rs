@@ -1,13 +1,13 @@
 //! Label selectors in both forms: `a=b,c notin (d)` and `metav1.LabelSelector`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 use super::SelectorError;
-use super::names::{label_key, label_value};
-use super::parser;
+use super::lexer::{Scanned, Token, scan};
 use crate::field::{Error as FieldError, Path, go_quote};
 
 /// Labels that can be looked up; nothing is copied.
@@ -241,7 +241,7 @@ impl LabelSelector {
     /// # Errors
     /// Upstream's parse error.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut requirements = parser::parse(text)?;
+        let mut requirements = Parser { items: scan(text), position: 0 }.parse()?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Self { requirements, nothing: false })
     }
@@ -353,6 +353,270 @@ fn expression_requirement(expression: &Value) -> Result<Requirement, SelectorErr
         }
     };
     Requirement::new(text("key"), operator, values)
+}
+
+struct Parser {
+    items: Vec<Scanned>,
+    position: usize,
+}
+
+const BINARY_OPERATORS: &str = "in, notin, =, ==, !=, gt, lt";
+
+impl Parser {
+    fn at(&self, position: usize) -> (Token, &str) {
+        self.items
+            .get(position)
+            .or(self.items.last())
+            .map_or((Token::End, ""), |s| (s.token, s.text.as_str()))
+    }
+
+    /// The next token, `in` and `notin` read as identifiers.
+    fn peek(&self) -> (Token, &str) {
+        let (token, text) = self.at(self.position);
+        let token =
+            if matches!(token, Token::In | Token::NotIn) { Token::Identifier } else { token };
+        (token, text)
+    }
+
+    fn take(&mut self) -> (Token, String) {
+        let (token, text) = self.peek();
+        let taken = (token, text.to_owned());
+        self.position += 1;
+        taken
+    }
+
+    fn parse(mut self) -> Result<Vec<Requirement>, SelectorError> {
+        let mut out = Vec::new();
+        loop {
+            match self.peek() {
+                (Token::Identifier | Token::Not, _) => {
+                    let requirement = self
+                        .requirement()
+                        .map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?;
+                    out.push(requirement);
+                    match self.take() {
+                        (Token::End, _) => return Ok(out),
+                        (Token::Comma, _) => {
+                            let (token, text) = self.peek();
+                            if !matches!(token, Token::Identifier | Token::Not) {
+                                return Err(SelectorError(format!(
+                                    "found '{text}', expected: identifier after ','"
+                                )));
+                            }
+                        }
+                        (_, text) => {
+                            return Err(SelectorError(format!(
+                                "found '{text}', expected: ',' or 'end of string'"
+                            )));
+                        }
+                    }
+                }
+                (Token::End, _) => return Ok(out),
+                (_, text) => {
+                    return Err(SelectorError(format!(
+                        "found '{text}', expected: !, identifier, or 'end of string'"
+                    )));
+                }
+            }
+        }
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
+        let (mut token, mut key) = self.take();
+        let negated = token == Token::Not;
+        if negated {
+            (token, key) = self.take();
+        }
+        if token != Token::Identifier {
+            return Err(SelectorError(format!("found '{key}', expected: identifier")));
+        }
+        let problems = label_key(&key);
+        if !problems.is_empty() {
+            return Err(SelectorError(
+                FieldError::invalid(&Path::default(), key.as_str(), problems.join("; "))
+                    .to_string(),
+            ));
+        }
+        if negated {
+            return Requirement::new(&key, Operator::DoesNotExist, Vec::new());
+        }
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Requirement::new(&key, Operator::Exists, Vec::new());
+        }
+        let (token, text) = self.at(self.position);
+        let operator = match token {
+            Token::In => Operator::In,
+            Token::Equals => Operator::Equals,
+            Token::DoubleEquals => Operator::DoubleEquals,
+            Token::Greater => Operator::GreaterThan,
+            Token::Less => Operator::LessThan,
+            Token::NotIn => Operator::NotIn,
+            Token::NotEquals => Operator::NotEquals,
+            _ => {
+                return Err(SelectorError(format!("found '{text}', expected: {BINARY_OPERATORS}")));
+            }
+        };
+        self.position += 1;
+        let values = match operator {
+            Operator::In | Operator::NotIn => self.values()?,
+            _ => self.exact_value()?,
+        };
+        Requirement::new(&key, operator, values.into_iter().map(String::into_boxed_str).collect())
+    }
+
+    fn exact_value(&mut self) -> Result<BTreeSet<String>, SelectorError> {
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Ok(BTreeSet::from([String::new()]));
+        }
+        match self.take() {
+            (Token::Identifier, text) => Ok(BTreeSet::from([text])),
+            (_, text) => Err(SelectorError(format!("found '{text}', expected: identifier"))),
+        }
+    }
+
+    fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
+        let (token, text) = self.take();
+        if token != Token::Open {
+            return Err(SelectorError(format!("found '{text}' expected: '('")));
+        }
+        let (token, text) = self.peek();
+        match token {
+            Token::Identifier | Token::Comma => {
+                let text = text.to_owned();
+                let values = self.identifiers()?;
+                if self.take().0 != Token::Close {
+                    return Err(SelectorError(format!("found '{text}', expected: ')'")));
+                }
+                Ok(values)
+            }
+            Token::Close => {
+                self.take();
+                Ok(BTreeSet::from([String::new()]))
+            }
+            _ => Err(SelectorError(format!("found '{text}', expected: ',', ')' or identifier"))),
+        }
+    }
+
+    fn identifiers(&mut self) -> Result<BTreeSet<String>, SelectorError> {
+        let mut out = BTreeSet::new();
+        loop {
+            match self.take() {
+                (Token::Identifier, text) => {
+                    out.insert(text);
+                    match self.peek() {
+                        (Token::Comma, _) => {}
+                        (Token::Close, _) => return Ok(out),
+                        (_, text) => {
+                            return Err(SelectorError(format!(
+                                "found '{text}', expected: ',' or ')'"
+                            )));
+                        }
+                    }
+                }
+                (Token::Comma, _) => {
+                    if out.is_empty() {
+                        out.insert(String::new());
+                    }
+                    match self.peek().0 {
+                        Token::Close => {
+                            out.insert(String::new());
+                            return Ok(out);
+                        }
+                        Token::Comma => {
+                            out.insert(String::new());
+                        }
+                        _ => {}
+                    }
+                }
+                (_, text) => {
+                    return Err(SelectorError(format!(
+                        "found '{text}', expected: ',', or identifier"
+                    )));
+                }
+            }
+        }
+    }
+}
+
+const KEY_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
+const SUBDOMAIN_FORMAT: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
+const KEY_TEXT: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+/// Longest name part of a label key and longest label value, in bytes.
+const MAX_LEN: usize = 63;
+/// Longest DNS subdomain, in bytes.
+const MAX_SUBDOMAIN: usize = 253;
+
+fn key_example() -> String {
+    format!(
+        "{KEY_TEXT} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{KEY_FORMAT}')"
+    )
+}
+
+fn name_chars(text: &str) -> bool {
+    let b = text.as_bytes();
+    b.first().is_some_and(u8::is_ascii_alphanumeric)
+        && b.last().is_some_and(u8::is_ascii_alphanumeric)
+        && b.iter().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.'))
+}
+
+fn subdomain_chars(text: &str) -> bool {
+    text.split('.').all(|label| {
+        let b = label.as_bytes();
+        let edge = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+        b.first().is_some_and(edge)
+            && b.last().is_some_and(edge)
+            && b.iter().all(|c| edge(c) || *c == b'-')
+    })
+}
+
+/// Upstream's complaints about a label key.
+fn label_key(key: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    let name = match key.split('/').collect::<Vec<_>>().as_slice() {
+        [name] => *name,
+        [prefix, name] => {
+            if prefix.is_empty() {
+                out.push("prefix part must be non-empty".to_owned());
+            } else {
+                if prefix.len() > MAX_SUBDOMAIN {
+                    out.push(format!("prefix part must be no more than {MAX_SUBDOMAIN} bytes"));
+                }
+                if !subdomain_chars(prefix) {
+                    out.push(format!(
+                        "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{SUBDOMAIN_FORMAT}')"
+                    ));
+                }
+            }
+            *name
+        }
+        _ => {
+            out.push(format!("a valid label key {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')", key_example()));
+            return out;
+        }
+    };
+    if name.is_empty() {
+        out.push("name part must be non-empty".to_owned());
+    } else if name.len() > MAX_LEN {
+        out.push(format!("name part must be no more than {MAX_LEN} bytes"));
+    }
+    if !name_chars(name) {
+        out.push(format!("name part {}", key_example()));
+    }
+    out
+}
+
+/// Upstream's complaints about a label value.
+fn label_value(value: &str) -> Vec<String> {
+    let mut out = Vec::new();
+    if value.len() > MAX_LEN {
+        out.push(format!("must be no more than {MAX_LEN} bytes"));
+    }
+    if !value.is_empty() && !name_chars(value) {
+        out.push(format!(
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '({KEY_FORMAT})?')"
+        ));
+    }
+    out
 }
 
 #[cfg(test)]

@@ -1,0 +1,203 @@
+//! What the scheduler writes: bindings, volumes, evictions, and why a pod has no node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Gvr;
+use api::k8s::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use api::k8s::jiff::Timestamp;
+use client::events::EventType;
+use client::{Client, DeleteOptions, Error, EventRecorder, Informer, Patch};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::pod_info::PodInfo;
+use crate::preemption::Candidate;
+use crate::volumes::VolumeStep;
+
+/// Volumes must be bound within this time (`VolumeBindingTimeoutSeconds`).
+const VOLUME_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The writing half; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Writer {
+    pub(crate) client: Client,
+    pub(crate) recorder: EventRecorder,
+    pub(crate) pods: Informer<Pod>,
+    pub(crate) claims: Informer<PersistentVolumeClaim>,
+    /// Counts changes of claims.
+    pub(crate) claims_changed: watch::Receiver<u64>,
+}
+
+fn reference(pod: &PodInfo) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Pod".into()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..ObjectReference::default()
+    }
+}
+
+impl Writer {
+    /// Binds volumes, then the pod.
+    pub(crate) async fn bind(
+        &self,
+        pod: &PodInfo,
+        node: &str,
+        steps: &[VolumeStep],
+    ) -> Result<(), Error> {
+        for step in steps {
+            self.volume(pod, node, step).await?;
+        }
+        if !steps.is_empty() {
+            self.volumes_bound(pod).await?;
+        }
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        self.client
+            .post_value(&Gvr::new("", "v1", "pods"), &pod.namespace, &pod.name, "binding", &binding)
+            .await?;
+        let text = format!("Successfully assigned {}/{} to {node}", pod.namespace, pod.name);
+        self.recorder.event_for(reference(pod), EventType::Normal, "Scheduled", text);
+        Ok(())
+    }
+
+    async fn volume(&self, pod: &PodInfo, node: &str, step: &VolumeStep) -> Result<(), Error> {
+        match step {
+            VolumeStep::Provision { claim } => {
+                let patch = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}});
+                self.client
+                    .patch::<PersistentVolumeClaim>(
+                        &pod.namespace,
+                        claim,
+                        "",
+                        &Patch::Merge(&patch),
+                    )
+                    .await?;
+            }
+            VolumeStep::Bind { claim, volume } => {
+                let uid = self.claims.get(&pod.namespace, claim).and_then(|c| c.metadata.uid);
+                let reference = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": pod.namespace, "name": claim, "uid": uid});
+                let patch = json!({"metadata": {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}, "spec": {"claimRef": reference}});
+                self.client
+                    .patch::<PersistentVolume>("", volume, "", &Patch::Merge(&patch))
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Resolves once every claim of the pod is bound.
+    async fn volumes_bound(&self, pod: &PodInfo) -> Result<(), Error> {
+        let mut changed = self.claims_changed.clone();
+        let all_bound = || {
+            pod.claims.iter().all(|name| {
+                let claim = self.claims.get(&pod.namespace, name);
+                claim.and_then(|c| c.status).and_then(|s| s.phase).is_some_and(|p| p == "Bound")
+            })
+        };
+        let wait = async {
+            while !all_bound() {
+                if changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        match tokio::time::timeout(VOLUME_TIMEOUT, wait).await {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                Err(Error::Transport("the pod's volumes were not bound within 10 minutes".into()))
+            }
+        }
+    }
+
+    /// Tells the user why the pod has no node; evicts the victims of a preemption.
+    pub(crate) async fn refuse(
+        &self,
+        pod: &PodInfo,
+        text: &str,
+        candidate: Option<&Candidate>,
+    ) -> Result<(), Error> {
+        self.recorder.event_for(reference(pod), EventType::Warning, "FailedScheduling", text);
+        let cached = self
+            .pods
+            .get(&pod.namespace, &pod.name)
+            .filter(|p| p.metadata.uid.as_deref() == Some(&pod.uid));
+        let Some(cached) = cached else { return Ok(()) };
+        if let Some(candidate) = candidate {
+            for victim in &candidate.victims {
+                self.evict(pod, victim, &candidate.node).await?;
+            }
+        }
+        let status = cached.status.unwrap_or_default();
+        let nominated = candidate.map_or("", |c| c.node.as_str());
+        let old = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled");
+        let same = old.is_some_and(|c| {
+            c.status == "False"
+                && c.reason.as_deref() == Some("Unschedulable")
+                && c.message.as_deref() == Some(text)
+        });
+        let keeps_nomination =
+            nominated.is_empty() || status.nominated_node_name.as_deref() == Some(nominated);
+        if same && keeps_nomination {
+            return Ok(());
+        }
+        let since =
+            old.filter(|c| c.status == "False").and_then(|c| c.last_transition_time.clone());
+        let since =
+            since.unwrap_or(api::k8s::apimachinery::pkg::apis::meta::v1::Time(Timestamp::now()));
+        let mut patch = json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [{
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": text,
+            "lastTransitionTime": since, "lastProbeTime": null, "observedGeneration": cached.metadata.generation,
+        }]}});
+        if !nominated.is_empty() {
+            patch["status"]["nominatedNodeName"] = nominated.into();
+        }
+        match self
+            .client
+            .patch::<Pod>(&pod.namespace, &pod.name, "status", &Patch::Strategic(&patch))
+            .await
+        {
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    async fn evict(
+        &self,
+        preemptor: &PodInfo,
+        victim: &Arc<PodInfo>,
+        node: &str,
+    ) -> Result<(), Error> {
+        let condition = json!({"status": {"conditions": [{
+            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+            "message": format!("{}: preempting to accommodate a higher priority pod", crate::state::SCHEDULER_NAME),
+            "lastTransitionTime": Timestamp::now().to_string(),
+        }]}});
+        let gone = |error: &Error| error.is_not_found() || error.is_conflict();
+        match self
+            .client
+            .patch::<Pod>(&victim.namespace, &victim.name, "status", &Patch::Strategic(&condition))
+            .await
+        {
+            Err(error) if !gone(&error) => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+        match self
+            .client
+            .delete::<Pod>(&victim.namespace, &victim.name, &DeleteOptions::with_uid(&victim.uid))
+            .await
+        {
+            Err(error) if !gone(&error) => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        let text = format!("Preempted by pod {} on node {node}", preemptor.uid);
+        self.recorder.event_for(reference(victim), EventType::Normal, "Preempted", text);
+        Ok(())
+    }
+}

@@ -1,0 +1,64 @@
+//! What scheduling needs to know of a node, its pods included.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::{Node, Taint};
+use client::labels::Labels;
+
+use crate::pod_info::PodInfo;
+use crate::resources::Resources;
+
+/// A node with the pods that are on it or assumed to be.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodeInfo {
+    pub(crate) name: String,
+    /// The Node object exists; pods may be seen before their node, or after its deletion.
+    pub(crate) known: bool,
+    pub(crate) labels: Labels,
+    pub(crate) taints: Vec<Taint>,
+    pub(crate) unschedulable: bool,
+    pub(crate) allocatable: Resources,
+    /// Size in bytes by image name.
+    pub(crate) images: BTreeMap<String, i64>,
+    pub(crate) pods: Vec<Arc<PodInfo>>,
+    pub(crate) requested: Resources,
+    pub(crate) non_zero_cpu: i64,
+    pub(crate) non_zero_memory: i64,
+}
+
+impl NodeInfo {
+    /// Takes over what the Node object says; pods stay.
+    pub(crate) fn set_node(&mut self, node: &Node) {
+        self.name = node.metadata.name.clone().unwrap_or_default();
+        self.known = true;
+        self.labels = node.metadata.labels.clone().unwrap_or_default();
+        let spec = node.spec.as_ref();
+        self.taints = spec.and_then(|s| s.taints.clone()).unwrap_or_default();
+        self.unschedulable = spec.and_then(|s| s.unschedulable).unwrap_or(false);
+        let status = node.status.as_ref();
+        self.allocatable = Resources::from_list(status.and_then(|s| s.allocatable.as_ref()));
+        self.images.clear();
+        for image in status.and_then(|s| s.images.as_deref()).unwrap_or_default() {
+            for name in image.names.iter().flatten() {
+                self.images.insert(name.clone(), image.size_bytes.unwrap_or(0));
+            }
+        }
+    }
+
+    pub(crate) fn add_pod(&mut self, pod: Arc<PodInfo>) {
+        self.requested.add(&pod.requests);
+        self.non_zero_cpu += pod.non_zero_cpu;
+        self.non_zero_memory += pod.non_zero_memory;
+        self.pods.push(pod);
+    }
+
+    pub(crate) fn remove_pod(&mut self, namespace: &str, name: &str) -> Option<Arc<PodInfo>> {
+        let index = self.pods.iter().position(|p| p.name == name && p.namespace == namespace)?;
+        let pod = self.pods.swap_remove(index);
+        self.requested.subtract(&pod.requests);
+        self.non_zero_cpu -= pod.non_zero_cpu;
+        self.non_zero_memory -= pod.non_zero_memory;
+        Some(pod)
+    }
+}

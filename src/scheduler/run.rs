@@ -1,0 +1,232 @@
+//! The scheduler's loop and its listeners.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use api::k8s::api::policy::v1::PodDisruptionBudget;
+use api::k8s::api::storage::v1::StorageClass;
+use base::{Kind, Shutdown, Tasks, clock};
+use client::informer::decode;
+use client::labels::Labels;
+use client::{Change, Client, EventRecorder, Informer, Informers};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore, watch};
+
+use crate::bind::Writer;
+use crate::pod_info::PodInfo;
+use crate::preemption::Budget;
+use crate::queue::Event;
+use crate::state::{Lookup, SCHEDULER_NAME, State, Step};
+use crate::volumes::Storage;
+
+/// Bindings under way at once; more wait.
+const BINDINGS_MAX: usize = 128;
+
+struct Caches {
+    namespaces: Informer<Namespace>,
+    claims: Informer<PersistentVolumeClaim>,
+    volumes: Informer<PersistentVolume>,
+    classes: Informer<StorageClass>,
+    budgets: Informer<PodDisruptionBudget>,
+}
+
+impl Storage for Caches {
+    fn claim(&self, namespace: &str, name: &str) -> Option<PersistentVolumeClaim> {
+        self.claims.get(namespace, name)
+    }
+
+    fn volume(&self, name: &str) -> Option<PersistentVolume> {
+        self.volumes.get("", name)
+    }
+
+    fn volumes(&self) -> Vec<PersistentVolume> {
+        self.volumes.list("")
+    }
+
+    fn class(&self, name: &str) -> Option<StorageClass> {
+        self.classes.get("", name)
+    }
+}
+
+impl Lookup for Caches {
+    fn namespace_labels(&self, name: &str) -> Option<Labels> {
+        self.namespaces
+            .cache()
+            .get("", name)
+            .map(|o| o.labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect())
+    }
+
+    fn budgets(&self) -> Vec<Budget> {
+        self.budgets.list("").into_iter().map(Budget::new).collect()
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+impl Shared {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock());
+        self.wake.notify_one();
+    }
+}
+
+/// Starts the scheduler; `client` acts as `system:kube-scheduler`.
+pub fn start(client: Client, informers: &Informers, tasks: &Tasks) {
+    let shared = Arc::new(Shared { state: Mutex::default(), wake: Notify::new() });
+    let caches = Caches {
+        namespaces: informers.of(),
+        claims: informers.of(),
+        volumes: informers.of(),
+        classes: informers.of(),
+        budgets: informers.of(),
+    };
+    let (pods, nodes) = (informers.of::<Pod>(), informers.of::<Node>());
+    let claims_changed = listen(&shared, &caches, &pods, &nodes);
+    let recorder = EventRecorder::new(client.clone(), SCHEDULER_NAME, "", tasks);
+    let writer = Writer {
+        client,
+        recorder,
+        pods: pods.clone(),
+        claims: caches.claims.clone(),
+        claims_changed,
+    };
+    let run = run(shared, caches, (pods, nodes), writer, tasks.clone());
+    tasks.spawn(Kind::Critical, "scheduler", run);
+}
+
+fn listen(
+    shared: &Arc<Shared>,
+    caches: &Caches,
+    pods: &Informer<Pod>,
+    nodes: &Informer<Node>,
+) -> watch::Receiver<u64> {
+    let to = Arc::clone(shared);
+    pods.on_change(move |change| pod_changed(&to, change));
+    let to = Arc::clone(shared);
+    nodes.on_change(move |change| match change {
+        Change::Deleted(node) => to.change(|s| s.remove_node(&node.key.name)),
+        Change::Added(node) | Change::Updated { new: node, .. } => {
+            if let Some(node) = decode::<Node>(node) {
+                to.change(|s| s.set_node(&node, clock::now()));
+            }
+        }
+    });
+    let (sender, receiver) = watch::channel(0_u64);
+    let to = Arc::clone(shared);
+    caches.claims.on_change(move |_| {
+        sender.send_modify(|n| *n = n.wrapping_add(1));
+        to.change(|s| s.wake(Event::Storage, clock::now()));
+    });
+    let to = Arc::clone(shared);
+    caches.volumes.on_change(move |_| to.change(|s| s.wake(Event::Storage, clock::now())));
+    let to = Arc::clone(shared);
+    caches.classes.on_change(move |_| to.change(|s| s.wake(Event::Storage, clock::now())));
+    let to = Arc::clone(shared);
+    caches.namespaces.on_change(move |change| {
+        if !matches!(change, Change::Updated { old, new } if old.labels == new.labels) {
+            to.change(|s| s.wake(Event::Namespace, clock::now()));
+        }
+    });
+    receiver
+}
+
+fn pod_changed(shared: &Shared, change: &Change) {
+    let object = change.object();
+    if matches!(change, Change::Deleted(_)) {
+        let key = (object.key.namespace.to_string(), object.key.name.to_string());
+        return shared.change(|s| s.remove_pod(&key, clock::now()));
+    }
+    let Some(pod) = decode::<Pod>(object) else { return };
+    let generation = |o: &api::Object| client::meta(o).and_then(|m| m.generation);
+    let spec_changed = match change {
+        Change::Updated { old, new } => {
+            generation(old) != generation(new) || old.labels != new.labels
+        }
+        Change::Added(_) | Change::Deleted(_) => false,
+    };
+    let info = PodInfo::new(&pod);
+    shared.change(|s| s.set_pod(info, spec_changed, clock::now()));
+}
+
+async fn run(
+    shared: Arc<Shared>,
+    caches: Caches,
+    first: (Informer<Pod>, Informer<Node>),
+    writer: Writer,
+    tasks: Tasks,
+) -> Result<(), Infallible> {
+    let shutdown = tasks.shutdown().clone();
+    let synced = async {
+        // Pods first: a node that looks empty would be filled twice.
+        first.0.synced().await;
+        first.1.synced().await;
+        caches.claims.synced().await;
+        caches.volumes.synced().await;
+        caches.classes.synced().await;
+        caches.namespaces.synced().await;
+        caches.budgets.synced().await;
+    };
+    tokio::select! {
+        () = synced => {}
+        () = shutdown.requested() => return Ok(()),
+    }
+    let permits = Arc::new(Semaphore::new(BINDINGS_MAX));
+    while !shutdown.is_requested() {
+        let step = shared.state.lock().schedule_one(&caches, clock::now(), &pick);
+        let work = match step {
+            Step::Idle(until) => {
+                idle(&shared, until, &shutdown).await;
+                continue;
+            }
+            work => work,
+        };
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
+        let (shared, writer) = (Arc::clone(&shared), writer.clone());
+        tasks.spawn(Kind::Request, "bind", async move {
+            let _permit = permit;
+            write(&shared, &writer, work).await
+        });
+    }
+    Ok(())
+}
+
+async fn idle(shared: &Shared, until: Option<tokio::time::Instant>, shutdown: &Shutdown) {
+    let due = async {
+        match until {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = shared.wake.notified() => {}
+        () = due => {}
+        () = shutdown.requested() => {}
+    }
+}
+
+/// A random index below `n`: equal nodes share the load.
+fn pick(n: usize) -> usize {
+    usize::try_from(clock::random_u64() % n.max(1) as u64).unwrap_or(0)
+}
+
+async fn write(shared: &Shared, writer: &Writer, work: Step) -> Result<(), client::Error> {
+    match work {
+        Step::Bind(pod, node, steps) => {
+            let bound = writer.bind(&pod, &node, &steps).await;
+            if let Err(error) = &bound {
+                tracing::debug!(pod = %format_args!("{}/{}", pod.namespace, pod.name), node, %error, "binding failed");
+                shared.change(|s| s.forget(&pod, clock::now()));
+            }
+            match bound {
+                Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+                other => other,
+            }
+        }
+        Step::Refuse(pod, text, candidate) => writer.refuse(&pod, &text, candidate.as_ref()).await,
+        Step::Idle(_) => Ok(()),
+    }
+}
