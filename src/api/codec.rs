@@ -1,8 +1,9 @@
-//! Objects as bytes: JSON by the schema table, in the normal form that Go would write.
+//! Objects as bytes: JSON and protobuf by the schema table, in the normal form that Go would write.
 
 pub mod json;
 mod leaf;
 mod normal;
+pub mod protobuf;
 pub mod time;
 
 pub use normal::normalize;

@@ -6,11 +6,11 @@
 pub mod codec;
 pub mod defaults;
 pub mod field;
-pub mod image;
 pub mod fields;
+pub mod image;
 pub mod object;
-pub mod quantity;
 pub mod patch;
+pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;

@@ -12,6 +12,8 @@ use serde_json::Value;
 
 use crate::object::Gvk;
 
+pub(crate) use self::proto::{Node, What};
+
 /// Index of a type in its [`Schema`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeId(pub u32);

@@ -1,0 +1,258 @@
+//! Kubernetes' protobuf by the schema table: byte-equal to what upstream writes, and bounded when it reads.
+
+mod decode;
+mod encode;
+mod wire;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use self::wire::{Reader, Writer};
+use super::DecodeError;
+use crate::object::Gvk;
+use crate::schema::{Schema, Shape, TypeId};
+
+/// The media type of single objects and lists.
+pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+/// The four bytes before every enveloped object.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Why an object has no protobuf bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// Upstream has no protobuf for this kind either: tables, custom resources.
+    #[error(
+        "object {0} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message"
+    )]
+    NoForm(String),
+    /// The object has no kind that the table knows.
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    UnknownKind {
+        /// `apiVersion` of the object.
+        api_version: String,
+        /// `kind` of the object.
+        kind: String,
+    },
+    /// A value has another type than its field: the object did not pass the decoder.
+    #[error("field {field} holds {found}, which is no {wanted}")]
+    Mismatch {
+        /// JSON name of the field.
+        field: String,
+        /// What it should hold.
+        wanted: &'static str,
+        /// What it holds.
+        found: String,
+    },
+    /// More nesting than [`super::DEPTH_MAX`].
+    #[error("the object is nested deeper than {} levels", super::DEPTH_MAX)]
+    TooDeep,
+}
+
+/// An enveloped message before its type is known.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Envelope<'a> {
+    /// `apiVersion` of the object inside.
+    pub api_version: String,
+    /// `kind` of the object inside.
+    pub kind: String,
+    /// The object itself.
+    pub raw: &'a [u8],
+    /// Media type of `raw`; empty for protobuf.
+    pub content_type: String,
+}
+
+/// Whether bytes begin as an enveloped object.
+pub fn is_enveloped(body: &[u8]) -> bool {
+    body.starts_with(MAGIC)
+}
+
+/// Takes the envelope off.
+///
+/// # Errors
+/// When the bytes are no envelope, or one with a content encoding.
+pub fn open(body: &[u8]) -> Result<Envelope<'_>, DecodeError> {
+    let message = body.strip_prefix(MAGIC).ok_or_else(|| {
+        DecodeError::Syntax("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]".into())
+    })?;
+    let mut envelope = Envelope::default();
+    let mut reader = Reader::new(message);
+    while let Some((tag, kind)) = reader.key()? {
+        match tag {
+            1 => {
+                let mut inner = Reader::new(reader.bytes(kind)?);
+                while let Some((tag, kind)) = inner.key()? {
+                    match tag {
+                        1 => envelope.api_version = inner.text(kind)?,
+                        2 => envelope.kind = inner.text(kind)?,
+                        _ => inner.skip(kind)?,
+                    }
+                }
+            }
+            2 => envelope.raw = reader.bytes(kind)?,
+            3 => {
+                if !reader.bytes(kind)?.is_empty() {
+                    return Err(DecodeError::Syntax(
+                        "content encodings are not supported in a protobuf message".into(),
+                    ));
+                }
+            }
+            4 => envelope.content_type = reader.text(kind)?,
+            _ => reader.skip(kind)?,
+        }
+    }
+    Ok(envelope)
+}
+
+/// Decodes an enveloped object into normal form; `apiVersion` and `kind` are those of the envelope.
+///
+/// # Errors
+/// When the bytes are no envelope, the kind is unknown or the message is malformed.
+pub fn decode_object(schema: &Schema, body: &[u8]) -> Result<(Gvk, Value), DecodeError> {
+    let envelope = open(body)?;
+    let gvk = Gvk::from_api_version(&envelope.api_version, &envelope.kind);
+    let id = schema.kind(&gvk).ok_or_else(|| {
+        DecodeError::Syntax(format!(
+            "no kind {:?} is registered for version {:?}",
+            envelope.kind, envelope.api_version
+        ))
+    })?;
+    let mut value = decode_message(schema, id, envelope.raw)?;
+    if let Value::Object(map) = &mut value {
+        for (key, text) in [("apiVersion", envelope.api_version), ("kind", envelope.kind)] {
+            if !text.is_empty() && schema.get(id).field(key).is_some() {
+                map.insert(key.into(), text.into());
+            }
+        }
+    }
+    Ok((gvk, value))
+}
+
+/// Decodes a bare message of this type into normal form.
+///
+/// # Errors
+/// When the message is malformed.
+pub fn decode_message(
+    schema: &Schema,
+    type_id: TypeId,
+    message: &[u8],
+) -> Result<Value, DecodeError> {
+    decode::message(schema, type_id, message)
+}
+
+/// Encodes an object with its envelope.
+///
+/// # Errors
+/// When the kind has no protobuf form or the object did not pass the decoder.
+pub fn encode_object(schema: &Schema, value: &Value) -> Result<Bytes, EncodeError> {
+    let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    encode_typed(schema, type_of(schema, api_version, kind)?, api_version, kind, value)
+}
+
+/// Encodes a value of this type in an envelope of this kind, for values that do not name their kind themselves.
+///
+/// # Errors
+/// When the value did not pass the decoder.
+pub fn encode_typed(
+    schema: &Schema,
+    id: TypeId,
+    api_version: &str,
+    kind: &str,
+    value: &Value,
+) -> Result<Bytes, EncodeError> {
+    enveloped(api_version, kind, |out| encode::object(schema, id, value, out))
+}
+
+/// Encodes a list of this kind from the JSON of its items; `metadata` is the list's metadata.
+///
+/// # Errors
+/// As [`encode_object`]; an item that is no JSON is a mismatch.
+pub fn encode_list<'a>(
+    schema: &Schema,
+    list: &Gvk,
+    metadata: &Value,
+    items: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Bytes, EncodeError> {
+    let api_version = list.api_version();
+    let ty = schema.get(type_of(schema, &api_version, &list.kind)?);
+    let no_form = || EncodeError::NoForm(list.kind.to_string());
+    let meta = ty.field("metadata").ok_or_else(no_form)?;
+    let field = ty.field("items").ok_or_else(no_form)?;
+    let item = match &field.shape {
+        Shape::List(element) => match element.as_ref() {
+            Shape::Struct(id) => *id,
+            _ => return Err(no_form()),
+        },
+        _ => return Err(no_form()),
+    };
+    enveloped(&api_version, &list.kind, |out| {
+        encode::field(schema, meta, Some(metadata), out, 0)?;
+        for json in items {
+            let value: Value = serde_json::from_slice(json).map_err(|e| EncodeError::Mismatch {
+                field: "items".into(),
+                wanted: "JSON",
+                found: e.to_string(),
+            })?;
+            out.nested(field.tag, |out| encode::object(schema, item, &value, out))?;
+        }
+        Ok(())
+    })
+}
+
+/// Encodes a watch event as one frame of a watch stream: four bytes of length, then the event with its enveloped object.
+///
+/// # Errors
+/// As [`encode_object`].
+pub fn encode_watch_event(
+    schema: &Schema,
+    event_type: &str,
+    object: &Value,
+) -> Result<Bytes, EncodeError> {
+    let object = encode_object(schema, object)?;
+    let mut out = Writer::with_capacity(object.len() + 32);
+    out.raw(&[0; 4]);
+    out.bytes(1, event_type.as_bytes());
+    out.nested(2, |out| {
+        out.bytes(1, &object);
+        Ok::<_, EncodeError>(())
+    })?;
+    let mut frame = out.finish();
+    let length = u32::try_from(frame.len() - 4).map_err(|_| EncodeError::TooDeep)?;
+    if let Some(head) = frame.get_mut(..4) {
+        head.copy_from_slice(&length.to_be_bytes());
+    }
+    Ok(frame.into())
+}
+
+fn type_of(schema: &Schema, api_version: &str, kind: &str) -> Result<TypeId, EncodeError> {
+    let unknown =
+        || EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() };
+    let id = schema.kind(&Gvk::from_api_version(api_version, kind)).ok_or_else(unknown)?;
+    let ty = schema.get(id);
+    if ty.proto.is_empty() && !ty.fields.is_empty() {
+        return Err(EncodeError::NoForm(ty.go_type().to_owned()));
+    }
+    Ok(id)
+}
+
+fn enveloped(
+    api_version: &str,
+    kind: &str,
+    object: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
+) -> Result<Bytes, EncodeError> {
+    let mut out = Writer::with_capacity(512);
+    out.raw(MAGIC);
+    out.nested(1, |out| {
+        out.bytes(1, api_version.as_bytes());
+        out.bytes(2, kind.as_bytes());
+        Ok::<_, EncodeError>(())
+    })?;
+    out.nested(2, object)?;
+    out.bytes(3, b"");
+    out.bytes(4, b"");
+    Ok(out.finish().into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! From values in normal form to messages.
+
+use base64::Engine as _;
+use serde_json::{Map, Value};
+
+use super::super::time::{Moment, Precision, parse_duration, parse_time};
+use super::super::{DEPTH_MAX, leaf};
+use super::EncodeError;
+use super::wire::Writer;
+use crate::schema::{Field, Node, Schema, Shape, Type, TypeId, What};
+
+type Done = Result<(), EncodeError>;
+
+/// Writes the fields of one struct.
+pub(super) fn object(schema: &Schema, id: TypeId, value: &Value, out: &mut Writer) -> Done {
+    struct_message(schema, id, value, out, 0)
+}
+
+fn struct_message(
+    schema: &Schema,
+    id: TypeId,
+    value: &Value,
+    out: &mut Writer,
+    depth: usize,
+) -> Done {
+    if depth > DEPTH_MAX {
+        return Err(EncodeError::TooDeep);
+    }
+    let ty = schema.get(id);
+    match value {
+        Value::Object(map) => nodes(schema, ty, &ty.proto, map, out, depth),
+        Value::Null => nodes(schema, ty, &ty.proto, &Map::new(), out, depth),
+        other => Err(mismatch(&ty.name, "object", other)),
+    }
+}
+
+fn nodes(
+    schema: &Schema,
+    ty: &Type,
+    nodes_: &[Node],
+    map: &Map<String, Value>,
+    out: &mut Writer,
+    depth: usize,
+) -> Done {
+    for node in nodes_ {
+        match &node.what {
+            What::Inlined(inner) => {
+                out.nested(node.tag, |out| nodes(schema, ty, inner, map, out, depth + 1))?
+            }
+            What::Field(position) => {
+                if let Some(f) = ty.fields.get(*position as usize) {
+                    field(schema, f, map.get(f.json.as_ref()), out, depth)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes one field; `None` and null are the zero value, or nothing for pointers, lists and maps.
+pub(super) fn field(
+    schema: &Schema,
+    f: &Field,
+    value: Option<&Value>,
+    out: &mut Writer,
+    depth: usize,
+) -> Done {
+    let value = value.unwrap_or(&Value::Null);
+    let nothing = f.pointer || matches!(f.shape, Shape::List(_) | Shape::Map(_) | Shape::Bytes);
+    if value.is_null() && nothing {
+        return Ok(());
+    }
+    match (&f.shape, value) {
+        (Shape::List(element), Value::Array(list)) if f.wrapped => out.nested(f.tag, |out| {
+            list.iter().try_for_each(|item| one(schema, f, element, item, 1, out, depth))
+        }),
+        (Shape::List(element), Value::Array(list)) => {
+            list.iter().try_for_each(|item| one(schema, f, element, item, f.tag, out, depth))
+        }
+        (Shape::Map(element), Value::Object(map)) => map.iter().try_for_each(|(key, item)| {
+            out.nested(f.tag, |out| {
+                out.bytes(1, key.as_bytes());
+                if item.is_null() && matches!(element.as_ref(), Shape::Bytes) {
+                    return Ok(());
+                }
+                one(schema, f, element, item, 2, out, depth)
+            })
+        }),
+        (Shape::List(_), other) => Err(mismatch(&f.json, "array", other)),
+        (Shape::Map(_), other) => Err(mismatch(&f.json, "object", other)),
+        (shape, value) => one(schema, f, shape, value, f.tag, out, depth),
+    }
+}
+
+/// Writes one value under a tag.
+fn one(
+    schema: &Schema,
+    f: &Field,
+    shape: &Shape,
+    value: &Value,
+    tag: u32,
+    out: &mut Writer,
+    depth: usize,
+) -> Done {
+    let bad = |wanted| mismatch(&f.json, wanted, value);
+    match shape {
+        Shape::String => out.bytes(tag, text(value).ok_or_else(|| bad("string"))?.as_bytes()),
+        Shape::Bool => out.varint(tag, u64::from(boolean(value).ok_or_else(|| bad("boolean"))?)),
+        Shape::Int32 | Shape::Int64 => {
+            out.varint(tag, integer(value).ok_or_else(|| bad("integer"))?.cast_unsigned())
+        }
+        Shape::Double => {
+            let number =
+                if value.is_null() { 0.0 } else { value.as_f64().ok_or_else(|| bad("number"))? };
+            out.double(tag, number);
+        }
+        Shape::Bytes => {
+            let raw = leaf::BASE64
+                .decode(text(value).ok_or_else(|| bad("string"))?)
+                .map_err(|_| bad("base64"))?;
+            out.bytes(tag, &raw);
+        }
+        Shape::Quantity => {
+            let amount =
+                crate::quantity::Quantity::from_value(value).map_err(|_| bad("quantity"))?;
+            out.nested(tag, |out| {
+                out.bytes(1, amount.to_string().as_bytes());
+                Done::Ok(())
+            })?;
+        }
+        Shape::Time => moment(value, Precision::Seconds)
+            .ok_or_else(|| bad("time"))
+            .and_then(|m| time(tag, m, out))?,
+        Shape::MicroTime => moment(value, Precision::Micros)
+            .ok_or_else(|| bad("time"))
+            .and_then(|m| time(tag, m, out))?,
+        Shape::Duration => {
+            let nanos = if value.is_null() {
+                Some(0)
+            } else {
+                value.as_str().and_then(|t| parse_duration(t).ok())
+            };
+            let nanos = nanos.ok_or_else(|| bad("duration"))?;
+            out.nested(tag, |out| {
+                out.varint(1, nanos.cast_unsigned());
+                Done::Ok(())
+            })?;
+        }
+        Shape::IntOrString => out.nested(tag, |out| {
+            let (kind, number, name) = match value {
+                Value::String(name) => (1, 0, name.as_str()),
+                other => (0, integer(other).ok_or_else(|| bad("integer"))?, ""),
+            };
+            out.varint(1, kind);
+            out.varint(2, number.cast_unsigned());
+            out.bytes(3, name.as_bytes());
+            Ok(())
+        })?,
+        Shape::RawExtension | Shape::FieldsV1 | Shape::Any => out.nested(tag, |out| {
+            if !value.is_null() {
+                out.bytes(1, &serde_json::to_vec(value).map_err(|_| bad("JSON"))?);
+            }
+            Ok(())
+        })?,
+        Shape::PropsOrBool(id) => out.nested(tag, |out| {
+            out.varint(1, u64::from(value.is_object() || value.as_bool() == Some(true)));
+            if value.is_object() {
+                out.nested(2, |out| struct_message(schema, *id, value, out, depth + 1))?;
+            }
+            Ok(())
+        })?,
+        Shape::PropsOrList(id) => out.nested(tag, |out| match value {
+            Value::Array(list) => list.iter().try_for_each(|v| {
+                out.nested(2, |out| struct_message(schema, *id, v, out, depth + 1))
+            }),
+            Value::Null => Ok(()),
+            _ => out.nested(1, |out| struct_message(schema, *id, value, out, depth + 1)),
+        })?,
+        Shape::PropsOrStrings(id) => out.nested(tag, |out| match value {
+            Value::Array(list) => {
+                list.iter().try_for_each(|v| one(schema, f, &Shape::String, v, 2, out, depth))
+            }
+            Value::Null => Ok(()),
+            _ => out.nested(1, |out| struct_message(schema, *id, value, out, depth + 1)),
+        })?,
+        Shape::Struct(id) => {
+            out.nested(tag, |out| struct_message(schema, *id, value, out, depth + 1))?
+        }
+        // a list inside a list or map is a message of its own
+        Shape::List(element) => out.nested(tag, |out| match value {
+            Value::Array(list) => {
+                list.iter().try_for_each(|v| one(schema, f, element, v, 1, out, depth))
+            }
+            Value::Null => Ok(()),
+            _ => Err(bad("array")),
+        })?,
+        Shape::Map(_) => return Err(bad("value that protobuf can hold")),
+    }
+    Ok(())
+}
+
+fn text(value: &Value) -> Option<&str> {
+    if value.is_null() { Some("") } else { value.as_str() }
+}
+
+fn boolean(value: &Value) -> Option<bool> {
+    if value.is_null() { Some(false) } else { value.as_bool() }
+}
+
+fn integer(value: &Value) -> Option<i64> {
+    if value.is_null() { Some(0) } else { value.as_i64() }
+}
+
+/// The outer option is a fault, the inner one Go's zero time.
+#[allow(clippy::option_option, reason = "two different absences")]
+fn moment(value: &Value, precision: Precision) -> Option<Option<Moment>> {
+    if value.is_null() {
+        return Some(None);
+    }
+    let moment = parse_time(value.as_str()?, precision).ok()?;
+    let nanos = if precision == Precision::Seconds { 0 } else { moment.nanos };
+    Some(Some(Moment { nanos, ..moment }).filter(|m| !m.is_zero()))
+}
+
+fn time(tag: u32, moment: Option<Moment>, out: &mut Writer) -> Done {
+    out.nested(tag, |out| {
+        if let Some(moment) = moment {
+            out.varint(1, moment.seconds.cast_unsigned());
+            out.varint(2, u64::from(moment.nanos));
+        }
+        Ok(())
+    })
+}
+
+fn mismatch(field: &str, wanted: &'static str, value: &Value) -> EncodeError {
+    let found = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    };
+    EncodeError::Mismatch { field: field.to_owned(), wanted, found: found.to_owned() }
+}
