@@ -368,15 +368,6 @@ impl Set {
         })
     }
 
-    /// Adds every field on the way to a member for which `named` says that it is a declared field of its struct.
-    pub(crate) fn mark(&mut self, element: &Element, member: bool) {
-        if let Ok(at) = self.find(element)
-            && let Some(node) = self.nodes.get_mut(at)
-        {
-            node.member |= member;
-        }
-    }
-
     /// The elements of the first level, whether each is a member, and what is below.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Element, bool, &Self)> {
         self.nodes.iter().map(|n| (&n.element, n.member, &n.children))

@@ -1,8 +1,12 @@
 //! The four patch types as pure functions on JSON values: JSON Patch, merge patch, strategic merge patch, apply.
 
+pub mod apply;
 mod gotext;
 mod json;
+mod managed;
+pub mod scale;
 mod strategic;
+mod typed;
 
 pub use json::{json_patch, json_patch_strict_errors, merge_patch};
 pub use strategic::strategic;

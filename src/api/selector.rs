@@ -3,6 +3,8 @@
 mod field;
 mod label;
 mod lexer;
+mod names;
+mod parser;
 
 pub use field::{FieldSelector, FieldTerm};
 pub use label::{LabelSelector, Labels, Operator, Requirement};

@@ -1,1 +1,4 @@
-//! cluster
+//! Certificates of servers and nodes, joining, files that clients read.
+
+pub mod certs;
+pub mod kubeconfig;

@@ -216,6 +216,9 @@ pub struct Event {
 }
 
 /// Events of one or several whole revisions, in order, or progress.
+///
+/// Progress comes once when a watch has caught up with history, and at every [`Backend::read_barrier`] that finds the
+/// watcher behind: after awaiting the barrier, every watch delivers a batch with at least that revision.
 #[derive(Debug, Clone)]
 pub struct WatchBatch {
     /// Changes; empty means progress only.
@@ -259,6 +262,12 @@ pub enum StoreError {
     /// Lease id in use.
     #[error("lease already exists")]
     LeaseExists,
+    /// More seconds than a lease may have.
+    #[error("too large lease TTL")]
+    LeaseTtlTooLarge,
+    /// No state of the store could answer the request.
+    #[error("the request is not valid: {0}")]
+    Invalid(String),
     /// Several puts of one key in one transaction.
     #[error("duplicate key given in txn request")]
     DuplicateKey,

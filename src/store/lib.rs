@@ -2,6 +2,14 @@
 //!
 //! Knows nothing of Kubernetes: it keeps bytes under keys, like etcd.
 
+mod backend;
+mod command;
 pub mod kv;
+mod lease;
+mod memory;
+mod mvcc;
+mod watch;
 
+pub use backend::MAX_REQUEST_BYTES;
 pub use kv::*;
+pub use memory::{open_memory, open_memory_with};

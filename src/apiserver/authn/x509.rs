@@ -217,7 +217,7 @@ mod tests {
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
         // rcgen keeps one value per type; naming the type by its number gives a second one.
-        let types = [DnType::OrganizationName, DnType::from_oid(&[2, 5, 4, 10])];
+        let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
         for (kind, group) in types.into_iter().zip(groups) {
             params.distinguished_name.push(kind, *group);
         }

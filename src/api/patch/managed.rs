@@ -1,0 +1,247 @@
+//! `metadata.managedFields`: reading, writing, upstream's order and the cap on old updates.
+
+use serde_json::{Map, Value};
+
+use crate::fields::Set;
+
+/// Entries of updates that are kept apart; older ones are merged (upstream's `DefaultMaxUpdateManagers`).
+const MAX_UPDATE_MANAGERS: usize = 10;
+/// The manager that gets the merged entries.
+const ANCIENT: &str = "ancient-changes";
+
+/// How a manager owns its fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Operation {
+    Apply,
+    Update,
+}
+
+/// Owned fields, read when they are needed.
+#[derive(Debug, Clone)]
+enum Fields {
+    Raw(Value),
+    Read(Set),
+}
+
+/// One manager's entry.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub manager: String,
+    pub operation: Operation,
+    pub api_version: String,
+    pub subresource: String,
+    pub time: Option<String>,
+    fields: Fields,
+}
+
+impl Entry {
+    pub(super) fn new(
+        manager: &str,
+        operation: Operation,
+        api_version: &str,
+        subresource: &str,
+        set: Set,
+    ) -> Self {
+        let manager = if manager.is_empty() { "unknown" } else { manager };
+        Self {
+            manager: manager.to_owned(),
+            operation,
+            api_version: api_version.to_owned(),
+            subresource: subresource.to_owned(),
+            time: None,
+            fields: Fields::Read(set),
+        }
+    }
+
+    /// Same manager: appliers are one whatever their version, updaters one per version.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.manager == other.manager
+            && self.operation == other.operation
+            && self.subresource == other.subresource
+            && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+
+    /// As upstream names it in conflicts: `"a" with subresource "status" using apps/v1`.
+    pub(super) fn show(&self) -> String {
+        let mut text = crate::field::go_quote(&self.manager);
+        if !self.subresource.is_empty() {
+            text.push_str(&format!(
+                " with subresource {}",
+                crate::field::go_quote(&self.subresource)
+            ));
+        }
+        if self.operation == Operation::Update {
+            text.push_str(&format!(" using {}", self.api_version));
+        }
+        text
+    }
+
+    /// Whether the entry owns one of these fields; reads nothing.
+    pub(super) fn overlaps(&self, set: &Set) -> bool {
+        match &self.fields {
+            Fields::Raw(raw) => set.overlaps_fields_v1(raw),
+            Fields::Read(own) => own.overlaps(set),
+        }
+    }
+
+    /// The owned fields. What cannot be read was refused by [`decode`] already.
+    pub(super) fn set(&mut self) -> &mut Set {
+        if let Fields::Raw(raw) = &self.fields {
+            self.fields = Fields::Read(Set::from_fields_v1(raw).unwrap_or_default());
+        }
+        match &mut self.fields {
+            Fields::Read(set) => set,
+            Fields::Raw(_) => unreachable!("was read above"),
+        }
+    }
+
+    fn seconds(&self) -> i64 {
+        self.time
+            .as_deref()
+            .and_then(|t| t.parse::<jiff::Timestamp>().ok())
+            .map_or(0, |t| t.as_second())
+    }
+
+    fn encode(self) -> Value {
+        let mut map = Map::new();
+        map.insert("manager".into(), self.manager.into());
+        map.insert(
+            "operation".into(),
+            if self.operation == Operation::Apply { "Apply" } else { "Update" }.into(),
+        );
+        map.insert("apiVersion".into(), self.api_version.into());
+        if let Some(time) = self.time {
+            map.insert("time".into(), time.into());
+        }
+        map.insert("fieldsType".into(), "FieldsV1".into());
+        let fields = match self.fields {
+            Fields::Raw(raw) => raw,
+            Fields::Read(set) => set.to_fields_v1(),
+        };
+        map.insert("fieldsV1".into(), fields);
+        if !self.subresource.is_empty() {
+            map.insert("subresource".into(), self.subresource.into());
+        }
+        Value::Object(map)
+    }
+}
+
+/// A client asks for a reset: an empty list, or a list of one empty entry.
+pub(super) fn is_reset(value: Option<&Value>) -> bool {
+    match value.and_then(Value::as_array).map(Vec::as_slice) {
+        Some([]) => true,
+        Some([one]) => one.as_object().is_some_and(Map::is_empty),
+        _ => false,
+    }
+}
+
+/// Reads the entries. `check` reads the fields too, so that bad ones are refused.
+///
+/// # Errors
+/// Upstream's text of what is wrong with an entry.
+pub(super) fn decode(value: Option<&Value>, check: bool) -> Result<Vec<Entry>, String> {
+    let list = match value {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(list)) => list,
+        Some(_) => return Err("managedFields must be a list".into()),
+    };
+    let mut out: Vec<Entry> = Vec::with_capacity(list.len());
+    for (i, item) in list.iter().enumerate() {
+        let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
+        let operation = match text("operation") {
+            "Apply" => Operation::Apply,
+            "Update" => Operation::Update,
+            _ => return Err("operation must be `Apply` or `Update`".into()),
+        };
+        if text("apiVersion").is_empty() {
+            return Err("apiVersion must not be empty".into());
+        }
+        match text("fieldsType") {
+            "FieldsV1" => {}
+            "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
+            other => {
+                return Err(format!(
+                    "invalid fieldsType {} in managed fields entry {i}",
+                    crate::field::go_quote(other)
+                ));
+            }
+        }
+        let raw = item.get("fieldsV1").filter(|v| !v.is_null());
+        let fields = match raw {
+            None => Fields::Read(Set::new()),
+            Some(raw) if check => Fields::Read(
+                Set::from_fields_v1(raw).map_err(|e| format!("error decoding set: {e}"))?,
+            ),
+            Some(raw) => Fields::Raw(raw.clone()),
+        };
+        let entry = Entry {
+            manager: text("manager").to_owned(),
+            operation,
+            api_version: text("apiVersion").to_owned(),
+            subresource: text("subresource").to_owned(),
+            time: item.get("time").and_then(Value::as_str).map(str::to_owned),
+            fields,
+        };
+        // Of two entries of one manager the later one counts.
+        match out.iter_mut().find(|e| e.is_same(&entry)) {
+            Some(have) => *have = entry,
+            None => out.push(entry),
+        }
+    }
+    Ok(out)
+}
+
+/// Writes the entries in upstream's order; `None` when there are none.
+pub(super) fn encode(mut entries: Vec<Entry>) -> Option<Value> {
+    if entries.len() > 1 {
+        entries.sort_by_cached_key(|e| {
+            (
+                e.operation,
+                e.seconds(),
+                e.manager.clone(),
+                e.api_version.clone(),
+                e.subresource.clone(),
+            )
+        });
+    }
+    (!entries.is_empty()).then(|| Value::Array(entries.into_iter().map(Entry::encode).collect()))
+}
+
+/// Merges the oldest updates of a version until no more than ten are left.
+pub(super) fn cap(entries: &mut Vec<Entry>) {
+    let mut updates: Vec<(i64, Entry)> = Vec::new();
+    if entries.iter().filter(|e| e.operation == Operation::Update).count() <= MAX_UPDATE_MANAGERS {
+        return;
+    }
+    let (old, kept): (Vec<Entry>, Vec<Entry>) =
+        entries.drain(..).partition(|e| e.operation == Operation::Update);
+    *entries = kept;
+    updates.extend(old.into_iter().map(|e| (e.seconds(), e)));
+    updates.sort_by(|(at, a), (bt, b)| {
+        at.cmp(bt).then_with(|| {
+            (&a.manager, &a.api_version, &a.subresource).cmp(&(
+                &b.manager,
+                &b.api_version,
+                &b.subresource,
+            ))
+        })
+    });
+    let mut left = updates.len();
+    let mut out: Vec<Entry> = Vec::with_capacity(left);
+    for (_, mut entry) in updates {
+        // The first of a version becomes the bucket as soon as a second one is to be merged.
+        let bucket = (left > MAX_UPDATE_MANAGERS)
+            .then(|| out.iter_mut().find(|e| e.api_version == entry.api_version))
+            .flatten();
+        match bucket {
+            Some(bucket) => {
+                let merged = std::mem::take(entry.set()).union(std::mem::take(bucket.set()));
+                *bucket = Entry::new(ANCIENT, Operation::Update, &entry.api_version, "", merged);
+                bucket.time = entry.time;
+                left -= 1;
+            }
+            None => out.push(entry),
+        }
+    }
+    entries.extend(out);
+}

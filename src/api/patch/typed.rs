@@ -1,0 +1,222 @@
+//! Values with their schema: validation, field sets, comparison, merge and removal, as structured merge and diff has them.
+
+mod compare;
+mod merge;
+mod remove;
+mod validate;
+
+use serde_json::{Map, Value};
+
+pub(super) use compare::{Comparison, compare};
+pub(super) use merge::merge;
+pub(super) use remove::{named_fields, remove};
+pub(super) use validate::{field_set, validate};
+
+use crate::fields::{Element, Set};
+use crate::schema::{Field, ListType, Schema, Shape, TypeId};
+
+/// What the schema says about one value.
+#[derive(Clone, Copy)]
+pub(super) enum Kind<'a> {
+    Struct(TypeId),
+    Map(&'a Shape),
+    List(&'a Shape, &'a ListType),
+    Scalar(Scalar),
+    /// No schema: maps are granular, the rest is replaced.
+    Deduced,
+}
+
+/// Scalars that validation tells apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scalar {
+    String,
+    Number,
+    Bool,
+    Any,
+}
+
+/// A kind, and whether it is replaced as a whole.
+#[derive(Clone, Copy)]
+pub(super) struct Ty<'a> {
+    pub kind: Kind<'a>,
+    pub atomic: bool,
+}
+
+static ATOMIC_LIST: ListType = ListType::Atomic;
+
+pub(super) const DEDUCED: Ty<'static> = Ty { kind: Kind::Deduced, atomic: false };
+
+/// The root of an object.
+pub(super) fn root(schema: &Schema, id: TypeId) -> Ty<'static> {
+    Ty { kind: Kind::Struct(id), atomic: schema.get(id).atomic }
+}
+
+fn of_shape<'a>(schema: &Schema, shape: &'a Shape, list: &'a ListType, atomic: bool) -> Ty<'a> {
+    let kind = match shape {
+        Shape::String | Shape::Bytes | Shape::Time | Shape::MicroTime | Shape::Duration => {
+            Kind::Scalar(Scalar::String)
+        }
+        Shape::Int32 | Shape::Int64 | Shape::Double => Kind::Scalar(Scalar::Number),
+        Shape::Bool => Kind::Scalar(Scalar::Bool),
+        Shape::Quantity | Shape::IntOrString => Kind::Scalar(Scalar::Any),
+        Shape::RawExtension | Shape::FieldsV1 | Shape::Any => Kind::Deduced,
+        // JSON values of several forms are replaced as a whole.
+        Shape::PropsOrBool(_) | Shape::PropsOrList(_) | Shape::PropsOrStrings(_) => {
+            return Ty { kind: Kind::Deduced, atomic: true };
+        }
+        Shape::Struct(id) => {
+            return Ty { kind: Kind::Struct(*id), atomic: atomic || schema.get(*id).atomic };
+        }
+        Shape::List(element) => {
+            return Ty { kind: Kind::List(element, list), atomic: *list == ListType::Atomic };
+        }
+        Shape::Map(value) => Kind::Map(value),
+    };
+    Ty { kind, atomic }
+}
+
+/// The type of a shape that no field describes further: an element or a value.
+pub(super) fn of_element<'a>(schema: &Schema, shape: &'a Shape) -> Ty<'a> {
+    of_shape(schema, shape, &ATOMIC_LIST, false)
+}
+
+pub(super) fn of_field<'a>(schema: &Schema, field: &'a Field) -> Ty<'a> {
+    of_shape(schema, &field.shape, &field.list_type, field.atomic)
+}
+
+/// The type of a member of a map or struct, and whether the struct declares it; `None` when nothing may stand there.
+pub(super) fn of_member<'a>(
+    schema: &'a Schema,
+    kind: Kind<'a>,
+    name: &str,
+) -> Option<(Ty<'a>, bool)> {
+    match kind {
+        Kind::Struct(id) => {
+            let ty = schema.get(id);
+            match ty.field(name) {
+                Some(field) => Some((of_field(schema, field), true)),
+                None => ty.open.then_some((DEDUCED, false)),
+            }
+        }
+        Kind::Map(value) => Some((of_element(schema, value), false)),
+        Kind::Deduced => Some((DEDUCED, false)),
+        Kind::List(..) | Kind::Scalar(_) => None,
+    }
+}
+
+/// Whether the value, or null, is taken as a map here; upstream prefers map, then scalar, then list for null.
+pub(super) enum Form<'a> {
+    Map(Option<&'a Map<String, Value>>),
+    List(Option<&'a Vec<Value>>),
+    Leaf,
+}
+
+/// How a value is walked under a kind; a value of another form than its kind's is a leaf.
+pub(super) fn form<'a>(kind: Kind<'_>, value: &'a Value) -> Form<'a> {
+    match (kind, value) {
+        (Kind::Struct(_) | Kind::Map(_) | Kind::Deduced, Value::Object(map)) => {
+            Form::Map(Some(map))
+        }
+        (Kind::Struct(_) | Kind::Map(_) | Kind::Deduced, Value::Null) => Form::Map(None),
+        (Kind::List(..), Value::Array(list)) => Form::List(Some(list)),
+        (Kind::List(..), Value::Null) => Form::List(None),
+        _ => Form::Leaf,
+    }
+}
+
+/// The path element of a list item under a set or an associative list.
+///
+/// # Errors
+/// Upstream's text when the item cannot be told apart.
+pub(super) fn item_element(
+    schema: &Schema,
+    element: &Shape,
+    list: &ListType,
+    item: &Value,
+) -> Result<Element, String> {
+    match list {
+        ListType::Atomic => Err("invalid indexing of non-associative list".into()),
+        ListType::Set => match item {
+            Value::Object(_) => {
+                Err("associative list without keys has an element that's a map type".into())
+            }
+            Value::Array(_) => Err("not supported: associative list with lists as elements".into()),
+            Value::Null => {
+                Err("associative list without keys has an element that's an explicit null".into())
+            }
+            scalar => Ok(Element::value(scalar)),
+        },
+        ListType::Map(keys) => {
+            let map = match item {
+                Value::Object(map) => map,
+                Value::Null => {
+                    return Err("associative list with keys may not have a null element".into());
+                }
+                _ => return Err("associative list with keys may not have non-map elements".into()),
+            };
+            let ty = match element {
+                Shape::Struct(id) => Some(schema.get(*id)),
+                _ => None,
+            };
+            let set: Vec<(&str, &Value)> = keys
+                .iter()
+                .filter_map(|key| {
+                    let default =
+                        || ty.and_then(|t| t.field(key)).and_then(|f| f.default.as_deref());
+                    map.get(&**key).or_else(default).map(|value| (&**key, value))
+                })
+                .collect();
+            if set.is_empty() && !keys.is_empty() {
+                let names: Vec<String> = keys.iter().map(|k| crate::field::go_quote(k)).collect();
+                return Err(format!(
+                    "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
+                    names.join(" ")
+                ));
+            }
+            Ok(Element::keys(set))
+        }
+    }
+}
+
+/// The zero value of a Go struct as JSON: what is there before an object is created, so that fields which are never
+/// omitted count as present.
+pub(super) fn zero(schema: &Schema, id: TypeId, depth: usize) -> Value {
+    let mut map = Map::new();
+    // Struct types that hold themselves do so by pointer or list, so this ends; the bound is a belt.
+    if depth < 32 {
+        for field in schema.get(id).fields.iter().filter(|f| !f.pointer) {
+            let value = match &field.shape {
+                Shape::Struct(inner) => zero(schema, *inner, depth + 1),
+                _ if field.omit_empty => continue,
+                Shape::String => Value::from(""),
+                Shape::Bool => Value::from(false),
+                Shape::Int32 | Shape::Int64 | Shape::Double | Shape::IntOrString => Value::from(0),
+                Shape::Quantity => Value::from("0"),
+                Shape::Duration => Value::from("0s"),
+                _ => Value::Null,
+            };
+            map.insert(field.json.to_string(), value);
+        }
+    }
+    Value::Object(map)
+}
+
+/// Brings a set that was written under an older schema into line: what became atomic is owned as a whole.
+pub(super) fn reconcile(schema: &Schema, ty: Ty<'_>, set: &Set) -> Set {
+    let mut out = Set::new();
+    for (element, member, below) in set.iter() {
+        let child = match (element.name(), ty.kind) {
+            (Some(name), kind) => of_member(schema, kind, name).map(|(ty, _)| ty),
+            (None, Kind::List(shape, _)) => Some(of_element(schema, shape)),
+            (None, _) => None,
+        };
+        match child {
+            Some(child) if child.atomic && !below.is_empty() => {
+                out.put(element.clone(), true, Set::new())
+            }
+            Some(child) => out.put(element.clone(), member, reconcile(schema, child, below)),
+            None => out.put(element.clone(), member, below.clone()),
+        }
+    }
+    out
+}

@@ -1,0 +1,133 @@
+//! Merges an applied configuration into a live object.
+
+use serde_json::{Map, Value};
+
+use super::{Form, Kind, Ty, form, item_element, of_element, of_member};
+use crate::fields::Element;
+use crate::schema::{ListType, Schema, Shape};
+
+/// The live value with everything the applied one says; nothing is removed.
+pub(in crate::patch) fn merge(schema: &Schema, ty: Ty<'_>, live: &Value, applied: &Value) -> Value {
+    both(schema, ty, Some(live), Some(applied)).unwrap_or(Value::Null)
+}
+
+fn both(
+    schema: &Schema,
+    ty: Ty<'_>,
+    live: Option<&Value>,
+    applied: Option<&Value>,
+) -> Option<Value> {
+    let keep = || applied.or(live).cloned();
+    let Some(applied_value) = applied else { return keep() };
+    if ty.atomic || live.is_none() {
+        return keep();
+    }
+    match (live.map(|v| form(ty.kind, v)), form(ty.kind, applied_value)) {
+        (Some(Form::Map(l)), Form::Map(a)) => {
+            let (l, a) = (l.filter(|m| !m.is_empty()), a.filter(|m| !m.is_empty()));
+            if l.is_none() && a.is_none() {
+                return keep();
+            }
+            Some(Value::Object(maps(schema, ty.kind, l, a)))
+        }
+        (Some(Form::List(l)), Form::List(a)) => {
+            let (l, a) = (
+                l.map(Vec::as_slice).unwrap_or_default(),
+                a.map(Vec::as_slice).unwrap_or_default(),
+            );
+            match ty.kind {
+                Kind::List(shape, list) if !(l.is_empty() && a.is_empty()) => {
+                    Some(Value::Array(lists(schema, shape, list, l, a)))
+                }
+                _ => keep(),
+            }
+        }
+        _ => keep(),
+    }
+}
+
+fn maps(
+    schema: &Schema,
+    kind: Kind<'_>,
+    live: Option<&Map<String, Value>>,
+    applied: Option<&Map<String, Value>>,
+) -> Map<String, Value> {
+    let mut out = Map::new();
+    for (name, value) in live.into_iter().flatten() {
+        let other = applied.and_then(|a| a.get(name));
+        let merged = match of_member(schema, kind, name) {
+            Some((ty, _)) => both(schema, ty, Some(value), other),
+            None => other.or(Some(value)).cloned(),
+        };
+        out.extend(merged.map(|v| (name.clone(), v)));
+    }
+    for (name, value) in applied.into_iter().flatten() {
+        if live.is_none_or(|l| !l.contains_key(name)) {
+            out.insert(name.clone(), value.clone());
+        }
+    }
+    out
+}
+
+/// Items of both lists: in the live order as far as the applied list does not say otherwise.
+fn lists(
+    schema: &Schema,
+    shape: &Shape,
+    list: &ListType,
+    live: &[Value],
+    applied: &[Value],
+) -> Vec<Value> {
+    let ty = of_element(schema, shape);
+    let index = |items: &'_ [Value]| -> Vec<Option<Element>> {
+        items.iter().map(|i| item_element(schema, shape, list, i).ok()).collect()
+    };
+    let (lefts, rights) = (index(live), index(applied));
+    let in_right = |e: &Option<Element>| e.is_some() && rights.contains(e);
+    // A live item that occurs twice is not merged: the applied one stands alone.
+    let live_of = |e: &Option<Element>| {
+        let mut found = lefts.iter().zip(live).filter(|(l, _)| *l == e).map(|(_, v)| v);
+        let first = found.next();
+        if found.next().is_some() { None } else { first }
+    };
+    let mut shared = rights.iter().filter(|e| lefts.contains(e));
+    let mut next_shared = shared.next();
+    let mut merged: Vec<&Option<Element>> = Vec::new();
+    let mut out = Vec::with_capacity(live.len().max(applied.len()));
+    let (mut l, mut r) = (0, 0);
+    while l < lefts.len() || r < rights.len() {
+        if let (Some(le), Some(re)) = (lefts.get(l), rights.get(r)) {
+            if le == re {
+                merged.push(re);
+                out.extend(both(schema, ty, live_of(le), applied.get(r)));
+                l += 1;
+                r += 1;
+                next_shared = shared.next();
+                continue;
+            }
+            if in_right(le) && next_shared.is_some_and(|n| n != le) {
+                // Shared, but another one is due first.
+                l += 1;
+                continue;
+            }
+        }
+        if let Some(le) = lefts.get(l) {
+            if !in_right(le) {
+                out.extend(live.get(l).cloned());
+                l += 1;
+                continue;
+            }
+            if merged.contains(&le) {
+                l += 1;
+            }
+        }
+        if let Some(re) = rights.get(r) {
+            merged.push(re);
+            out.extend(both(schema, ty, live_of(re), applied.get(r)));
+            r += 1;
+            if next_shared == Some(re) {
+                next_shared = shared.next();
+            }
+        }
+    }
+    out
+}

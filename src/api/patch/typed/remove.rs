@@ -1,0 +1,71 @@
+//! Removal of fields from a value, and the named fields on the way to members of a set.
+
+use serde_json::{Map, Value};
+
+use super::{Form, Kind, Ty, form, item_element, of_element, of_member};
+use crate::fields::{Element, Set};
+use crate::schema::Schema;
+
+/// The value without the items of the set. What loses its last member becomes null, as upstream leaves it.
+pub(in crate::patch) fn remove(schema: &Schema, ty: Ty<'_>, value: &Value, items: &Set) -> Value {
+    if items.is_empty() {
+        return value.clone();
+    }
+    match (form(ty.kind, value), ty.kind) {
+        (Form::Map(Some(map)), kind) => {
+            if ty.atomic || map.is_empty() {
+                return Value::Null;
+            }
+            let mut out = Map::new();
+            for (name, value) in map {
+                let (member, below) = items.get(&Element::field(name));
+                if member {
+                    continue;
+                }
+                let kept = match of_member(schema, kind, name) {
+                    Some((child, _)) if !below.is_empty() => remove(schema, child, value, below),
+                    _ => value.clone(),
+                };
+                out.insert(name.clone(), kept);
+            }
+            if out.is_empty() { Value::Null } else { Value::Object(out) }
+        }
+        (Form::List(Some(list)), Kind::List(shape, list_type)) => {
+            if ty.atomic || list.is_empty() {
+                return Value::Null;
+            }
+            let mut out = Vec::with_capacity(list.len());
+            for item in list {
+                let Ok(element) = item_element(schema, shape, list_type, item) else {
+                    out.push(item.clone());
+                    continue;
+                };
+                let (member, below) = items.get(&element);
+                if !member {
+                    out.push(remove(schema, of_element(schema, shape), item, below));
+                }
+            }
+            if out.is_empty() { Value::Null } else { Value::Array(out) }
+        }
+        _ => value.clone(),
+    }
+}
+
+/// The set with every declared struct field on the way to a member made a member too.
+pub(in crate::patch) fn named_fields(schema: &Schema, ty: Option<Ty<'_>>, set: &Set) -> Set {
+    let mut out = Set::new();
+    for (element, member, below) in set.iter() {
+        let (child, declared) = match (element.name(), ty.map(|t| t.kind)) {
+            (Some(name), Some(kind)) => of_member(schema, kind, name)
+                .map_or((None, false), |(ty, declared)| (Some(ty), declared)),
+            (None, Some(Kind::List(shape, _))) => (Some(of_element(schema, shape)), false),
+            _ => (None, false),
+        };
+        out.put(
+            element.clone(),
+            member || (declared && !below.is_empty()),
+            named_fields(schema, child, below),
+        );
+    }
+    out
+}

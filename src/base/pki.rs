@@ -1,0 +1,422 @@
+//! Certificate authorities, the certificates they sign, and the files both live in.
+//!
+//! Keys are ECDSA P-256. Files are replaced atomically, keys with mode 0600. What is there and still good is kept.
+
+pub mod live;
+pub mod tls;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use crate::{clock, fs};
+
+const DAY: u64 = 24 * 60 * 60;
+
+/// Validity of a CA: ten years, as k3s.
+pub const CA_VALIDITY: Duration = Duration::from_secs(3650 * DAY);
+
+/// Validity of a certificate: one year, as k3s.
+pub const LEAF_VALIDITY: Duration = Duration::from_secs(365 * DAY);
+
+/// A certificate is renewed when less than this is left.
+pub const RENEW_BEFORE: Duration = Duration::from_secs(90 * DAY);
+
+/// 2026-01-01: no clock that tells less is believed.
+const EPOCH_OF_TRUST: u64 = 1_767_225_600;
+
+/// What can go wrong with certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A file whose content is no certificate or key.
+    #[error(
+        "{path}: {why}; restore the file from a backup, or remove it with its pair to have a new one made"
+    )]
+    Content {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A certificate could not be signed.
+    #[error("cannot sign the certificate {name:?}: {why}")]
+    Sign {
+        /// Its common name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+}
+
+fn content(path: &Path, why: impl ToString) -> Error {
+    Error::Content { path: path.display().to_string(), why: why.to_string() }
+}
+
+/// Seconds since the epoch, never before a time that has surely passed: a machine without a clock starts in 1970.
+fn now() -> u64 {
+    clock::unix_time().as_secs().max(EPOCH_OF_TRUST)
+}
+
+/// What a certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usage {
+    /// A TLS server.
+    Server,
+    /// A TLS client.
+    Client,
+    /// Both, as peers of a cluster are.
+    Peer,
+}
+
+/// Who a certificate names, and what for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    /// Common name: the user of a client.
+    pub common_name: String,
+    /// Organisation: the group of a client.
+    pub organization: Option<String>,
+    /// DNS names of a server.
+    pub dns: Vec<String>,
+    /// Addresses of a server.
+    pub ips: Vec<IpAddr>,
+    /// What it is for.
+    pub usage: Usage,
+}
+
+impl Profile {
+    /// A client with this user and group.
+    pub fn client(user: &str, group: Option<&str>) -> Self {
+        let organization = group.map(str::to_owned);
+        Self {
+            common_name: user.to_owned(),
+            organization,
+            dns: Vec::new(),
+            ips: Vec::new(),
+            usage: Usage::Client,
+        }
+    }
+
+    /// A server with these names.
+    pub fn server(common_name: &str, dns: &[String], ips: &[IpAddr]) -> Self {
+        let (dns, ips) = (dns.to_vec(), ips.to_vec());
+        Self {
+            common_name: common_name.to_owned(),
+            organization: None,
+            dns,
+            ips,
+            usage: Usage::Server,
+        }
+    }
+
+    fn params(&self) -> Result<CertificateParams, String> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        if let Some(organization) = &self.organization {
+            params.distinguished_name.push(DnType::OrganizationName, organization.as_str());
+        }
+        params.distinguished_name.push(DnType::CommonName, self.common_name.as_str());
+        for name in &self.dns {
+            let name = name.as_str().try_into().map_err(|_| format!("{name:?} is no DNS name"))?;
+            params.subject_alt_names.push(SanType::DnsName(name));
+        }
+        params.subject_alt_names.extend(self.ips.iter().map(|ip| SanType::IpAddress(*ip)));
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        if self.usage != Usage::Client {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
+        if self.usage != Usage::Server {
+            params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+        }
+        params.use_authority_key_identifier_extension = true;
+        Ok(params)
+    }
+}
+
+/// A certificate with its key, as PEM.
+#[derive(Clone)]
+pub struct Leaf {
+    /// The certificate, then that of its CA.
+    pub cert_pem: String,
+    /// The key, PKCS#8.
+    pub key_pem: String,
+    /// End of validity, in seconds since the epoch.
+    pub not_after: i64,
+}
+
+/// A certificate authority with its key.
+pub struct Ca {
+    cert_pem: String,
+    der: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+fn set_validity(params: &mut CertificateParams, validity: Duration) {
+    let epoch = rcgen::date_time_ymd(1970, 1, 1);
+    // Valid from 1970 on: a machine whose clock is not set yet must be able to join.
+    params.not_before = epoch;
+    params.not_after = epoch + Duration::from_secs(now()).saturating_add(validity);
+}
+
+impl Ca {
+    /// The CA in these two files; made when neither is there. `name` is the start of a new one's common name.
+    ///
+    /// # Errors
+    /// When only one of the files is there, or one is unreadable.
+    pub fn load_or_create(cert: &Path, key: &Path, name: &str) -> Result<Self, Error> {
+        match (cert.exists(), key.exists()) {
+            (true, true) => Self::load(cert, key),
+            (false, false) => Self::create(cert, key, name),
+            (true, false) => Err(content(key, "is missing, though the CA's certificate is there")),
+            (false, true) => Err(content(cert, "is missing, though the CA's key is there")),
+        }
+    }
+
+    fn load(cert: &Path, key: &Path) -> Result<Self, Error> {
+        let pair = KeyPair::from_pem(&fs::read_to_string(key)?).map_err(|e| content(key, e))?;
+        let cert_pem = fs::read_to_string(cert)?;
+        let der = certificates(&cert_pem).map_err(|e| content(cert, e))?.into_iter().next();
+        let der = der.ok_or_else(|| content(cert, "holds no certificate"))?;
+        let issuer = Issuer::from_ca_cert_der(&der, pair).map_err(|e| content(cert, e))?;
+        let own = rcgen::PublicKeyData::subject_public_key_info(issuer.key());
+        let same = X509Certificate::from_der(&der)
+            .is_ok_and(|(_, c)| c.public_key().raw == own.as_slice());
+        if !same {
+            return Err(content(key, "is not the key of the CA's certificate"));
+        }
+        Ok(Self { cert_pem, der, issuer })
+    }
+
+    fn create(cert: &Path, key: &Path, name: &str) -> Result<Self, Error> {
+        let common_name = format!("{name}@{}", now());
+        let sign = |e: rcgen::Error| Error::Sign { name: common_name.clone(), why: e.to_string() };
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, common_name.as_str());
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyEncipherment,
+            KeyUsagePurpose::KeyCertSign,
+        ];
+        set_validity(&mut params, CA_VALIDITY);
+        let pair = KeyPair::generate().map_err(sign)?;
+        let key_pem = pair.serialize_pem();
+        let made = params.self_signed(&pair).map_err(sign)?;
+        let (cert_pem, der) = (made.pem(), made.der().clone());
+        // The key first: a certificate without key cannot be mended, a key without certificate says what happened.
+        write_pair(cert, &cert_pem, key, &key_pem)?;
+        Ok(Self { cert_pem, der, issuer: Issuer::new(params, pair) })
+    }
+
+    /// Its certificate, as PEM.
+    pub fn cert_pem(&self) -> &str {
+        &self.cert_pem
+    }
+
+    /// Its certificate.
+    pub fn der(&self) -> &CertificateDer<'static> {
+        &self.der
+    }
+
+    /// A certificate of this profile for a new key.
+    ///
+    /// # Errors
+    /// When a name is no name, or signing fails.
+    pub fn issue(&self, profile: &Profile) -> Result<Leaf, Error> {
+        let sign = |why: String| Error::Sign { name: profile.common_name.clone(), why };
+        let pair = KeyPair::generate().map_err(|e| sign(e.to_string()))?;
+        let mut params = profile.params().map_err(sign)?;
+        set_validity(&mut params, LEAF_VALIDITY);
+        let cert = params.signed_by(&pair, &self.issuer).map_err(|e| sign(e.to_string()))?;
+        let not_after = params.not_after.unix_timestamp();
+        Ok(Leaf {
+            cert_pem: format!("{}{}", cert.pem(), self.cert_pem),
+            key_pem: pair.serialize_pem(),
+            not_after,
+        })
+    }
+
+    /// The certificate in these files if it is good for `profile` and for long enough, else a new one, written there.
+    ///
+    /// # Errors
+    /// When a file cannot be written or a certificate not signed; unreadable files are replaced.
+    pub fn ensure(&self, cert: &Path, key: &Path, profile: &Profile) -> Result<Leaf, Error> {
+        if let (Ok(cert_pem), Ok(key_pem)) = (fs::read_to_string(cert), fs::read_to_string(key))
+            && let Some(not_after) = self.still_good(&cert_pem, &key_pem, profile)
+        {
+            return Ok(Leaf { cert_pem, key_pem, not_after });
+        }
+        let leaf = self.issue(profile)?;
+        write_pair(cert, &leaf.cert_pem, key, &leaf.key_pem)?;
+        Ok(leaf)
+    }
+
+    /// End of validity, when the certificate fits the profile, the key and this CA, and need not be renewed.
+    fn still_good(&self, cert_pem: &str, key_pem: &str, profile: &Profile) -> Option<i64> {
+        let der = certificates(cert_pem).ok()?.into_iter().next()?;
+        let (_, cert) = X509Certificate::from_der(&der).ok()?;
+        let (_, ca) = X509Certificate::from_der(&self.der).ok()?;
+        let key = KeyPair::from_pem(key_pem).ok()?;
+        let not_after = cert.validity().not_after.timestamp();
+        let organization = cert.subject().iter_organization().next().and_then(|o| o.as_str().ok());
+        let good = !due(not_after)
+            && cert.issuer() == ca.subject()
+            && cert.verify_signature(Some(ca.public_key())).is_ok()
+            && cert.public_key().raw
+                == rcgen::PublicKeyData::subject_public_key_info(&key).as_slice()
+            && cert.subject().iter_common_name().next().and_then(|c| c.as_str().ok())
+                == Some(&profile.common_name)
+            && organization == profile.organization.as_deref()
+            && covers(&cert, profile);
+        good.then_some(not_after)
+    }
+}
+
+/// The certificate names every server name of the profile.
+fn covers(cert: &X509Certificate<'_>, profile: &Profile) -> bool {
+    let Ok(Some(extension)) = cert.subject_alternative_name() else {
+        return profile.dns.is_empty() && profile.ips.is_empty();
+    };
+    let names = &extension.value.general_names;
+    let dns = |wanted: &String| {
+        names.iter().any(|n| matches!(n, GeneralName::DNSName(name) if name == wanted))
+    };
+    let ip = |wanted: &IpAddr| {
+        let octets = match wanted {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        names
+            .iter()
+            .any(|n| matches!(n, GeneralName::IPAddress(bytes) if *bytes == octets.as_slice()))
+    };
+    profile.dns.iter().all(dns) && profile.ips.iter().all(ip)
+}
+
+/// A certificate that ends then should be renewed now.
+pub fn due(not_after: i64) -> bool {
+    let limit = Duration::from_secs(now()).saturating_add(RENEW_BEFORE).as_secs();
+    not_after < i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// All certificates of a PEM text.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    CertificateDer::pem_slice_iter(pem.as_bytes())
+        .map(|c| c.map_err(|e| format!("no PEM certificate: {e}")))
+        .collect()
+}
+
+fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<(), Error> {
+    fs::write_atomic(key, key_pem.as_bytes(), 0o600)?;
+    fs::write_atomic(cert, cert_pem.as_bytes(), 0o644)?;
+    Ok(())
+}
+
+/// A secret PEM or token file: its content, or that of `make`, written with mode 0600.
+///
+/// # Errors
+/// When the file cannot be read or written, or `make` fails.
+pub fn ensure_secret(
+    path: &Path,
+    make: impl FnOnce() -> Result<String, String>,
+) -> Result<String, Error> {
+    if path.exists() {
+        return Ok(fs::read_to_string(path)?);
+    }
+    let text = make().map_err(|why| content(path, why))?;
+    fs::write_atomic(path, text.as_bytes(), 0o600)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn profile() -> Profile {
+        Profile::server(
+            "kube-apiserver",
+            &["kubernetes.default".into()],
+            &["10.43.0.1".parse().unwrap()],
+        )
+    }
+
+    fn temp() -> (tempfile::TempDir, impl Fn(&str) -> std::path::PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        (dir, move |name: &str| path.join(name))
+    }
+
+    #[test]
+    fn a_good_certificate_is_kept_and_another_made_when_a_name_is_missing() {
+        let (_dir, at) = temp();
+        let ca = Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "server-ca").unwrap();
+        let first = ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap();
+        let ca = Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "server-ca").unwrap();
+        assert_eq!(
+            ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap().cert_pem,
+            first.cert_pem
+        );
+        let mut wider = profile();
+        wider.ips.push("192.168.1.5".parse().unwrap());
+        assert_ne!(ca.ensure(&at("s.crt"), &at("s.key"), &wider).unwrap().cert_pem, first.cert_pem);
+        assert_eq!(std::fs::metadata(at("s.key")).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::metadata(at("ca.key")).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_certificate_of_another_ca_or_with_another_key_is_replaced() {
+        let (_dir, at) = temp();
+        let ca = Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "a").unwrap();
+        let first = ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap();
+        std::fs::write(at("s.key"), ca.issue(&profile()).unwrap().key_pem).unwrap();
+        let second = ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap();
+        assert_ne!(second.cert_pem, first.cert_pem);
+        let other = Ca::load_or_create(&at("cb.crt"), &at("cb.key"), "b").unwrap();
+        assert_ne!(
+            other.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap().cert_pem,
+            second.cert_pem
+        );
+    }
+
+    #[test]
+    fn validity_is_a_year_from_any_clock_and_renewal_starts_at_ninety_days() {
+        let (_dir, at) = temp();
+        let ca = Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "a").unwrap();
+        let leaf = ca.issue(&profile()).unwrap();
+        let day = i64::try_from(DAY).unwrap();
+        let start = i64::try_from(now()).unwrap();
+        assert!((leaf.not_after - start - 365 * day).abs() < 60);
+        assert!(!due(start + 91 * day));
+        assert!(due(start + 89 * day));
+    }
+
+    #[test]
+    fn half_a_ca_is_an_error_that_names_the_file() {
+        let (_dir, at) = temp();
+        Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "a").unwrap();
+        std::fs::remove_file(at("ca.key")).unwrap();
+        let error =
+            Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "a").err().unwrap().to_string();
+        assert!(error.contains("ca.key") && error.contains("missing"), "{error}");
+        Ca::load_or_create(&at("cb.crt"), &at("ca.key"), "b").unwrap();
+        let error =
+            Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "a").err().unwrap().to_string();
+        assert!(error.contains("is not the key"), "{error}");
+    }
+}

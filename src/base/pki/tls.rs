@@ -1,0 +1,242 @@
+//! TLS as every listener and client here has it: 1.2 and 1.3, AEAD suites with ephemeral keys, one provider.
+
+use std::sync::Arc;
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, Error as TlsError, RootCertStore,
+    ServerConfig, SignatureScheme,
+};
+
+use super::live::LiveCert;
+
+/// Why a TLS configuration cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up TLS: {0}")]
+pub struct BadConfig(String);
+
+fn bad(error: impl ToString) -> BadConfig {
+    BadConfig(error.to_string())
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// A root store of these certificates.
+///
+/// # Errors
+/// When one is no CA certificate.
+pub fn roots(ca: &[CertificateDer<'static>]) -> Result<RootCertStore, BadConfig> {
+    let mut store = RootCertStore::empty();
+    for cert in ca {
+        store.add(cert.clone()).map_err(bad)?;
+    }
+    Ok(store)
+}
+
+fn protocols(alpn: &[&str]) -> Vec<Vec<u8>> {
+    alpn.iter().map(|p| p.as_bytes().to_vec()).collect()
+}
+
+/// Asks clients for a certificate signed by one of `hints` and takes whatever they present, or nothing.
+///
+/// Only the possession of the key is proved here. Whoever reads the identity must verify the chain; the API server does
+/// so per connection, and answers 401 where a refused handshake would tell the client nothing.
+pub fn server(
+    cert: Arc<LiveCert>,
+    hints: &[CertificateDer<'static>],
+    alpn: &[&str],
+) -> Result<ServerConfig, BadConfig> {
+    let verifier = AnyClient { hints: roots(hints)?.subjects(), provider: provider() };
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(bad)?;
+    let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(cert);
+    config.alpn_protocols = protocols(alpn);
+    Ok(config)
+}
+
+/// Demands a client certificate signed by `client_ca`.
+///
+/// # Errors
+/// When the CA cannot be used.
+pub fn mutual_server(
+    cert: Arc<LiveCert>,
+    client_ca: &[CertificateDer<'static>],
+    alpn: &[&str],
+) -> Result<ServerConfig, BadConfig> {
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(client_ca)?), provider())
+            .build()
+            .map_err(bad)?;
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(bad)?;
+    let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(cert);
+    config.alpn_protocols = protocols(alpn);
+    Ok(config)
+}
+
+/// A client that trusts `server_ca` alone and presents `cert` when it has one.
+///
+/// # Errors
+/// When the CA cannot be used.
+pub fn client(
+    server_ca: &[CertificateDer<'static>],
+    cert: Option<Arc<LiveCert>>,
+    alpn: &[&str],
+) -> Result<ClientConfig, BadConfig> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(bad)?;
+    let builder = builder.with_root_certificates(roots(server_ca)?);
+    let mut config = match cert {
+        Some(cert) => builder.with_client_cert_resolver(cert),
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = protocols(alpn);
+    Ok(config)
+}
+
+#[derive(Debug)]
+struct AnyClient {
+    hints: Vec<DistinguishedName>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ClientCertVerifier for AnyClient {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, TlsError> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls12_signature(
+            message,
+            cert,
+            signature,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        verify_tls13_signature(
+            message,
+            cert,
+            signature,
+            &self.provider.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Ca, Profile};
+    use super::*;
+    use rustls::pki_types::ServerName;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+    fn ca(dir: &tempfile::TempDir, name: &str) -> Ca {
+        Ca::load_or_create(
+            &dir.path().join(format!("{name}.crt")),
+            &dir.path().join(format!("{name}.key")),
+            name,
+        )
+        .unwrap()
+    }
+
+    fn live(ca: &Ca, profile: &Profile) -> Arc<LiveCert> {
+        LiveCert::new(&ca.issue(profile).unwrap()).unwrap()
+    }
+
+    /// Connects over a pipe; the number of certificates that the server saw, or the first error.
+    async fn connect(server: ServerConfig, client: ClientConfig) -> Result<usize, String> {
+        let (ours, theirs) = tokio::io::duplex(16 * 1024);
+        let accept = async {
+            let mut stream = TlsAcceptor::from(Arc::new(server))
+                .accept(ours)
+                .await
+                .map_err(|e| e.to_string())?;
+            let seen = stream.get_ref().1.peer_certificates().map_or(0, <[_]>::len);
+            stream.write_all(b"x").await.map_err(|e| e.to_string())?;
+            Ok::<usize, String>(seen)
+        };
+        let dial = async {
+            let name = ServerName::try_from("localhost").unwrap();
+            let mut stream = TlsConnector::from(Arc::new(client))
+                .connect(name, theirs)
+                .await
+                .map_err(|e| e.to_string())?;
+            stream.read_u8().await.map_err(|e| e.to_string())
+        };
+        let (seen, read) = tokio::join!(accept, dial);
+        read.and(seen)
+    }
+
+    #[tokio::test]
+    async fn the_open_server_takes_any_client_and_the_mutual_one_only_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (server_ca, client_ca, stranger) = (ca(&dir, "s"), ca(&dir, "c"), ca(&dir, "x"));
+        let serving = live(&server_ca, &Profile::server("s", &["localhost".into()], &[]));
+        let (trusted, clients) = ([server_ca.der().clone()], [client_ca.der().clone()]);
+        let with = |cert: Option<Arc<LiveCert>>| client(&trusted, cert, &["h2"]).unwrap();
+        let (own, other) = (
+            live(&client_ca, &Profile::client("jane", None)),
+            live(&stranger, &Profile::client("jane", None)),
+        );
+        let open = || server(Arc::clone(&serving), &clients, &["h2"]).unwrap();
+        assert_eq!(connect(open(), with(None)).await, Ok(0));
+        assert_eq!(connect(open(), with(Some(Arc::clone(&own)))).await, Ok(2));
+        assert_eq!(connect(open(), with(Some(Arc::clone(&other)))).await, Ok(2));
+        let closed = || mutual_server(Arc::clone(&serving), &clients, &["h2"]).unwrap();
+        assert_eq!(connect(closed(), with(Some(own))).await, Ok(2));
+        assert!(connect(closed(), with(Some(other))).await.is_err());
+        assert!(connect(closed(), with(None)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_renewed_certificate_serves_the_next_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = (ca(&dir, "old"), ca(&dir, "new"));
+        let profile = Profile::server("s", &["localhost".into()], &[]);
+        let serving = live(&old, &profile);
+        let config = || server(Arc::clone(&serving), &[], &[]).unwrap();
+        let trusting = |ca: &Ca| client(&[ca.der().clone()], None, &[]).unwrap();
+        assert_eq!(connect(config(), trusting(&old)).await, Ok(0));
+        serving.set(&new.issue(&profile).unwrap()).unwrap();
+        assert!(connect(config(), trusting(&old)).await.is_err());
+        assert_eq!(connect(config(), trusting(&new)).await, Ok(0));
+    }
+}

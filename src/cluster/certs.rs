@@ -1,0 +1,404 @@
+//! The certificates of a server, under `server/tls` of the data directory in k3s's layout.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::fs;
+use base::pki::live::LiveCert;
+use base::pki::{Ca, Error, Leaf, Profile, Usage, due, ensure_secret};
+use parking_lot::Mutex;
+
+/// Under which names and addresses the server is reached. Fixed at start: nothing a client sends ever adds a name.
+#[derive(Debug, Clone, Default)]
+pub struct Names {
+    /// Host and node name, and names given with `--tls-san`.
+    pub dns: Vec<String>,
+    /// Addresses of the node, and addresses given with `--tls-san`.
+    pub ips: Vec<IpAddr>,
+    /// First address of each service range.
+    pub service_ips: Vec<IpAddr>,
+    /// Domain of the cluster, such as `cluster.local`.
+    pub cluster_domain: String,
+}
+
+/// One certificate that this server keeps.
+#[derive(Debug, Clone, Copy)]
+enum Signer {
+    Server,
+    Client,
+    RequestHeader,
+    EtcdServer,
+    EtcdPeer,
+}
+
+/// All certificates of a server.
+pub struct ServerCerts {
+    directory: PathBuf,
+    names: Names,
+    server_ca: Ca,
+    client_ca: Ca,
+    request_header_ca: Ca,
+    etcd_server_ca: Ca,
+    etcd_peer_ca: Ca,
+    /// Of the listener on 6443.
+    pub serving: Arc<LiveCert>,
+    /// Group `system:masters`, for the administrator's kubeconfig.
+    pub admin: Leaf,
+    /// Of the API server towards kubelets.
+    pub kubelet_client: Arc<LiveCert>,
+    /// Of the API server towards extension API servers (front proxy).
+    pub proxy_client: Arc<LiveCert>,
+    /// Of the etcd-compatible listener.
+    pub etcd_serving: Arc<LiveCert>,
+    /// PEM key that signs service-account tokens.
+    pub service_account_key: String,
+    /// When the first of them must be renewed, in seconds since the epoch.
+    earliest: Mutex<i64>,
+}
+
+/// Files of a kept certificate, who signs it, and whom it names.
+struct Kept {
+    file: &'static str,
+    signer: Signer,
+    profile: Profile,
+}
+
+fn kept(names: &Names) -> Vec<Kept> {
+    let client = |file, user: &str, group: Option<&str>| Kept {
+        file,
+        signer: Signer::Client,
+        profile: Profile::client(user, group),
+    };
+    let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    let etcd = Profile {
+        usage: Usage::Peer,
+        ..Profile::server(
+            "etcd-server",
+            &with(&["localhost"], &names.dns),
+            &with_ips(&local, &names.ips),
+        )
+    };
+    vec![
+        Kept {
+            file: "serving-kube-apiserver",
+            signer: Signer::Server,
+            profile: serving(names, &local),
+        },
+        client("client-admin", "system:admin", Some("system:masters")),
+        client("client-kube-apiserver", "system:apiserver", Some("system:masters")),
+        client("client-controller", "system:kube-controller-manager", None),
+        client("client-scheduler", "system:kube-scheduler", None),
+        client("client-kube-proxy", "system:kube-proxy", None),
+        Kept {
+            file: "client-auth-proxy",
+            signer: Signer::RequestHeader,
+            profile: Profile::client("system:auth-proxy", None),
+        },
+        Kept { file: "etcd/server-client", signer: Signer::EtcdServer, profile: etcd.clone() },
+        Kept {
+            file: "etcd/client",
+            signer: Signer::EtcdServer,
+            profile: Profile::client("etcd-client", None),
+        },
+        Kept {
+            file: "etcd/peer-server-client",
+            signer: Signer::EtcdPeer,
+            profile: Profile { common_name: "etcd-peer".into(), ..etcd },
+        },
+    ]
+}
+
+fn with(first: &[&str], more: &[String]) -> Vec<String> {
+    let mut all: Vec<String> = first.iter().map(|n| (*n).to_owned()).collect();
+    for name in more {
+        if !all.contains(name) {
+            all.push(name.clone());
+        }
+    }
+    all
+}
+
+fn with_ips(first: &[IpAddr], more: &[IpAddr]) -> Vec<IpAddr> {
+    let mut all = first.to_vec();
+    for ip in more {
+        if !all.contains(ip) {
+            all.push(*ip);
+        }
+    }
+    all
+}
+
+fn serving(names: &Names, local: &[IpAddr]) -> Profile {
+    let service = format!("kubernetes.default.svc.{}", names.cluster_domain);
+    let fixed =
+        ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", &service];
+    let ips = with_ips(&with_ips(local, &names.service_ips), &names.ips);
+    Profile::server("kube-apiserver", &with(&fixed, &names.dns), &ips)
+}
+
+/// Loads or makes everything under `<data_dir>/server/tls`; what is close to its end is renewed.
+///
+/// # Errors
+/// When a file cannot be read or written, or a CA is damaged.
+pub fn ensure(data_dir: &Path, names: &Names) -> Result<ServerCerts, Error> {
+    let directory = data_dir.join("server/tls");
+    fs::create_dir(&data_dir.join("server"), 0o700)?;
+    fs::create_dir(&directory, 0o700)?;
+    fs::create_dir(&directory.join("etcd"), 0o700)?;
+    let ca = |file: &str, name: &str| {
+        Ca::load_or_create(
+            &directory.join(format!("{file}.crt")),
+            &directory.join(format!("{file}.key")),
+            name,
+        )
+    };
+    let cas = [
+        ca("server-ca", "kube-lite-server-ca")?,
+        ca("client-ca", "kube-lite-client-ca")?,
+        ca("request-header-ca", "kube-lite-request-header-ca")?,
+        ca("etcd/server-ca", "etcd-server-ca")?,
+        ca("etcd/peer-ca", "etcd-peer-ca")?,
+    ];
+    let [server_ca, client_ca, request_header_ca, etcd_server_ca, etcd_peer_ca] = cas;
+    let service_account_key = ensure_secret(&directory.join("service.key"), || {
+        rcgen::KeyPair::generate().map(|key| key.serialize_pem()).map_err(|e| e.to_string())
+    })?;
+    let unset = Leaf { cert_pem: String::new(), key_pem: String::new(), not_after: 0 };
+    let issued = Issued {
+        directory: &directory,
+        server: &server_ca,
+        client: &client_ca,
+        request_header: &request_header_ca,
+        etcd_server: &etcd_server_ca,
+        etcd_peer: &etcd_peer_ca,
+    };
+    let leaves = issued.all(names)?;
+    let leaf =
+        |file: &str| leaves.iter().find(|(kept, _)| *kept == file).map_or(&unset, |(_, leaf)| leaf);
+    let live = |file: &str| {
+        LiveCert::new(leaf(file)).map_err(|e| Error::Content {
+            path: directory.join(file).display().to_string(),
+            why: e.to_string(),
+        })
+    };
+    Ok(ServerCerts {
+        serving: live("serving-kube-apiserver")?,
+        admin: leaf("client-admin").clone(),
+        kubelet_client: live("client-kube-apiserver")?,
+        proxy_client: live("client-auth-proxy")?,
+        etcd_serving: live("etcd/server-client")?,
+        service_account_key,
+        earliest: Mutex::new(
+            leaves.iter().map(|(_, leaf)| leaf.not_after).min().unwrap_or_default(),
+        ),
+        names: names.clone(),
+        server_ca,
+        client_ca,
+        request_header_ca,
+        etcd_server_ca,
+        etcd_peer_ca,
+        directory,
+    })
+}
+
+/// The CAs, by reference, while the leaves are made.
+struct Issued<'a> {
+    directory: &'a Path,
+    server: &'a Ca,
+    client: &'a Ca,
+    request_header: &'a Ca,
+    etcd_server: &'a Ca,
+    etcd_peer: &'a Ca,
+}
+
+impl Issued<'_> {
+    fn all(&self, names: &Names) -> Result<Vec<(&'static str, Leaf)>, Error> {
+        let mut out = Vec::new();
+        for Kept { file, signer, profile } in kept(names) {
+            let ca = match signer {
+                Signer::Server => self.server,
+                Signer::Client => self.client,
+                Signer::RequestHeader => self.request_header,
+                Signer::EtcdServer => self.etcd_server,
+                Signer::EtcdPeer => self.etcd_peer,
+            };
+            let (cert, key) = (
+                self.directory.join(format!("{file}.crt")),
+                self.directory.join(format!("{file}.key")),
+            );
+            out.push((file, ca.ensure(&cert, &key, &profile)?));
+        }
+        Ok(out)
+    }
+}
+
+/// Certificates for one node.
+pub struct NodeCerts {
+    /// User `system:node:<name>`, group `system:nodes`.
+    pub client: Leaf,
+    /// Of the kubelet API on 10250.
+    pub serving: Leaf,
+}
+
+impl ServerCerts {
+    /// CA of servers.
+    pub fn server_ca(&self) -> &Ca {
+        &self.server_ca
+    }
+
+    /// CA of clients.
+    pub fn client_ca(&self) -> &Ca {
+        &self.client_ca
+    }
+
+    /// CA of front proxies.
+    pub fn request_header_ca(&self) -> &Ca {
+        &self.request_header_ca
+    }
+
+    /// CA of the etcd-compatible listener and its clients.
+    pub fn etcd_ca(&self) -> &Ca {
+        &self.etcd_server_ca
+    }
+
+    /// Common names allowed to front proxies.
+    pub fn proxy_names() -> [&'static str; 1] {
+        ["system:auth-proxy"]
+    }
+
+    /// Renews what is due; `true` when something was. Call it at start of each day and after a jump of the clock.
+    ///
+    /// # Errors
+    /// When a certificate cannot be made or written; the old ones go on serving.
+    pub fn renew(&self) -> Result<bool, Error> {
+        if !due(*self.earliest.lock()) {
+            return Ok(false);
+        }
+        let issued = Issued {
+            directory: &self.directory,
+            server: &self.server_ca,
+            client: &self.client_ca,
+            request_header: &self.request_header_ca,
+            etcd_server: &self.etcd_server_ca,
+            etcd_peer: &self.etcd_peer_ca,
+        };
+        let leaves = issued.all(&self.names)?;
+        for (file, leaf) in &leaves {
+            let live = match *file {
+                "serving-kube-apiserver" => &self.serving,
+                "client-kube-apiserver" => &self.kubelet_client,
+                "client-auth-proxy" => &self.proxy_client,
+                "etcd/server-client" => &self.etcd_serving,
+                _ => continue,
+            };
+            live.set(leaf).map_err(|e| Error::Content {
+                path: self.directory.join(file).display().to_string(),
+                why: e.to_string(),
+            })?;
+        }
+        *self.earliest.lock() =
+            leaves.iter().map(|(_, leaf)| leaf.not_after).min().unwrap_or_default();
+        Ok(true)
+    }
+
+    /// Certificates for the node `name`, kept in `<agent_dir>` as `client-kubelet` and `serving-kubelet`.
+    ///
+    /// # Errors
+    /// When they cannot be made or written.
+    pub fn ensure_node(
+        &self,
+        agent_dir: &Path,
+        name: &str,
+        ips: &[IpAddr],
+    ) -> Result<NodeCerts, Error> {
+        fs::create_dir(agent_dir, 0o700)?;
+        let at = |file: &str| agent_dir.join(file);
+        let client = Profile::client(&format!("system:node:{name}"), Some("system:nodes"));
+        let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let serving =
+            Profile::server(name, &with(&[name, "localhost"], &[]), &with_ips(&local, ips));
+        fs::write_atomic(&at("server-ca.crt"), self.server_ca.cert_pem().as_bytes(), 0o644)?;
+        fs::write_atomic(&at("client-ca.crt"), self.client_ca.cert_pem().as_bytes(), 0o644)?;
+        Ok(NodeCerts {
+            client: self.client_ca.ensure(
+                &at("client-kubelet.crt"),
+                &at("client-kubelet.key"),
+                &client,
+            )?,
+            serving: self.server_ca.ensure(
+                &at("serving-kubelet.crt"),
+                &at("serving-kubelet.key"),
+                &serving,
+            )?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn names() -> Names {
+        Names {
+            dns: vec!["edge1".into()],
+            ips: vec!["192.168.1.5".parse().unwrap()],
+            service_ips: vec!["10.43.0.1".parse().unwrap()],
+            cluster_domain: "cluster.local".into(),
+        }
+    }
+
+    #[test]
+    fn the_layout_is_k3ss_and_no_key_is_readable_by_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let certs = ensure(dir.path(), &names()).unwrap();
+        certs.ensure_node(&dir.path().join("agent"), "edge1", &[]).unwrap();
+        let tls = dir.path().join("server/tls");
+        for file in [
+            "server-ca.crt",
+            "client-ca.key",
+            "service.key",
+            "client-admin.crt",
+            "serving-kube-apiserver.key",
+            "etcd/server-ca.crt",
+            "etcd/client.key",
+        ] {
+            assert!(tls.join(file).exists(), "{file}");
+        }
+        for entry in std::fs::read_dir(&tls)
+            .unwrap()
+            .chain(std::fs::read_dir(dir.path().join("agent")).unwrap())
+            .flatten()
+        {
+            if entry.path().extension().is_some_and(|e| e == "key") {
+                assert_eq!(
+                    entry.metadata().unwrap().permissions().mode() & 0o777,
+                    0o600,
+                    "{:?}",
+                    entry.path()
+                );
+            }
+        }
+        assert_eq!(std::fs::metadata(&tls).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_second_start_changes_no_file_and_a_new_name_only_the_serving_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = ensure(dir.path(), &names()).unwrap();
+        let read = |file: &str| std::fs::read(dir.path().join("server/tls").join(file)).unwrap();
+        let (serving, admin) = (read("serving-kube-apiserver.crt"), read("client-admin.crt"));
+        assert!(!first.renew().unwrap());
+        ensure(dir.path(), &names()).unwrap();
+        assert_eq!(
+            (read("serving-kube-apiserver.crt"), read("client-admin.crt")),
+            (serving.clone(), admin.clone())
+        );
+        let mut moved = names();
+        moved.ips = vec!["192.168.1.6".parse().unwrap()];
+        ensure(dir.path(), &moved).unwrap();
+        assert_ne!(read("serving-kube-apiserver.crt"), serving);
+        assert_eq!(read("client-admin.crt"), admin);
+    }
+}

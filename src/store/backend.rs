@@ -1,0 +1,289 @@
+//! The [`Backend`] over the key space, whatever engine makes its commands durable.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::tasks::{Kind, Tasks};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use tokio::sync::Notify;
+
+use crate::command::Command;
+use crate::kv::{
+    Backend, Durability, KeyRange, Lease, RangeRequest, RangeResponse, Revision, StoreError,
+    StoreSize, Txn, TxnResponse, Watcher,
+};
+use crate::lease::{Deadlines, MAX_TTL, MIN_TTL};
+use crate::mvcc::{Outcome, State, check_request, request_size};
+use crate::watch::{Feed, Hub};
+
+/// Largest request in bytes of keys and values: etcd's default `--max-request-bytes`.
+pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
+
+/// Changes of history looked at under the lock before it is let go.
+const REPLAY_CHUNK: usize = 1000;
+
+/// Makes commands durable in one order and applies them to [`Shared`].
+#[async_trait]
+pub(crate) trait Engine: Send + Sync + Debug + 'static {
+    /// Resolves once the command is as durable as asked and applied, or refused.
+    async fn submit(&self, command: Command, durability: Durability)
+    -> Result<Outcome, StoreError>;
+    /// Why the store stopped, if it did.
+    fn stopped(&self) -> Option<StoreError>;
+    /// Bytes on disk.
+    fn disk_bytes(&self) -> u64;
+}
+
+/// The applied state, its watchers and its leases' deadlines.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) state: RwLock<State>,
+    hub: Mutex<Hub>,
+    deadlines: Mutex<Deadlines>,
+    lease_changed: Notify,
+}
+
+impl Shared {
+    /// A key space that starts as `state`; its leases get their whole time.
+    pub(crate) fn new(state: State) -> Self {
+        let mut deadlines = Deadlines::default();
+        let now = base::clock::now();
+        state.leases().for_each(|(id, ttl)| deadlines.start(id, ttl, now));
+        Self { state: RwLock::new(state), deadlines: Mutex::new(deadlines), ..Self::default() }
+    }
+
+    /// Applies commands in order and tells the watchers, before anybody is answered.
+    pub(crate) fn apply<'a>(
+        &self,
+        commands: impl Iterator<Item = &'a Command>,
+    ) -> Vec<Result<Outcome, StoreError>> {
+        let mut events = Vec::new();
+        let mut state = self.state.write();
+        let mut outcomes = Vec::new();
+        for command in commands {
+            let outcome = state.apply(command, &mut events);
+            if outcome.is_ok() {
+                self.follow_lease(command);
+            }
+            outcomes.push(outcome);
+        }
+        // Readers may go on while the watchers are served; the hub is taken before, or one of them could tell a watcher of
+        // a revision whose events it does not have.
+        let mut hub = self.hub.lock();
+        let state = RwLockWriteGuard::downgrade(state);
+        hub.publish(&events, state.revision());
+        outcomes
+    }
+
+    fn follow_lease(&self, command: &Command) {
+        match command {
+            Command::LeaseGrant { id, ttl } => {
+                self.deadlines.lock().start(*id, *ttl, base::clock::now())
+            }
+            Command::LeaseRevoke { id } => self.deadlines.lock().stop(*id),
+            Command::Txn(_) | Command::Compact(_) | Command::Raise { .. } => return,
+        }
+        self.lease_changed.notify_one();
+    }
+
+    /// Ends every watch with `error`.
+    pub(crate) fn end_watches(&self, error: &StoreError) {
+        self.hub.lock().end_all(error);
+    }
+}
+
+/// The store.
+#[derive(Debug)]
+pub(crate) struct Store<E> {
+    shared: Arc<Shared>,
+    engine: Arc<E>,
+    tasks: Tasks,
+}
+
+impl<E: Engine> Store<E> {
+    /// Puts the contract over an engine and starts the task that ends leases.
+    pub(crate) fn start(shared: Arc<Shared>, engine: Arc<E>, tasks: &Tasks) -> Arc<dyn Backend> {
+        let expiry = expire_leases(Arc::clone(&shared), Arc::clone(&engine), tasks.clone());
+        tasks.spawn(Kind::Critical, "lease expiry", expiry);
+        Arc::new(Self { shared, engine, tasks: tasks.clone() })
+    }
+
+    fn check_running(&self) -> Result<(), StoreError> {
+        self.engine.stopped().map_or(Ok(()), Err)
+    }
+}
+
+async fn expire_leases<E: Engine>(
+    shared: Arc<Shared>,
+    engine: Arc<E>,
+    tasks: Tasks,
+) -> Result<(), StoreError> {
+    let mut backoff = base::Backoff::new(
+        std::time::Duration::from_millis(100),
+        std::time::Duration::from_secs(30),
+    );
+    while !tasks.shutdown().is_requested() {
+        let now = base::clock::now();
+        let (expired, wait) = {
+            let deadlines = shared.deadlines.lock();
+            (deadlines.expired(now), deadlines.wait(now))
+        };
+        if let Some(id) = expired {
+            match engine.submit(Command::LeaseRevoke { id }, Durability::Synced).await {
+                Ok(_) => backoff.reset(),
+                Err(StoreError::LeaseNotFound) => shared.deadlines.lock().stop(id),
+                Err(error @ StoreError::Stopped(_)) => {
+                    return if tasks.shutdown().is_requested() { Ok(()) } else { Err(error) };
+                }
+                Err(error) => {
+                    tracing::warn!(lease = id, %error, "cannot end a lease that ran out, trying again");
+                    backoff.wait(tasks.shutdown()).await;
+                }
+            }
+            continue;
+        }
+        tokio::select! {
+            () = async { match wait { Some(wait) => base::clock::sleep(wait).await, None => std::future::pending().await } } => {}
+            () = shared.lease_changed.notified() => {}
+            () = tasks.shutdown().requested() => {}
+        }
+    }
+    Ok(())
+}
+
+/// Feeds history until nothing is missing, then joins the live watchers under the lock that keeps new changes out.
+async fn catch_up(shared: Arc<Shared>, mut feed: Feed) -> Result<(), StoreError> {
+    loop {
+        let chunk = {
+            let state = shared.state.read();
+            if feed.next() > state.revision() {
+                shared.hub.lock().join(feed, state.revision());
+                return Ok(());
+            }
+            state.events(feed.next(), feed.range(), REPLAY_CHUNK)
+        };
+        match chunk {
+            Ok((events, next)) => {
+                if !feed.replay(events, next).await {
+                    return Ok(());
+                }
+            }
+            Err(error) => {
+                feed.end(error);
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<E: Engine> Backend for Store<E> {
+    async fn read_barrier(&self) -> Result<Revision, StoreError> {
+        self.check_running()?;
+        // A write is acknowledged only after it was applied here, so there is nothing to wait for.
+        let state = self.shared.state.read();
+        let revision = state.revision();
+        self.shared.hub.lock().progress(revision);
+        Ok(Revision(revision))
+    }
+
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.shared.state.read().range(&request)
+    }
+
+    async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
+        self.check_running()?;
+        let size = request_size(&txn);
+        if size > MAX_REQUEST_BYTES {
+            return Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES });
+        }
+        check_request(&txn)?;
+        // What would not write now, a failed comparison above all, costs no log record.
+        if let Some(response) = self.shared.state.read().read_txn(&txn)? {
+            return Ok(response);
+        }
+        let durability = txn.durability;
+        match self.engine.submit(Command::Txn(txn), durability).await? {
+            Outcome::Txn(response) => Ok(response),
+            Outcome::Done(_) => {
+                Err(StoreError::Stopped("a transaction was answered as something else".to_owned()))
+            }
+        }
+    }
+
+    async fn watch(&self, range: KeyRange, start: Option<Revision>) -> Result<Watcher, StoreError> {
+        self.check_running()?;
+        let (rest, batches) = {
+            let state = self.shared.state.read();
+            let newest = state.revision();
+            let start = start.map_or(newest + 1, |r| r.0).max(1);
+            // A start that is compacted is refused here, not in the stream.
+            state.events(start, &range, 0)?;
+            let (feed, batches) = Feed::new(range, start);
+            if start <= newest {
+                (Some(feed), batches)
+            } else {
+                self.shared.hub.lock().join(feed, newest);
+                (None, batches)
+            }
+        };
+        if let Some(feed) = rest {
+            self.tasks.spawn(
+                Kind::Request,
+                "watch history",
+                catch_up(Arc::clone(&self.shared), feed),
+            );
+        }
+        Ok(Watcher { batches })
+    }
+
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.check_running()?;
+        self.engine.submit(Command::Compact(revision.0), Durability::Synced).await.map(|_| ())
+    }
+
+    async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
+        self.check_running()?;
+        if ttl > MAX_TTL {
+            return Err(StoreError::LeaseTtlTooLarge);
+        }
+        let ttl = ttl.max(MIN_TTL);
+        let mut chosen = id;
+        while chosen == 0 || (id == 0 && self.shared.state.read().lease_ttl(chosen).is_some()) {
+            chosen = (base::clock::random_u64() >> 1).cast_signed();
+        }
+        self.engine.submit(Command::LeaseGrant { id: chosen, ttl }, Durability::Synced).await?;
+        Ok(Lease { id: chosen, granted_ttl: ttl, remaining_ttl: ttl })
+    }
+
+    async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError> {
+        self.check_running()?;
+        match self.engine.submit(Command::LeaseRevoke { id }, Durability::Synced).await? {
+            Outcome::Done(revision) => Ok(revision),
+            Outcome::Txn(response) => Ok(response.revision),
+        }
+    }
+
+    async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
+        self.check_running()?;
+        let ttl = self
+            .shared
+            .deadlines
+            .lock()
+            .renew(id, base::clock::now())
+            .ok_or(StoreError::LeaseNotFound)?;
+        Ok(Lease { id, granted_ttl: ttl, remaining_ttl: ttl })
+    }
+
+    fn revision(&self) -> Revision {
+        Revision(self.shared.state.read().revision())
+    }
+
+    fn size(&self) -> StoreSize {
+        StoreSize { disk: self.engine.disk_bytes(), ..self.shared.state.read().size() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,407 @@
+//! Commands: everything that changes the key space, and their encoding in the log.
+//!
+//! The encoding is ours and versioned with the log's format: a tag byte, LEB128 numbers (zigzag where negative ones occur),
+//! length-prefixed bytes. A change of it needs a new log format.
+
+use bytes::Bytes;
+
+use crate::kv::{Compare, KeyRange, Op, Ordering, RangeRequest, Revision, Target, Txn};
+
+/// One change of the key space.
+#[derive(Debug, Clone)]
+pub(crate) enum Command {
+    /// Compare and write.
+    Txn(Txn),
+    /// Drop versions superseded before a revision.
+    Compact(i64),
+    /// Grant a lease.
+    LeaseGrant {
+        /// Id.
+        id: i64,
+        /// Seconds.
+        ttl: i64,
+    },
+    /// End a lease and delete its keys.
+    LeaseRevoke {
+        /// Id.
+        id: i64,
+    },
+    /// Go on at this revision: those up to it may have been handed out and lost.
+    Raise {
+        /// New revision.
+        revision: i64,
+    },
+}
+
+/// Bytes that are no encoding of what was expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("malformed at byte {at}")]
+pub(crate) struct Malformed {
+    /// Offset of the first byte that does not fit.
+    pub(crate) at: usize,
+}
+
+/// Appends numbers and bytes.
+pub(crate) trait Put {
+    /// An unsigned number.
+    fn put_u64(&mut self, value: u64);
+    /// A signed number.
+    fn put_i64(&mut self, value: i64) {
+        self.put_u64(((value << 1) ^ (value >> 63)).cast_unsigned());
+    }
+    /// Bytes with their length in front.
+    fn put_bytes(&mut self, value: &[u8]);
+}
+
+impl Put for Vec<u8> {
+    fn put_u64(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.push((value & 0x7f) as u8);
+    }
+
+    fn put_bytes(&mut self, value: &[u8]) {
+        self.put_u64(value.len() as u64);
+        self.extend_from_slice(value);
+    }
+}
+
+/// Reads what [`Put`] wrote; never beyond the end.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    pub(crate) fn malformed<T>(&self) -> Result<T, Malformed> {
+        Err(Malformed { at: self.at })
+    }
+
+    pub(crate) fn byte(&mut self) -> Result<u8, Malformed> {
+        let Some(byte) = self.bytes.get(self.at) else { return self.malformed() };
+        self.at += 1;
+        Ok(*byte)
+    }
+
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        self.malformed()
+    }
+
+    pub(crate) fn i64(&mut self) -> Result<i64, Malformed> {
+        let value = self.u64()?;
+        Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()))
+    }
+
+    pub(crate) fn usize(&mut self) -> Result<usize, Malformed> {
+        let value = self.u64()?;
+        usize::try_from(value).or_else(|_| self.malformed())
+    }
+
+    pub(crate) fn slice(&mut self) -> Result<&'a [u8], Malformed> {
+        let length = self.usize()?;
+        let end = self.at.saturating_add(length);
+        let Some(slice) = self.bytes.get(self.at..end) else { return self.malformed() };
+        self.at = end;
+        Ok(slice)
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Bytes, Malformed> {
+        self.slice().map(Bytes::copy_from_slice)
+    }
+
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    pub(crate) fn end(&self) -> Result<(), Malformed> {
+        if self.at == self.bytes.len() { Ok(()) } else { self.malformed() }
+    }
+}
+
+const TXN: u8 = 1;
+const COMPACT: u8 = 2;
+const LEASE_GRANT: u8 = 3;
+const LEASE_REVOKE: u8 = 4;
+const RAISE: u8 = 5;
+
+/// A bound above the deepest nesting that is accepted, so that no bytes can exhaust the stack.
+const MAX_DEPTH: usize = 128;
+
+impl Command {
+    /// Appends the encoding.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Txn(txn) => {
+                out.push(TXN);
+                encode_txn(txn, out);
+            }
+            Self::Compact(revision) => {
+                out.push(COMPACT);
+                out.put_i64(*revision);
+            }
+            Self::LeaseGrant { id, ttl } => {
+                out.push(LEASE_GRANT);
+                out.put_i64(*id);
+                out.put_i64(*ttl);
+            }
+            Self::LeaseRevoke { id } => {
+                out.push(LEASE_REVOKE);
+                out.put_i64(*id);
+            }
+            Self::Raise { revision } => {
+                out.push(RAISE);
+                out.put_i64(*revision);
+            }
+        }
+    }
+
+    /// Decodes what [`Command::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`Malformed`] with the offset.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let command = match reader.byte()? {
+            TXN => Self::Txn(decode_txn(&mut reader, 0)?),
+            COMPACT => Self::Compact(reader.i64()?),
+            LEASE_GRANT => Self::LeaseGrant { id: reader.i64()?, ttl: reader.i64()? },
+            LEASE_REVOKE => Self::LeaseRevoke { id: reader.i64()? },
+            RAISE => Self::Raise { revision: reader.i64()? },
+            _ => return Err(Malformed { at: 0 }),
+        };
+        reader.end()?;
+        Ok(command)
+    }
+
+    /// Whether it can only make the key space smaller; such are accepted when space is short.
+    pub(crate) fn frees_space(&self) -> bool {
+        fn frees(txn: &Txn) -> bool {
+            txn.success.iter().chain(&txn.failure).all(|op| match op {
+                Op::Range(_) | Op::Delete { .. } => true,
+                Op::Put { .. } => false,
+                Op::Txn(txn) => frees(txn),
+            })
+        }
+        match self {
+            Self::Txn(txn) => frees(txn),
+            Self::Compact(_) | Self::LeaseRevoke { .. } | Self::Raise { .. } => true,
+            Self::LeaseGrant { .. } => false,
+        }
+    }
+}
+
+fn encode_range(range: &KeyRange, out: &mut Vec<u8>) {
+    out.put_bytes(&range.start);
+    out.put_bytes(&range.end);
+}
+
+fn decode_range(reader: &mut Reader<'_>) -> Result<KeyRange, Malformed> {
+    Ok(KeyRange { start: reader.bytes()?, end: reader.bytes()? })
+}
+
+fn encode_txn(txn: &Txn, out: &mut Vec<u8>) {
+    out.put_u64(txn.compare.len() as u64);
+    for compare in &txn.compare {
+        encode_range(&compare.range, out);
+        out.push(match compare.ordering {
+            Ordering::Equal => 0,
+            Ordering::NotEqual => 1,
+            Ordering::Greater => 2,
+            Ordering::Less => 3,
+        });
+        let (tag, number) = match &compare.target {
+            Target::ModRevision(n) => (0, *n),
+            Target::CreateRevision(n) => (1, *n),
+            Target::Version(n) => (2, *n),
+            Target::Lease(n) => (3, *n),
+            Target::Value(value) => {
+                out.push(4);
+                out.put_bytes(value);
+                continue;
+            }
+        };
+        out.push(tag);
+        out.put_i64(number);
+    }
+    for ops in [&txn.success, &txn.failure] {
+        out.put_u64(ops.len() as u64);
+        ops.iter().for_each(|op| encode_op(op, out));
+    }
+}
+
+fn encode_op(op: &Op, out: &mut Vec<u8>) {
+    match op {
+        Op::Range(request) => {
+            out.push(0);
+            encode_range(&request.range, out);
+            out.put_i64(request.revision.map_or(0, |r| r.0));
+            out.put_u64(request.limit as u64);
+            out.push(u8::from(request.keys_only) | u8::from(request.count_only) << 1);
+        }
+        Op::Put { key, value, lease, prev_kv } => {
+            out.push(1 | u8::from(*prev_kv) << 4);
+            out.put_bytes(key);
+            out.put_bytes(value);
+            out.put_i64(*lease);
+        }
+        Op::Delete { range, prev_kv } => {
+            out.push(2 | u8::from(*prev_kv) << 4);
+            encode_range(range, out);
+        }
+        Op::Txn(txn) => {
+            out.push(3);
+            encode_txn(txn, out);
+        }
+    }
+}
+
+fn decode_txn(reader: &mut Reader<'_>, depth: usize) -> Result<Txn, Malformed> {
+    if depth > MAX_DEPTH {
+        return reader.malformed();
+    }
+    let mut txn = Txn::default();
+    for _ in 0..reader.usize()? {
+        let range = decode_range(reader)?;
+        let ordering = match reader.byte()? {
+            0 => Ordering::Equal,
+            1 => Ordering::NotEqual,
+            2 => Ordering::Greater,
+            3 => Ordering::Less,
+            _ => return reader.malformed(),
+        };
+        let target = match reader.byte()? {
+            0 => Target::ModRevision(reader.i64()?),
+            1 => Target::CreateRevision(reader.i64()?),
+            2 => Target::Version(reader.i64()?),
+            3 => Target::Lease(reader.i64()?),
+            4 => Target::Value(reader.bytes()?),
+            _ => return reader.malformed(),
+        };
+        txn.compare.push(Compare { range, target, ordering });
+    }
+    for ops in [&mut txn.success, &mut txn.failure] {
+        for _ in 0..reader.usize()? {
+            ops.push(decode_op(reader, depth)?);
+        }
+    }
+    Ok(txn)
+}
+
+fn decode_op(reader: &mut Reader<'_>, depth: usize) -> Result<Op, Malformed> {
+    let tag = reader.byte()?;
+    let prev_kv = tag & 0x10 != 0;
+    Ok(match tag & 0x0f {
+        0 => {
+            let range = decode_range(reader)?;
+            let revision = Some(reader.i64()?).filter(|r| *r != 0).map(Revision);
+            let limit = reader.usize()?;
+            let flags = reader.byte()?;
+            Op::Range(RangeRequest {
+                range,
+                revision,
+                limit,
+                keys_only: flags & 1 != 0,
+                count_only: flags & 2 != 0,
+            })
+        }
+        1 => {
+            Op::Put { key: reader.bytes()?, value: reader.bytes()?, lease: reader.i64()?, prev_kv }
+        }
+        2 => Op::Delete { range: decode_range(reader)?, prev_kv },
+        3 => Op::Txn(decode_txn(reader, depth + 1)?),
+        _ => return reader.malformed(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Command {
+        let inner = Txn {
+            success: vec![Op::Delete { range: KeyRange::prefix("/x/"), prev_kv: true }],
+            failure: vec![Op::Range(RangeRequest {
+                limit: 7,
+                count_only: true,
+                ..RangeRequest::new(KeyRange::key("k"))
+            })],
+            ..Txn::default()
+        };
+        Command::Txn(Txn {
+            compare: vec![
+                Compare {
+                    range: KeyRange::key("a"),
+                    target: Target::ModRevision(-3),
+                    ordering: Ordering::Less,
+                },
+                Compare {
+                    range: KeyRange::prefix("b"),
+                    target: Target::Value("v".into()),
+                    ordering: Ordering::NotEqual,
+                },
+            ],
+            success: vec![
+                Op::Put { key: "k".into(), value: "v".into(), lease: i64::MIN, prev_kv: true },
+                Op::Txn(inner),
+            ],
+            ..Txn::default()
+        })
+    }
+
+    #[test]
+    fn a_command_survives_encoding() {
+        for command in [
+            sample(),
+            Command::Compact(i64::MAX),
+            Command::LeaseGrant { id: -1, ttl: 300 },
+            Command::LeaseRevoke { id: 9 },
+        ] {
+            let mut bytes = Vec::new();
+            command.encode(&mut bytes);
+            let back = Command::decode(&bytes).unwrap();
+            assert_eq!(format!("{back:?}"), format!("{command:?}"));
+        }
+    }
+
+    #[test]
+    fn every_prefix_of_a_command_is_malformed_and_nothing_panics() {
+        let mut bytes = Vec::new();
+        sample().encode(&mut bytes);
+        for length in 0..bytes.len() {
+            assert!(Command::decode(&bytes[..length]).is_err(), "{length} bytes");
+        }
+        for index in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut flipped = bytes.clone();
+                flipped[index] ^= 1 << bit;
+                let _ = Command::decode(&flipped);
+            }
+        }
+    }
+
+    #[test]
+    fn the_encoding_of_format_1_stays() {
+        let mut bytes = Vec::new();
+        Command::Txn(Txn {
+            success: vec![Op::Put { key: "k".into(), value: "v".into(), lease: 1, prev_kv: false }],
+            ..Txn::default()
+        })
+        .encode(&mut bytes);
+        assert_eq!(bytes, [1, 0, 1, 1, 1, b'k', 1, b'v', 2, 0]);
+    }
+}

@@ -1,0 +1,16 @@
+//! The key space as a pure, synchronous state machine: versions, revisions, transactions, leases, compaction.
+//!
+//! Given the same commands in the same order every copy reaches the same state, so the log of commands is the data.
+
+mod history;
+mod read;
+mod state;
+mod txn;
+
+pub(crate) use history::Version;
+pub(crate) use read::contains;
+pub(crate) use state::{Gap, Outcome, State};
+pub(crate) use txn::{check_request, request_size};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Reads: ranges at a revision and the changes since one.
+
+use std::ops::Bound::{self, Excluded, Included, Unbounded};
+
+use bytes::Bytes;
+
+use super::history::{History, Version};
+use super::state::State;
+use crate::kv::{Event, KeyRange, RangeRequest, RangeResponse, Revision, StoreError};
+
+/// The range as map bounds; `None` when it is empty.
+fn bounds(range: &KeyRange) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+    let start = Included(range.start.as_ref());
+    match range.end.as_ref() {
+        [] => Some((start, Included(range.start.as_ref()))),
+        [0] => Some((start, Unbounded)),
+        end if end <= range.start.as_ref() => None,
+        end => Some((start, Excluded(end))),
+    }
+}
+
+/// Whether `key` lies in `range`.
+pub(crate) fn contains(range: &KeyRange, key: &[u8]) -> bool {
+    match range.end.as_ref() {
+        [] => key == range.start.as_ref(),
+        [0] => key >= range.start.as_ref(),
+        end => key >= range.start.as_ref() && key < end,
+    }
+}
+
+impl State {
+    /// Keys of `range` that were ever written and not trimmed.
+    pub(super) fn histories(&self, range: &KeyRange) -> impl Iterator<Item = (&Bytes, &History)> {
+        bounds(range).into_iter().flat_map(|bounds| self.keys.range::<[u8], _>(bounds))
+    }
+
+    /// Keys of `range` that exist now.
+    pub(super) fn existing(&self, range: &KeyRange) -> impl Iterator<Item = (&Bytes, &Version)> {
+        self.histories(range).filter_map(|(key, history)| Some((key, history.live()?)))
+    }
+
+    /// Whether `revision` can be read, `newest` being the newest there is.
+    pub(super) fn check_revision(
+        &self,
+        revision: Option<Revision>,
+        newest: i64,
+    ) -> Result<(), StoreError> {
+        let Some(Revision(requested)) = revision.filter(|r| r.0 > 0) else { return Ok(()) };
+        if requested > newest {
+            return Err(StoreError::Future { requested, newest });
+        }
+        if requested < self.compacted {
+            return Err(StoreError::Compacted { requested, oldest: self.compacted });
+        }
+        match self.gaps.iter().find(|gap| gap.from < requested && requested < gap.to) {
+            Some(gap) => Err(StoreError::Compacted { requested, oldest: gap.to }),
+            None => Ok(()),
+        }
+    }
+
+    /// Reads a range.
+    ///
+    /// # Errors
+    /// [`StoreError::Future`] and [`StoreError::Compacted`].
+    pub(crate) fn range(&self, request: &RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.check_revision(request.revision, self.revision)?;
+        Ok(self.range_unchecked(request, self.revision))
+    }
+
+    /// Reads a range whose revision was checked; `newest` is what the answer says as its revision.
+    pub(super) fn range_unchecked(&self, request: &RangeRequest, newest: i64) -> RangeResponse {
+        let at = request.revision.map_or(0, |r| r.0);
+        let mut response = RangeResponse { revision: Revision(newest), ..RangeResponse::default() };
+        for (key, history) in self.histories(&request.range) {
+            let found = if at > 0 { history.at(at) } else { history.live() };
+            let Some(version) = found else { continue };
+            response.count += 1;
+            if request.count_only {
+                continue;
+            }
+            if request.limit == 0 || response.kvs.len() < request.limit {
+                response.kvs.push(version.to_kv(key, request.keys_only));
+            } else {
+                response.more = true;
+            }
+        }
+        response
+    }
+
+    /// Changes of `range` from revision `start` on, whole revisions, after at least `limit` changes looked at stopping at
+    /// the next revision; and the revision to go on from.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`].
+    pub(crate) fn events(
+        &self,
+        start: i64,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<(Vec<Event>, i64), StoreError> {
+        if start < self.compacted {
+            return Err(StoreError::Compacted { requested: start, oldest: self.compacted });
+        }
+        if let Some(gap) = self.gaps.iter().find(|gap| gap.from + 1 < start && start <= gap.to) {
+            return Err(StoreError::Compacted { requested: start, oldest: gap.to });
+        }
+        let first = self.changes.partition_point(|change| change.revision < start);
+        let mut events = Vec::new();
+        let mut last = 0;
+        for (seen, change) in self.changes.range(first..).enumerate() {
+            if seen >= limit && change.revision != last {
+                return Ok((events, change.revision));
+            }
+            last = change.revision;
+            if !contains(range, &change.key) {
+                continue;
+            }
+            let Some((version, before)) =
+                self.keys.get(&change.key).and_then(|h| h.written_at(change.revision))
+            else {
+                continue;
+            };
+            events.push(Event {
+                kv: version.to_kv(&change.key, false),
+                prev: before.filter(|v| !v.is_tombstone()).map(|v| v.to_kv(&change.key, false)),
+                deleted: version.is_tombstone(),
+            });
+        }
+        Ok((events, start.max(self.revision + 1)))
+    }
+}

@@ -1,0 +1,350 @@
+//! The state and how a command changes it.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+
+use super::history::{History, Version};
+use crate::command::Command;
+use crate::kv::{Event, KeyValue, Revision, StoreError, StoreSize, TxnResponse};
+
+/// Revisions that were handed out, lost in an unclean stop and are never used again: those between `from` and `to`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gap {
+    /// Newest revision that survived.
+    pub(crate) from: i64,
+    /// Revision the store went on with.
+    pub(crate) to: i64,
+}
+
+/// A granted lease and the keys that hang on it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LeaseKeys {
+    pub(super) ttl: i64,
+    pub(super) keys: BTreeSet<Bytes>,
+}
+
+/// One key written or deleted at one revision; in order, they are what a watch from the past replays.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub(super) revision: i64,
+    pub(super) key: Bytes,
+}
+
+/// What a command answered.
+#[derive(Debug, Clone)]
+pub(crate) enum Outcome {
+    /// Of a transaction.
+    Txn(TxnResponse),
+    /// Of everything else: the revision after it.
+    Done(Revision),
+}
+
+/// The whole key space.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(super) keys: BTreeMap<Bytes, History>,
+    pub(super) changes: VecDeque<Change>,
+    pub(super) leases: BTreeMap<i64, LeaseKeys>,
+    pub(super) gaps: Vec<Gap>,
+    pub(super) revision: i64,
+    pub(super) compacted: i64,
+    trimmed: i64,
+    pins: usize,
+    live: usize,
+    bytes: usize,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            keys: BTreeMap::new(),
+            changes: VecDeque::new(),
+            leases: BTreeMap::new(),
+            gaps: Vec::new(),
+            // An empty etcd answers revision 1.
+            revision: 1,
+            compacted: 0,
+            trimmed: 0,
+            pins: 0,
+            live: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl State {
+    /// Newest revision.
+    pub(crate) fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// Oldest revision that can be read; 0 when nothing was compacted.
+    pub(crate) fn compacted(&self) -> i64 {
+        self.compacted
+    }
+
+    /// Revisions lost to unclean stops and not compacted yet.
+    pub(crate) fn gaps(&self) -> &[Gap] {
+        &self.gaps
+    }
+
+    /// Keys and bytes held; `disk` is left 0.
+    pub(crate) fn size(&self) -> StoreSize {
+        StoreSize { keys: self.live, memory: self.bytes, disk: 0 }
+    }
+
+    /// Ids and granted seconds of all leases.
+    pub(crate) fn leases(&self) -> impl Iterator<Item = (i64, i64)> {
+        self.leases.iter().map(|(id, lease)| (*id, lease.ttl))
+    }
+
+    /// Granted seconds of one lease.
+    pub(crate) fn lease_ttl(&self, id: i64) -> Option<i64> {
+        self.leases.get(&id).map(|lease| lease.ttl)
+    }
+
+    /// Applies one command; a refused one changes nothing. Changes are appended to `events`.
+    ///
+    /// # Errors
+    /// What the contract says for the operation.
+    pub(crate) fn apply(
+        &mut self,
+        command: &Command,
+        events: &mut Vec<Event>,
+    ) -> Result<Outcome, StoreError> {
+        match command {
+            Command::Txn(txn) => self.apply_txn(txn, events).map(Outcome::Txn),
+            Command::Compact(revision) => self.compact(*revision).map(|()| self.done()),
+            Command::LeaseGrant { id, ttl } => match self.leases.entry(*id) {
+                Entry::Occupied(_) => Err(StoreError::LeaseExists),
+                Entry::Vacant(entry) => {
+                    entry.insert(LeaseKeys { ttl: *ttl, keys: BTreeSet::new() });
+                    Ok(self.done())
+                }
+            },
+            Command::LeaseRevoke { id } => {
+                let lease = self.leases.remove(id).ok_or(StoreError::LeaseNotFound)?;
+                if !lease.keys.is_empty() {
+                    let revision = self.revision + 1;
+                    for key in &lease.keys {
+                        self.delete(key, revision, events);
+                    }
+                    self.revision = revision;
+                }
+                Ok(self.done())
+            }
+            Command::Raise { revision } => {
+                if *revision > self.revision {
+                    self.gaps.push(Gap { from: self.revision, to: *revision });
+                    self.revision = *revision;
+                }
+                Ok(self.done())
+            }
+        }
+    }
+
+    fn done(&self) -> Outcome {
+        Outcome::Done(Revision(self.revision))
+    }
+
+    /// Writes one key at `revision`; the lease was checked. Returns the version before.
+    pub(super) fn put(
+        &mut self,
+        key: &Bytes,
+        value: &Bytes,
+        lease: i64,
+        revision: i64,
+        events: &mut Vec<Event>,
+    ) -> Option<KeyValue> {
+        // A copy of the exact size: the caller's buffer may be a slice that would keep a whole request alive.
+        let value = Bytes::copy_from_slice(value);
+        self.bytes += value.len();
+        let (key, prev) = match self.keys.get_mut(key.as_ref()) {
+            Some(history) => {
+                let before = history.latest().clone();
+                let (created, version) = if before.is_tombstone() {
+                    (revision, 1)
+                } else {
+                    (before.created, before.version.saturating_add(1))
+                };
+                history.push(Version { value, created, modified: revision, version, lease });
+                let key = self
+                    .keys
+                    .get_key_value(key.as_ref())
+                    .map_or_else(|| key.clone(), |(k, _)| k.clone());
+                (key, (!before.is_tombstone()).then_some(before))
+            }
+            None => {
+                let key = Bytes::copy_from_slice(key);
+                self.bytes += key.len();
+                self.keys.insert(
+                    key.clone(),
+                    History::new(Version {
+                        value,
+                        created: revision,
+                        modified: revision,
+                        version: 1,
+                        lease,
+                    }),
+                );
+                (key, None)
+            }
+        };
+        let old_lease = prev.as_ref().map_or(0, |v| v.lease);
+        if old_lease != lease {
+            self.detach(old_lease, &key);
+        }
+        if lease != 0
+            && let Some(entry) = self.leases.get_mut(&lease)
+        {
+            entry.keys.insert(key.clone());
+        }
+        if prev.is_none() {
+            self.live += 1;
+        }
+        let prev = prev.map(|v| v.to_kv(&key, false));
+        if let Some(kv) = self.keys.get(&key).map(|h| h.latest().to_kv(&key, false)) {
+            events.push(Event { kv, prev: prev.clone(), deleted: false });
+        }
+        self.changes.push_back(Change { revision, key });
+        prev
+    }
+
+    /// Deletes one key at `revision`; the version before, or `None` when there was no such key.
+    pub(super) fn delete(
+        &mut self,
+        key: &Bytes,
+        revision: i64,
+        events: &mut Vec<Event>,
+    ) -> Option<KeyValue> {
+        let history = self.keys.get_mut(key)?;
+        let before = history.live()?.clone();
+        let tombstone = Version::tombstone(revision);
+        let kv = tombstone.to_kv(key, false);
+        history.push(tombstone);
+        self.live -= 1;
+        self.detach(before.lease, key);
+        let prev = before.to_kv(key, false);
+        events.push(Event { kv, prev: Some(prev.clone()), deleted: true });
+        self.changes.push_back(Change { revision, key: key.clone() });
+        Some(prev)
+    }
+
+    fn detach(&mut self, lease: i64, key: &Bytes) {
+        if lease != 0
+            && let Some(entry) = self.leases.get_mut(&lease)
+        {
+            entry.keys.remove(key);
+        }
+    }
+
+    fn compact(&mut self, revision: i64) -> Result<(), StoreError> {
+        if revision <= self.compacted {
+            return Err(StoreError::Compacted { requested: revision, oldest: self.compacted });
+        }
+        if revision > self.revision {
+            return Err(StoreError::Future { requested: revision, newest: self.revision });
+        }
+        self.compacted = revision;
+        self.gaps.retain(|gap| gap.to > revision);
+        if self.pins == 0 {
+            self.trim();
+        }
+        Ok(())
+    }
+
+    /// Keeps versions that compaction would drop until [`State::unpin`], so that a slow reader sees one state.
+    pub(crate) fn pin(&mut self) {
+        self.pins += 1;
+    }
+
+    /// Ends a [`State::pin`] and drops what was held back.
+    pub(crate) fn unpin(&mut self) {
+        self.pins = self.pins.saturating_sub(1);
+        if self.pins == 0 && self.trimmed < self.compacted {
+            self.trim();
+        }
+    }
+
+    /// Drops what compaction made unreachable; costs as much as there were changes, not as there are keys.
+    fn trim(&mut self) {
+        let compacted = self.compacted;
+        let behind = self.changes.partition_point(|change| change.revision < compacted);
+        for change in self.changes.drain(..behind) {
+            let Some(history) = self.keys.get_mut(&change.key) else { continue };
+            let done = history.trim(compacted);
+            self.bytes -= done.bytes;
+            if done.gone {
+                self.bytes -= change.key.len();
+                self.keys.remove(&change.key);
+            }
+        }
+        if self.changes.capacity() > 4 * self.changes.len() + 64 {
+            self.changes.shrink_to_fit();
+        }
+        self.trimmed = compacted;
+    }
+
+    /// Every key with its versions up to `revision`, from `after` on, at most `limit` keys. For checkpoints; pin first.
+    pub(crate) fn export(
+        &self,
+        after: Option<&Bytes>,
+        revision: i64,
+        limit: usize,
+    ) -> Vec<(Bytes, Vec<Version>)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, |key| Excluded(key.clone()));
+        let entry = |(key, history): (&Bytes, &History)| {
+            (key.clone(), history.versions().filter(|v| v.modified <= revision).cloned().collect())
+        };
+        self.keys.range((from, Unbounded)).map(entry).take(limit).collect()
+    }
+
+    /// A state from a checkpoint's parts; `keys` in key order, versions oldest first and not empty.
+    pub(crate) fn import(
+        revision: i64,
+        compacted: i64,
+        gaps: Vec<Gap>,
+        leases: impl Iterator<Item = (i64, i64)>,
+        keys: impl Iterator<Item = (Bytes, Vec<Version>)>,
+    ) -> Self {
+        let mut state = Self { revision, compacted, trimmed: compacted, gaps, ..Self::default() };
+        state.leases =
+            leases.map(|(id, ttl)| (id, LeaseKeys { ttl, keys: BTreeSet::new() })).collect();
+        let mut changes = Vec::new();
+        let (mut live, mut bytes) = (0, 0);
+        let mut attached = Vec::new();
+        let load = |(key, versions): (Bytes, Vec<Version>)| {
+            let mut versions = versions.into_iter();
+            let mut history = History::new(versions.next()?);
+            versions.for_each(|version| history.push(version));
+            bytes += key.len();
+            for version in history.versions() {
+                bytes += version.value.len();
+                if version.modified >= compacted {
+                    changes.push(Change { revision: version.modified, key: key.clone() });
+                }
+            }
+            if let Some(version) = history.live() {
+                live += 1;
+                if version.lease != 0 {
+                    attached.push((version.lease, key.clone()));
+                }
+            }
+            Some((key, history))
+        };
+        state.keys = keys.filter_map(load).collect();
+        for (lease, key) in attached {
+            if let Some(entry) = state.leases.get_mut(&lease) {
+                entry.keys.insert(key);
+            }
+        }
+        // Keys come in key order and the sort is stable, so changes of one revision are in key order.
+        changes.sort_by_key(|change| change.revision);
+        state.changes = changes.into();
+        (state.live, state.bytes) = (live, bytes);
+        state
+    }
+}

@@ -1,0 +1,243 @@
+//! Transactions: what is refused before anything happens, which branch runs, and what it does.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+
+use super::history::Version;
+use super::read::contains;
+use super::state::State;
+use crate::kv::{
+    Compare, Event, KeyRange, Op, OpResponse, Ordering, Revision, StoreError, Target, Txn,
+    TxnResponse,
+};
+
+/// Deepest nesting of transactions; the protobuf decoder of the etcd interface stops there too.
+pub(crate) const MAX_DEPTH: usize = 100;
+
+/// Bytes of keys and values in the request.
+pub(crate) fn request_size(txn: &Txn) -> usize {
+    let range = |range: &KeyRange| range.start.len() + range.end.len();
+    let compare = |compare: &Compare| {
+        range(&compare.range)
+            + if let Target::Value(value) = &compare.target { value.len() } else { 8 }
+    };
+    let op = |op: &Op| match op {
+        Op::Range(request) => range(&request.range),
+        Op::Put { key, value, .. } => key.len() + value.len(),
+        Op::Delete { range: r, .. } => range(r),
+        Op::Txn(txn) => request_size(txn),
+    };
+    let ops = txn.success.iter().chain(&txn.failure);
+    txn.compare.iter().map(compare).sum::<usize>() + ops.map(op).sum::<usize>()
+}
+
+/// Refuses what no state could answer: one key put twice, or put and deleted, in branches that run together.
+///
+/// # Errors
+/// [`StoreError::DuplicateKey`], [`StoreError::Invalid`].
+pub(crate) fn check_request(txn: &Txn) -> Result<(), StoreError> {
+    writes_of(&txn.success, 1)?;
+    writes_of(&txn.failure, 1)?;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Writes<'a> {
+    puts: HashSet<&'a [u8]>,
+    deletes: Vec<&'a KeyRange>,
+}
+
+impl Writes<'_> {
+    fn conflicts(&self, key: &[u8]) -> bool {
+        self.puts.contains(key) || self.deletes.iter().any(|range| contains(range, key))
+    }
+}
+
+fn writes_of(ops: &[Op], depth: usize) -> Result<Writes<'_>, StoreError> {
+    if depth > MAX_DEPTH {
+        return Err(StoreError::Invalid(format!("transactions nest deeper than {MAX_DEPTH}")));
+    }
+    let mut all = Writes::default();
+    for op in ops {
+        if let Op::Delete { range, .. } = op {
+            all.deletes.push(range);
+        }
+    }
+    for op in ops {
+        let Op::Txn(txn) = op else { continue };
+        let (then, otherwise) =
+            (writes_of(&txn.success, depth + 1)?, writes_of(&txn.failure, depth + 1)?);
+        let nested: HashSet<&[u8]> = then.puts.union(&otherwise.puts).copied().collect();
+        if nested.iter().any(|key| all.conflicts(key)) {
+            return Err(StoreError::DuplicateKey);
+        }
+        all.puts.extend(nested);
+        all.deletes.extend(then.deletes);
+        all.deletes.extend(otherwise.deletes);
+    }
+    for op in ops {
+        if let Op::Put { key, .. } = op
+            && (all.conflicts(key) || !all.puts.insert(key))
+        {
+            return Err(StoreError::DuplicateKey);
+        }
+    }
+    Ok(all)
+}
+
+/// Which branches run; nested comparisons see the state before the whole transaction, as in etcd.
+struct Plan {
+    succeeded: bool,
+    nested: Vec<Plan>,
+}
+
+fn branch(txn: &Txn, succeeded: bool) -> &[Op] {
+    if succeeded { &txn.success } else { &txn.failure }
+}
+
+fn writes(txn: &Txn, plan: &Plan) -> bool {
+    let mut nested = plan.nested.iter();
+    branch(txn, plan.succeeded).iter().any(|op| match op {
+        Op::Range(_) => false,
+        Op::Put { .. } | Op::Delete { .. } => true,
+        Op::Txn(txn) => nested.next().is_some_and(|plan| writes(txn, plan)),
+    })
+}
+
+fn run(txn: &Txn, plan: &Plan, step: &mut dyn FnMut(&Op) -> OpResponse) -> TxnResponse {
+    let mut nested = plan.nested.iter();
+    let mut responses = Vec::with_capacity(branch(txn, plan.succeeded).len());
+    for op in branch(txn, plan.succeeded) {
+        match (op, op_plan(op, &mut nested)) {
+            (Op::Txn(txn), Some(plan)) => responses.push(OpResponse::Txn(run(txn, plan, step))),
+            (op, _) => responses.push(step(op)),
+        }
+    }
+    TxnResponse { succeeded: plan.succeeded, responses, revision: Revision(0) }
+}
+
+fn op_plan<'a>(op: &Op, nested: &mut std::slice::Iter<'a, Plan>) -> Option<&'a Plan> {
+    if let Op::Txn(_) = op { nested.next() } else { None }
+}
+
+fn stamp(response: &mut TxnResponse, revision: i64) {
+    response.revision = Revision(revision);
+    for inner in &mut response.responses {
+        if let OpResponse::Txn(inner) = inner {
+            stamp(inner, revision);
+        }
+    }
+}
+
+fn relation<T: Ord + ?Sized>(key: &T, ordering: Ordering, target: &T) -> bool {
+    match ordering {
+        Ordering::Equal => key == target,
+        Ordering::NotEqual => key != target,
+        Ordering::Greater => key > target,
+        Ordering::Less => key < target,
+    }
+}
+
+fn version_holds(version: Option<&Version>, compare: &Compare) -> bool {
+    let number = |of: fn(&Version) -> i64, target: &i64| {
+        relation(&version.map_or(0, of), compare.ordering, target)
+    };
+    match &compare.target {
+        Target::ModRevision(target) => number(|v| v.modified, target),
+        Target::CreateRevision(target) => number(|v| v.created, target),
+        Target::Version(target) => number(|v| v.version, target),
+        Target::Lease(target) => number(|v| v.lease, target),
+        // An absent key has no value, not an empty one: every comparison fails.
+        Target::Value(target) => {
+            version.is_some_and(|v| relation(v.value.as_ref(), compare.ordering, target.as_ref()))
+        }
+    }
+}
+
+impl State {
+    fn holds(&self, compare: &Compare) -> bool {
+        let mut found = self.existing(&compare.range).peekable();
+        if found.peek().is_none() {
+            return version_holds(None, compare);
+        }
+        found.all(|(_, version)| version_holds(Some(version), compare))
+    }
+
+    fn plan(&self, txn: &Txn) -> Plan {
+        let succeeded = txn.compare.iter().all(|compare| self.holds(compare));
+        let nested = |op: &Op| if let Op::Txn(txn) = op { Some(self.plan(txn)) } else { None };
+        Plan { succeeded, nested: branch(txn, succeeded).iter().filter_map(nested).collect() }
+    }
+
+    fn check_plan(&self, txn: &Txn, plan: &Plan) -> Result<(), StoreError> {
+        let mut nested = plan.nested.iter();
+        for op in branch(txn, plan.succeeded) {
+            match op {
+                Op::Range(request) => self.check_revision(request.revision, self.revision)?,
+                Op::Put { lease, .. } if *lease != 0 && !self.leases.contains_key(lease) => {
+                    return Err(StoreError::LeaseNotFound);
+                }
+                Op::Put { .. } | Op::Delete { .. } => {}
+                Op::Txn(txn) => nested.next().map_or(Ok(()), |plan| self.check_plan(txn, plan))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a transaction that would write nothing now; `None` when it would write.
+    ///
+    /// # Errors
+    /// As [`State::apply`].
+    pub(crate) fn read_txn(&self, txn: &Txn) -> Result<Option<TxnResponse>, StoreError> {
+        let plan = self.plan(txn);
+        self.check_plan(txn, &plan)?;
+        if writes(txn, &plan) {
+            return Ok(None);
+        }
+        let mut response = run(txn, &plan, &mut |op| match op {
+            Op::Range(request) => OpResponse::Range(self.range_unchecked(request, self.revision)),
+            // Not reached: `writes` said there is none.
+            _ => OpResponse::Delete(0, Vec::new()),
+        });
+        stamp(&mut response, self.revision);
+        Ok(Some(response))
+    }
+
+    pub(super) fn apply_txn(
+        &mut self,
+        txn: &Txn,
+        events: &mut Vec<Event>,
+    ) -> Result<TxnResponse, StoreError> {
+        let plan = self.plan(txn);
+        self.check_plan(txn, &plan)?;
+        let (before, first) = (self.revision, events.len());
+        let mut response = run(txn, &plan, &mut |op| self.step(op, before, first, events));
+        if events.len() > first {
+            self.revision = before + 1;
+        }
+        stamp(&mut response, self.revision);
+        Ok(response)
+    }
+
+    fn step(&mut self, op: &Op, before: i64, first: usize, events: &mut Vec<Event>) -> OpResponse {
+        match op {
+            Op::Put { key, value, lease, prev_kv } => {
+                let prev = self.put(key, value, *lease, before + 1, events);
+                OpResponse::Put(prev.filter(|_| *prev_kv))
+            }
+            Op::Delete { range, prev_kv } => {
+                let keys: Vec<Bytes> = self.existing(range).map(|(key, _)| key.clone()).collect();
+                let prev: Vec<_> =
+                    keys.iter().filter_map(|key| self.delete(key, before + 1, events)).collect();
+                OpResponse::Delete(prev.len(), if *prev_kv { prev } else { Vec::new() })
+            }
+            Op::Range(request) => {
+                let newest = before + i64::from(events.len() > first);
+                OpResponse::Range(self.range_unchecked(request, newest))
+            }
+            // Not reached: `run` descends into nested transactions itself.
+            Op::Txn(_) => OpResponse::Delete(0, Vec::new()),
+        }
+    }
+}
