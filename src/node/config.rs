@@ -1,0 +1,163 @@
+//! Settings of the node agent: everything host-global is a path or a name, so that several nodes live on one machine.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1::Taint;
+
+/// Settings of one node agent.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of the Node object.
+    pub node_name: String,
+    /// Value of the `kubernetes.io/hostname` label and the Hostname address.
+    pub hostname: String,
+    /// Addresses of the node, preferred family first.
+    pub node_ips: Vec<IpAddr>,
+    /// External addresses, reported as `ExternalIP`.
+    pub external_ips: Vec<IpAddr>,
+    /// Labels set at registration.
+    pub labels: BTreeMap<String, String>,
+    /// Taints set at registration.
+    pub taints: Vec<Taint>,
+    /// `spec.providerID`; empty for none.
+    pub provider_id: String,
+    /// What `status.nodeInfo.kubeletVersion` says.
+    pub version: String,
+    /// Pod directories; `/var/lib/kubelet` unless the data directory is moved.
+    pub root_dir: PathBuf,
+    /// `/var/log/pods`.
+    pub pod_logs_dir: PathBuf,
+    /// `/var/log/containers`.
+    pub container_logs_dir: PathBuf,
+    /// Folders with manifests of static pods.
+    pub manifest_dirs: Vec<PathBuf>,
+    /// Cgroup under which `kubepods` is made; `/` is the root of each hierarchy.
+    pub cgroup_root: String,
+    /// The runtime.
+    pub runtime: RuntimeConfig,
+    /// Addresses of the cluster DNS.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Cluster domain, such as `cluster.local`.
+    pub cluster_domain: String,
+    /// The node's own resolver file.
+    pub resolv_conf: PathBuf,
+    /// Most pods on this node.
+    pub max_pods: u32,
+    /// Resources kept from pods, by name, such as `cpu: 100m`.
+    pub reserved: BTreeMap<String, String>,
+    /// A container log is rotated at this size, in bytes.
+    pub log_max_size: u64,
+    /// Files kept of one container's log, the current one included.
+    pub log_max_files: usize,
+    /// Image collection starts above this use of the image file system, in percent.
+    pub image_gc_high: u8,
+    /// Image collection stops below this use, in percent.
+    pub image_gc_low: u8,
+    /// How often an unchanged node status is written.
+    pub status_interval: Duration,
+    /// The kubelet API; `None` serves none.
+    pub http: Option<HttpConfig>,
+}
+
+/// The runtime that containers run in.
+#[derive(Debug, Clone)]
+pub struct RuntimeConfig {
+    /// An existing CRI socket; `None` starts and supervises an own containerd.
+    pub endpoint: Option<PathBuf>,
+    /// Folder of images, snapshots and metadata of the own containerd, and of its configuration.
+    pub data_dir: PathBuf,
+    /// Folder of its socket and volatile state.
+    pub run_dir: PathBuf,
+    /// Folders searched for `containerd`, `runc` and `crun` before `PATH`.
+    pub bin_dirs: Vec<PathBuf>,
+    /// Value of `PATH`.
+    pub path: String,
+    /// CNI network configurations.
+    pub cni_conf_dir: PathBuf,
+    /// CNI plugins.
+    pub cni_bin_dir: PathBuf,
+    /// Registry settings (`hosts.toml` folders) for containerd; `None` is containerd's default.
+    pub registry_dir: Option<PathBuf>,
+    /// Archives imported at start.
+    pub images_dir: PathBuf,
+    /// Several pods share one shim process (containerd ≥ 2.2): less memory, one fault domain.
+    pub grouped_shims: bool,
+}
+
+/// The kubelet API.
+#[derive(Clone)]
+pub struct HttpConfig {
+    /// Address to listen on.
+    pub address: IpAddr,
+    /// 10250.
+    pub port: u16,
+    /// Certificate, key and the CA that client certificates are checked with.
+    pub tls: Arc<rustls::ServerConfig>,
+}
+
+impl std::fmt::Debug for HttpConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HttpConfig({}:{})", self.address, self.port)
+    }
+}
+
+impl Config {
+    /// Defaults for a node of this name and address; paths are those that log agents and CSI drivers expect, the
+    /// runtime's own live under `data_dir` and `run_dir`.
+    pub fn new(node_name: &str, node_ip: IpAddr, data_dir: PathBuf, run_dir: PathBuf) -> Self {
+        let path = |p: &str| PathBuf::from(p);
+        Self {
+            node_name: node_name.to_owned(),
+            hostname: node_name.to_owned(),
+            node_ips: vec![node_ip],
+            external_ips: Vec::new(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            provider_id: String::new(),
+            version: "v1.37.1".to_owned(),
+            root_dir: path("/var/lib/kubelet"),
+            pod_logs_dir: path("/var/log/pods"),
+            container_logs_dir: path("/var/log/containers"),
+            manifest_dirs: vec![path("/etc/kubernetes/manifests"), data_dir.join("pod-manifests")],
+            cgroup_root: "/".to_owned(),
+            runtime: RuntimeConfig {
+                endpoint: None,
+                images_dir: data_dir.join("images"),
+                bin_dirs: vec![data_dir.join("bin")],
+                data_dir,
+                run_dir,
+                path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+                cni_conf_dir: path("/etc/cni/net.d"),
+                cni_bin_dir: path("/opt/cni/bin"),
+                registry_dir: None,
+                grouped_shims: false,
+            },
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            resolv_conf: path("/etc/resolv.conf"),
+            // The defaults of `KubeletConfiguration` v1beta1.
+            max_pods: 110,
+            reserved: BTreeMap::new(),
+            log_max_size: 10 << 20,
+            log_max_files: 5,
+            image_gc_high: 85,
+            image_gc_low: 80,
+            status_interval: Duration::from_secs(300),
+            http: None,
+        }
+    }
+
+    /// Directory of one pod: `<root>/pods/<uid>`.
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.root_dir.join("pods").join(uid)
+    }
+
+    /// Log directory of one pod: `<pod logs>/<namespace>_<name>_<uid>`.
+    pub fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
+        self.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"))
+    }
+}

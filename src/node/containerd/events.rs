@@ -1,0 +1,127 @@
+//! Listens to what happens to containers: containerd's own event service, or CRI's where the runtime is another.
+
+use std::path::Path;
+use std::time::Duration;
+
+use base::{Backoff, Shutdown};
+use prost::Message;
+use proto::containerd::events::{TaskDelete, TaskExit, TaskOom, TaskStart};
+use proto::containerd::services::events::v1::SubscribeRequest;
+use proto::containerd::services::events::v1::events_client::EventsClient;
+use proto::containerd::types::Envelope;
+use proto::runtime::v1 as cri;
+use proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
+use tokio::sync::mpsc;
+use tonic::transport::Channel;
+
+use super::NAMESPACE;
+use crate::runtime::cri::channel;
+use crate::runtime::{ContainerEvent, ContainerEventKind};
+
+/// Events waiting for the pod manager; then the stream is not read further, and the runtime buffers.
+pub(crate) const EVENTS_MAX: usize = 1024;
+
+/// What the listener tells.
+#[derive(Debug)]
+pub(crate) enum Signal {
+    /// Something happened to one container.
+    Event(ContainerEvent),
+    /// The stream (re)started: what happened before may have been missed, look at everything.
+    Restarted,
+    /// The runtime hung up.
+    Lost,
+}
+
+/// Runs until shutdown; each (re)connection tells [`Signal::Restarted`].
+pub(crate) async fn listen(
+    socket: std::path::PathBuf,
+    sender: mpsc::Sender<Signal>,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+    loop {
+        tokio::select! {
+            () = shutdown.requested() => return Ok(()),
+            heard = session(&socket, &sender) => match heard {
+                Ok(()) => backoff.reset(),
+                Err(error) => tracing::debug!(%error, "no event stream from the runtime"),
+            }
+        }
+        if sender.send(Signal::Lost).await.is_err() || !backoff.wait(&shutdown).await {
+            return Ok(());
+        }
+    }
+}
+
+/// One stream from its start to its end.
+async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), tonic::Status> {
+    let channel = channel(socket);
+    let filters = ["exit", "start", "oom", "delete"]
+        .map(|t| format!("namespace=={NAMESPACE},topic==/tasks/{t}"))
+        .to_vec();
+    let mut client = EventsClient::new(channel.clone());
+    let mut stream = match client.subscribe(SubscribeRequest { filters }).await {
+        Ok(answer) => answer.into_inner(),
+        Err(status) if status.code() == tonic::Code::Unimplemented => {
+            return cri_session(channel, sender).await;
+        }
+        Err(status) => return Err(status),
+    };
+    let _ = sender.send(Signal::Restarted).await;
+    while let Some(envelope) = stream.message().await? {
+        if let Some(event) = translate(&envelope)
+            && sender.send(Signal::Event(event)).await.is_err()
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn cri_session(channel: Channel, sender: &mpsc::Sender<Signal>) -> Result<(), tonic::Status> {
+    let mut client = RuntimeServiceClient::new(channel);
+    let mut stream = client.get_container_events(cri::GetEventsRequest {}).await?.into_inner();
+    let _ = sender.send(Signal::Restarted).await;
+    while let Some(event) = stream.message().await? {
+        let kind = match event.container_event_type() {
+            cri::ContainerEventType::ContainerStartedEvent => ContainerEventKind::Started,
+            cri::ContainerEventType::ContainerStoppedEvent => ContainerEventKind::Exited,
+            cri::ContainerEventType::ContainerDeletedEvent => ContainerEventKind::Deleted,
+            cri::ContainerEventType::ContainerCreatedEvent => continue,
+        };
+        let event = ContainerEvent { id: event.container_id, kind };
+        if sender.send(Signal::Event(event)).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Events of the container's first process only: an exec has an id of its own.
+fn translate(envelope: &Envelope) -> Option<ContainerEvent> {
+    let bytes = envelope.event.as_ref()?.value.as_slice();
+    let (id, kind) = match envelope.topic.as_str() {
+        "/tasks/exit" => {
+            let exit = TaskExit::decode(bytes).ok()?;
+            if exit.id != exit.container_id {
+                return None;
+            }
+            (exit.container_id, ContainerEventKind::Exited)
+        }
+        "/tasks/start" => {
+            (TaskStart::decode(bytes).ok()?.container_id, ContainerEventKind::Started)
+        }
+        "/tasks/oom" => {
+            (TaskOom::decode(bytes).ok()?.container_id, ContainerEventKind::OutOfMemory)
+        }
+        "/tasks/delete" => {
+            let delete = TaskDelete::decode(bytes).ok()?;
+            if !delete.id.is_empty() && delete.id != delete.container_id {
+                return None;
+            }
+            (delete.container_id, ContainerEventKind::Deleted)
+        }
+        _ => return None,
+    };
+    Some(ContainerEvent { id, kind })
+}

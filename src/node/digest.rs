@@ -1,0 +1,29 @@
+//! SHA-256 digests as OCI writes them.
+
+use std::io::{self, Read};
+
+fn hex(digest: &ring::digest::Digest) -> String {
+    use std::fmt::Write as _;
+    let mut out = String::from("sha256:");
+    for byte in digest.as_ref() {
+        let _ = write!(out, "{byte:02x}");
+    }
+    out
+}
+
+/// `sha256:…` of `bytes`.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hex(&ring::digest::digest(&ring::digest::SHA256, bytes))
+}
+
+/// `sha256:…` of everything that `reader` yields.
+pub(crate) fn sha256_of(mut reader: impl Read) -> io::Result<String> {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => return Ok(hex(&context.finish())),
+            n => context.update(&buffer[..n]),
+        }
+    }
+}

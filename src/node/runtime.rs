@@ -1,0 +1,166 @@
+//! The seam to the container runtime, shaped like CRI, and what may go wrong behind it.
+
+pub(crate) mod cri;
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use proto::runtime::v1 as cri_api;
+
+/// A failed call to the runtime.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct RuntimeError {
+    /// The call, such as `RunPodSandbox`.
+    pub operation: &'static str,
+    /// gRPC code.
+    pub code: tonic::Code,
+    /// The runtime's own words.
+    pub message: String,
+}
+
+impl RuntimeError {
+    /// The sandbox, container or image does not exist (any more).
+    pub fn is_not_found(&self) -> bool {
+        self.code == tonic::Code::NotFound
+    }
+
+    /// The runtime could not be reached: it restarts, or is not there yet.
+    pub fn is_unavailable(&self) -> bool {
+        self.code == tonic::Code::Unavailable
+    }
+}
+
+/// Name and version of the runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeVersion {
+    /// `containerd`, `cri-o`.
+    pub name: String,
+    /// `1.6.20`.
+    pub version: String,
+}
+
+/// Output of a command that ran in a container.
+#[derive(Debug, Clone)]
+pub struct ExecOutput {
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+    /// Exit code.
+    pub exit_code: i32,
+}
+
+/// Something happened to a container or sandbox of this id; only a hint to look again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerEvent {
+    /// Id of a container or of a sandbox.
+    pub id: String,
+    /// What.
+    pub kind: ContainerEventKind,
+}
+
+/// Kinds of [`ContainerEvent`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerEventKind {
+    /// Its process started.
+    Started,
+    /// Its process ended.
+    Exited,
+    /// The kernel killed in it for lack of memory.
+    OutOfMemory,
+    /// It was removed.
+    Deleted,
+}
+
+/// Which streaming session is asked for; the answer is a URL on the loopback interface.
+#[derive(Debug, Clone)]
+pub enum Streaming {
+    /// Run a command.
+    Exec(cri_api::ExecRequest),
+    /// Join the running process.
+    Attach(cri_api::AttachRequest),
+    /// Reach ports of the pod.
+    PortForward(cri_api::PortForwardRequest),
+}
+
+/// The container runtime. Every call has a deadline; a call on something that is gone answers `NotFound`.
+#[async_trait]
+pub trait Runtime: Send + Sync + fmt::Debug {
+    /// Who answers.
+    async fn version(&self) -> Result<RuntimeVersion, RuntimeError>;
+    /// `RuntimeReady` and `NetworkReady`, with reasons.
+    async fn conditions(&self) -> Result<Vec<cri_api::RuntimeCondition>, RuntimeError>;
+    /// Makes a sandbox with its network; `handler` is that of the RuntimeClass, or empty.
+    async fn run_sandbox(
+        &self,
+        config: cri_api::PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String, RuntimeError>;
+    /// Ends everything in a sandbox and gives its addresses back; idempotent.
+    async fn stop_sandbox(&self, id: &str) -> Result<(), RuntimeError>;
+    /// Removes a stopped sandbox; idempotent.
+    async fn remove_sandbox(&self, id: &str) -> Result<(), RuntimeError>;
+    /// Sandboxes, of one pod when a uid is given.
+    async fn sandboxes(
+        &self,
+        pod_uid: Option<&str>,
+    ) -> Result<Vec<cri_api::PodSandbox>, RuntimeError>;
+    /// State and addresses of one sandbox.
+    async fn sandbox_status(&self, id: &str) -> Result<cri_api::PodSandboxStatus, RuntimeError>;
+    /// Makes a container.
+    async fn create_container(
+        &self,
+        sandbox: &str,
+        config: cri_api::ContainerConfig,
+        sandbox_config: cri_api::PodSandboxConfig,
+    ) -> Result<String, RuntimeError>;
+    /// Starts it.
+    async fn start_container(&self, id: &str) -> Result<(), RuntimeError>;
+    /// Sends the stop signal, after `grace` kills; idempotent.
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), RuntimeError>;
+    /// Removes it; idempotent.
+    async fn remove_container(&self, id: &str) -> Result<(), RuntimeError>;
+    /// Containers, of one pod when a uid is given.
+    async fn containers(
+        &self,
+        pod_uid: Option<&str>,
+    ) -> Result<Vec<cri_api::Container>, RuntimeError>;
+    /// State of one container.
+    async fn container_status(&self, id: &str) -> Result<cri_api::ContainerStatus, RuntimeError>;
+    /// Changes its limits in place.
+    async fn update_container(
+        &self,
+        id: &str,
+        resources: cri_api::LinuxContainerResources,
+    ) -> Result<(), RuntimeError>;
+    /// Runs a command to its end, at most `timeout`.
+    async fn exec(
+        &self,
+        id: &str,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<ExecOutput, RuntimeError>;
+    /// Prepares a streaming session; the URL that serves it.
+    async fn streaming(&self, request: Streaming) -> Result<String, RuntimeError>;
+    /// Opens the log file again, after it was renamed.
+    async fn reopen_log(&self, id: &str) -> Result<(), RuntimeError>;
+    /// CPU and memory of all containers.
+    async fn stats(&self) -> Result<Vec<cri_api::ContainerStats>, RuntimeError>;
+    /// Pulls an image; its reference by digest.
+    async fn pull_image(
+        &self,
+        image: cri_api::ImageSpec,
+        auth: Option<cri_api::AuthConfig>,
+        sandbox: cri_api::PodSandboxConfig,
+    ) -> Result<String, RuntimeError>;
+    /// The image, when present.
+    async fn image(&self, reference: &str) -> Result<Option<cri_api::Image>, RuntimeError>;
+    /// All images.
+    async fn images(&self) -> Result<Vec<cri_api::Image>, RuntimeError>;
+    /// Removes an image; idempotent.
+    async fn remove_image(&self, reference: &str) -> Result<(), RuntimeError>;
+    /// Bytes used by images.
+    async fn image_bytes(&self) -> Result<u64, RuntimeError>;
+}

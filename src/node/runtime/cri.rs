@@ -1,0 +1,304 @@
+//! The runtime over CRI v1: gRPC on a unix socket, a deadline on every call.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hyper_util::rt::TokioIo;
+use proto::runtime::v1 as api;
+use proto::runtime::v1::image_service_client::ImageServiceClient;
+use proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
+use tonic::transport::{Channel, Endpoint, Uri};
+
+use super::{ExecOutput, Runtime, RuntimeError, RuntimeVersion, Streaming};
+
+/// Deadline of calls that do little (kubelet's `runtimeRequestTimeout`).
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Making or ending a sandbox calls CNI plugins (twice the above, as the kubelet allows).
+const SANDBOX_TIMEOUT: Duration = Duration::from_secs(240);
+/// A pull that takes longer is started again; containerd itself gives up after 5 minutes without progress.
+const PULL_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Largest answer: lists of a node with many containers and images (kubelet's `maxMsgSize`).
+const MESSAGE_MAX: usize = 16 << 20;
+/// Label of everything that belongs to a pod.
+const POD_UID_LABEL: &str = "io.kubernetes.pod.uid";
+
+/// A lazy connection to a unix socket; connects at the first call and again after a loss.
+pub(crate) fn channel(socket: &Path) -> Channel {
+    let socket: PathBuf = socket.to_owned();
+    // The URI only satisfies the type: the connector goes to the socket.
+    Endpoint::from_static("http://unix").connect_with_connector_lazy(tower::service_fn(
+        move |_: Uri| {
+            let socket = socket.clone();
+            async move { tokio::net::UnixStream::connect(socket).await.map(TokioIo::new) }
+        },
+    ))
+}
+
+/// A CRI runtime behind a unix socket.
+#[derive(Debug, Clone)]
+pub(crate) struct CriRuntime {
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+}
+
+impl CriRuntime {
+    pub(crate) fn new(socket: &Path) -> Self {
+        let channel = channel(socket);
+        Self {
+            runtime: RuntimeServiceClient::new(channel.clone())
+                .max_decoding_message_size(MESSAGE_MAX),
+            images: ImageServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX),
+        }
+    }
+}
+
+fn request<T>(message: T, timeout: Duration) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
+
+/// Awaits an answer; the deadline also holds when the runtime does not keep it.
+async fn answer<T>(
+    operation: &'static str,
+    timeout: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, RuntimeError> {
+    match tokio::time::timeout(timeout + Duration::from_secs(1), call).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(RuntimeError {
+            operation,
+            code: status.code(),
+            message: status.message().to_owned(),
+        }),
+        Err(_) => Err(RuntimeError {
+            operation,
+            code: tonic::Code::DeadlineExceeded,
+            message: format!("the container runtime did not answer {operation} within {timeout:?}"),
+        }),
+    }
+}
+
+/// One call: `call!(client, method, Message { … }, timeout)`.
+macro_rules! call {
+    ($client:expr, $method:ident, $message:expr, $timeout:expr) => {{
+        let mut client = $client.clone();
+        let request = request($message, $timeout);
+        answer(stringify!($method), $timeout, client.$method(request)).await
+    }};
+    ($client:expr, $method:ident, $message:expr) => {
+        call!($client, $method, $message, CALL_TIMEOUT)
+    };
+}
+
+fn missing(operation: &'static str) -> RuntimeError {
+    RuntimeError {
+        operation,
+        code: tonic::Code::NotFound,
+        message: format!("the runtime's answer to {operation} is empty"),
+    }
+}
+
+fn uid_selector(pod_uid: Option<&str>) -> HashMap<String, String> {
+    pod_uid.map(|uid| (POD_UID_LABEL.to_owned(), uid.to_owned())).into_iter().collect()
+}
+
+/// Success also when the thing is gone already.
+fn gone_is_fine<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> {
+    match result {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[async_trait]
+impl Runtime for CriRuntime {
+    async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
+        let version =
+            call!(self.runtime, version, api::VersionRequest { version: "0.1.0".into() })?;
+        Ok(RuntimeVersion { name: version.runtime_name, version: version.runtime_version })
+    }
+
+    async fn conditions(&self) -> Result<Vec<api::RuntimeCondition>, RuntimeError> {
+        let status = call!(self.runtime, status, api::StatusRequest { verbose: false })?;
+        Ok(status.status.map(|s| s.conditions).unwrap_or_default())
+    }
+
+    async fn run_sandbox(
+        &self,
+        config: api::PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String, RuntimeError> {
+        let message =
+            api::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
+        Ok(call!(self.runtime, run_pod_sandbox, message, SANDBOX_TIMEOUT)?.pod_sandbox_id)
+    }
+
+    async fn stop_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
+        let message = api::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        gone_is_fine(call!(self.runtime, stop_pod_sandbox, message, SANDBOX_TIMEOUT))
+    }
+
+    async fn remove_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
+        let message = api::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        gone_is_fine(call!(self.runtime, remove_pod_sandbox, message))
+    }
+
+    async fn sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<api::PodSandbox>, RuntimeError> {
+        let filter = api::PodSandboxFilter {
+            label_selector: uid_selector(pod_uid),
+            ..api::PodSandboxFilter::default()
+        };
+        let message = api::ListPodSandboxRequest { filter: Some(filter) };
+        Ok(call!(self.runtime, list_pod_sandbox, message)?.items)
+    }
+
+    async fn sandbox_status(&self, id: &str) -> Result<api::PodSandboxStatus, RuntimeError> {
+        let message =
+            api::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
+        call!(self.runtime, pod_sandbox_status, message)?
+            .status
+            .ok_or_else(|| missing("PodSandboxStatus"))
+    }
+
+    async fn create_container(
+        &self,
+        sandbox: &str,
+        config: api::ContainerConfig,
+        sandbox_config: api::PodSandboxConfig,
+    ) -> Result<String, RuntimeError> {
+        let message = api::CreateContainerRequest {
+            pod_sandbox_id: sandbox.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
+        Ok(call!(self.runtime, create_container, message)?.container_id)
+    }
+
+    async fn start_container(&self, id: &str) -> Result<(), RuntimeError> {
+        let message = api::StartContainerRequest { container_id: id.to_owned() };
+        call!(self.runtime, start_container, message).map(drop)
+    }
+
+    async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), RuntimeError> {
+        let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
+        let message = api::StopContainerRequest { container_id: id.to_owned(), timeout };
+        let deadline = grace.saturating_add(CALL_TIMEOUT);
+        gone_is_fine(call!(self.runtime, stop_container, message, deadline))
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<(), RuntimeError> {
+        let message = api::RemoveContainerRequest { container_id: id.to_owned() };
+        gone_is_fine(call!(self.runtime, remove_container, message))
+    }
+
+    async fn containers(&self, pod_uid: Option<&str>) -> Result<Vec<api::Container>, RuntimeError> {
+        let filter = api::ContainerFilter {
+            label_selector: uid_selector(pod_uid),
+            ..api::ContainerFilter::default()
+        };
+        let message = api::ListContainersRequest { filter: Some(filter) };
+        Ok(call!(self.runtime, list_containers, message)?.containers)
+    }
+
+    async fn container_status(&self, id: &str) -> Result<api::ContainerStatus, RuntimeError> {
+        let message = api::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        call!(self.runtime, container_status, message)?
+            .status
+            .ok_or_else(|| missing("ContainerStatus"))
+    }
+
+    async fn update_container(
+        &self,
+        id: &str,
+        resources: api::LinuxContainerResources,
+    ) -> Result<(), RuntimeError> {
+        let message = api::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(resources),
+            ..api::UpdateContainerResourcesRequest::default()
+        };
+        call!(self.runtime, update_container_resources, message).map(drop)
+    }
+
+    async fn exec(
+        &self,
+        id: &str,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<ExecOutput, RuntimeError> {
+        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let message = api::ExecSyncRequest {
+            container_id: id.to_owned(),
+            cmd: command.to_vec(),
+            timeout: seconds,
+        };
+        // Zero means no limit to the runtime; ours still holds.
+        let deadline = if seconds == 0 { CALL_TIMEOUT } else { timeout + Duration::from_secs(10) };
+        let output = call!(self.runtime, exec_sync, message, deadline)?;
+        Ok(ExecOutput { stdout: output.stdout, stderr: output.stderr, exit_code: output.exit_code })
+    }
+
+    async fn streaming(&self, request: Streaming) -> Result<String, RuntimeError> {
+        Ok(match request {
+            Streaming::Exec(message) => call!(self.runtime, exec, message)?.url,
+            Streaming::Attach(message) => call!(self.runtime, attach, message)?.url,
+            Streaming::PortForward(message) => call!(self.runtime, port_forward, message)?.url,
+        })
+    }
+
+    async fn reopen_log(&self, id: &str) -> Result<(), RuntimeError> {
+        let message = api::ReopenContainerLogRequest { container_id: id.to_owned() };
+        call!(self.runtime, reopen_container_log, message).map(drop)
+    }
+
+    async fn stats(&self) -> Result<Vec<api::ContainerStats>, RuntimeError> {
+        let message = api::ListContainerStatsRequest { filter: None };
+        Ok(call!(self.runtime, list_container_stats, message)?.stats)
+    }
+
+    async fn pull_image(
+        &self,
+        image: api::ImageSpec,
+        auth: Option<api::AuthConfig>,
+        sandbox: api::PodSandboxConfig,
+    ) -> Result<String, RuntimeError> {
+        let message =
+            api::PullImageRequest { image: Some(image), auth, sandbox_config: Some(sandbox) };
+        Ok(call!(self.images, pull_image, message, PULL_TIMEOUT)?.image_ref)
+    }
+
+    async fn image(&self, reference: &str) -> Result<Option<api::Image>, RuntimeError> {
+        let message = api::ImageStatusRequest { image: Some(spec(reference)), verbose: false };
+        match call!(self.images, image_status, message) {
+            Ok(answer) => Ok(answer.image),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn images(&self) -> Result<Vec<api::Image>, RuntimeError> {
+        Ok(call!(self.images, list_images, api::ListImagesRequest { filter: None })?.images)
+    }
+
+    async fn remove_image(&self, reference: &str) -> Result<(), RuntimeError> {
+        let message = api::RemoveImageRequest { image: Some(spec(reference)) };
+        gone_is_fine(call!(self.images, remove_image, message))
+    }
+
+    async fn image_bytes(&self) -> Result<u64, RuntimeError> {
+        let usage = call!(self.images, image_fs_info, api::ImageFsInfoRequest {})?;
+        Ok(usage
+            .image_filesystems
+            .iter()
+            .filter_map(|f| f.used_bytes.as_ref())
+            .map(|b| b.value)
+            .sum())
+    }
+}
+
+fn spec(reference: &str) -> api::ImageSpec {
+    api::ImageSpec { image: reference.to_owned(), ..api::ImageSpec::default() }
+}
