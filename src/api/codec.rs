@@ -1,10 +1,11 @@
-//! Objects as bytes: JSON and protobuf by the schema table, in the normal form that Go would write.
+//! Objects as bytes: JSON, YAML and protobuf by the schema table, in the normal form that Go would write.
 
 pub mod json;
 mod leaf;
 mod normal;
 pub mod protobuf;
 pub mod time;
+pub mod yaml;
 
 pub use normal::normalize;
 

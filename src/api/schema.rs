@@ -3,6 +3,7 @@
 //! It drives strict decoding, JSON ↔ protobuf, defaulting, strategic merge, server-side apply and OpenAPI.
 
 mod builtin;
+pub mod defaults;
 mod proto;
 
 use std::collections::HashMap;

@@ -1,0 +1,227 @@
+//! YAML as a way of writing JSON: the types of YAML 1.1 as upstream reads them, bounded against alias bombs.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::options::DuplicateKeyPolicy;
+
+use super::json::{self, TypeMeta};
+use super::{DEPTH_MAX, DecodeError, Decoded};
+use crate::schema::{Schema, TypeId};
+
+/// Nodes of one document, aliases expanded: far above any object that the body limit of 3 MiB admits.
+const NODES_MAX: usize = 1_000_000;
+/// Bytes of scalars of one document, aliases expanded.
+const SCALAR_BYTES_MAX: usize = 8 << 20;
+
+/// A value as YAML 1.1 types it.
+struct Node(Value);
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value that JSON can hold")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node(Value::Null))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node(Value::Bool(value)))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node(value.into()))
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Node, E> {
+        // upstream writes a whole float without a point, so that it fits an integer field
+        if value.fract() == 0.0 && value.abs() < 9.0e15 {
+            return Ok(Node((value as i64).into()));
+        }
+        let number = Number::from_f64(value)
+            .ok_or_else(|| E::custom("json: unsupported value: not a finite number"))?;
+        Ok(Node(Value::Number(number)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Node(Value::String(value.to_owned())))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Node, E> {
+        Ok(Node(Value::String(value)))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<Node, D::Error> {
+        Node::deserialize(inner)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, inner: D) -> Result<Node, D::Error> {
+        Node::deserialize(inner)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
+        let mut out = Vec::new();
+        while let Some(Node(value)) = list.next_element()? {
+            out.push(value);
+        }
+        Ok(Node(Value::Array(out)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut out = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let Node(value) = map.next_value()?;
+            out.insert(key, value);
+        }
+        Ok(Node(Value::Object(out)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+/// Reads one YAML document; the keys of a mapping must differ.
+///
+/// # Errors
+/// When the text is no YAML, repeats a key, nests too deeply or expands to too much.
+pub fn parse(body: &[u8]) -> Result<Value, DecodeError> {
+    let budget = serde_saphyr::budget! {
+        max_depth: DEPTH_MAX,
+        max_nodes: NODES_MAX,
+        max_events: 2 * NODES_MAX,
+        max_total_scalar_bytes: SCALAR_BYTES_MAX,
+    };
+    let options = serde_saphyr::options! {
+        budget: budget,
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        legacy_octal_numbers: true,
+        strict_booleans: false,
+        ignore_binary_tag_for_string: true,
+    };
+    let node: Result<Option<Node>, _> = serde_saphyr::from_slice_with_options(body, options);
+    match node {
+        Ok(node) => Ok(node.map_or(Value::Null, |Node(value)| value)),
+        Err(error) => Err(DecodeError::Syntax(format!(
+            "error converting YAML to JSON: yaml: {}",
+            first_line(&error.to_string())
+        ))),
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or(text)
+}
+
+/// Converts a YAML document to JSON text, keys sorted.
+///
+/// # Errors
+/// As [`parse`].
+pub fn to_json(body: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    serde_json::to_vec(&parse(body)?).map_err(|e| DecodeError::Syntax(e.to_string()))
+}
+
+/// As [`json::interpret`], for YAML.
+///
+/// # Errors
+/// When the text is no YAML or the two fields are no strings.
+pub fn interpret(body: &[u8]) -> Result<TypeMeta, DecodeError> {
+    json::interpret(&to_json(body)?)
+}
+
+/// As [`json::decode_strict`], for YAML.
+///
+/// # Errors
+/// When the text is no YAML or a value has the wrong type for its field.
+pub fn decode_strict(
+    schema: &Schema,
+    type_id: TypeId,
+    body: &[u8],
+) -> Result<Decoded, DecodeError> {
+    json::decode_strict(schema, type_id, &to_json(body)?)
+}
+
+/// Writes a value as YAML, in the layout of upstream.
+pub fn write(value: &Value) -> String {
+    let options = serde_saphyr::ser_options! {
+        compact_list_indent: true,
+        empty_as_braces: true,
+    };
+    // a JSON value holds nothing that YAML cannot write; the fallback is YAML too
+    serde_saphyr::to_string_with_options(value, options).unwrap_or_else(|_| format!("{value}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::object::Gvk;
+
+    #[test]
+    fn types_scalars_as_yaml_1_1() {
+        let text = b"a: yes\nb: 'yes'\nc: 0644\nd: 1.0\ne: 1.5\nf: ~\ng: on\nh: 2024-01-01\ni: 0x1f\nj: 1e3\nk: |\n  two\n  lines\n1: x\n";
+        assert_eq!(
+            parse(text).unwrap(),
+            json!({"a":true,"b":"yes","c":420,"d":1,"e":1.5,"f":null,"g":true,"h":"2024-01-01","i":31,"j":1000,"k":"two\nlines\n","1":"x"})
+        );
+        assert_eq!(
+            parse(b"base: &b {x: 1}\nuse:\n  <<: *b\n  y: 2\n").unwrap(),
+            json!({"base":{"x":1},"use":{"x":1,"y":2}})
+        );
+        assert_eq!(parse(b"").unwrap(), Value::Null);
+    }
+
+    #[test]
+    fn refuses_repeated_keys_bombs_and_depth() {
+        assert!(parse(b"a: 1\na: 2\n").is_err());
+        assert!(parse(b"a: [\n").is_err());
+        let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x]\n");
+        for i in 1..12 {
+            bomb.push_str(&format!(
+                "a{i}: &a{i} [{}]\n",
+                vec![format!("*a{}", i - 1); 9].join(",")
+            ));
+        }
+        assert!(parse(bomb.as_bytes()).is_err());
+        assert!(parse("[".repeat(10_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn decodes_objects_like_json() {
+        let schema = Schema::builtin();
+        let id = schema.kind(&Gvk::new("apps", "v1", "Deployment")).unwrap();
+        let decoded = decode_strict(&schema, id, b"spec:\n  replicas: 2\n  nope: 1\n").unwrap();
+        assert_eq!(decoded.strict_errors, ["unknown field \"spec.nope\""]);
+        assert_eq!(decoded.value["spec"]["replicas"], json!(2));
+        let error = decode_strict(&schema, id, b"spec:\n  replicas: two\n").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"
+        );
+    }
+
+    #[test]
+    fn writes_what_it_reads() {
+        let value = json!({"list":[{"a":1,"b":[]}],"empty":{},"yes":"yes","no":"off","n":"0644","t":"a: b","m":"x\ny\n","s":"","z":null,"b":true,"f":1.5,"num":"1e3","colon":"12:30:45"});
+        assert_eq!(parse(write(&value).as_bytes()).unwrap(), value, "{}", write(&value));
+        assert_eq!(write(&json!({"a":{"b":[{"c":1,"d":2}]}})), "a:\n  b:\n  - c: 1\n    d: 2\n");
+    }
+}
