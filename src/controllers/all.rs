@@ -7,6 +7,12 @@ pub type Start = fn(&Context);
 
 /// Name (as `--controllers` of kube-controller-manager has it) and start function.
 pub const ALL: &[(&str, Start)] = &[
+    ("serviceaccount-controller", crate::service_account::start),
+    ("root-ca-certificate-publisher-controller", crate::root_ca::start),
+    ("namespace-controller", crate::namespace::start),
+    ("endpointslice-controller", crate::endpointslice::start),
+    ("endpoints-controller", crate::endpoints::start),
+    ("garbage-collector-controller", crate::gc::start),
     ("replicaset-controller", crate::replicaset::start),
     ("replicationcontroller-controller", crate::replication::start),
 ];

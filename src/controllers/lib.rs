@@ -6,11 +6,20 @@
 pub mod all;
 mod claim;
 mod context;
+mod endpoints;
+mod endpoints_of;
+mod endpointslice;
+mod gc;
+mod keyed;
+mod namespace;
 mod pod_control;
 mod pods;
 mod replicas;
 mod replicaset;
 mod replication;
+mod resources;
+mod root_ca;
+mod service_account;
 mod template_hash;
 
 pub use all::start;

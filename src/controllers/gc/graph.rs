@@ -1,0 +1,163 @@
+//! Who owns whom, as the watches tell it. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use api::Gvr;
+use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{FOREGROUND, ORPHAN};
+
+/// An owner of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    uid: String,
+    blocks: bool,
+}
+
+/// An object that owns, is owned, or is being deleted with dependents to see to.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) gvr: Gvr,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// Has a deletion timestamp.
+    pub(super) deleting: bool,
+    /// Is being deleted in the foreground.
+    pub(super) foreground: bool,
+    /// Is being deleted and leaves its dependents alone.
+    pub(super) orphans: bool,
+    owners: Vec<Owner>,
+}
+
+/// Objects by uid, and dependents by the uid of their owner.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    nodes: HashMap<String, Node>,
+    dependents: HashMap<String, HashSet<String>>,
+}
+
+impl Graph {
+    /// The object came or changed; which objects to look at.
+    pub(super) fn put(&mut self, gvr: &Gvr, meta: &ObjectMeta) -> Vec<String> {
+        let Some(uid) = meta.uid.clone() else { return Vec::new() };
+        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
+        let deleting = meta.deletion_timestamp.is_some();
+        let owners = meta.owner_references.iter().flatten();
+        let node = Node {
+            gvr: gvr.clone(),
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+            deleting,
+            foreground: deleting && has(FOREGROUND),
+            orphans: deleting && has(ORPHAN),
+            owners: owners
+                .map(|o| Owner { uid: o.uid.clone(), blocks: o.block_owner_deletion == Some(true) })
+                .collect(),
+        };
+        let mut touched = Vec::new();
+        if let Some(old) = self.nodes.get(&uid).cloned() {
+            if old.owners == node.owners
+                && old.deleting == node.deleting
+                && old.foreground == node.foreground
+                && old.orphans == node.orphans
+            {
+                return Vec::new();
+            }
+            self.unlink(&uid, &old);
+            // An owner that waited for this dependent may go now.
+            touched.extend(
+                old.owners.iter().filter(|o| !node.owners.contains(o)).map(|o| o.uid.clone()),
+            );
+        }
+        for owner in &node.owners {
+            self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
+        }
+        if node.foreground {
+            touched.extend(self.dependents.get(&uid).into_iter().flatten().cloned());
+        }
+        if !node.owners.is_empty() || node.foreground || node.orphans {
+            touched.push(uid.clone());
+        }
+        self.nodes.insert(uid, node);
+        touched
+    }
+
+    /// The object is gone; its dependents, and owners that waited for it, are to be looked at.
+    pub(super) fn remove(&mut self, uid: &str) -> Vec<String> {
+        let mut touched: Vec<String> =
+            self.dependents.get(uid).into_iter().flatten().cloned().collect();
+        if let Some(node) = self.nodes.remove(uid) {
+            self.unlink(uid, &node);
+            touched.extend(
+                node.owners
+                    .into_iter()
+                    .map(|o| o.uid)
+                    .filter(|o| self.nodes.get(o).is_some_and(|n| n.foreground)),
+            );
+        }
+        touched
+    }
+
+    fn unlink(&mut self, uid: &str, node: &Node) {
+        for owner in &node.owners {
+            if let Some(set) = self.dependents.get_mut(&owner.uid) {
+                set.remove(uid);
+                if set.is_empty() {
+                    self.dependents.remove(&owner.uid);
+                }
+            }
+        }
+    }
+
+    pub(super) fn get(&self, uid: &str) -> Option<Node> {
+        self.nodes.get(uid).cloned()
+    }
+
+    pub(super) fn has_dependents(&self, uid: &str) -> bool {
+        self.dependents.contains_key(uid)
+    }
+
+    pub(super) fn dependents(&self, uid: &str) -> Vec<Node> {
+        self.dependents.get(uid).into_iter().flatten().filter_map(|d| self.get(d)).collect()
+    }
+
+    /// Uids of dependents that keep the owner from going.
+    pub(super) fn blocking_dependents(&self, uid: &str) -> Vec<String> {
+        let blocks = |d: &&String| {
+            self.nodes.get(*d).is_some_and(|n| n.owners.iter().any(|o| o.uid == uid && o.blocks))
+        };
+        self.dependents.get(uid).into_iter().flatten().filter(blocks).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn meta(value: serde_json::Value) -> ObjectMeta {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn dependents_are_looked_at_when_their_owner_goes() {
+        let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "pods"));
+        assert!(graph.put(&gvr, &meta(json!({"uid": "o", "name": "o"}))).is_empty());
+        let dependent = json!({"uid": "d", "name": "d", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "o", "blockOwnerDeletion": true}]});
+        assert_eq!(graph.put(&gvr, &meta(dependent.clone())), ["d"]);
+        assert!(graph.put(&gvr, &meta(dependent)).is_empty());
+        assert_eq!(graph.remove("o"), ["d"]);
+    }
+
+    #[test]
+    fn a_foreground_owner_waits_for_blocking_dependents_and_is_woken_by_the_last() {
+        let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "pods"));
+        let dependent = json!({"uid": "d", "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "o", "uid": "o", "blockOwnerDeletion": true}]});
+        graph.put(&gvr, &meta(dependent));
+        let owner = json!({"uid": "o", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]});
+        assert_eq!(graph.put(&gvr, &meta(owner)), ["d", "o"]);
+        assert_eq!(graph.blocking_dependents("o"), ["d"]);
+        assert_eq!(graph.remove("d"), ["o"]);
+        assert!(graph.blocking_dependents("o").is_empty());
+    }
+}

@@ -1,0 +1,87 @@
+//! The shape most controllers share: informers wake keys, workers reconcile them once the caches are complete.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use client::{Action, Change, Error, Informer, Queue, run_workers};
+
+use crate::context::Context;
+
+/// Namespace (empty when cluster-scoped) and name.
+pub(crate) type Key = (String, String);
+
+/// A queue whose reconciles wait for all informers that feed it.
+pub(crate) struct Keyed {
+    pub(crate) queue: Queue<Key>,
+    synced: Vec<Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>>,
+}
+
+impl Keyed {
+    pub(crate) fn new() -> Self {
+        Self { queue: Queue::new(), synced: Vec::new() }
+    }
+
+    /// Waits for this informer before the first reconcile.
+    pub(crate) fn needs<K: 'static>(&mut self, informer: &Informer<K>) {
+        let informer = informer.clone();
+        self.synced.push(Box::new(move || {
+            let informer = informer.clone();
+            Box::pin(async move { informer.synced().await })
+        }));
+    }
+
+    /// Every change of an object wakes the object's own key.
+    pub(crate) fn wakes_itself<K: 'static>(&mut self, informer: &Informer<K>) {
+        self.wakes(informer, |change| {
+            let key = &change.object().key;
+            vec![(key.namespace.to_string(), key.name.to_string())]
+        });
+    }
+
+    /// Every change wakes the keys that `keys` names.
+    pub(crate) fn wakes<K: 'static>(
+        &mut self,
+        informer: &Informer<K>,
+        keys: impl Fn(&Change) -> Vec<Key> + Send + Sync + 'static,
+    ) {
+        self.needs(informer);
+        let queue = self.queue.clone();
+        informer.on_change(move |change| {
+            for key in keys(change) {
+                queue.add(key);
+            }
+        });
+    }
+
+    /// Starts the workers.
+    pub(crate) fn run<F, R>(
+        self,
+        context: &Context,
+        name: &'static str,
+        workers: usize,
+        reconcile: F,
+    ) where
+        F: Fn(Key) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Action, Error>> + Send + 'static,
+    {
+        let (synced, reconcile) = (Arc::new(self.synced), Arc::new(reconcile));
+        run_workers(&context.tasks, name, workers, &self.queue, move |key: Key| {
+            let (synced, reconcile) = (Arc::clone(&synced), Arc::clone(&reconcile));
+            async move {
+                for wait in synced.iter() {
+                    wait().await;
+                }
+                reconcile(key).await
+            }
+        });
+    }
+}
+
+/// A write whose refusal says that the object went or changed meanwhile: its own event wakes the key again.
+pub(crate) fn settled<T>(result: Result<T, Error>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+        other => other.map(drop),
+    }
+}
