@@ -8,6 +8,7 @@ pub mod authz;
 pub mod bootstrap;
 pub mod lookup;
 pub mod registry;
+pub mod table;
 pub mod user;
 
 pub use user::User;

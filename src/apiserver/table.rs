@@ -1,0 +1,239 @@
+//! `meta.k8s.io/v1 Table`: what `kubectl get` shows, printed by the server as upstream prints it.
+
+mod apps;
+mod batch;
+mod cells;
+mod core;
+mod custom;
+mod extension;
+mod network;
+mod node;
+mod pod;
+mod policy;
+mod resource;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use api::Gvk;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+pub use cells::human_duration;
+pub use custom::CustomColumns;
+
+/// One column of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Column {
+    /// Heading.
+    pub name: &'static str,
+    /// `string`, `integer`, `boolean`, `date`.
+    pub kind: &'static str,
+    /// `name` for the column that holds the object's name, else empty.
+    pub format: &'static str,
+    /// 0 is always shown, 1 only with `-o wide`.
+    pub priority: i64,
+}
+
+const fn column(name: &'static str, kind: &'static str, priority: i64) -> Column {
+    Column { name, kind, format: "", priority }
+}
+
+const fn text(name: &'static str) -> Column {
+    column(name, "string", 0)
+}
+
+const fn wide(name: &'static str) -> Column {
+    column(name, "string", 1)
+}
+
+const fn integer(name: &'static str) -> Column {
+    column(name, "integer", 0)
+}
+
+const fn boolean(name: &'static str) -> Column {
+    column(name, "boolean", 0)
+}
+
+const NAME: Column = Column { name: "Name", kind: "string", format: "name", priority: 0 };
+const AGE: Column = text("Age");
+
+type Row = fn(&Value, Timestamp) -> Vec<Value>;
+
+/// How one kind is printed, in all its versions.
+struct Printer {
+    group: &'static str,
+    kind: &'static str,
+    columns: &'static [Column],
+    row: Row,
+}
+
+const fn printer(
+    group: &'static str,
+    kind: &'static str,
+    columns: &'static [Column],
+    row: Row,
+) -> Printer {
+    Printer { group, kind, columns, row }
+}
+
+static PRINTERS: &[&[Printer]] = &[
+    pod::PRINTERS,
+    core::PRINTERS,
+    node::PRINTERS,
+    apps::PRINTERS,
+    batch::PRINTERS,
+    network::PRINTERS,
+    storage::PRINTERS,
+    policy::PRINTERS,
+    extension::PRINTERS,
+    resource::PRINTERS,
+];
+
+/// Columns of kinds that have no printer of their own.
+static GENERIC: &[Column] = &[NAME, column("Created At", "date", 0)];
+
+fn find(gvk: &Gvk) -> Option<&'static Printer> {
+    PRINTERS
+        .iter()
+        .flat_map(|group| group.iter())
+        .find(|p| *p.group == *gvk.group && *p.kind == *gvk.kind)
+}
+
+/// The columns of a built-in kind; name and creation time for a kind without a printer.
+pub fn columns(gvk: &Gvk) -> &'static [Column] {
+    find(gvk).map_or(GENERIC, |p| p.columns)
+}
+
+/// The cells of one object.
+pub fn row(gvk: &Gvk, object: &Value, now: Timestamp) -> Vec<Value> {
+    match find(gvk) {
+        Some(p) => (p.row)(object, now),
+        None => vec![cells::name(object), cells::created_at(object)],
+    }
+}
+
+/// What a row says of its object besides the cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IncludeObject {
+    /// Nothing.
+    None,
+    /// A `PartialObjectMetadata`.
+    #[default]
+    Metadata,
+    /// The whole object.
+    Object,
+}
+
+impl IncludeObject {
+    /// From the query parameter `includeObject`; empty is the default.
+    ///
+    /// # Errors
+    /// Upstream's text for another value.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "None" => Ok(Self::None),
+            "" | "Metadata" => Ok(Self::Metadata),
+            "Object" => Ok(Self::Object),
+            other => {
+                Err(format!("unrecognized includeObject value: {}", api::field::go_quote(other)))
+            }
+        }
+    }
+}
+
+/// What a table is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Options<'a> {
+    /// What the rows say of their objects.
+    pub include: IncludeObject,
+    /// Column definitions are left out: in a watch behind the first event.
+    pub no_headers: bool,
+    /// The objects are a list, which has an order and marks of its own for some kinds.
+    pub list: bool,
+    /// Columns of a custom resource; `None` for built-in kinds.
+    pub custom: Option<&'a CustomColumns>,
+    /// Time that ages are counted to.
+    pub now: Timestamp,
+}
+
+/// A table of these objects. `metadata` is the list's: resource version, `continue`, `remainingItemCount`.
+pub fn render(
+    gvk: &Gvk,
+    objects: &[Value],
+    metadata: Map<String, Value>,
+    options: &Options<'_>,
+) -> Value {
+    let mut order: Vec<&Value> = objects.iter().collect();
+    let is = |group: &str, kind: &str| *gvk.group == *group && *gvk.kind == *kind;
+    if options.list && is("flowcontrol.apiserver.k8s.io", "FlowSchema") {
+        order.sort_by_key(|o| policy::flow_schema_order(o));
+    }
+    let default_class = (options.list && is("storage.k8s.io", "StorageClass"))
+        .then(|| storage::default_class(objects))
+        .flatten();
+    let rows: Vec<Value> = order
+        .into_iter()
+        .map(|object| {
+            let mut cells = match options.custom {
+                Some(custom) => custom.row(object, options.now),
+                None => row(gvk, object, options.now),
+            };
+            if let (Some(default), Some(first)) = (default_class, cells.first_mut())
+                && first.as_str() == Some(default)
+            {
+                *first = Value::from(format!("{default} (default)"));
+            }
+            let mut row = Map::new();
+            row.insert("cells".into(), Value::Array(cells));
+            if let Some(conditions) = pod::conditions(gvk, object) {
+                row.insert("conditions".into(), conditions);
+            }
+            row.insert("object".into(), included(gvk, object, options.include));
+            Value::Object(row)
+        })
+        .collect();
+    let definitions = match (options.no_headers, options.custom) {
+        (true, _) => Value::Null,
+        (false, Some(custom)) => custom.definitions(),
+        (false, None) => columns(gvk)
+            .iter()
+            .map(|c| json!({"name":c.name,"type":c.kind,"format":c.format,"description":describe(c.name),"priority":c.priority}))
+            .collect(),
+    };
+    json!({"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":metadata,"columnDefinitions":definitions,"rows":rows})
+}
+
+fn included(gvk: &Gvk, object: &Value, include: IncludeObject) -> Value {
+    match include {
+        IncludeObject::None => Value::Null,
+        IncludeObject::Metadata => {
+            json!({"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":cells::at(object, &["metadata"])})
+        }
+        IncludeObject::Object => {
+            let mut object = object.clone();
+            if let Value::Object(map) = &mut object {
+                map.entry("apiVersion").or_insert_with(|| gvk.api_version().into());
+                map.entry("kind").or_insert_with(|| Value::from(&*gvk.kind));
+            }
+            object
+        }
+    }
+}
+
+/// A sentence about the columns that most tables have; the rest say what they are by their name.
+fn describe(name: &str) -> &'static str {
+    match name {
+        "Name" => "Name of the object, unique among its kind in its namespace.",
+        "Age" => "Time since the object was created.",
+        "Created At" => "Time when the object was created.",
+        "Containers" => "Names of the containers in the pod template.",
+        "Images" => "Images of the containers in the pod template.",
+        "Selector" => "Labels by which the objects that belong to this one are found.",
+        "Desired" => "How many are wanted.",
+        "Current" => "How many there are.",
+        "Ready" => "How many are ready.",
+        "Status" => "State of the object in one word.",
+        _ => "",
+    }
+}

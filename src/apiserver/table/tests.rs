@@ -1,0 +1,719 @@
+//! Columns as a live upstream server names them, rows as its printers' tests and recorded answers have them.
+
+use api::Gvk;
+use serde_json::{Map, json};
+
+use super::*;
+
+fn now() -> Timestamp {
+    "2026-01-01T01:00:00Z".parse().unwrap()
+}
+
+fn cells(group: &str, kind: &str, object: &Value) -> Value {
+    Value::Array(row(&Gvk::new(group, "v1", kind), object, now()))
+}
+
+/// `name/type@+`: type when it is no string, `@` for the format `name`, `+` for wide.
+const COLUMNS: &[(&str, &str, &str)] = &[
+    ("", "ComponentStatus", "Name@|Status|Message|Error"),
+    ("", "ConfigMap", "Name@|Data|Age"),
+    ("", "Endpoints", "Name@|Endpoints|Age"),
+    (
+        "",
+        "Event",
+        "Last Seen|Type|Reason|Object|Subobject+|Source+|Message|First Seen+|Count+|Name@+",
+    ),
+    ("", "LimitRange", "Name@|Created At/date"),
+    ("", "Namespace", "Name@|Status|Age"),
+    (
+        "",
+        "Node",
+        "Name@|Status|Roles|Age|Version|Internal-IP+|External-IP+|OS-Image+|Kernel-Version+|Container-Runtime+",
+    ),
+    (
+        "",
+        "PersistentVolumeClaim",
+        "Name@|Status|Volume|Capacity|Access Modes|StorageClass|VolumeAttributesClass|Age|VolumeMode+",
+    ),
+    (
+        "",
+        "PersistentVolume",
+        "Name@|Capacity|Access Modes|Reclaim Policy|Status|Claim|StorageClass|VolumeAttributesClass|Reason|Age|VolumeMode+",
+    ),
+    ("", "Pod", "Name@|Ready|Status|Restarts|Age|IP+|Node+|Nominated Node+|Readiness Gates+"),
+    ("", "PodTemplate", "Name@|Containers|Images|Pod Labels"),
+    (
+        "",
+        "ReplicationController",
+        "Name@|Desired/integer|Current/integer|Ready/integer|Age|Containers+|Images+|Selector+",
+    ),
+    ("", "ResourceQuota", "Name@|Request|Limit|Age"),
+    ("", "Secret", "Name@|Type|Data|Age"),
+    ("", "ServiceAccount", "Name@|Age"),
+    ("", "Service", "Name@|Type|Cluster-IP|External-IP|Port(s)|Age|Selector+"),
+    ("apiregistration.k8s.io", "APIService", "Name@|Service|Available|Age"),
+    ("apps", "ControllerRevision", "Name@|Controller|Revision|Age"),
+    (
+        "apps",
+        "DaemonSet",
+        "Name@|Desired/integer|Current/integer|Ready/integer|Up-to-date/integer|Available/integer|Node Selector|Age|Containers+|Images+|Selector+",
+    ),
+    ("apps", "Deployment", "Name@|Ready|Up-to-date|Available|Age|Containers+|Images+|Selector+"),
+    (
+        "apps",
+        "ReplicaSet",
+        "Name@|Desired/integer|Current/integer|Ready/integer|Age|Containers+|Images+|Selector+",
+    ),
+    ("apps", "StatefulSet", "Name@|Ready|Age|Containers+|Images+"),
+    (
+        "events.k8s.io",
+        "Event",
+        "Last Seen|Type|Reason|Object|Subobject+|Source+|Message|First Seen+|Count+|Name@+",
+    ),
+    (
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        "Name@|Reference|Targets|MinPods|MaxPods|Replicas|Age",
+    ),
+    (
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        "Name@|Reference|Targets|MinPods|MaxPods|Replicas|Age",
+    ),
+    (
+        "batch",
+        "CronJob",
+        "Name@|Schedule|Timezone|Suspend/boolean|Active/integer|Last Schedule|Age|Containers+|Images+|Selector+",
+    ),
+    ("batch", "Job", "Name@|Status|Completions|Duration|Age|Containers+|Images+|Selector+"),
+    (
+        "certificates.k8s.io",
+        "CertificateSigningRequest",
+        "Name@|Age|SignerName|Requestor|RequestedDuration|Condition",
+    ),
+    ("certificates.k8s.io", "ClusterTrustBundle", "Name@|SignerName"),
+    (
+        "certificates.k8s.io",
+        "PodCertificateRequest",
+        "Name@|PodName|ServiceAccountName|NodeName|SignerName|State|UnverifiedUserAnnotations",
+    ),
+    ("networking.k8s.io", "IngressClass", "Name@|Controller|Parameters|Age"),
+    ("networking.k8s.io", "Ingress", "Name@|Class|Hosts|Address|Ports|Age"),
+    ("networking.k8s.io", "IPAddress", "Name@|ParentRef"),
+    ("networking.k8s.io", "NetworkPolicy", "Name@|Pod-Selector|Age"),
+    ("networking.k8s.io", "ServiceCIDR", "Name@|CIDRs|Age"),
+    (
+        "policy",
+        "PodDisruptionBudget",
+        "Name@|Min Available|Max Unavailable|Allowed Disruptions/integer|Age",
+    ),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRoleBinding",
+        "Name@|Role|Age|Users+|Groups+|ServiceAccounts+",
+    ),
+    ("rbac.authorization.k8s.io", "ClusterRole", "Name@|Created At/date"),
+    ("rbac.authorization.k8s.io", "RoleBinding", "Name@|Role|Age|Users+|Groups+|ServiceAccounts+"),
+    ("rbac.authorization.k8s.io", "Role", "Name@|Created At/date"),
+    (
+        "storage.k8s.io",
+        "CSIDriver",
+        "Name@|AttachRequired/boolean|PodInfoOnMount/boolean|StorageCapacity/boolean|TokenRequests|RequiresRepublish/boolean|Modes|Age",
+    ),
+    ("storage.k8s.io", "CSINode", "Name@|Drivers/integer|Age"),
+    ("storage.k8s.io", "CSIStorageCapacity", "Name@|Created At/date"),
+    (
+        "storage.k8s.io",
+        "StorageClass",
+        "Name@|Provisioner|ReclaimPolicy|VolumeBindingMode|AllowVolumeExpansion|Age",
+    ),
+    ("storage.k8s.io", "VolumeAttachment", "Name@|Attacher@|PV|Node|Attached/boolean|Age"),
+    ("storage.k8s.io", "VolumeAttributesClass", "Name@|DriverName|Age"),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicy",
+        "Name@|Mutations/integer|ParamKind|Age",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicyBinding",
+        "Name@|PolicyName|ParamRef|Age",
+    ),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", "Name@|Webhooks/integer|Age"),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicy",
+        "Name@|Validations/integer|ParamKind|Age",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicyBinding",
+        "Name@|PolicyName|ParamRef|Age",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+        "Name@|Webhooks/integer|Age",
+    ),
+    (
+        "apiextensions.k8s.io",
+        "CustomResourceDefinition",
+        "Name@|Scope|Versions|Created At/date|Group+|Kind+|ShortNames+|Established/boolean+",
+    ),
+    (
+        "scheduling.k8s.io",
+        "PriorityClass",
+        "Name@|Value/integer|Global-Default/boolean|Age|PreemptionPolicy",
+    ),
+    ("coordination.k8s.io", "Lease", "Name@|Holder|Age"),
+    ("node.k8s.io", "RuntimeClass", "Name@|Handler|Age"),
+    ("discovery.k8s.io", "EndpointSlice", "Name@|AddressType|Ports|Endpoints|Age"),
+    ("resource.k8s.io", "DeviceClass", "Name@|Age"),
+    ("resource.k8s.io", "DeviceTaintRule", "Name@|Key|Value|Effect|TimeAdded|Age"),
+    ("resource.k8s.io", "ResourceClaim", "Name@|State|Age"),
+    ("resource.k8s.io", "ResourceClaimTemplate", "Name@|Age"),
+    ("resource.k8s.io", "ResourceSlice", "Name@|Node|Driver|Pool|Age"),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "FlowSchema",
+        "Name@|PriorityLevel|MatchingPrecedence|DistinguisherMethod|Age|MissingPL",
+    ),
+    (
+        "flowcontrol.apiserver.k8s.io",
+        "PriorityLevelConfiguration",
+        "Name@|Type|NominalConcurrencyShares|Queues|HandSize|QueueLengthLimit|Age",
+    ),
+    ("storagemigration.k8s.io", "StorageVersionMigration", "Name|Resource|Status"),
+];
+
+#[test]
+fn has_upstreams_columns() {
+    for (group, kind, expected) in COLUMNS {
+        let shown: Vec<String> = columns(&Gvk::new(group, "v1", kind))
+            .iter()
+            .map(|c| {
+                let kind = if c.kind == "string" { String::new() } else { format!("/{}", c.kind) };
+                format!(
+                    "{}{kind}{}{}",
+                    c.name,
+                    if c.format == "name" { "@" } else { "" },
+                    if c.priority == 0 { "" } else { "+" }
+                )
+            })
+            .collect();
+        assert_eq!(shown.join("|"), *expected, "{group} {kind}");
+    }
+}
+
+#[test]
+fn a_row_has_a_cell_for_each_column() {
+    let object = json!({"metadata":{"name":"x"}});
+    for (group, kind, expected) in COLUMNS {
+        // Upstream's IPAddress has a cell too many.
+        let extra = usize::from(*kind == "IPAddress");
+        let row = row(&Gvk::new(group, "v1", kind), &object, now());
+        assert_eq!(row.len(), expected.split('|').count() + extra, "{group} {kind}");
+    }
+}
+
+#[test]
+fn shows_durations_for_people() {
+    for (seconds, expected) in [
+        (-2, "<invalid>"),
+        (-1, "0s"),
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (125, "2m5s"),
+        (599, "9m59s"),
+        (600, "10m"),
+        (179 * 60, "179m"),
+        (180 * 60, "3h"),
+        (190 * 60, "3h10m"),
+        (8 * 3600, "8h"),
+        (47 * 3600, "47h"),
+        (48 * 3600, "2d"),
+        (49 * 3600, "2d1h"),
+        (8 * 86400, "8d"),
+        (2 * 365 * 86400, "2y"),
+        (3 * 365 * 86400 + 86400, "3y1d"),
+        (9 * 365 * 86400, "9y"),
+    ] {
+        assert_eq!(human_duration(seconds), expected, "{seconds}");
+    }
+}
+
+fn pod(spec: Value, status: Value) -> Value {
+    json!({"metadata":{"name":"p","creationTimestamp":"2026-01-01T00:00:00Z"},"spec":spec,"status":status})
+}
+
+/// Ready, status and restarts of a pod.
+fn state(pod: &Value) -> String {
+    let row = cells("", "Pod", pod);
+    format!(
+        "{} {} {}",
+        row[1].as_str().unwrap(),
+        row[2].as_str().unwrap(),
+        row[3].as_str().unwrap()
+    )
+}
+
+#[test]
+fn tells_the_state_of_a_pod() {
+    let two = json!({"containers":[{},{}]});
+    let running = json!({"ready":true,"restartCount":3,"state":{"running":{}}});
+    let done = json!({"restartCount":0,"state":{"terminated":{"reason":"Completed","exitCode":0}}});
+    let ready = json!([{"type":"Ready","status":"True"}]);
+    let rows = [
+        (two.clone(), json!({"phase":"Pending"}), "0/2 Pending 0"),
+        (
+            two.clone(),
+            json!({"phase":"Running","containerStatuses":[running.clone(),{"restartCount":3}]}),
+            "1/2 Running 6",
+        ),
+        (
+            two.clone(),
+            json!({"phase":"Running","containerStatuses":[running.clone(),{"state":{"waiting":{"reason":"ImagePullBackOff"}},"restartCount":3}]}),
+            "1/2 ImagePullBackOff 6",
+        ),
+        (
+            two.clone(),
+            json!({"phase":"Running","conditions":ready.clone(),"containerStatuses":[done.clone(),running.clone()]}),
+            "1/2 Running 3",
+        ),
+        (
+            two.clone(),
+            json!({"phase":"Running","containerStatuses":[done.clone(),running.clone()]}),
+            "1/2 NotReady 3",
+        ),
+        (
+            two.clone(),
+            json!({"phase":"Running","containerStatuses":[{"state":{"terminated":{"exitCode":2}},"restartCount":0}]}),
+            "0/2 ExitCode:2 0",
+        ),
+        (
+            two.clone(),
+            json!({"phase":"Running","containerStatuses":[{"state":{"terminated":{"signal":9,"exitCode":137}},"restartCount":0}]}),
+            "0/2 Signal:9 0",
+        ),
+        (two.clone(), json!({"phase":"Failed","reason":"Evicted"}), "0/2 Evicted 0"),
+        (
+            two.clone(),
+            json!({"phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"SchedulingGated"}]}),
+            "0/2 SchedulingGated 0",
+        ),
+        (
+            two.clone(),
+            json!({"phase":"Running","containerStatuses":[{"ready":true,"restartCount":2,"state":{"running":{}},"lastState":{"terminated":{"finishedAt":"2026-01-01T00:55:00Z"}}}]}),
+            "1/2 Running 2 (5m ago)",
+        ),
+        (
+            json!({"containers":[{}],"initContainers":[{"name":"a"},{"name":"b"}]}),
+            json!({"phase":"Pending","initContainerStatuses":[{"name":"a","state":{"terminated":{"exitCode":0}}},{"name":"b","state":{"running":{}}}]}),
+            "0/1 Init:1/2 0",
+        ),
+        (
+            json!({"containers":[{}],"initContainers":[{"name":"a"}]}),
+            json!({"phase":"Pending","initContainerStatuses":[{"name":"a","restartCount":2,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}]}),
+            "0/1 Init:CrashLoopBackOff 2",
+        ),
+        (
+            json!({"containers":[{}],"initContainers":[{"name":"a"}]}),
+            json!({"phase":"Pending","initContainerStatuses":[{"name":"a","state":{"terminated":{"exitCode":2}}}]}),
+            "0/1 Init:ExitCode:2 0",
+        ),
+        (
+            json!({"containers":[{}],"initContainers":[{"name":"side","restartPolicy":"Always"}]}),
+            json!({"phase":"Running","initContainerStatuses":[{"name":"side","started":true,"ready":true,"restartCount":1,"state":{"running":{}}}],
+                "containerStatuses":[running]}),
+            "2/2 Running 4",
+        ),
+    ];
+    for (spec, status, expected) in rows {
+        assert_eq!(state(&pod(spec, status.clone())), expected, "{status}");
+    }
+    let mut leaving = pod(two, json!({"phase":"Running"}));
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:30:00Z");
+    assert_eq!(state(&leaving), "0/2 Terminating 0");
+    leaving["status"]["reason"] = json!("NodeLost");
+    assert_eq!(state(&leaving), "0/2 Unknown 0");
+}
+
+#[test]
+fn shows_the_wide_cells_of_a_pod() {
+    let p = pod(
+        json!({"containers":[{}],"nodeName":"n1","readinessGates":[{"conditionType":"a"},{"conditionType":"b"}]}),
+        json!({"phase":"Running","podIPs":[{"ip":"10.0.0.5"}],"conditions":[{"type":"a","status":"True"}]}),
+    );
+    assert_eq!(
+        cells("", "Pod", &p),
+        json!(["p", "0/1", "Running", "0", "60m", "10.0.0.5", "n1", "<none>", "1/2"])
+    );
+}
+
+fn meta(name: &str) -> Value {
+    json!({"name":name,"creationTimestamp":"2026-01-01T00:00:00Z"})
+}
+
+#[test]
+fn prints_core_kinds() {
+    let rows = [
+        (
+            "ConfigMap",
+            json!({"metadata":meta("c"),"data":{"a":"1"},"binaryData":{"b":""}}),
+            json!(["c", 2, "60m"]),
+        ),
+        (
+            "Secret",
+            json!({"metadata":meta("s"),"type":"Opaque","data":{"a":""}}),
+            json!(["s", "Opaque", 1, "60m"]),
+        ),
+        (
+            "Namespace",
+            json!({"metadata":{"name":"n"},"status":{"phase":"Active"}}),
+            json!(["n", "Active", "<unknown>"]),
+        ),
+        (
+            "Service",
+            json!({"metadata":meta("a"),"spec":{"type":"ClusterIP","clusterIPs":["10.43.0.9"],"ports":[{"port":80,"protocol":"TCP"}],"selector":{"a":"b"}}}),
+            json!(["a", "ClusterIP", "10.43.0.9", "<none>", "80/TCP", "60m", "a=b"]),
+        ),
+        (
+            "Service",
+            json!({"metadata":meta("a"),"spec":{"type":"LoadBalancer","ports":[{"port":80,"nodePort":30080,"protocol":"TCP"}],"externalIPs":["9.9.9.9"]},
+            "status":{"loadBalancer":{"ingress":[{"ip":"2.2.2.2"},{"hostname":"h"}]}}}),
+            json!([
+                "a",
+                "LoadBalancer",
+                "<none>",
+                "2.2.2.2,h,9.9.9.9",
+                "80:30080/TCP",
+                "60m",
+                "<none>"
+            ]),
+        ),
+        (
+            "Service",
+            json!({"metadata":meta("a"),"spec":{"type":"ExternalName","externalName":"x.y"}}),
+            json!(["a", "ExternalName", "<none>", "x.y", "<none>", "60m", "<none>"]),
+        ),
+        (
+            "Endpoints",
+            json!({"metadata":meta("e"),"subsets":[{"addresses":[{"ip":"1.1.1.1"},{"ip":"1.1.1.2"}],"ports":[{"port":1},{"port":2}]}]}),
+            json!(["e", "1.1.1.1:1,1.1.1.2:1,1.1.1.1:2 + 1 more...", "60m"]),
+        ),
+        (
+            "PersistentVolumeClaim",
+            json!({"metadata":meta("c"),"spec":{"volumeName":"v","storageClassName":"s","volumeMode":"Filesystem"},
+            "status":{"phase":"Bound","accessModes":["ReadOnlyMany","ReadWriteOnce"],"capacity":{"storage":"4Gi"}}}),
+            json!(["c", "Bound", "v", "4Gi", "RWO,ROX", "s", "<unset>", "60m", "Filesystem"]),
+        ),
+        (
+            "PersistentVolume",
+            json!({"metadata":meta("v"),"spec":{"capacity":{"storage":"4Gi"},"accessModes":["ReadWriteOncePod"],"persistentVolumeReclaimPolicy":"Retain",
+            "claimRef":{"namespace":"n","name":"c"}},"status":{"phase":"Bound"}}),
+            json!([
+                "v", "4Gi", "RWOP", "Retain", "Bound", "n/c", "", "<unset>", "", "60m", "<unset>"
+            ]),
+        ),
+        (
+            "ResourceQuota",
+            json!({"metadata":meta("q"),"status":{"hard":{"limits.cpu":"2","pods":"10","requests.cpu":"1"},"used":{"pods":"3","limits.cpu":"500m"}}}),
+            json!(["q", "pods: 3/10, requests.cpu: 0/1", "limits.cpu: 500m/2", "60m"]),
+        ),
+        (
+            "Event",
+            json!({"metadata":meta("e"),"type":"Normal","reason":"Pulled","message":" done \n","count":4,"firstTimestamp":"2026-01-01T00:00:00Z","lastTimestamp":"2026-01-01T00:59:00Z",
+            "involvedObject":{"kind":"Pod","name":"p","fieldPath":"spec.containers{c}"},"source":{"component":"kubelet","host":"n"}}),
+            json!([
+                "60s",
+                "Normal",
+                "Pulled",
+                "pod/p",
+                "spec.containers{c}",
+                "kubelet, n",
+                "done",
+                "60m",
+                4,
+                "e"
+            ]),
+        ),
+        (
+            "Node",
+            json!({"metadata":{"name":"n","labels":{"node-role.kubernetes.io/master":"","kubernetes.io/role":"edge"}},"spec":{"unschedulable":true},
+            "status":{"conditions":[{"type":"Ready","status":"True"}],"addresses":[{"type":"InternalIP","address":"1.2.3.4"}],
+            "nodeInfo":{"kubeletVersion":"v1.37.1","kernelVersion":"6.1","architecture":"arm64","osImage":"Debian","containerRuntimeVersion":"containerd://2"}}}),
+            json!([
+                "n",
+                "Ready,SchedulingDisabled",
+                "edge,master",
+                "<unknown>",
+                "v1.37.1",
+                "1.2.3.4",
+                "<none>",
+                "Debian",
+                "6.1 (arm64)",
+                "containerd://2"
+            ]),
+        ),
+    ];
+    for (kind, object, expected) in rows {
+        assert_eq!(cells("", kind, &object), expected, "{object}");
+    }
+}
+
+#[test]
+fn prints_workloads_and_jobs() {
+    let template = json!({"spec":{"containers":[{"name":"a","image":"i"},{"name":"b","image":"j"}],"nodeSelector":{"x":"y"}}});
+    let chosen = json!({"matchLabels":{"app":"x"}});
+    let deployment = json!({"metadata":meta("d"),"spec":{"replicas":5,"template":template,"selector":chosen},"status":{"readyReplicas":1,"updatedReplicas":2,"availableReplicas":1}});
+    assert_eq!(
+        cells("apps", "Deployment", &deployment),
+        json!(["d", "1/5", 2, 1, "60m", "a,b", "i,j", "app=x"])
+    );
+    let set = json!({"metadata":meta("d"),"spec":{"template":template,"selector":chosen},"status":{"desiredNumberScheduled":2,"currentNumberScheduled":2,"numberReady":1}});
+    assert_eq!(
+        cells("apps", "DaemonSet", &set),
+        json!(["d", 2, 2, 1, 0, 0, "x=y", "60m", "a,b", "i,j", "app=x"])
+    );
+    let revision = json!({"metadata":{"name":"r","ownerReferences":[{"apiVersion":"apps/v1","kind":"DaemonSet","name":"d","controller":true}]},"revision":3});
+    assert_eq!(
+        cells("apps", "ControllerRevision", &revision),
+        json!(["r", "daemonset.apps/d", 3, "<unknown>"])
+    );
+    let job = json!({"metadata":meta("j"),"spec":{"completions":4,"template":template,"selector":chosen},
+        "status":{"succeeded":4,"startTime":"2026-01-01T00:00:00Z","completionTime":"2026-01-01T00:20:00Z","conditions":[{"type":"Complete","status":"True"}]}});
+    assert_eq!(
+        cells("batch", "Job", &job),
+        json!(["j", "Complete", "4/4", "20m", "60m", "a,b", "i,j", "app=x"])
+    );
+    let job = json!({"metadata":meta("j"),"spec":{"parallelism":3},"status":{}});
+    assert_eq!(
+        cells("batch", "Job", &job),
+        json!(["j", "Running", "0/1 of 3", "", "60m", "", "", "<none>"])
+    );
+    let cron = json!({"metadata":meta("c"),"spec":{"schedule":"0/5 * * * ?","suspend":false},"status":{"active":[{}],"lastScheduleTime":"2026-01-01T00:58:00Z"}});
+    assert_eq!(
+        cells("batch", "CronJob", &cron),
+        json!(["c", "0/5 * * * ?", "<none>", "False", 1, "2m", "60m", "", "", "<none>"])
+    );
+}
+
+#[test]
+fn prints_autoscalers() {
+    let target = |metrics: Value, current: Value| {
+        json!({"metadata":meta("h"),"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},"minReplicas":2,"maxReplicas":10,"metrics":metrics},
+        "status":{"currentReplicas":4,"currentMetrics":current}})
+    };
+    let cpu =
+        json!({"type":"Resource","resource":{"name":"cpu","target":{"averageUtilization":80}}});
+    let pods = json!({"type":"Pods","pods":{"target":{"averageValue":"100m"}}});
+    let shown = |o: &Value| cells("autoscaling", "HorizontalPodAutoscaler", o)[2].clone();
+    assert_eq!(
+        cells(
+            "autoscaling",
+            "HorizontalPodAutoscaler",
+            &target(
+                json!([cpu]),
+                json!([{"type":"Resource","resource":{"current":{"averageUtilization":50}}}])
+            )
+        ),
+        json!(["h", "Deployment/d", "cpu: 50%/80%", "2", 10, 4, "60m"])
+    );
+    assert_eq!(
+        shown(&target(json!([cpu, pods, cpu]), json!([]))),
+        "cpu: <unknown>/80%, <unknown>/100m + 1 more..."
+    );
+    let external = json!({"type":"External","external":{"target":{"averageValue":"50"}}});
+    assert_eq!(shown(&target(json!([external]), json!([]))), "<unknown>/50 (avg)");
+    assert_eq!(shown(&target(json!([]), json!([]))), "<none>");
+    let first = json!({"spec":{"targetCPUUtilizationPercentage":80},"status":{"currentCPUUtilizationPercentage":50}});
+    assert_eq!(shown(&first), "cpu: 50%/80%");
+}
+
+#[test]
+fn prints_the_other_groups() {
+    let rows = [
+        (
+            "networking.k8s.io",
+            "Ingress",
+            json!({"metadata":meta("i"),"spec":{"ingressClassName":"c","tls":[{}],"rules":[{"host":"a"},{"host":"b"},{"host":"c"},{"host":"d"}]},
+            "status":{"loadBalancer":{"ingress":[{"ip":"1.1.1.1"}]}}}),
+            json!(["i", "c", "a,b,c + 1 more...", "1.1.1.1", "80, 443", "60m"]),
+        ),
+        (
+            "networking.k8s.io",
+            "IngressClass",
+            json!({"metadata":{"name":"c","annotations":{"ingressclass.kubernetes.io/is-default-class":"true"}},
+            "spec":{"controller":"x.io/y","parameters":{"apiGroup":"g","kind":"K","name":"n"}}}),
+            json!(["c (default)", "x.io/y", "K.g/n", "<unknown>"]),
+        ),
+        (
+            "networking.k8s.io",
+            "IPAddress",
+            json!({"metadata":meta("1.1.1.1"),"spec":{"parentRef":{"resource":"services","namespace":"n","name":"s"}}}),
+            json!(["1.1.1.1", "services/n/s", "60m"]),
+        ),
+        (
+            "discovery.k8s.io",
+            "EndpointSlice",
+            json!({"metadata":meta("s"),"addressType":"IPv4","ports":[{"port":80},{"name":"x"}],"endpoints":[{"addresses":["1.1.1.1"]},{"addresses":["1.1.1.2"]},{"addresses":["1.1.1.3"]},{"addresses":["1.1.1.4"]}]}),
+            json!(["s", "IPv4", "80,x", "1.1.1.1,1.1.1.2,1.1.1.3 + 1 more...", "60m"]),
+        ),
+        (
+            "policy",
+            "PodDisruptionBudget",
+            json!({"metadata":meta("b"),"spec":{"minAvailable":1},"status":{"disruptionsAllowed":0}}),
+            json!(["b", "1", "N/A", 0, "60m"]),
+        ),
+        (
+            "rbac.authorization.k8s.io",
+            "RoleBinding",
+            json!({"metadata":meta("r"),"roleRef":{"kind":"Role","name":"x"},"subjects":[{"kind":"User","name":"u"},{"kind":"ServiceAccount","namespace":"n","name":"s"}]}),
+            json!(["r", "Role/x", "60m", "u", "", "n/s"]),
+        ),
+        (
+            "certificates.k8s.io",
+            "CertificateSigningRequest",
+            json!({"metadata":meta("c"),"spec":{"signerName":"s/n","username":"u","expirationSeconds":3600},
+            "status":{"conditions":[{"type":"Approved"}],"certificate":"eA=="}}),
+            json!(["c", "60m", "s/n", "u", "60m", "Approved,Issued"]),
+        ),
+        (
+            "scheduling.k8s.io",
+            "PriorityClass",
+            json!({"metadata":meta("p"),"value":10,"preemptionPolicy":"Never"}),
+            json!(["p", 10, false, "60m", "Never"]),
+        ),
+        (
+            "flowcontrol.apiserver.k8s.io",
+            "PriorityLevelConfiguration",
+            json!({"metadata":meta("l"),"spec":{"type":"Limited","limited":{"nominalConcurrencyShares":47,"limitResponse":{"queuing":{"queues":128,"handSize":6,"queueLengthLimit":50}}}}}),
+            json!(["l", "Limited", 47, 128, 6, 50, "60m"]),
+        ),
+        (
+            "storage.k8s.io",
+            "CSIDriver",
+            json!({"metadata":meta("d"),"spec":{"attachRequired":false,"tokenRequests":[{"audience":"a"}]}}),
+            json!(["d", false, false, false, "a", false, "<none>", "60m"]),
+        ),
+        (
+            "admissionregistration.k8s.io",
+            "ValidatingAdmissionPolicyBinding",
+            json!({"metadata":meta("b"),"spec":{"policyName":"p","paramRef":{"selector":{"matchLabels":{"a":"b"}}}}}),
+            json!([
+                "b",
+                "p",
+                "&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{},}",
+                "60m"
+            ]),
+        ),
+        (
+            "apiextensions.k8s.io",
+            "CustomResourceDefinition",
+            json!({"metadata":meta("c"),"spec":{"scope":"Namespaced","group":"x.io","names":{"kind":"Foo","shortNames":["f"]},
+            "versions":[{"name":"v2","served":true,"storage":true},{"name":"v1","served":true},{"name":"v0"}]},"status":{"conditions":[{"type":"Established","status":"True"}]}}),
+            json!([
+                "c",
+                "Namespaced",
+                "v1,v2(storage)",
+                "2026-01-01T00:00:00Z",
+                "x.io",
+                "Foo",
+                "f",
+                true
+            ]),
+        ),
+        (
+            "apiregistration.k8s.io",
+            "APIService",
+            json!({"metadata":meta("v1."),"status":{"conditions":[{"type":"Available","status":"False","reason":"Why"}]}}),
+            json!(["v1.", "Local", "False (Why)", "60m"]),
+        ),
+        (
+            "resource.k8s.io",
+            "ResourceClaim",
+            json!({"metadata":meta("r"),"status":{"allocation":{},"reservedFor":[{}]}}),
+            json!(["r", "allocated,reserved", "60m"]),
+        ),
+        (
+            "rbac.authorization.k8s.io",
+            "ClusterRole",
+            json!({"metadata":meta("r")}),
+            json!(["r", "2026-01-01T00:00:00Z"]),
+        ),
+    ];
+    for (group, kind, object, expected) in rows {
+        assert_eq!(cells(group, kind, &object), expected, "{object}");
+    }
+}
+
+#[test]
+fn renders_lists_with_partial_objects() {
+    let options = Options {
+        include: IncludeObject::Metadata,
+        no_headers: false,
+        list: true,
+        custom: None,
+        now: now(),
+    };
+    let object = json!({"apiVersion":"v1","kind":"ConfigMap","metadata":meta("a"),"data":{}});
+    let list = Map::from_iter([("resourceVersion".to_owned(), json!("7"))]);
+    let table = render(
+        &Gvk::new("", "v1", "ConfigMap"),
+        std::slice::from_ref(&object),
+        list.clone(),
+        &options,
+    );
+    assert_eq!(
+        table["columnDefinitions"][0],
+        json!({"name":"Name","type":"string","format":"name","priority":0,"description":describe("Name")})
+    );
+    assert_eq!(
+        table["rows"],
+        json!([{"cells":["a",0,"60m"],"object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":meta("a")}}])
+    );
+    assert_eq!(
+        (&table["kind"], &table["metadata"]),
+        (&json!("Table"), &json!({"resourceVersion":"7"}))
+    );
+    let options = Options { include: IncludeObject::None, no_headers: true, ..options };
+    let table = render(&Gvk::new("", "v1", "ConfigMap"), &[object], list, &options);
+    assert_eq!(
+        (&table["columnDefinitions"], &table["rows"][0]["object"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(IncludeObject::parse("x").unwrap_err(), "unrecognized includeObject value: \"x\"");
+}
+
+#[test]
+fn marks_the_default_class_and_finished_pods() {
+    let class = |name: &str, time: &str| json!({"metadata":{"name":name,"creationTimestamp":time,"annotations":{"storageclass.kubernetes.io/is-default-class":"true"}},"provisioner":"x"});
+    let classes = [
+        class("b", "2026-01-01T00:00:00Z"),
+        class("a", "2026-01-01T00:00:00Z"),
+        class("c", "2025-01-01T00:00:00Z"),
+    ];
+    let options = Options {
+        include: IncludeObject::None,
+        no_headers: true,
+        list: true,
+        custom: None,
+        now: now(),
+    };
+    let table =
+        render(&Gvk::new("storage.k8s.io", "v1", "StorageClass"), &classes, Map::new(), &options);
+    let names: Vec<&str> =
+        table["rows"].as_array().unwrap().iter().map(|r| r["cells"][0].as_str().unwrap()).collect();
+    assert_eq!(names, ["b", "a (default)", "c"]);
+    let table = render(
+        &Gvk::new("", "v1", "Pod"),
+        &[pod(json!({}), json!({"phase":"Succeeded"}))],
+        Map::new(),
+        &options,
+    );
+    assert_eq!(
+        table["rows"][0]["conditions"],
+        json!([{"type":"Completed","status":"True","reason":"Succeeded","message":"The pod has completed successfully."}])
+    );
+}
