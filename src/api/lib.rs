@@ -9,6 +9,7 @@ pub mod field;
 pub mod fields;
 pub mod image;
 pub mod object;
+pub mod openapi;
 pub mod patch;
 pub mod quantity;
 pub mod schema;

@@ -117,6 +117,8 @@ pub struct Field {
     pub allowed: Arc<[Arc<str>]>,
     /// Server-side apply list type (lists only).
     pub list_type: ListType,
+    /// The list type is stated to be atomic, not merely absent.
+    pub list_atomic: bool,
     /// Server-side apply: a struct or map that is replaced as a whole (`structType=atomic`, `mapType=atomic`).
     pub atomic: bool,
     /// Strategic merge rules.

@@ -174,7 +174,10 @@ impl<'a> Reader<'a> {
                     field.default =
                         Some(Arc::new(serde_json::from_str(value).map_err(|e| e.to_string())?))
                 }
-                Some(b'L') => field.list_type = self.list_type(value),
+                Some(b'L') => {
+                    field.list_atomic = value.is_empty();
+                    field.list_type = self.list_type(value);
+                }
                 Some(b'S') => field.patch = self.patch(value),
                 _ => return Err(line.to_owned()),
             }

@@ -1,0 +1,204 @@
+//! OpenAPI v2 and v3 documents, rendered from the schema and the list of served resources when somebody asks.
+//!
+//! Nothing is kept: a document of one group version is a few hundred kilobytes and is wanted once per client.
+
+mod definitions;
+mod operations;
+mod render;
+
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use serde_json::{Map, Value, json};
+
+use crate::object::{Gvk, Gvr};
+use crate::schema::{Schema, TypeId};
+
+/// One resource that the server serves, in the version that it serves.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Served {
+    /// The kind of its objects.
+    pub gvk: Gvk,
+    /// Its name in paths.
+    pub gvr: Gvr,
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+    /// What discovery says: `create`, `delete`, `deletecollection`, `get`, `list`, `patch`, `update`, `watch`.
+    pub verbs: Vec<String>,
+    /// Subresources under the name of an object.
+    pub subresources: Vec<ServedSubresource>,
+}
+
+/// One subresource.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ServedSubresource {
+    /// The last part of the path, such as `status` or `exec`.
+    pub name: String,
+    /// The kind that it reads and writes, such as `autoscaling/v1` `Scale`.
+    pub gvk: Gvk,
+    /// What discovery says; subresources that are connected to (`exec`, `proxy`) have `create` and `get` and set `connect`.
+    pub verbs: Vec<String>,
+    /// A stream or proxy instead of an object.
+    pub connect: bool,
+}
+
+/// The two versions of the format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    V2,
+    V3,
+}
+
+impl Version {
+    fn reference(self, name: &str) -> Value {
+        match self {
+            Self::V2 => json!({ "$ref": format!("#/definitions/{name}") }),
+            Self::V3 => json!({ "$ref": format!("#/components/schemas/{name}") }),
+        }
+    }
+}
+
+/// `/openapi/v2`: everything in one document.
+pub fn v2(schema: &Schema, served: &[Served], version: &str) -> Value {
+    let operations: Vec<_> = group_versions(served)
+        .into_iter()
+        .flat_map(|(group, v)| operations::of_group_version(schema, served, &group, &v))
+        .collect();
+    let definitions = definitions::reachable(
+        schema,
+        &roots(schema, &operations),
+        Version::V2,
+        &kinds_index(schema, served),
+    );
+    json!({
+        "swagger": "2.0",
+        "info": { "title": "Kubernetes", "version": version },
+        "paths": render::paths(&operations, Version::V2),
+        "definitions": definitions,
+        "securityDefinitions": { "BearerToken": { "description": "Bearer Token authentication", "type": "apiKey", "name": "authorization", "in": "header" } },
+        "security": [{ "BearerToken": [] }],
+    })
+}
+
+/// `/openapi/v3`: where the documents of the group versions are, with hashes that change when they do.
+pub fn v3_index(schema: &Schema, served: &[Served], version: &str) -> Value {
+    let mut paths = Map::new();
+    for (group, v) in group_versions(served) {
+        let path = group_path(&group, &v);
+        let hash = group_hash(schema, served, &group, &v, version);
+        let url = format!("/openapi/v3{path}?hash={hash:016X}");
+        paths.insert(path.trim_start_matches('/').to_owned(), json!({ "serverRelativeURL": url }));
+    }
+    json!({ "paths": paths })
+}
+
+/// `/openapi/v3/apis/GROUP/VERSION` or `/openapi/v3/api/v1`; nothing when no resource of it is served.
+pub fn v3(
+    schema: &Schema,
+    served: &[Served],
+    group: &str,
+    group_version: &str,
+    version: &str,
+) -> Option<Value> {
+    let operations = operations::of_group_version(schema, served, group, group_version);
+    if operations.is_empty() {
+        return None;
+    }
+    let schemas = definitions::reachable(
+        schema,
+        &roots(schema, &operations),
+        Version::V3,
+        &kinds_index(schema, served),
+    );
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": { "title": "Kubernetes", "version": version },
+        "paths": render::paths(&operations, Version::V3),
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": { "BearerToken": { "description": "Bearer Token authentication", "type": "apiKey", "name": "authorization", "in": "header" } },
+        },
+    }))
+}
+
+/// The hash that the index states for a group version; the document may be cached forever under it.
+pub fn group_hash(
+    schema: &Schema,
+    served: &[Served],
+    group: &str,
+    group_version: &str,
+    version: &str,
+) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    version.hash(&mut hasher);
+    env!("CARGO_PKG_VERSION").hash(&mut hasher);
+    let mut roots = BTreeSet::new();
+    for one in served
+        .iter()
+        .filter(|s| s.gvr.group.as_ref() == group && s.gvr.version.as_ref() == group_version)
+    {
+        one.hash(&mut hasher);
+        roots.extend(schema.kind(&one.gvk));
+        roots.extend(one.subresources.iter().filter_map(|s| schema.kind(&s.gvk)));
+    }
+    for id in definitions::closure(schema, &roots) {
+        let ty = schema.get(id);
+        ty.name.hash(&mut hasher);
+        for field in &ty.fields {
+            field.json.hash(&mut hasher);
+            field.required.hash(&mut hasher);
+            field.allowed.hash(&mut hasher);
+            definitions::hash_shape(&field.shape, &mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+/// Group versions in the order of the list, each once.
+fn group_versions(served: &[Served]) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    for one in served {
+        let pair = (one.gvr.group.to_string(), one.gvr.version.to_string());
+        if !found.contains(&pair) {
+            found.push(pair);
+        }
+    }
+    found
+}
+
+/// `/api/v1` or `/apis/GROUP/VERSION`.
+fn group_path(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+}
+
+/// The types that operations name.
+fn roots(schema: &Schema, operations: &[operations::Operation]) -> BTreeSet<TypeId> {
+    let named = operations.iter().flat_map(|o| {
+        o.body.iter().map(|b| b.0.as_str()).chain(o.responses.iter().filter_map(|r| r.1.as_deref()))
+    });
+    named.filter_map(|name| schema.by_name(name)).collect()
+}
+
+/// Kinds of each type: those of the table, and for kinds of every group one per served group version.
+fn kinds_index(schema: &Schema, served: &[Served]) -> definitions::Kinds {
+    let mut kinds = definitions::Kinds::new();
+    for (gvk, id) in schema.kinds() {
+        let everywhere = matches!(gvk.kind.as_ref(), "DeleteOptions" | "WatchEvent");
+        // the unversioned kinds of `meta.k8s.io` belong to the core group on the wire
+        let core = gvk.group.as_ref() == "meta.k8s.io";
+        let gvk = if core { Gvk::new("", "v1", &gvk.kind) } else { gvk.clone() };
+        let list = kinds.entry(id).or_default();
+        if everywhere {
+            list.extend(group_versions(served).iter().map(|(g, v)| Gvk::new(g, v, &gvk.kind)));
+        }
+        list.push(gvk);
+    }
+    for list in kinds.values_mut() {
+        list.sort();
+        list.dedup();
+    }
+    kinds
+}
+
+#[cfg(test)]
+mod tests;
