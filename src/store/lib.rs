@@ -4,6 +4,7 @@
 
 mod backend;
 mod command;
+pub mod disk;
 pub mod kv;
 mod lease;
 mod memory;
@@ -11,5 +12,6 @@ mod mvcc;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
+pub use disk::{ClusterId, Config, OpenError, open};
 pub use kv::*;
 pub use memory::{open_memory, open_memory_with};

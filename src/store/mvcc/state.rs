@@ -287,19 +287,26 @@ impl State {
         self.trimmed = compacted;
     }
 
-    /// Every key with its versions up to `revision`, from `after` on, at most `limit` keys. For checkpoints; pin first.
+    /// Keys behind `after` with their versions up to `revision`: about `bytes` bytes, at least one key. For checkpoints; pin first.
     pub(crate) fn export(
         &self,
         after: Option<&Bytes>,
         revision: i64,
-        limit: usize,
+        bytes: usize,
     ) -> Vec<(Bytes, Vec<Version>)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, |key| Excluded(key.clone()));
-        let entry = |(key, history): (&Bytes, &History)| {
-            (key.clone(), history.versions().filter(|v| v.modified <= revision).cloned().collect())
-        };
-        self.keys.range((from, Unbounded)).map(entry).take(limit).collect()
+        let (mut taken, mut keys) = (0, Vec::new());
+        for (key, history) in self.keys.range((from, Unbounded)) {
+            let versions: Vec<Version> =
+                history.versions().filter(|v| v.modified <= revision).cloned().collect();
+            taken += key.len() + versions.iter().map(|v| v.value.len()).sum::<usize>();
+            keys.push((key.clone(), versions));
+            if taken >= bytes {
+                break;
+            }
+        }
+        keys
     }
 
     /// A state from a checkpoint's parts; `keys` in key order, versions oldest first and not empty.

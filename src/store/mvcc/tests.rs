@@ -246,10 +246,10 @@ fn a_pinned_state_trims_when_released() {
     let mut state = written(&[("a", "1"), ("a", "2"), ("a", "3")]);
     state.pin();
     apply(&mut state, &Command::Compact(4)).unwrap();
-    assert_eq!(state.export(None, 3, 10)[0].1.len(), 2);
+    assert_eq!(state.export(None, 3, 100)[0].1.len(), 2);
     assert!(values(&state, all(), 3).is_err());
     state.unpin();
-    assert_eq!(state.export(None, 4, 10)[0].1.len(), 2, "3 and the version before it");
+    assert_eq!(state.export(None, 4, 100)[0].1.len(), 2, "3 and the version before it");
 }
 
 #[test]

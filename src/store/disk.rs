@@ -1,0 +1,68 @@
+//! Durability: an append-only log of commands in segments, checkpoints of the whole state, and recovery from both.
+//!
+//! ```text
+//! log-<sequence>          8 MiB, preallocated: file header, then records, each linked to the one before by its checksum
+//! checkpoint-<index>      the state after the entry <index>; replaces the log up to there
+//! lock                    held while a process has the directory open; contains its pid
+//! torn-tail               what the last recovery cut off: bytes that were never acknowledged
+//! ```
+//!
+//! One write and one `fdatasync` make everything durable that was queued while the one before ran. Nothing is acknowledged
+//! before. A failed `fdatasync` is never tried again, for the kernel may have dropped what it could not write: the store stops.
+
+mod checkpoint;
+mod engine;
+mod error;
+mod files;
+mod lock;
+mod log;
+mod open;
+mod record;
+mod recover;
+mod writer;
+
+pub use error::OpenError;
+pub use open::{Config, open};
+
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod tests;
+
+/// Newest format of files that this code reads, and the one it writes.
+pub(crate) const FORMAT: u32 = 1;
+
+/// Size of a log segment in bytes.
+#[cfg(not(test))]
+pub(crate) const SEGMENT_BYTES: u64 = 8 * 1024 * 1024;
+/// Small segments, so that tests meet their ends often.
+#[cfg(test)]
+pub(crate) const SEGMENT_BYTES: u64 = 256 * 1024;
+
+/// Room at the end of a segment that is kept for commands that free space while no further segment can be made.
+pub(crate) const RESERVE_BYTES: u64 = SEGMENT_BYTES / 8;
+
+/// Identity of a cluster; every file of the store carries it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClusterId(pub [u8; 16]);
+
+impl ClusterId {
+    /// A new one.
+    pub fn random() -> Self {
+        let mut id = [0; 16];
+        base::clock::random_bytes(&mut id);
+        Self(id)
+    }
+}
+
+impl std::fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}

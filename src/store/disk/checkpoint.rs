@@ -1,0 +1,291 @@
+//! Checkpoints: the whole state in one file, written beside, synced, renamed.
+
+use std::io;
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+
+use super::files::{Disk, DiskFile};
+use super::log::Meta;
+use super::record::{self, CHECKPOINT_MAGIC, FILE_HEADER, HEAD, Head, Kind};
+use super::{ClusterId, OpenError};
+use crate::command::{Malformed, Put, Reader};
+use crate::mvcc::{Gap, State, Version};
+
+/// Bytes of keys and values taken from the state under one short lock.
+const BYTES_PER_LOCK: usize = 128 * 1024;
+/// Bytes collected before they are written.
+const WRITE_BYTES: usize = 1024 * 1024;
+
+/// File name of the checkpoint after entry `index`.
+pub(crate) fn checkpoint_name(index: u64) -> String {
+    format!("checkpoint-{index:016x}")
+}
+
+/// What a checkpoint says beside the keys.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Description {
+    /// Last entry in it.
+    pub(crate) index: u64,
+    /// Term of that entry.
+    pub(crate) term: u64,
+    /// Revision of the state.
+    pub(crate) revision: i64,
+    /// Compacted revision.
+    pub(crate) compacted: i64,
+    /// Lost revisions.
+    pub(crate) gaps: Vec<Gap>,
+    /// Leases: id and granted seconds.
+    pub(crate) leases: Vec<(i64, i64)>,
+    /// Members.
+    pub(crate) members: Vec<u64>,
+    /// Vote and ceiling.
+    pub(crate) meta: Meta,
+}
+
+impl Description {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.index);
+        out.put_u64(self.term);
+        out.put_i64(self.revision);
+        out.put_i64(self.compacted);
+        out.put_u64(self.gaps.len() as u64);
+        for gap in &self.gaps {
+            out.put_i64(gap.from);
+            out.put_i64(gap.to);
+        }
+        out.put_u64(self.leases.len() as u64);
+        for (id, ttl) in &self.leases {
+            out.put_i64(*id);
+            out.put_i64(*ttl);
+        }
+        encode_members(&self.members, out);
+        self.meta.encode(0, out);
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let mut this = Self {
+            index: reader.u64()?,
+            term: reader.u64()?,
+            revision: reader.i64()?,
+            compacted: reader.i64()?,
+            ..Self::default()
+        };
+        for _ in 0..reader.u64()? {
+            this.gaps.push(Gap { from: reader.i64()?, to: reader.i64()? });
+        }
+        for _ in 0..reader.u64()? {
+            this.leases.push((reader.i64()?, reader.i64()?));
+        }
+        this.members = decode_members(&mut reader)?;
+        (_, this.meta) = Meta::decode(reader.rest())?;
+        Ok(this)
+    }
+}
+
+/// Appends a list of member ids.
+pub(crate) fn encode_members(members: &[u64], out: &mut Vec<u8>) {
+    out.put_u64(members.len() as u64);
+    members.iter().for_each(|member| out.put_u64(*member));
+}
+
+/// Decodes a list of member ids.
+pub(crate) fn decode_members(reader: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
+    let mut members = Vec::new();
+    for _ in 0..reader.u64()? {
+        members.push(reader.u64()?);
+    }
+    Ok(members)
+}
+
+fn encode_key(key: &Bytes, versions: &[Version], out: &mut Vec<u8>) {
+    out.put_bytes(key);
+    out.put_u64(versions.len() as u64);
+    for version in versions {
+        out.put_i64(version.created);
+        out.put_i64(version.modified);
+        out.put_i64(version.version);
+        out.put_i64(version.lease);
+        out.put_bytes(&version.value);
+    }
+}
+
+fn decode_key(reader: &mut Reader<'_>) -> Result<(Bytes, Vec<Version>), Malformed> {
+    let key = reader.bytes()?;
+    let mut versions = Vec::new();
+    for _ in 0..reader.u64()? {
+        let (created, modified, version, lease) =
+            (reader.i64()?, reader.i64()?, reader.i64()?, reader.i64()?);
+        versions.push(Version { created, modified, version, lease, value: reader.bytes()? });
+    }
+    Ok((key, versions))
+}
+
+/// Appends records to a file in large writes.
+struct Output {
+    file: Box<dyn DiskFile>,
+    offset: u64,
+    chain: u32,
+    buffer: Vec<u8>,
+}
+
+impl Output {
+    fn flush(&mut self) -> io::Result<()> {
+        self.chain = record::seal(&mut self.buffer, self.chain, 0);
+        self.file.write_at(self.offset, &self.buffer)?;
+        self.offset += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Writes the checkpoint of a pinned state; its size. What fails leaves no file of the final name.
+///
+/// # Errors
+/// The file system's.
+pub(crate) fn write(
+    disk: &dyn Disk,
+    cluster: ClusterId,
+    state: &RwLock<State>,
+    description: &Description,
+) -> io::Result<u64> {
+    let temporary = "checkpoint.tmp";
+    let result = write_to(disk, cluster, state, description, temporary);
+    if result.is_err() {
+        // The error that counts is the first; a start removes the file too.
+        let _ = disk.remove(temporary);
+    }
+    result
+}
+
+fn write_to(
+    disk: &dyn Disk,
+    cluster: ClusterId,
+    state: &RwLock<State>,
+    description: &Description,
+    temporary: &str,
+) -> io::Result<u64> {
+    let header = record::file_header(CHECKPOINT_MAGIC, cluster, description.index);
+    let mut file = disk.create(temporary, 0)?;
+    file.write_at(0, &header)?;
+    let mut out = Output {
+        file,
+        offset: FILE_HEADER as u64,
+        chain: record::header_chain(&header),
+        buffer: Vec::new(),
+    };
+    record::append(&mut out.buffer, Kind::Head, |out| description.encode(out));
+    let mut after: Option<Bytes> = None;
+    let mut total = 0_u64;
+    loop {
+        let keys = state.read().export(after.as_ref(), description.revision, BYTES_PER_LOCK);
+        let Some((last, _)) = keys.last() else { break };
+        after = Some(last.clone());
+        record::append(&mut out.buffer, Kind::Keys, |out| {
+            for (key, versions) in keys.iter().filter(|(_, versions)| !versions.is_empty()) {
+                encode_key(key, versions, out);
+                total += 1;
+            }
+        });
+        if out.buffer.len() >= WRITE_BYTES {
+            out.flush()?;
+        }
+    }
+    record::append(&mut out.buffer, Kind::End, |out| out.put_u64(total));
+    out.flush()?;
+    out.file.sync()?;
+    disk.rename(temporary, &checkpoint_name(description.index))?;
+    disk.sync()?;
+    Ok(out.offset)
+}
+
+/// Reads a checkpoint's records one by one.
+struct Input<'a> {
+    name: &'a str,
+    file: Box<dyn DiskFile>,
+    offset: u64,
+    chain: u32,
+    payload: Vec<u8>,
+}
+
+impl Input<'_> {
+    fn corrupt(&self, what: &str) -> OpenError {
+        OpenError::Corrupt {
+            file: self.name.to_owned(),
+            offset: self.offset,
+            what: what.to_owned(),
+        }
+    }
+
+    fn next(&mut self) -> Result<Kind, OpenError> {
+        let mut head = [0; HEAD];
+        let read =
+            self.file.read_at(self.offset, &mut head).map_err(OpenError::io("read", self.name))?;
+        let head = Head::parse(head.get(..read).unwrap_or_default())
+            .filter(|head| head.previous == self.chain);
+        let head =
+            head.ok_or_else(|| self.corrupt("a record's head does not match its checksum"))?;
+        self.payload.resize(head.length, 0);
+        let read = self
+            .file
+            .read_at(self.offset + HEAD as u64, &mut self.payload)
+            .map_err(OpenError::io("read", self.name))?;
+        if read != head.length || !head.matches(&self.payload) {
+            return Err(self.corrupt("a record does not match its checksum"));
+        }
+        self.offset = (self.offset + (HEAD + head.length) as u64).next_multiple_of(8);
+        self.chain = head.checksum;
+        Ok(head.kind)
+    }
+
+    fn keys(&self) -> Result<Vec<(Bytes, Vec<Version>)>, OpenError> {
+        let mut reader = Reader::new(&self.payload);
+        let mut keys = Vec::new();
+        while reader.end().is_err() {
+            keys.push(decode_key(&mut reader).map_err(|e| self.corrupt(&e.to_string()))?);
+        }
+        Ok(keys)
+    }
+}
+
+/// Reads a checkpoint: its cluster, its description and the state; all of it is checked.
+///
+/// # Errors
+/// [`OpenError::Corrupt`], [`OpenError::NewerFormat`], [`OpenError::Io`].
+pub(crate) fn read(
+    disk: &dyn Disk,
+    name: &str,
+) -> Result<(ClusterId, Description, State, u64), OpenError> {
+    let file = disk.open(name).map_err(OpenError::io("open", name))?;
+    let mut header = [0; FILE_HEADER];
+    let got = file.read_at(0, &mut header).map_err(OpenError::io("read", name))?;
+    let (cluster, index, chain) =
+        record::read_file_header(name, CHECKPOINT_MAGIC, header.get(..got).unwrap_or_default())?;
+    let mut input = Input { name, file, offset: FILE_HEADER as u64, chain, payload: Vec::new() };
+    if input.next()? != Kind::Head {
+        return Err(input.corrupt("the first record is not the description"));
+    }
+    let description =
+        Description::decode(&input.payload).map_err(|e| input.corrupt(&e.to_string()))?;
+    if description.index != index || checkpoint_name(index) != name {
+        return Err(input.corrupt("its name, header and description do not name the same entry"));
+    }
+    let mut keys = Vec::new();
+    loop {
+        match input.next()? {
+            Kind::Keys => keys.extend(input.keys()?),
+            Kind::End if Reader::new(&input.payload).u64() == Ok(keys.len() as u64) => break,
+            _ => return Err(input.corrupt("the last record does not count the keys before it")),
+        }
+    }
+    let d = &description;
+    let state = State::import(
+        d.revision,
+        d.compacted,
+        d.gaps.clone(),
+        d.leases.iter().copied(),
+        keys.into_iter(),
+    );
+    Ok((cluster, description, state, input.offset))
+}

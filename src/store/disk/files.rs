@@ -1,0 +1,151 @@
+//! The seam to the file system: one flat directory of files. The real one is here, the simulated one in `sim.rs`.
+
+use std::fmt::Debug;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use nix::fcntl::{FallocateFlags, fallocate};
+
+/// A directory.
+pub(crate) trait Disk: Send + Sync + Debug + 'static {
+    /// Names of all files.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Makes a file, replacing one of that name, with `size` bytes of zeros reserved where the file system can.
+    fn create(&self, name: &str, size: u64) -> io::Result<Box<dyn DiskFile>>;
+    /// Opens a file for reading and writing.
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+    /// Gives a file another name, replacing one of that name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes creations, renames and removals durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A file of a [`Disk`].
+pub(crate) trait DiskFile: Send + Debug {
+    /// Length in bytes.
+    fn size(&self) -> io::Result<u64>;
+    /// Reads from `offset` on until the buffer is full or the file ends; how many bytes.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of `data`.
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
+    /// Makes the content durable (`fdatasync`).
+    fn sync(&mut self) -> io::Result<()>;
+    /// Cuts the file at `length`, so that nothing old can be read behind it, and reserves up to `size`.
+    fn cut(&mut self, length: u64, size: u64) -> io::Result<()>;
+}
+
+/// Whether the device or the quota is full.
+pub(crate) fn is_no_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Reads a whole file.
+pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+    let size =
+        usize::try_from(file.size()?).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    let mut content = vec![0; size];
+    let read = file.read_at(0, &mut content)?;
+    content.truncate(read);
+    Ok(content)
+}
+
+/// A real directory.
+#[derive(Debug)]
+pub(crate) struct Directory(pub(crate) PathBuf);
+
+impl Disk for Directory {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let name = |entry: io::Result<std::fs::DirEntry>| {
+            Ok(entry?.file_name().to_string_lossy().into_owned())
+        };
+        std::fs::read_dir(&self.0)?.map(name).collect()
+    }
+
+    fn create(&self, name: &str, size: u64) -> io::Result<Box<dyn DiskFile>> {
+        let path = self.0.join(name);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)?;
+        if let Err(error) = reserve(&file, size) {
+            // The error that counts is the first one; the file is of no use and a later start removes it too.
+            let _ = std::fs::remove_file(&path);
+            return Err(error);
+        }
+        Ok(Box::new(RealFile(file)))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Ok(Box::new(RealFile(OpenOptions::new().read(true).write(true).open(self.0.join(name))?)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.0.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
+    }
+}
+
+/// Reserves space, so that appending changes no file size; quietly does without where the file system cannot.
+fn reserve(file: &File, size: u64) -> io::Result<()> {
+    if size == 0 {
+        return Ok(());
+    }
+    let length = i64::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    match fallocate(file, FallocateFlags::empty(), 0, length) {
+        Ok(()) | Err(nix::Error::EOPNOTSUPP | nix::Error::ENOSYS) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+impl DiskFile for RealFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.0.read_at(rest, offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn cut(&mut self, length: u64, size: u64) -> io::Result<()> {
+        self.0.set_len(length)?;
+        // Without the reservation the file grows as it is written; a full device is then met at the write.
+        match reserve(&self.0, size) {
+            Err(error) if is_no_space(&error) => Ok(()),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! The segmented log: staging records, one write and one sync per batch, rolling, purging.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use super::files::{Disk, DiskFile, is_no_space};
+use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC};
+use super::{ClusterId, OpenError, RESERVE_BYTES, SEGMENT_BYTES};
+use crate::command::{Malformed, Put, Reader};
+
+/// File name of a segment.
+pub(crate) fn segment_name(sequence: u64) -> String {
+    format!("log-{sequence:016x}")
+}
+
+/// What is kept beside the entries; the newest record of it counts, and every segment begins with one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Meta {
+    /// This member.
+    pub(crate) node: u64,
+    /// Newest term seen.
+    pub(crate) term: u64,
+    /// Who got the vote of that term; 0 is nobody.
+    pub(crate) vote: u64,
+    /// The vote was granted by a quorum.
+    pub(crate) committed: bool,
+    /// Last entry before the record.
+    pub(crate) index: u64,
+    /// No revision from here on was handed out; 0 when none was handed out before it was on disk.
+    pub(crate) ceiling: i64,
+}
+
+impl Meta {
+    /// Appends the encoding; `before` is the end of the chain of the segment before.
+    pub(crate) fn encode(&self, before: u32, out: &mut Vec<u8>) {
+        out.put_u64(u64::from(before));
+        out.put_u64(self.node);
+        out.put_u64(self.term);
+        out.put_u64(self.vote);
+        out.push(u8::from(self.committed));
+        out.put_u64(self.index);
+        out.put_i64(self.ceiling);
+    }
+
+    /// Decodes what [`Meta::encode`] wrote: the chain's end and the value.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(u32, Self), Malformed> {
+        let mut reader = Reader::new(bytes);
+        let before = u32::try_from(reader.u64()?).or_else(|_| reader.malformed())?;
+        let (node, term, vote) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let committed = reader.byte()? != 0;
+        let meta =
+            Self { node, term, vote, committed, index: reader.u64()?, ceiling: reader.i64()? };
+        reader.end().map(|()| (before, meta))
+    }
+}
+
+/// A segment that is written to.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) sequence: u64,
+    pub(crate) file: Box<dyn DiskFile>,
+    /// Where the next record goes.
+    pub(crate) offset: u64,
+    /// Up to where the content is durable.
+    pub(crate) synced: u64,
+    /// Checksum of the last record.
+    pub(crate) chain: u32,
+}
+
+impl Segment {
+    /// Makes an empty segment, durable with its name.
+    pub(crate) fn create(disk: &dyn Disk, cluster: ClusterId, sequence: u64) -> io::Result<Self> {
+        let name = segment_name(sequence);
+        let mut file = disk.create(&name, SEGMENT_BYTES)?;
+        let header = record::file_header(LOG_MAGIC, cluster, sequence);
+        let written =
+            file.write_at(0, &header).and_then(|()| file.sync()).and_then(|()| disk.sync());
+        if let Err(error) = written {
+            // The file is of no use; where this fails too, the next start sees that it was never used.
+            let _ = disk.remove(&name);
+            return Err(error);
+        }
+        let start = FILE_HEADER as u64;
+        Ok(Self {
+            sequence,
+            file,
+            offset: start,
+            synced: start,
+            chain: record::header_chain(&header),
+        })
+    }
+}
+
+impl Segment {
+    /// Writes the first record, which says how the segment before ended.
+    pub(crate) fn begin(&mut self, meta: &Meta, before: u32) -> io::Result<()> {
+        let mut first = Vec::new();
+        record::append(&mut first, Kind::Meta, |out| meta.encode(before, out));
+        let chain = record::seal(&mut first, self.chain, self.synced);
+        self.file.write_at(self.offset, &first)?;
+        self.chain = chain;
+        self.offset += first.len() as u64;
+        Ok(())
+    }
+}
+
+/// Why a batch was not written.
+#[derive(Debug)]
+pub(crate) enum WriteError {
+    /// There is no space; the log is as before.
+    NoSpace(String),
+    /// What is on disk is not known any more.
+    Fatal(String),
+}
+
+impl WriteError {
+    fn at(action: &str, sequence: u64, error: &io::Error) -> Self {
+        let text = format!("cannot {action} {}: {error}", segment_name(sequence));
+        if is_no_space(error) { Self::NoSpace(text) } else { Self::Fatal(text) }
+    }
+
+    fn fatal(action: &str, sequence: u64, error: &io::Error) -> Self {
+        Self::Fatal(format!("cannot {action} {}: {error}", segment_name(sequence)))
+    }
+}
+
+/// The log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    disk: Arc<dyn Disk>,
+    cluster: ClusterId,
+    pub(crate) meta: Meta,
+    current: Segment,
+    /// Made ahead, so that running out of space is known while there still is room for deletions.
+    next: Option<Segment>,
+    /// Sequences of full segments, oldest first.
+    older: VecDeque<u64>,
+    staged: Vec<u8>,
+    written: u64,
+}
+
+impl Log {
+    /// A log that goes on at `current`.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        cluster: ClusterId,
+        meta: Meta,
+        older: VecDeque<u64>,
+        current: Segment,
+        next: Option<Segment>,
+    ) -> Self {
+        Self { disk, cluster, meta, current, next, older, staged: Vec::new(), written: 0 }
+    }
+
+    /// Makes the first segment of a new log.
+    ///
+    /// # Errors
+    /// [`OpenError::Io`].
+    pub(crate) fn create(disk: Arc<dyn Disk>, cluster: ClusterId) -> Result<Self, OpenError> {
+        let current = Segment::create(disk.as_ref(), cluster, 1)
+            .map_err(OpenError::io("create", &segment_name(1)))?;
+        Ok(Self::new(disk, cluster, Meta::default(), VecDeque::new(), current, None))
+    }
+
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    pub(crate) fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// Bytes written since the process started.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Bytes of all segments.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        SEGMENT_BYTES * (1 + self.older.len() as u64 + u64::from(self.next.is_some()))
+    }
+
+    /// Adds a record to the batch.
+    pub(crate) fn stage(&mut self, kind: Kind, payload: impl FnOnce(&mut Vec<u8>)) {
+        record::append(&mut self.staged, kind, payload);
+    }
+
+    /// Adds the present [`Meta`] to the batch.
+    pub(crate) fn stage_meta(&mut self) {
+        let meta = self.meta;
+        self.stage(Kind::Meta, |out| meta.encode(0, out));
+    }
+
+    /// Bytes of the batch.
+    pub(crate) fn staged(&self) -> usize {
+        self.staged.len()
+    }
+
+    /// Forgets the batch.
+    pub(crate) fn unstage(&mut self) {
+        self.staged.clear();
+    }
+
+    /// Forgets what was staged behind the first `length` bytes.
+    pub(crate) fn unstage_to(&mut self, length: usize) {
+        self.staged.truncate(length);
+    }
+
+    /// Makes the next segment when the present one is nearly full.
+    ///
+    /// # Errors
+    /// [`WriteError::NoSpace`] when it cannot be made now.
+    pub(crate) fn prepare(&mut self) -> Result<(), WriteError> {
+        let end = self.current.offset + self.staged.len() as u64;
+        if end + RESERVE_BYTES <= SEGMENT_BYTES || self.next.is_some() {
+            return Ok(());
+        }
+        let sequence = self.current.sequence + 1;
+        let made = Segment::create(self.disk.as_ref(), self.cluster, sequence);
+        self.next = Some(made.map_err(|e| WriteError::at("make room in", sequence, &e))?);
+        Ok(())
+    }
+
+    /// Writes the batch, and makes it durable when `sync`; the batch is empty afterwards, whatever happened.
+    ///
+    /// # Errors
+    /// After [`WriteError::Fatal`] the log must not be used any more.
+    pub(crate) fn write(&mut self, sync: bool) -> Result<(), WriteError> {
+        let result = self.write_staged();
+        self.staged.clear();
+        // A batch can be a megabyte once and small ever after.
+        self.staged.shrink_to(256 * 1024);
+        result?;
+        if sync { self.sync() } else { Ok(()) }
+    }
+
+    fn write_staged(&mut self) -> Result<(), WriteError> {
+        if self.staged.is_empty() {
+            return Ok(());
+        }
+        if self.current.offset + self.staged.len() as u64 > SEGMENT_BYTES {
+            self.roll()?;
+        }
+        let segment = &mut self.current;
+        let chain = record::seal(&mut self.staged, segment.chain, segment.synced);
+        if let Err(error) = segment.file.write_at(segment.offset, &self.staged) {
+            // Part of the batch may stand there; it goes, or nothing may follow it.
+            segment
+                .file
+                .cut(segment.offset, SEGMENT_BYTES)
+                .map_err(|e| WriteError::fatal("cut", segment.sequence, &e))?;
+            return Err(WriteError::at("write", segment.sequence, &error));
+        }
+        segment.chain = chain;
+        segment.offset += self.staged.len() as u64;
+        self.written += self.staged.len() as u64;
+        Ok(())
+    }
+
+    /// Makes everything written durable. Never try again after an error.
+    ///
+    /// # Errors
+    /// [`WriteError::Fatal`] only.
+    pub(crate) fn sync(&mut self) -> Result<(), WriteError> {
+        let segment = &mut self.current;
+        if segment.synced < segment.offset {
+            segment.file.sync().map_err(|e| WriteError::fatal("sync", segment.sequence, &e))?;
+            segment.synced = segment.offset;
+        }
+        Ok(())
+    }
+
+    /// Goes on in the next segment, with everything before it durable; its sequence.
+    ///
+    /// # Errors
+    /// [`WriteError::NoSpace`] when there is none and none can be made; the log is as before.
+    pub(crate) fn roll(&mut self) -> Result<u64, WriteError> {
+        self.sync()?;
+        let sequence = self.current.sequence + 1;
+        let mut next = match self.next.take() {
+            Some(next) => next,
+            None => Segment::create(self.disk.as_ref(), self.cluster, sequence)
+                .map_err(|e| WriteError::at("create", sequence, &e))?,
+        };
+        if let Err(error) = next.begin(&self.meta, self.current.chain) {
+            next.file
+                .cut(next.offset, SEGMENT_BYTES)
+                .map_err(|e| WriteError::fatal("cut", sequence, &e))?;
+            self.next = Some(next);
+            return Err(WriteError::at("write", sequence, &error));
+        }
+        self.written += next.offset;
+        self.older.push_back(self.current.sequence);
+        self.current = next;
+        Ok(sequence)
+    }
+
+    /// Removes the segments before `sequence`; what is left over after an error goes with the next call.
+    pub(crate) fn purge(&mut self, sequence: u64) -> io::Result<()> {
+        while let Some(oldest) = self.older.front().filter(|oldest| **oldest < sequence) {
+            self.disk.remove(&segment_name(*oldest))?;
+            self.older.pop_front();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! A simulated directory: unsynced writes and names may be lost or torn by sector, and any operation can fail.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::files::{Disk, DiskFile};
+
+const SECTOR: usize = 512;
+
+/// A small seeded generator (splitmix64), for tests only.
+#[derive(Debug, Clone)]
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+#[derive(Debug, Default, Clone)]
+struct File {
+    durable: Vec<u8>,
+    current: Vec<u8>,
+    reserved: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    files: BTreeMap<u64, File>,
+    names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    next: u64,
+    operations: u64,
+    syncs: u64,
+    /// The power goes at this operation.
+    power_cut_at: Option<u64>,
+    /// This sync fails.
+    fail_sync_at: Option<u64>,
+    /// Bytes the device has.
+    capacity: u64,
+}
+
+/// See the module; clones are the same directory.
+#[derive(Debug, Clone)]
+pub(super) struct SimDisk(Arc<Mutex<Inner>>);
+
+impl SimDisk {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Inner { capacity: u64::MAX, ..Inner::default() })))
+    }
+
+    pub(super) fn operations(&self) -> u64 {
+        self.0.lock().operations
+    }
+
+    pub(super) fn syncs(&self) -> u64 {
+        self.0.lock().syncs
+    }
+
+    pub(super) fn cut_power_at(&self, operation: u64) {
+        self.0.lock().power_cut_at = Some(operation);
+    }
+
+    pub(super) fn fail_sync_at(&self, sync: u64) {
+        self.0.lock().fail_sync_at = Some(sync);
+    }
+
+    pub(super) fn set_capacity(&self, bytes: u64) {
+        self.0.lock().capacity = bytes;
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.0.lock().used()
+    }
+
+    /// The directory after the power came back: of what was not synced, any sectors and any names may have lasted.
+    pub(super) fn after_power_cut(&self, rng: &mut Rng) -> Self {
+        let inner = self.0.lock();
+        let mut names = inner.durable_names.clone();
+        // Names reach the disk in order; how far is open.
+        if rng.chance(50) {
+            names = inner.names.clone();
+        }
+        let mut files = BTreeMap::new();
+        for id in names.values() {
+            let Some(file) = inner.files.get(id) else { continue };
+            let mut content = file.durable.clone();
+            let all = rng.chance(25);
+            let keep = rng.below(101);
+            let length = if rng.chance(50) { file.current.len() } else { content.len() };
+            content.resize(length, 0);
+            for (at, sector) in file.current.chunks(SECTOR).enumerate() {
+                let from = at * SECTOR;
+                let differs = file.durable.get(from..(from + sector.len()).min(file.durable.len()))
+                    != Some(sector);
+                if differs && (all || rng.chance(keep)) {
+                    for (offset, byte) in sector.iter().enumerate() {
+                        if let Some(place) = content.get_mut(from + offset) {
+                            *place = *byte;
+                        }
+                    }
+                }
+            }
+            files.insert(
+                *id,
+                File { durable: content.clone(), current: content, reserved: file.reserved },
+            );
+        }
+        let next = inner.next;
+        Self(Arc::new(Mutex::new(Inner {
+            files,
+            durable_names: names.clone(),
+            names,
+            next,
+            capacity: u64::MAX,
+            ..Inner::default()
+        })))
+    }
+
+    /// Changes a file's durable content.
+    pub(super) fn edit(&self, name: &str, edit: impl FnOnce(&mut Vec<u8>)) {
+        let mut inner = self.0.lock();
+        let id = inner.names[name];
+        let file = inner.files.get_mut(&id).unwrap();
+        edit(&mut file.current);
+        file.durable = file.current.clone();
+    }
+
+    pub(super) fn content(&self, name: &str) -> Vec<u8> {
+        let inner = self.0.lock();
+        inner.files[&inner.names[name]].current.clone()
+    }
+
+    /// A copy that shares nothing.
+    pub(super) fn copy(&self) -> Self {
+        self.after_power_cut_keeping_all()
+    }
+
+    fn after_power_cut_keeping_all(&self) -> Self {
+        let inner = self.0.lock();
+        let keep = |file: &File| File { durable: file.current.clone(), ..file.clone() };
+        let files = inner.files.iter().map(|(id, file)| (*id, keep(file))).collect();
+        let names = inner.names.clone();
+        Self(Arc::new(Mutex::new(Inner {
+            files,
+            durable_names: names.clone(),
+            names,
+            next: inner.next,
+            capacity: u64::MAX,
+            ..Inner::default()
+        })))
+    }
+}
+
+impl Inner {
+    fn used(&self) -> u64 {
+        self.names
+            .values()
+            .filter_map(|id| self.files.get(id))
+            .map(|f| f.reserved.max(f.current.len() as u64))
+            .sum()
+    }
+
+    fn operation(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        match self.power_cut_at {
+            Some(at) if self.operations >= at => Err(io::Error::other("the power is gone")),
+            _ => Ok(()),
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.operation()?;
+        self.syncs += 1;
+        if self.fail_sync_at == Some(self.syncs) {
+            Err(io::Error::other("input/output error"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn id(&self, name: &str) -> io::Result<u64> {
+        self.names.get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Disk for SimDisk {
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.0.lock().names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str, size: u64) -> io::Result<Box<dyn DiskFile>> {
+        let mut inner = self.0.lock();
+        inner.operation()?;
+        if inner.used() + size > inner.capacity {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let id = inner.next;
+        inner.next += 1;
+        let zeros = vec![0; usize::try_from(size).unwrap()];
+        inner.files.insert(id, File { durable: zeros.clone(), current: zeros, reserved: size });
+        inner.names.insert(name.to_owned(), id);
+        Ok(Box::new(SimFile { disk: self.clone(), id }))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let id = self.0.lock().id(name)?;
+        Ok(Box::new(SimFile { disk: self.clone(), id }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        inner.operation()?;
+        let id = inner.id(from)?;
+        inner.names.remove(from);
+        inner.names.insert(to.to_owned(), id);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        inner.operation()?;
+        inner.names.remove(name).map(|_| ()).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut inner = self.0.lock();
+        inner.sync()?;
+        inner.durable_names = inner.names.clone();
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    disk: SimDisk,
+    id: u64,
+}
+
+impl DiskFile for SimFile {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.disk.0.lock().files[&self.id].current.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let inner = self.disk.0.lock();
+        let content = &inner.files[&self.id].current;
+        let from = usize::try_from(offset).unwrap().min(content.len());
+        let count = buffer.len().min(content.len() - from);
+        buffer[..count].copy_from_slice(&content[from..from + count]);
+        Ok(count)
+    }
+
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut inner = self.disk.0.lock();
+        let lost = inner.operation().is_err();
+        if lost && inner.power_cut_at != Some(inner.operations) {
+            return Err(io::Error::other("the power is gone"));
+        }
+        let from = usize::try_from(offset).unwrap();
+        let (used, capacity) = (inner.used(), inner.capacity);
+        let file = inner.files.get_mut(&self.id).unwrap();
+        let grows = ((from + data.len()) as u64)
+            .saturating_sub(file.reserved.max(file.current.len() as u64));
+        if used + grows > capacity {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if file.current.len() < from + data.len() {
+            file.current.resize(from + data.len(), 0);
+        }
+        // When the power goes during the write, the bytes were on their way.
+        file.current[from..from + data.len()].copy_from_slice(data);
+        if lost { Err(io::Error::other("the power is gone")) } else { Ok(()) }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut inner = self.disk.0.lock();
+        inner.sync()?;
+        let file = inner.files.get_mut(&self.id).unwrap();
+        file.durable = file.current.clone();
+        Ok(())
+    }
+
+    fn cut(&mut self, length: u64, size: u64) -> io::Result<()> {
+        let mut inner = self.disk.0.lock();
+        inner.operation()?;
+        let file = inner.files.get_mut(&self.id).unwrap();
+        file.current.truncate(usize::try_from(length).unwrap());
+        file.current.resize(usize::try_from(size.max(length)).unwrap(), 0);
+        Ok(())
+    }
+}

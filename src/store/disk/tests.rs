@@ -1,0 +1,472 @@
+//! The disk engine under power cuts, failing disks and damaged files.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::files::Disk;
+use super::record::{FILE_HEADER, HEAD};
+use super::recover::recover;
+use super::sim::{Rng, SimDisk};
+use super::writer::{Request, Writer};
+use super::{ClusterId, OpenError, checkpoint};
+use crate::command::Command;
+use crate::kv::*;
+use crate::mvcc::Outcome;
+
+type Answer = oneshot::Receiver<Result<Outcome, StoreError>>;
+
+fn open(disk: &SimDisk) -> Result<Writer, OpenError> {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    Writer::start(recover(&disk, None, 1)?, true)
+}
+
+fn put(key: &str, value: &str) -> Command {
+    let op = Op::Put {
+        key: key.to_owned().into(),
+        value: value.to_owned().into(),
+        lease: 0,
+        prev_kv: false,
+    };
+    Command::Txn(Txn { success: vec![op], ..Txn::default() })
+}
+
+fn delete(key: &str) -> Command {
+    Command::Txn(Txn {
+        success: vec![Op::Delete { range: KeyRange::key(key.to_owned()), prev_kv: false }],
+        ..Txn::default()
+    })
+}
+
+fn request(command: Command, durability: Durability) -> (Request, Answer) {
+    let (reply, answer) = oneshot::channel();
+    (Request { command, durability, reply }, answer)
+}
+
+fn commit(writer: &mut Writer, command: Command) -> Result<i64, StoreError> {
+    let (request, mut answer) = request(command, Durability::Synced);
+    let _ = writer.commit(vec![request]);
+    revision(&answer.try_recv().unwrap()?).map_or_else(|| panic!("no revision"), Ok)
+}
+
+fn revision(outcome: &Outcome) -> Option<i64> {
+    Some(match outcome {
+        Outcome::Txn(response) => response.revision.0,
+        Outcome::Done(revision) => revision.0,
+    })
+}
+
+fn everything(writer: &Writer) -> BTreeMap<String, String> {
+    let all = KeyRange { start: [0][..].into(), end: [0][..].into() };
+    let found = writer.shared().state.read().range(&RangeRequest::new(all)).unwrap();
+    let text = |bytes: &bytes::Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+    found.kvs.iter().map(|kv| (text(&kv.key), text(&kv.value))).collect()
+}
+
+fn run_checkpoint(writer: &mut Writer) {
+    if let Ok(Some(job)) = writer.checkpoint_now() {
+        let written = checkpoint::write(
+            job.disk.as_ref(),
+            job.cluster,
+            &Arc::clone(writer.shared()).state,
+            &job.description,
+        );
+        writer.end_checkpoint(&job, written);
+    }
+}
+
+/// What must hold after a power cut: everything acknowledged as synced is there, and no revision is used twice.
+#[derive(Default)]
+struct Expected {
+    /// Newest revision acknowledged as synced.
+    synced: i64,
+    /// Newest revision anybody was told.
+    seen: i64,
+}
+
+fn simulate(seed: u64) {
+    let mut rng = Rng(seed);
+    let mut disk = SimDisk::new();
+    let mut expected = Expected::default();
+    // What each revision wrote, as acknowledged; the newest acknowledgement of a revision wins.
+    let mut by_revision: BTreeMap<i64, (String, Option<String>)> = BTreeMap::new();
+    for round in 0..6 {
+        let cut = disk.operations() + 1 + rng.below(120);
+        disk.cut_power_at(cut);
+        let opened = open(&disk);
+        if let Ok(mut writer) = opened {
+            check(&writer, &mut expected, &mut by_revision, seed, round);
+            let mut left = 60;
+            while left > 0 {
+                left -= 1;
+                let mut answers = Vec::new();
+                let mut batch = Vec::new();
+                for _ in 0..=rng.below(5) {
+                    let key = format!("k{}", rng.below(12));
+                    let value = format!(
+                        "{}-{}",
+                        rng.next(),
+                        "x".repeat(usize::try_from(rng.below(1500)).unwrap())
+                    );
+                    let durability =
+                        if rng.chance(30) { Durability::Lazy } else { Durability::Synced };
+                    let (command, effect) = if rng.chance(20) {
+                        (delete(&key), (key, None))
+                    } else {
+                        (put(&key, &value), (key, Some(value)))
+                    };
+                    let (request, answer) = request(command, durability);
+                    batch.push(request);
+                    answers.push((answer, durability, effect));
+                }
+                let before = writer.shared().state.read().revision();
+                let alive = writer.commit(batch);
+                let mut last = before;
+                for (mut answer, durability, effect) in answers {
+                    if let Ok(outcome) = answer.try_recv().unwrap() {
+                        let revision = revision(&outcome).unwrap();
+                        if revision > last {
+                            assert!(
+                                revision > expected.seen,
+                                "seed {seed}: revision {revision} was used before"
+                            );
+                            by_revision.insert(revision, effect);
+                            expected.seen = revision;
+                        }
+                        last = revision;
+                        if durability == Durability::Synced {
+                            expected.synced = expected.synced.max(revision);
+                        }
+                    }
+                }
+                if alive.is_err() {
+                    break;
+                }
+                if rng.chance(5) {
+                    run_checkpoint(&mut writer);
+                }
+                if rng.chance(5) {
+                    let revision = writer.shared().state.read().revision();
+                    let _ = commit(&mut writer, Command::Compact(revision - 3))
+                        .map(|r| expected.synced = expected.synced.max(r));
+                }
+                if rng.chance(2) && writer.stop().is_ok() {
+                    expected.synced = expected.synced.max(writer.shared().state.read().revision());
+                    break;
+                }
+            }
+        }
+        disk = disk.after_power_cut(&mut rng);
+    }
+    let writer = open(&disk).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    check(&writer, &mut expected, &mut by_revision, seed, 99);
+}
+
+fn check(
+    writer: &Writer,
+    expected: &mut Expected,
+    by_revision: &mut BTreeMap<i64, (String, Option<String>)>,
+    seed: u64,
+    round: u32,
+) {
+    let state = writer.shared().state.read();
+    let now = state.revision();
+    assert!(
+        now >= expected.synced,
+        "seed {seed} round {round}: revision {now} after {} was acknowledged",
+        expected.synced
+    );
+    // Revisions the store went past without them: they were lazy and are lost.
+    let survives =
+        |revision: i64| !state.gaps().iter().any(|gap| gap.from < revision && revision <= gap.to);
+    for (revision, (key, value)) in &*by_revision {
+        if *revision <= expected.synced {
+            assert!(
+                survives(*revision),
+                "seed {seed} round {round}: synced revision {revision} is lost"
+            );
+        }
+        if *revision < state.compacted() || *revision > now || !survives(*revision) {
+            continue;
+        }
+        let request = RangeRequest {
+            revision: Some(Revision(*revision)),
+            ..RangeRequest::new(KeyRange::key(key.clone()))
+        };
+        let found =
+            state.range(&request).unwrap_or_else(|e| panic!("seed {seed} round {round}: {e}"));
+        let found = found.kvs.first().map(|kv| String::from_utf8(kv.value.to_vec()).unwrap());
+        assert_eq!(&found, value, "seed {seed} round {round} revision {revision} key {key}");
+    }
+    // The watch history tells the same story.
+    let all = KeyRange { start: [0][..].into(), end: [0][..].into() };
+    let start = state.gaps().last().map_or(0, |gap| gap.to + 1).max(state.compacted()).max(1);
+    let (events, _) = state.events(start, &all, usize::MAX).unwrap();
+    let revisions: Vec<i64> = events.iter().map(|e| e.kv.mod_revision.0).collect();
+    assert!(revisions.is_sorted(), "seed {seed}");
+    expected.seen = expected.seen.max(now);
+    // Lazily acknowledged and lost is no fault, and must not come back either.
+    by_revision.retain(|revision, _| survives(*revision));
+}
+
+#[test]
+fn power_cuts_at_any_operation_lose_nothing_that_was_synced() {
+    for seed in 0..300 {
+        simulate(seed);
+    }
+}
+
+fn sample() -> SimDisk {
+    let disk = SimDisk::new();
+    let mut writer = open(&disk).unwrap();
+    for n in 0..20 {
+        commit(
+            &mut writer,
+            put(
+                &format!("k{n}"),
+                &format!("value-{n}-{}", "y".repeat(if n == 19 { 1200 } else { 300 })),
+            ),
+        )
+        .unwrap();
+    }
+    disk.copy()
+}
+
+/// Where the records of the first segment begin, and where the last ends.
+fn offsets(content: &[u8]) -> (Vec<usize>, usize) {
+    let mut at = FILE_HEADER;
+    let mut offsets = Vec::new();
+    while let Some(head) = content.get(at..).and_then(super::record::Head::parse) {
+        offsets.push(at);
+        at = (at + HEAD + head.length).next_multiple_of(8);
+    }
+    (offsets, at)
+}
+
+const LOG: &str = "log-0000000000000001";
+
+#[test]
+fn a_log_cut_at_any_byte_of_its_last_record_loses_only_that_record() {
+    let disk = sample();
+    let (records, end) = offsets(&disk.content(LOG));
+    let last = *records.last().unwrap();
+    for at in last..end {
+        let cut = disk.copy();
+        cut.edit(LOG, |content| content.truncate(at));
+        let writer = open(&cut).unwrap_or_else(|e| panic!("cut at {at}: {e}"));
+        // The last bytes are padding, which carries nothing.
+        let keys = everything(&writer).len();
+        assert!(keys == 19 || keys == 20 && at + 8 > end, "cut at {at}: {keys} keys");
+    }
+}
+
+#[test]
+fn a_lost_sector_in_the_last_record_is_a_torn_end_and_garbage_behind_the_end_is_dropped() {
+    let disk = sample();
+    let (records, end) = offsets(&disk.content(LOG));
+    let last = *records.last().unwrap();
+    let torn = disk.copy();
+    torn.edit(LOG, |content| content[last.next_multiple_of(512)..end].fill(0));
+    assert_eq!(everything(&open(&torn).unwrap()).len(), 19);
+    assert!(!torn.content("torn-tail").is_empty());
+    let garbage = disk.copy();
+    let mut rng = Rng(5);
+    garbage.edit(LOG, |content| content[end..end + 4096].fill_with(|| (rng.next() & 0xff) as u8));
+    let mut writer = open(&garbage).unwrap();
+    assert_eq!(everything(&writer).len(), 20);
+    commit(&mut writer, put("after", "1")).unwrap();
+    assert_eq!(everything(&open(&garbage.copy()).unwrap()).len(), 21);
+}
+
+#[test]
+fn a_flipped_bit_in_acknowledged_data_is_an_error_that_names_the_place() {
+    let disk = sample();
+    let (records, end) = offsets(&disk.content(LOG));
+    let mut rng = Rng(7);
+    for _ in 0..400 {
+        let at = usize::try_from(rng.below(end as u64)).unwrap();
+        let bit = rng.below(8);
+        let flipped = disk.copy();
+        flipped.edit(LOG, |content| content[at] ^= 1 << bit);
+        let before = flipped.content(LOG);
+        let in_last = at >= *records.last().unwrap();
+        match open(&flipped) {
+            Err(OpenError::Corrupt { file, offset, .. }) => {
+                assert_eq!(file, LOG);
+                let expected =
+                    records.iter().rev().find(|record| **record <= at).copied().unwrap_or(0);
+                assert_eq!(offset, expected as u64, "flipped byte {at} bit {bit}");
+                assert!(flipped.content(LOG) == before, "a refused file is not changed");
+            }
+            Err(other) => panic!("byte {at} bit {bit}: {other}"),
+            // The padding behind a record is under no checksum: it carries nothing.
+            Ok(writer) => assert!(
+                everything(&writer).len() == 20 || in_last,
+                "byte {at} bit {bit} went unnoticed"
+            ),
+        }
+    }
+}
+
+#[test]
+fn every_flipped_bit_of_a_checkpoint_is_found() {
+    let disk = sample();
+    let mut writer = open(&disk).unwrap();
+    run_checkpoint(&mut writer);
+    drop(writer);
+    let name =
+        disk.list().unwrap().into_iter().find(|name| name.starts_with("checkpoint-")).unwrap();
+    let size = disk.content(&name).len() as u64;
+    assert_eq!(everything(&open(&disk.copy()).unwrap()).len(), 20);
+    let mut rng = Rng(11);
+    for _ in 0..300 {
+        let (at, bit) = (usize::try_from(rng.below(size)).unwrap(), rng.below(8));
+        let flipped = disk.copy();
+        flipped.edit(&name, |content| content[at] ^= 1 << bit);
+        match open(&flipped) {
+            Err(OpenError::Corrupt { file, .. }) => assert_eq!(file, name),
+            Err(other) => panic!("byte {at} bit {bit}: {other}"),
+            Ok(writer) => assert_eq!(
+                everything(&writer).len(),
+                20,
+                "only padding may differ: byte {at} bit {bit}"
+            ),
+        }
+    }
+    let short = disk.copy();
+    short.edit(&name, |content| content.truncate(content.len() / 2));
+    assert!(matches!(open(&short), Err(OpenError::Corrupt { .. })));
+}
+
+#[test]
+fn newer_formats_and_foreign_clusters_are_refused() {
+    let disk = sample();
+    let newer = disk.copy();
+    newer.edit(LOG, |content| {
+        content[8..12].copy_from_slice(&2_u32.to_le_bytes());
+        content[12..16].fill(0);
+        let checksum = crc32c::crc32c(&content[..64]);
+        content[12..16].copy_from_slice(&checksum.to_le_bytes());
+    });
+    let error = open(&newer).unwrap_err();
+    assert!(matches!(error, OpenError::NewerFormat { found: 2, known: 1, .. }), "{error}");
+    let shared: Arc<dyn Disk> = Arc::new(disk.copy());
+    let error = recover(&shared, Some(ClusterId([7; 16])), 1).unwrap_err();
+    assert!(
+        matches!(error, OpenError::ForeignCluster { expected: ClusterId([7, ..]), .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_failed_sync_stops_the_store_for_good() {
+    let disk = SimDisk::new();
+    let mut writer = open(&disk).unwrap();
+    commit(&mut writer, put("a", "1")).unwrap();
+    disk.fail_sync_at(disk.syncs() + 1);
+    assert!(matches!(commit(&mut writer, put("a", "2")), Err(StoreError::Stopped(_))));
+    assert_eq!(everything(&writer)["a"], "1", "what was not acknowledged is not shown");
+    let found = everything(&open(&disk.after_power_cut(&mut Rng(1))).unwrap());
+    assert!(found["a"] == "1" || found["a"] == "2");
+}
+
+#[test]
+fn a_full_disk_refuses_writes_lets_deletions_through_and_recovers() {
+    let disk = SimDisk::new();
+    let mut writer = open(&disk).unwrap();
+    disk.set_capacity(disk.used() + 1000);
+    let value = "z".repeat(6_000);
+    let mut written = 0;
+    let error = loop {
+        match commit(&mut writer, put(&format!("k{written}"), &value)) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, StoreError::NoSpace(_)), "{error}");
+    assert!(written > 30);
+    let before = writer.shared().state.read().revision();
+    assert!(matches!(commit(&mut writer, put("k", &value)), Err(StoreError::NoSpace(_))));
+    assert_eq!(writer.shared().state.read().revision(), before);
+    commit(&mut writer, delete("k0")).unwrap();
+    let newest = commit(&mut writer, delete("k1")).unwrap();
+    commit(&mut writer, Command::Compact(newest)).unwrap();
+    disk.set_capacity(u64::MAX);
+    commit(&mut writer, put("k", &value)).unwrap();
+    assert_eq!(everything(&open(&disk.copy()).unwrap()).len(), written - 2 + 1);
+}
+
+#[test]
+fn checkpoints_replace_the_log_and_failing_ones_do_not() {
+    let disk = SimDisk::new();
+    let mut writer = open(&disk).unwrap();
+    for n in 0..50 {
+        commit(&mut writer, put(&format!("k{}", n % 7), &format!("{n}"))).unwrap();
+    }
+    run_checkpoint(&mut writer);
+    assert!(!disk.list().unwrap().contains(&LOG.to_owned()), "{:?}", disk.list());
+    commit(&mut writer, put("after", "1")).unwrap();
+    let index = writer.index();
+    let reopened = open(&disk.copy()).unwrap();
+    assert_eq!((everything(&reopened), reopened.index()), (everything(&writer), index));
+    let job = writer.checkpoint_now().unwrap().unwrap();
+    writer.end_checkpoint(&job, Err(std::io::Error::other("no")));
+    assert_eq!(everything(&open(&disk.copy()).unwrap()), everything(&writer));
+}
+
+#[test]
+fn lazy_writes_cost_no_sync_and_their_lost_revisions_are_never_used_again() {
+    let disk = SimDisk::new();
+    let mut writer = open(&disk).unwrap();
+    commit(&mut writer, put("a", "1")).unwrap();
+    let lazily = |writer: &mut Writer, value: &str| {
+        let (request, mut answer) = request(put("lazy", value), Durability::Lazy);
+        writer.commit(vec![request]).unwrap();
+        revision(&answer.try_recv().unwrap().unwrap()).unwrap()
+    };
+    lazily(&mut writer, "first");
+    let syncs = disk.syncs();
+    let mut newest = 0;
+    for n in 0..100 {
+        newest = lazily(&mut writer, &n.to_string());
+    }
+    assert_eq!(disk.syncs(), syncs);
+    assert!(writer.lazy_deadline().is_some());
+    // Nothing that was not synced lasts.
+    let mut rng = (0..).map(Rng).find(|rng| {
+        open(&disk.after_power_cut(&mut rng.clone()))
+            .is_ok_and(|w| everything(&w)["lazy"] == "first")
+    });
+    let after = disk.after_power_cut(rng.as_mut().unwrap());
+    let mut writer = open(&after).unwrap();
+    assert_eq!(everything(&writer)["lazy"], "first");
+    assert!(commit(&mut writer, put("a", "2")).unwrap() > newest);
+    let state = writer.shared().state.read();
+    assert!(matches!(
+        state.events(newest, &KeyRange::key("a"), 10),
+        Err(StoreError::Compacted { .. })
+    ));
+}
+
+#[test]
+fn after_a_clean_stop_revisions_go_on_without_a_gap() {
+    let disk = SimDisk::new();
+    let mut writer = open(&disk).unwrap();
+    let (request, _answer) = request(put("a", "1"), Durability::Lazy);
+    writer.commit(vec![request]).unwrap();
+    writer.stop().unwrap();
+    let mut writer = open(&disk.after_power_cut(&mut Rng(3))).unwrap();
+    assert_eq!(everything(&writer)["a"], "1");
+    assert_eq!(commit(&mut writer, put("a", "2")).unwrap(), 3);
+}
+
+#[test]
+fn one_small_put_writes_less_than_a_page() {
+    let disk = SimDisk::new();
+    let mut writer = open(&disk).unwrap();
+    let before = writer.written();
+    commit(&mut writer, put("/registry/configmaps/default/one", &"v".repeat(500))).unwrap();
+    let written = writer.written() - before;
+    assert!((532..640).contains(&written), "{written} bytes");
+}
