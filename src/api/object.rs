@@ -208,6 +208,20 @@ impl Object {
         out.extend_from_slice(tail);
     }
 
+    /// Appends the full JSON without what stands in its first `head` bytes, of which the first is the opening brace: items of
+    /// typed lists carry no kind and version.
+    pub fn write_json_behind(&self, head: usize, out: &mut Vec<u8>) {
+        let splice = self.splice as usize;
+        let (Some(front), Some(tail)) = (self.raw.get(head..splice), self.raw.get(splice..)) else {
+            return self.write_json(out);
+        };
+        out.push(b'{');
+        out.extend_from_slice(front);
+        let comma = if self.bare { "" } else { "," };
+        out.extend_from_slice(format!("\"resourceVersion\":\"{}\"{comma}", self.resource_version).as_bytes());
+        out.extend_from_slice(tail);
+    }
+
     /// The full JSON, resource version included.
     pub fn json(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.raw.len() + 40);

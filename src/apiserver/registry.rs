@@ -1,7 +1,13 @@
 //! What is served: one row per resource, one strategy per kind. A value that can be swapped at run time, no enum.
 
+mod builtin;
+pub mod metadata;
+pub mod resource;
 mod rules;
+pub(crate) mod service_alloc;
+pub mod storage;
 pub mod strategies;
 pub mod strategy;
 
+pub use resource::{Group, Registry, Resource, ResourceSpec, Subresource, Version};
 pub use strategy::{Strategy, WriteContext};

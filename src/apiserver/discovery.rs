@@ -1,0 +1,289 @@
+//! Discovery, old and aggregated, made from the same rows; rebuilt when the registry changes.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use crate::body::{self, Body};
+use crate::negotiate::{self, Media, Offer};
+use crate::registry::{Registry, Resource, Version};
+use crate::request::Query;
+
+/// All documents, encoded once.
+#[derive(Debug)]
+pub(crate) struct Documents {
+    legacy: BTreeMap<String, Value>,
+    aggregated: BTreeMap<&'static str, (Bytes, String)>,
+}
+
+impl Documents {
+    /// From the registry.
+    pub(crate) fn of(registry: &Registry) -> Self {
+        let mut legacy = BTreeMap::new();
+        let mut groups = Vec::new();
+        let mut core_items = Vec::new();
+        let mut group_items = Vec::new();
+        for group in registry.groups() {
+            let versions: Vec<Value> =
+                group.versions.iter().map(|v| group_version(&group.name, v)).collect();
+            for version in &group.versions {
+                let name = join(&group.name, &version.name);
+                let path = if group.name.is_empty() {
+                    format!("/api/{name}")
+                } else {
+                    format!("/apis/{name}")
+                };
+                legacy.insert(path, resource_list(&name, &group.name, version));
+            }
+            let item = json!({"metadata": if group.name.is_empty() { json!({}) } else { json!({"name": *group.name}) },
+                "versions": group.versions.iter().map(aggregated_version).collect::<Vec<_>>()});
+            if group.name.is_empty() {
+                let names: Vec<&str> = group.versions.iter().map(|v| v.name.as_ref()).collect();
+                // Upstream adds the address of the server here, which no current client reads.
+                legacy.insert("/api".into(), json!({"kind": "APIVersions", "versions": names, "serverAddressByClientCIDRs": []}));
+                core_items.push(item);
+            } else {
+                let preferred = versions.first().cloned().unwrap_or_default();
+                let group_value = json!({"name": *group.name, "versions": versions, "preferredVersion": preferred});
+                let mut alone = group_value.clone();
+                if let Some(map) = alone.as_object_mut() {
+                    map.insert("kind".into(), "APIGroup".into());
+                    map.insert("apiVersion".into(), "v1".into());
+                }
+                legacy.insert(format!("/apis/{}", group.name), alone);
+                groups.push(group_value);
+                group_items.push(item);
+            }
+        }
+        legacy.insert(
+            "/apis".into(),
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}),
+        );
+        let mut aggregated = BTreeMap::new();
+        aggregated.insert("/api", aggregated_document(core_items));
+        aggregated.insert("/apis", aggregated_document(group_items));
+        Self { legacy, aggregated }
+    }
+
+    /// All discovery paths.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.legacy.keys().cloned().collect()
+    }
+
+    /// The document of a path, or `None` when it is no discovery path.
+    pub(crate) fn answer(
+        &self,
+        path: &str,
+        headers: &HeaderMap,
+        query: &Query,
+    ) -> Option<Response<Body>> {
+        let path = path.trim_end_matches('/');
+        let document = self.legacy.get(path)?;
+        if let Some((bytes, tag)) = self.aggregated.get(path)
+            && let Some(version) = aggregated_version_wanted(headers)
+        {
+            return Some(aggregated_answer(bytes, tag, version, headers));
+        }
+        let accepted =
+            match negotiate::accept(headers, query, Offer { transforms: false, streams: false }) {
+                Ok(accepted) => accepted,
+                Err(refusal) => return Some(crate::status::response(&refusal)),
+            };
+        let (media, bytes) = match accepted.media {
+            Media::Yaml => (Media::Yaml, serde_saphyr_text(document)),
+            _ if accepted.pretty => {
+                (Media::Json, serde_json::to_vec_pretty(document).unwrap_or_default())
+            }
+            _ => (Media::Json, serde_json::to_vec(document).unwrap_or_default()),
+        };
+        let mut response = negotiate::respond(headers, StatusCode::OK, media.name(), bytes);
+        if self.aggregated.contains_key(path) {
+            response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+        }
+        Some(response)
+    }
+}
+
+fn serde_saphyr_text(document: &Value) -> Vec<u8> {
+    crate::handlers::output::yaml(document)
+}
+
+fn join(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+fn group_version(group: &str, version: &Version) -> Value {
+    json!({"groupVersion": join(group, &version.name), "version": *version.name})
+}
+
+fn resource_list(name: &str, group: &str, version: &Version) -> Value {
+    let mut resources = Vec::new();
+    for row in &version.resources {
+        resources.push(legacy_resource(row));
+        for sub in &row.spec.subresources {
+            let mut value = json!({"name": format!("{}/{}", row.spec.gvr.resource, sub.name), "singularName": "",
+                "namespaced": row.spec.namespaced, "kind": *sub.kind.kind, "verbs": sub.verbs.iter().map(|v| &**v).collect::<Vec<_>>()});
+            if let Some(map) = value.as_object_mut().filter(|_| !sub.kind.version.is_empty()) {
+                map.insert("group".into(), (*sub.kind.group).into());
+                map.insert("version".into(), (*sub.kind.version).into());
+            }
+            resources.push(value);
+        }
+    }
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": name, "resources": resources});
+    if let Some(map) = list.as_object_mut().filter(|_| !group.is_empty()) {
+        map.insert("apiVersion".into(), "v1".into());
+    }
+    list
+}
+
+fn texts(list: &[std::sync::Arc<str>]) -> Vec<&str> {
+    list.iter().map(|t| &**t).collect()
+}
+
+fn legacy_resource(row: &Resource) -> Value {
+    let spec = &row.spec;
+    let mut value = json!({"name": *spec.gvr.resource, "singularName": *spec.singular, "namespaced": spec.namespaced,
+        "kind": *spec.gvk.kind, "verbs": texts(&spec.verbs)});
+    if let Some(map) = value.as_object_mut() {
+        if !spec.short_names.is_empty() {
+            map.insert("shortNames".into(), texts(&spec.short_names).into());
+        }
+        if !spec.categories.is_empty() {
+            map.insert("categories".into(), texts(&spec.categories).into());
+        }
+        if !row.storage_hash.is_empty() {
+            map.insert("storageVersionHash".into(), row.storage_hash.clone().into());
+        }
+    }
+    value
+}
+
+fn aggregated_version(version: &Version) -> Value {
+    let resources: Vec<Value> =
+        version.resources.iter().map(|row| aggregated_resource(row)).collect();
+    json!({"version": *version.name, "resources": resources, "freshness": "Current"})
+}
+
+fn aggregated_resource(row: &Resource) -> Value {
+    let spec = &row.spec;
+    let kind = |k: &api::Gvk| json!({"group": *k.group, "version": *k.version, "kind": *k.kind});
+    let own = api::Gvk::new("", "", &spec.gvk.kind);
+    let mut value = json!({"resource": *spec.gvr.resource, "responseKind": kind(&own),
+        "scope": if spec.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": *spec.singular, "verbs": texts(&spec.verbs)});
+    if let Some(map) = value.as_object_mut() {
+        if !spec.short_names.is_empty() {
+            map.insert("shortNames".into(), texts(&spec.short_names).into());
+        }
+        if !spec.categories.is_empty() {
+            map.insert("categories".into(), texts(&spec.categories).into());
+        }
+        if !spec.subresources.is_empty() {
+            let subs = spec.subresources.iter();
+            let subs = subs.map(|s| json!({"subresource": *s.name, "responseKind": kind(&s.kind), "verbs": texts(&s.verbs)}));
+            map.insert("subresources".into(), subs.collect::<Vec<_>>().into());
+        }
+    }
+    value
+}
+
+fn aggregated_document(items: Vec<Value>) -> (Bytes, String) {
+    let document = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items});
+    let bytes = serde_json::to_vec(&document).unwrap_or_default();
+    let digest = ring::digest::digest(&ring::digest::SHA512, &bytes);
+    let tag = base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest.as_ref());
+    (bytes.into(), format!("\"{tag}\""))
+}
+
+/// Aggregated discovery is wanted when its clause comes before plain JSON (equal qualities go by order).
+fn aggregated_version_wanted(headers: &HeaderMap) -> Option<&'static str> {
+    let accept = headers.get(header::ACCEPT)?.to_str().ok()?;
+    for clause in accept.split(',') {
+        let clause: Vec<&str> = clause.split(';').map(str::trim).collect();
+        let has = |wanted: &str| clause.contains(&wanted);
+        match clause.first().copied() {
+            Some("application/json")
+                if has("g=apidiscovery.k8s.io") && has("as=APIGroupDiscoveryList") =>
+            {
+                if has("v=v2") {
+                    return Some("v2");
+                }
+                if has("v=v2beta1") {
+                    continue;
+                }
+            }
+            Some("application/json" | "*/*" | "application/*")
+                if clause.len() == 1 || has("q=1") =>
+            {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn aggregated_answer(
+    bytes: &Bytes,
+    tag: &str,
+    version: &str,
+    headers: &HeaderMap,
+) -> Response<Body> {
+    let known = headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok()) == Some(tag);
+    let mut response = Response::new(if known { body::empty() } else { body::full(bytes.clone()) });
+    if known {
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let out = response.headers_mut();
+    let kind =
+        format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind.as_str()),
+        (header::ETAG, tag),
+        (header::VARY, "Accept"),
+        (header::CACHE_CONTROL, "public"),
+    ] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            out.insert(name, value);
+        }
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::schema::Schema;
+    use std::sync::Arc;
+
+    #[test]
+    fn rows_are_listed_as_upstream_lists_them() {
+        let documents = Documents::of(&Registry::builtin(Arc::new(Schema::new())));
+        let deployments = &documents.legacy["/apis/apps/v1"]["resources"][2];
+        assert_eq!(
+            deployments.to_string(),
+            r#"{"categories":["all"],"kind":"Deployment","name":"deployments","namespaced":true,"shortNames":["deploy"],"singularName":"deployment","storageVersionHash":"8aSe+NMegvE=","verbs":["create","delete","deletecollection","get","list","patch","update","watch"]}"#
+        );
+        let scale = &documents.legacy["/apis/apps/v1"]["resources"][3];
+        assert_eq!(
+            (scale["name"].as_str(), scale["group"].as_str()),
+            (Some("deployments/scale"), Some("autoscaling"))
+        );
+    }
+
+    #[test]
+    fn the_first_of_equal_clauses_decides() {
+        let wanted = |accept: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, accept.parse().unwrap());
+            aggregated_version_wanted(&headers)
+        };
+        let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        assert_eq!(wanted(&format!("{aggregated},application/json")), Some("v2"));
+        assert_eq!(wanted(&format!("application/json,{aggregated}")), None);
+        assert_eq!(wanted("application/json"), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! One file per verb; this one chooses among them.
+
+mod bind;
+mod create;
+mod delete;
+mod evict;
+mod get;
+mod input;
+mod list;
+mod options;
+pub(crate) mod output;
+mod patch;
+mod proxy;
+mod review;
+mod scale;
+mod update;
+pub(crate) mod watch;
+mod write;
+
+pub(crate) use options::WriteOptions;
+
+use std::sync::Arc;
+
+use api::Status;
+use http::{Extensions, Method, Request, Response, StatusCode, Uri};
+
+use crate::body::Body;
+use crate::context::Context;
+use crate::request::{Query, RequestInfo};
+use crate::server::Inner;
+use crate::status;
+
+/// Upstream's text of an optimistic lock that failed.
+pub(crate) const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
+
+/// The parts of a request that the context does not hold.
+pub(crate) struct Exchange {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) extensions: Extensions,
+    pub(crate) body: Body,
+}
+
+/// Answers a request about a resource that is served.
+pub(crate) async fn dispatch(
+    context: &Context,
+    exchange: Exchange,
+) -> Result<Response<Body>, Status> {
+    let info = &context.info;
+    if !info.subresource.is_empty() {
+        return subresource(context, exchange).await;
+    }
+    let spec = &context.row.spec;
+    // A namespaced resource has items only inside a namespace, a cluster-scoped one only outside.
+    let item = !info.path_name.is_empty();
+    let placed = spec.namespaced != info.namespace.is_empty()
+        || (!spec.namespaced && info.resource == "namespaces");
+    if item && !placed
+        || (!spec.namespaced && !info.namespace.is_empty() && info.resource != "namespaces")
+    {
+        return Err(status::no_resource());
+    }
+    let verb = info.verb;
+    if verb == "watch" && !context.row.has_verb("watch") && !context.row.has_verb("list") {
+        return Err(status::no_method());
+    }
+    let on_item = matches!(verb, "get" | "update" | "patch" | "delete");
+    let creates_item = verb == "create" && item;
+    if !context.row.has_verb(verb)
+        || creates_item
+        || (on_item && !item)
+        || (verb == "create" && spec.namespaced && info.namespace.is_empty())
+    {
+        return Err(status::no_method());
+    }
+    if !context.row.is_stored() && verb != "create" {
+        return list::component_statuses(context).await;
+    }
+    match verb {
+        "create" if !context.row.is_stored() => review::review(context, exchange).await,
+        "create" => create::create(context, exchange).await,
+        "get" => get::get(context).await,
+        "list" => list::list(context).await,
+        "watch" => watch::watch(context).await,
+        "update" => update::update(context, exchange).await,
+        "patch" => patch::patch(context, exchange).await,
+        "delete" => delete::delete(context, exchange).await,
+        "deletecollection" => delete::delete_collection(context, exchange).await,
+        _ => Err(status::no_method()),
+    }
+}
+
+async fn subresource(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+    let info = &context.info;
+    let Some(subresource) = &context.subresource else { return Err(status::no_resource()) };
+    let placed =
+        context.row.spec.namespaced != info.namespace.is_empty() || info.resource == "namespaces";
+    if !placed {
+        return Err(status::no_resource());
+    }
+    let name = subresource.name.as_ref();
+    let connects = matches!(name, "log" | "exec" | "attach" | "portforward" | "proxy");
+    if !info.rest.is_empty() && name != "proxy" {
+        return Err(status::no_resource());
+    }
+    if !connects && !subresource.verbs.iter().any(|v| v.as_ref() == info.verb) {
+        return Err(status::no_method());
+    }
+    match (name, info.verb) {
+        _ if connects => proxy::connect(context, exchange).await,
+        ("scale", "get") => scale::get(context).await,
+        ("scale", "update") => scale::update(context, exchange).await,
+        ("scale", "patch") => scale::patch(context, exchange).await,
+        ("binding", "create") => bind::bind(context, exchange).await,
+        ("eviction", "create") => evict::evict(context, exchange).await,
+        ("token", "create") => review::token(context, exchange).await,
+        (_, "get") => get::get(context).await,
+        (_, "update") => update::update(context, exchange).await,
+        (_, "patch") => patch::patch(context, exchange).await,
+        _ => Err(status::no_method()),
+    }
+}
+
+/// Answers a path that is no resource.
+pub(crate) async fn plain(
+    inner: &Arc<Inner>,
+    info: &RequestInfo,
+    query: &Query,
+    request: Request<Body>,
+) -> Response<Body> {
+    let path = info.path.as_str();
+    let reads = matches!(info.verb, "get" | "head");
+    if let Some(response) = inner.documents.load().answer(path, request.headers(), query) {
+        return if reads { response } else { status::response(&status::no_method()) };
+    }
+    let root = path.trim_matches('/').split('/').next().unwrap_or_default();
+    match root {
+        "healthz" | "livez" | "readyz" if reads => inner.ready.answer(path, query).await,
+        "version" if path.trim_end_matches('/') == "/version" && reads => {
+            version(inner, request.headers(), query)
+        }
+        "metrics" if path == "/metrics" && reads => {
+            let mut response = status::text(StatusCode::OK, inner.metrics.render(inner));
+            let kind = http::HeaderValue::from_static(
+                "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+            );
+            response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
+            response
+        }
+        "" if reads => roots(inner, request.headers(), query),
+        // Under a served group a path that names nothing is a Status, elsewhere plain text, as upstream's two routers have it.
+        "api" if path != "/api/" => status::response(&status::no_resource()),
+        "apis" => {
+            let group = path.trim_matches('/').split('/').nth(1).unwrap_or_default();
+            let known = inner.objects.registry().group(group).is_some();
+            if known { status::response(&status::no_resource()) } else { status::page_not_found() }
+        }
+        _ => status::page_not_found(),
+    }
+}
+
+fn roots(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
+    let mut paths = inner.documents.load().paths();
+    paths.extend(
+        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            .map(str::to_owned),
+    );
+    paths.sort();
+    output::plain_json(headers, query, &serde_json::json!({"paths": paths}))
+}
+
+fn version(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
+    let document = serde_json::json!({
+        "major": "1", "minor": "37",
+        "emulationMajor": "1", "emulationMinor": "37", "minCompatibilityMajor": "1", "minCompatibilityMinor": "36",
+        "gitVersion": format!("v1.37.1+kubelite.{}", inner.config.product_version),
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "", "goVersion": "", "compiler": "rustc",
+        "platform": format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
+    });
+    output::plain_json(headers, query, &document)
+}

@@ -1,0 +1,375 @@
+//! DELETE of one object and of a collection: grace, finalizers, propagation, as upstream's registry does them.
+
+use std::sync::Arc;
+
+use api::{Object, Status};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::options::{DeleteOptions, FieldValidation, ListOptions, Propagation, WriteOptions};
+use super::write::{Write, url_name};
+use super::{Exchange, list, output};
+use crate::body::{self, Body};
+use crate::context::Context;
+use crate::negotiate;
+
+use crate::registry::storage::Written;
+use crate::registry::{Resource, metadata, service_alloc};
+
+/// How often a deletion is tried against a newer object.
+const RETRY_MAX: usize = 10;
+
+/// What became of the object.
+pub(super) enum Deleted {
+    /// It is gone; its last state.
+    Gone(Arc<Object>),
+    /// It stays until its finalizers or its grace are over.
+    Marked(Arc<Object>),
+}
+
+/// Answers a delete.
+///
+/// # Errors
+/// Any refusal.
+pub(super) async fn delete(
+    context: &Context,
+    exchange: Exchange,
+) -> Result<Response<Body>, Status> {
+    context.accept()?;
+    let name = url_name(context)?;
+    let options = read_options(context, exchange.body).await?;
+    let deleted = remove(context, &context.row, context.namespace(), name, &options).await?;
+    let object = match deleted {
+        Deleted::Gone(object) if !returns_object(&context.row) => {
+            return output::value(context, StatusCode::OK, &output::success(&context.row, &object));
+        }
+        Deleted::Gone(object) | Deleted::Marked(object) => object,
+    };
+    output::object(context, StatusCode::OK, &object)
+}
+
+/// The options of a deletion: the body's when there is one, else the query's.
+async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, Status> {
+    let bytes = body::read(body).await?;
+    if bytes.is_empty() {
+        return DeleteOptions::of_query(&context.query);
+    }
+    let media = negotiate::content_type(&context.headers)?;
+    let kind = api::Gvk::new("", "v1", "DeleteOptions");
+    let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)?;
+    DeleteOptions::of_value(&value)
+}
+
+/// Resources whose deletion answers with the object (upstream's `ReturnDeletedObject`).
+fn returns_object(row: &Resource) -> bool {
+    matches!(
+        (row.spec.gvr.group.as_ref(), row.spec.gvr.resource.as_ref()),
+        (
+            "",
+            "resourcequotas"
+                | "persistentvolumes"
+                | "serviceaccounts"
+                | "persistentvolumeclaims"
+                | "pods"
+                | "services"
+                | "podtemplates"
+        ) | (
+            "storage.k8s.io",
+            "csidrivers"
+                | "storageclasses"
+                | "volumeattachments"
+                | "csinodes"
+                | "volumeattributesclasses"
+        ) | ("resource.k8s.io", _)
+    )
+}
+
+/// Deletes one object.
+///
+/// # Errors
+/// 404, 409 of a precondition, 422 of the options, admission's refusal.
+pub(super) async fn remove(
+    context: &Context,
+    row: &Arc<Resource>,
+    namespace: &str,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<Deleted, Status> {
+    let storage = context.server.objects.storage();
+    let write_options = WriteOptions {
+        dry_run: options.dry_run,
+        manager: String::new(),
+        validation: FieldValidation::Ignore,
+        force: None,
+    };
+    let write = Write { context, options: &write_options, row, subresource: "", applies: false };
+    let missing = || Status::not_found(&row.spec.gvr.group, &row.spec.gvr.resource, name);
+    let mut current = storage.get(row, namespace, name).await?;
+    for _ in 0..RETRY_MAX {
+        let found = current.ok_or_else(missing)?;
+        let mut value = found.value().map_err(|e| Status::internal(&e.to_string()))?;
+        preconditions(row, &found, options)?;
+        write.admit_delete(name, &value).await?;
+        let plan = plan(row, &mut value, options);
+        if matches!(plan, Plan::Pending) {
+            return Ok(Deleted::Marked(Arc::new(found)));
+        }
+        if options.dry_run {
+            let object = write.dry(&value, found.resource_version)?;
+            return Ok(if matches!(plan, Plan::Mark) {
+                Deleted::Marked(object)
+            } else {
+                Deleted::Gone(object)
+            });
+        }
+        let mut last = found;
+        if matches!(plan, Plan::Mark | Plan::MarkThenDelete) {
+            match storage.write(row, &value, last.resource_version).await? {
+                Written::Done(object) if matches!(plan, Plan::Mark) => {
+                    return Ok(Deleted::Marked(Arc::new(object)));
+                }
+                Written::Done(object) => last = object,
+                Written::Changed(changed) => {
+                    current = changed;
+                    continue;
+                }
+            }
+        }
+        match storage.delete(row, &last).await? {
+            Ok(revision) => {
+                service_alloc::deleted(context, row, &value).await;
+                last.resource_version = revision;
+                return Ok(Deleted::Gone(Arc::new(last)));
+            }
+            Err(changed) => current = changed,
+        }
+    }
+    Err(write.conflict(name))
+}
+
+fn preconditions(row: &Resource, found: &Object, options: &DeleteOptions) -> Result<(), Status> {
+    let spec = &row.spec;
+    let conflict =
+        |why: String| Err(Status::conflict(&spec.gvk.group, &spec.gvk.kind, &found.key.name, &why));
+    if let Some(uid) = options.uid.as_deref().filter(|uid| **uid != *found.uid) {
+        return conflict(format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",
+            found.uid
+        ));
+    }
+    let version = found.resource_version.to_string();
+    if let Some(wanted) = options.resource_version.as_deref().filter(|v| *v != version) {
+        return conflict(format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({version}). The object might have been modified"
+        ));
+    }
+    Ok(())
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+enum Plan {
+    /// Nothing: a deletion with no more grace is under way.
+    Pending,
+    /// Write the marked object and leave it.
+    Mark,
+    /// Write the marked object, then delete it (a graceful kind with no grace left).
+    MarkThenDelete,
+    /// Delete it.
+    Delete,
+}
+
+/// Decides, and marks the object: deletion time, grace, finalizers of the garbage collector (`BeforeDelete` and
+/// `updateForGracefulDeletionAndFinalizers` of `k8s.io/apiserver/pkg/registry`).
+fn plan(row: &Resource, value: &mut Value, options: &DeleteOptions) -> Plan {
+    let namespace = row.spec.gvk.kind.as_ref() == "Namespace" && row.spec.gvk.group.is_empty();
+    let deleting = !metadata::text(value, "deletionTimestamp").is_empty();
+    if namespace && !deleting {
+        mark(value);
+        if let Some(map) = value.as_object_mut() {
+            let phase = map.entry("status").or_insert_with(|| json!({}));
+            if let Some(phase) = phase.as_object_mut() {
+                phase.insert("phase".into(), "Terminating".into());
+            }
+        }
+        collect(row, value, options);
+        return Plan::Mark;
+    }
+    let namespace_held = namespace
+        && value
+            .pointer("/spec/finalizers")
+            .and_then(Value::as_array)
+            .is_some_and(|f| !f.is_empty());
+    if namespace_held {
+        return Plan::Pending;
+    }
+    let graceful = row.spec.gvk.kind.as_ref() == "Pod" && row.spec.gvk.group.is_empty();
+    let asked = options.grace.map(|g| if g < 0 { 1 } else { g });
+    let mut marked = false;
+    let mut grace = 0;
+    if graceful {
+        match grace_of(value, asked, deleting) {
+            Grace::Pending => return Plan::Pending,
+            Grace::None => {}
+            Grace::Set { seconds, time } => {
+                let metadata = metadata::metadata_mut(value);
+                metadata.insert("deletionTimestamp".into(), metadata::rfc3339(time).into());
+                metadata.insert("deletionGracePeriodSeconds".into(), seconds.into());
+                if !deleting {
+                    count_generation(value);
+                }
+                marked = true;
+                grace = seconds;
+            }
+        }
+    }
+    let changed = collect(row, value, options);
+    let held = !metadata::finalizers(value).is_empty();
+    match (marked, held) {
+        (true, true) => Plan::Mark,
+        (true, false) if grace > 0 => Plan::Mark,
+        (true, false) => Plan::MarkThenDelete,
+        (false, true) => {
+            if deleting
+                && !changed
+                && metadata::number(value, "deletionGracePeriodSeconds") == Some(0)
+            {
+                return Plan::Pending;
+            }
+            mark(value);
+            Plan::Mark
+        }
+        (false, false) => Plan::Delete,
+    }
+}
+
+/// What grace means for a pod.
+enum Grace {
+    /// A deletion is under way and this one does not shorten it.
+    Pending,
+    /// No grace: delete now.
+    None,
+    /// Delete at this time (seconds since the epoch).
+    Set { seconds: i64, time: i64 },
+}
+
+fn grace_of(pod: &Value, asked: Option<i64>, deleting: bool) -> Grace {
+    let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(0);
+    if deleting {
+        let left = metadata::number(pod, "deletionGracePeriodSeconds")
+            .map_or(0, |g| if g < 0 { 1 } else { g });
+        if left == 0 {
+            return Grace::None;
+        }
+        let Some(period) = asked.filter(|p| *p < left) else { return Grace::Pending };
+        let old = metadata::seconds(metadata::text(pod, "deletionTimestamp")).unwrap_or(now);
+        let time = old - left + period;
+        // A grace that is over already is shortened to the least that the node still acts on.
+        return if time < now {
+            Grace::Set { seconds: i64::from(period != 0), time: now }
+        } else {
+            Grace::Set { seconds: period, time }
+        };
+    }
+    let mut period = asked
+        .or_else(|| pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64))
+        .unwrap_or(0);
+    let unscheduled =
+        pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default().is_empty();
+    let finished = matches!(
+        pod.pointer("/status/phase").and_then(Value::as_str),
+        Some("Failed" | "Succeeded")
+    );
+    if unscheduled || finished {
+        period = 0;
+    }
+    if period < 0 {
+        period = 1;
+    }
+    Grace::Set { seconds: period, time: now + period }
+}
+
+fn count_generation(value: &mut Value) {
+    if let Some(generation) = metadata::number(value, "generation").filter(|g| *g > 0) {
+        metadata::metadata_mut(value).insert("generation".into(), (generation + 1).into());
+    }
+}
+
+/// Marks an object that only waits for finalizers.
+fn mark(value: &mut Value) {
+    let text = metadata::text(value, "deletionTimestamp").to_owned();
+    if text.is_empty() {
+        count_generation(value);
+    }
+    let now = metadata::now();
+    let future = metadata::seconds(&text) > metadata::seconds(&now);
+    let metadata = metadata::metadata_mut(value);
+    if text.is_empty() || future {
+        metadata.insert("deletionTimestamp".into(), now.into());
+    }
+    metadata.insert("deletionGracePeriodSeconds".into(), 0.into());
+}
+
+/// Sets the finalizers that tell the garbage collector what to do with dependents; whether they changed.
+fn collect(row: &Resource, value: &mut Value, options: &DeleteOptions) -> bool {
+    let unsupported = row.spec.gvr.resource.as_ref() == "events";
+    let old = metadata::finalizers(value);
+    let has = |name: &str| old.iter().any(|f| f == name);
+    let orphan_by_default = matches!(
+        (row.spec.gvr.group.as_ref(), row.spec.gvr.resource.as_ref()),
+        ("batch", "jobs") | ("", "replicationcontrollers")
+    );
+    let (orphan, foreground) = if unsupported {
+        (false, false)
+    } else {
+        match (options.orphan, options.propagation) {
+            (Some(orphan), _) => (orphan, false),
+            (None, Some(policy)) => {
+                (policy == Propagation::Orphan, policy == Propagation::Foreground)
+            }
+            (None, None) if has("orphan") => (true, false),
+            (None, None) if has("foregroundDeletion") => (false, true),
+            (None, None) => (orphan_by_default, false),
+        }
+    };
+    let mut new: Vec<String> = old
+        .iter()
+        .filter(|f| !matches!(f.as_str(), "orphan" | "foregroundDeletion"))
+        .cloned()
+        .collect();
+    if orphan {
+        new.push("orphan".into());
+    }
+    if foreground {
+        new.push("foregroundDeletion".into());
+    }
+    let same = new.len() == old.len() && new.iter().all(|f| old.contains(f));
+    if !same {
+        metadata::set_finalizers(value, &new);
+    }
+    !same
+}
+
+/// Answers the deletion of a collection: every selected object by the rules of a single deletion.
+///
+/// # Errors
+/// The first refusal other than that an object is gone already.
+pub(super) async fn delete_collection(
+    context: &Context,
+    exchange: Exchange,
+) -> Result<Response<Body>, Status> {
+    context.accept()?;
+    let list_options = ListOptions::read(&context.query, false)?;
+    let options = read_options(context, exchange.body).await?;
+    let filter = list::filter(context)?;
+    let (head, items) = list::select(context, &list_options, &filter).await?;
+    for object in &items {
+        let outcome =
+            remove(context, &context.row, &object.key.namespace, &object.key.name, &options).await;
+        match outcome {
+            Err(refusal) if !refusal.is("NotFound") => return Err(refusal),
+            _ => {}
+        }
+    }
+    output::list(context, &head, &items)
+}

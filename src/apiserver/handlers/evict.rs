@@ -1,0 +1,232 @@
+//! POST of a pod's `eviction`: a deletion that disruption budgets may refuse (`pkg/registry/core/pod/storage/eviction.go`).
+
+use std::sync::Arc;
+
+use api::selector::LabelSelector;
+use api::status::{Cause, Details};
+use api::{Gvk, Gvr, Object, Status};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::options::{DeleteOptions, WriteOptions};
+use super::write::{Write, url_name};
+use super::{Exchange, delete, get, input, output};
+use crate::body::Body;
+use crate::context::Context;
+use crate::registry::storage::Written;
+use crate::registry::{Resource, metadata};
+use crate::status;
+use crate::watch_cache::Filter;
+
+/// Pods that a budget may be waiting for (upstream's `MaxDisruptedPodSize`).
+const DISRUPTED_MAX: usize = 2000;
+/// How often a decision is made anew when the budget changed meanwhile.
+const RETRY_MAX: usize = 20;
+
+/// Answers an eviction.
+///
+/// # Errors
+/// 429 when a budget does not allow it now.
+pub(super) async fn evict(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+    let name = url_name(context)?;
+    let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
+    let kind = Gvk::new("policy", "v1", "Eviction");
+    let eviction = input::object(context, exchange.body, &kind, options.validation).await?;
+    let given = metadata::text(&eviction, "name");
+    if given != name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let empty = json!({});
+    let mut delete_options =
+        DeleteOptions::of_value(eviction.get("deleteOptions").unwrap_or(&empty))?;
+    delete_options.dry_run |= options.dry_run;
+    let pod = get::current(context).await?;
+    let value = pod.value().map_err(|e| Status::internal(&e.to_string()))?;
+    if !is_exempt(&value) {
+        let reserved = reserve(context, &pod, &value, delete_options.dry_run).await?;
+        if reserved && !delete_options.dry_run {
+            mark_disrupted(context, name, &options).await?;
+        }
+    }
+    if delete_options.uid.is_none() {
+        delete_options.uid = Some(pod.uid.to_string());
+    }
+    if !delete_options.dry_run {
+        delete::remove(context, &context.row, context.namespace(), name, &delete_options).await?;
+    }
+    output::value(context, StatusCode::CREATED, &output::done(201))
+}
+
+/// Pods that run nothing are evicted whatever the budgets say.
+fn is_exempt(pod: &Value) -> bool {
+    let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    matches!(phase, "Succeeded" | "Failed" | "Pending")
+        || !metadata::text(pod, "deletionTimestamp").is_empty()
+}
+
+fn budgets_row(context: &Context) -> Result<Arc<Resource>, Status> {
+    context.server.objects.row(&Gvr::new("policy", "v1", "poddisruptionbudgets"))
+}
+
+/// Takes one disruption from the pod's budget; whether there was a budget or none is needed.
+async fn reserve(
+    context: &Context,
+    pod: &Object,
+    value: &Value,
+    dry_run: bool,
+) -> Result<bool, Status> {
+    let row = budgets_row(context)?;
+    let storage = context.server.objects.storage();
+    for _ in 0..RETRY_MAX {
+        let Some(budget) = budget_of(context, &row, pod).await? else { return Ok(true) };
+        let mut budget_value = budget.value().map_err(|e| Status::internal(&e.to_string()))?;
+        if !is_ready(value) && unhealthy_may_go(&budget_value) {
+            return Ok(true);
+        }
+        decrement(&mut budget_value, &pod.key.name)?;
+        if dry_run {
+            return Ok(true);
+        }
+        if let Written::Done(_) =
+            storage.write(&row, &budget_value, budget.resource_version).await?
+        {
+            return Ok(true);
+        }
+    }
+    let message = "couldn't update PodDisruptionBudget due to conflicts";
+    let mut refusal = Status::failure(429, "TooManyRequests", message);
+    refusal.details = Some(Details { retry_after_seconds: 10, ..Details::default() });
+    Err(refusal)
+}
+
+async fn budget_of(
+    context: &Context,
+    row: &Arc<Resource>,
+    pod: &Object,
+) -> Result<Option<Arc<Object>>, Status> {
+    let cache = context.server.objects.fresh_cache(row).await?;
+    let all = cache.list(
+        &Filter { namespace: pod.key.namespace.to_string(), ..Filter::default() },
+        None,
+        0,
+    );
+    let mut found = all.items.into_iter().filter(|budget| {
+        let selector = budget
+            .value()
+            .ok()
+            .and_then(|b| LabelSelector::from_value(b.pointer("/spec/selector")).ok());
+        selector.is_some_and(|selector| selector.matches(pod))
+    });
+    let first = found.next();
+    if found.next().is_some() {
+        let text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+        return Err(Status::internal(text));
+    }
+    Ok(first)
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    let ready = |c: &&Value| c.get("type").and_then(Value::as_str) == Some("Ready");
+    conditions
+        .and_then(|all| all.iter().find(ready))
+        .is_some_and(|c| c.get("status").and_then(Value::as_str) == Some("True"))
+}
+
+/// An unready pod may go without counting: always, or while the others are healthy enough.
+fn unhealthy_may_go(budget: &Value) -> bool {
+    let number = |field: &str| {
+        budget.pointer(&format!("/status/{field}")).and_then(Value::as_i64).unwrap_or(0)
+    };
+    match budget.pointer("/spec/unhealthyPodEvictionPolicy").and_then(Value::as_str) {
+        Some("AlwaysAllow") => true,
+        _ => number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0,
+    }
+}
+
+fn too_many(message: String) -> Status {
+    let mut refusal = Status::failure(
+        429,
+        "TooManyRequests",
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+    );
+    let cause = Cause { reason: "DisruptionBudget".into(), message, field: String::new() };
+    refusal.details =
+        Some(Details { causes: vec![cause], retry_after_seconds: 0, ..Details::default() });
+    refusal
+}
+
+/// Takes one disruption away and notes the pod.
+fn decrement(budget: &mut Value, pod: &str) -> Result<(), Status> {
+    let name = metadata::text(budget, "name").to_owned();
+    let number = |field: &str| {
+        budget.pointer(&format!("/status/{field}")).and_then(Value::as_i64).unwrap_or(0)
+    };
+    let forbidden = |why: &str| Status::forbidden("policy", "poddisruptionbudget", &name, why);
+    if number("observedGeneration") < metadata::number(budget, "generation").unwrap_or(0) {
+        let mut refusal = too_many(format!(
+            "The disruption budget {name} is still being processed by the server."
+        ));
+        if let Some(details) = &mut refusal.details {
+            details.retry_after_seconds = 10;
+        }
+        return Err(refusal);
+    }
+    let allowed = number("disruptionsAllowed");
+    if allowed < 0 {
+        return Err(forbidden("pdb disruptions allowed is negative"));
+    }
+    let disrupted = budget
+        .pointer("/status/disruptedPods")
+        .and_then(Value::as_object)
+        .map_or(0, serde_json::Map::len);
+    if disrupted > DISRUPTED_MAX {
+        return Err(forbidden(
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        ));
+    }
+    if allowed == 0 {
+        let (desired, current) = (number("desiredHealthy"), number("currentHealthy"));
+        return Err(too_many(format!(
+            "The disruption budget {name} needs {desired} healthy pods and has {current} currently"
+        )));
+    }
+    let Some(status) = budget.get_mut("status").and_then(Value::as_object_mut) else {
+        return Err(status::unmapped(500, "no status"));
+    };
+    status.insert("disruptionsAllowed".into(), (allowed - 1).into());
+    let pods = status.entry("disruptedPods").or_insert_with(|| json!({}));
+    if let Some(pods) = pods.as_object_mut() {
+        pods.insert(pod.to_owned(), metadata::now().into());
+    }
+    Ok(())
+}
+
+/// Notes on the pod why it goes.
+async fn mark_disrupted(
+    context: &Context,
+    name: &str,
+    options: &WriteOptions,
+) -> Result<(), Status> {
+    let write =
+        Write { context, options, row: &context.row, subresource: "status", applies: false };
+    write
+        .update(name, None, &mut |pod| {
+            let mut pod = pod.clone();
+            let generation = metadata::number(&pod, "generation");
+            let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting", "observedGeneration": generation, "lastProbeTime": null,
+                "lastTransitionTime": metadata::now()});
+            let Some(map) = pod.as_object_mut() else { return Ok(pod) };
+            let status = map.entry("status").or_insert_with(|| json!({}));
+            if let Some(status) = status.as_object_mut()
+                && let Some(conditions) = status.entry("conditions").or_insert_with(|| json!([])).as_array_mut()
+            {
+                conditions.retain(|c| c.get("type").and_then(Value::as_str) != Some("DisruptionTarget"));
+                conditions.push(condition);
+            }
+            Ok(pod)
+        })
+        .await
+        .map(|_| ())
+}

@@ -1,0 +1,35 @@
+//! GET of one object: the stored bytes with the resource version spliced in.
+
+use std::sync::Arc;
+
+use api::{Object, Status};
+use http::{Response, StatusCode};
+
+use super::output;
+use crate::body::Body;
+use crate::context::Context;
+use crate::status;
+
+/// Answers a get, also of a subresource that shows the whole object.
+///
+/// # Errors
+/// 404, 406, or the store's refusal.
+pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
+    let object = current(context).await?;
+    output::object(context, StatusCode::OK, &Arc::new(object))
+}
+
+/// The object that the request names.
+///
+/// # Errors
+/// 404, or the store's refusal.
+pub(super) async fn current(context: &Context) -> Result<Object, Status> {
+    let name = context.info.path_name.as_str();
+    if crate::registry::metadata::path_segment(name, false).first().is_some() {
+        return Err(status::no_resource());
+    }
+    let storage = context.server.objects.storage();
+    // `resourceVersion=0` asks for any state and upstream serves it from its cache; the store is as fast and never stale.
+    let found = storage.get(&context.row, context.namespace(), name).await?;
+    found.ok_or_else(|| context.not_found(name))
+}

@@ -1,0 +1,82 @@
+//! Bodies as objects: decoded by the schema, with unknown and duplicate fields refused, warned of or ignored.
+
+use api::Status;
+use serde_json::{Map, Value};
+
+use super::options::FieldValidation;
+use crate::body::{self, Body};
+use crate::context::Context;
+use crate::negotiate::{self, Media};
+use crate::wire;
+
+/// Reads the body of a create or update as an object of the kind `kind` (the row's, or a subresource's).
+///
+/// # Errors
+/// 400, 413, 415 with upstream's texts.
+pub(super) async fn object(
+    context: &Context,
+    body: Body,
+    kind: &api::Gvk,
+    validation: FieldValidation,
+) -> Result<Value, Status> {
+    let media = negotiate::content_type(&context.headers)?;
+    let bytes = body::read(body).await?;
+    decode(context, media, &bytes, kind, validation)
+}
+
+/// Decodes bytes as an object of a kind.
+///
+/// # Errors
+/// 400 with upstream's texts.
+pub(super) fn decode(
+    context: &Context,
+    media: Media,
+    bytes: &[u8],
+    kind: &api::Gvk,
+    validation: FieldValidation,
+) -> Result<Value, Status> {
+    let schema = &context.server.objects.registry().schema;
+    let decoded = wire::decode(schema, media, bytes, kind)?;
+    strict(context, &decoded.strict_errors, validation, kind)?;
+    let mut value = decoded.value;
+    name_kind(&mut value, kind);
+    Ok(value)
+}
+
+/// Refuses or warns of what the decoder found beyond the schema.
+///
+/// # Errors
+/// 400 under strict validation.
+pub(super) fn strict(
+    context: &Context,
+    errors: &[String],
+    validation: FieldValidation,
+    kind: &api::Gvk,
+) -> Result<(), Status> {
+    match validation {
+        _ if errors.is_empty() => {}
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => errors.iter().for_each(|error| context.warn(error.clone())),
+        FieldValidation::Strict => {
+            let cause = api::codec::strict_message(errors);
+            return Err(Status::bad_request(api::codec::cannot_handle(
+                &kind.kind,
+                &kind.api_version(),
+                &kind.kind,
+                &cause,
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Sets kind and version.
+pub(super) fn name_kind(value: &mut Value, kind: &api::Gvk) {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    if let Some(map) = value.as_object_mut() {
+        map.insert("kind".into(), (*kind.kind).into());
+        map.insert("apiVersion".into(), kind.api_version().into());
+    }
+}

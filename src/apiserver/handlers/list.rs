@@ -1,0 +1,286 @@
+//! LIST: consistent from the cache, exact revisions and further pages from the store.
+
+use std::sync::Arc;
+
+use api::{Object, Status};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use store::Revision;
+use store::kv::StoreError;
+
+use super::options::{ListOptions, Match};
+use super::output::{self, ListHead};
+use crate::body::Body;
+use crate::context::Context;
+use crate::selection::Selection;
+use crate::status;
+use crate::watch_cache::{Entry, Filter};
+
+/// Continue token, in upstream's form.
+#[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
+struct Token {
+    v: String,
+    rv: i64,
+    start: String,
+}
+
+const TOKEN_VERSION: &str = "meta.k8s.io/v1";
+
+/// Objects read from the store at once while a page is filled.
+const CHUNK: usize = 500;
+
+/// What the request's selectors and path ask for.
+///
+/// # Errors
+/// 400 with upstream's texts.
+pub(super) fn filter(context: &Context) -> Result<Filter, Status> {
+    let labels = context.query.get("labelSelector").unwrap_or_default();
+    let fields = context.query.get("fieldSelector").unwrap_or_default();
+    let selection = Selection::parse(&context.row, labels, fields)?;
+    let namespace = context.namespace().to_owned();
+    let name = if context.info.path_name.is_empty() {
+        selection.exact_name().unwrap_or_default()
+    } else {
+        context.info.path_name.clone()
+    };
+    Ok(Filter { namespace, name, selection })
+}
+
+/// Answers a list.
+///
+/// # Errors
+/// As upstream for bad options, expired tokens and revisions.
+pub(super) async fn list(context: &Context) -> Result<Response<Body>, Status> {
+    context.accept()?;
+    let options = ListOptions::read(&context.query, false)?;
+    let filter = filter(context)?;
+    let (head, items) = select(context, &options, &filter).await?;
+    output::list(context, &head, &items)
+}
+
+/// The page that the options ask for.
+///
+/// # Errors
+/// As [`list`].
+pub(super) async fn select(
+    context: &Context,
+    options: &ListOptions,
+    filter: &Filter,
+) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
+    let objects = &context.server.objects;
+    if !options.continue_token.is_empty() {
+        if !matches!(options.resource_version.as_str(), "" | "0") {
+            return Err(Status::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        let token = decode(&options.continue_token, filter)?;
+        return page_at(context, filter, &token, options.limit).await;
+    }
+    let revision = options.revision()?;
+    let exact = options.matching == Match::Exact
+        || (options.matching == Match::Unset && revision > 0 && options.limit > 0);
+    if exact {
+        let token = Token { v: TOKEN_VERSION.into(), rv: revision, start: String::new() };
+        return page_at(context, filter, &token, options.limit).await;
+    }
+    let cache = if options.resource_version.is_empty() {
+        objects.fresh_cache(&context.row).await?
+    } else {
+        let cache = objects.cache(&context.row);
+        cache.wait_for(revision).await?;
+        cache
+    };
+    // A list at version 0 is served whole, whatever its limit, as upstream's cache does.
+    let limit = if options.resource_version == "0" { 0 } else { options.limit };
+    let page = cache.list(filter, None, limit);
+    let token =
+        page.last.as_deref().map(|last| encode(page.revision, last, filter)).unwrap_or_default();
+    Ok((
+        ListHead { revision: page.revision, continue_token: token, remaining: page.remaining },
+        page.items,
+    ))
+}
+
+/// A page at an exact revision, from the store.
+async fn page_at(
+    context: &Context,
+    filter: &Filter,
+    token: &Token,
+    limit: usize,
+) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
+    let storage = context.server.objects.storage();
+    let row = &context.row;
+    // Revision -1 goes on from a key in the newest state, after the revision of the first page was compacted.
+    let mut revision = (token.rv > 0).then_some(Revision(token.rv));
+    let mut start = (!token.start.is_empty()).then(|| token.start.clone());
+    let mut items: Vec<Arc<Object>> = Vec::new();
+    let mut head = ListHead::default();
+    loop {
+        let chunk = if limit == 0 {
+            0
+        } else if filter.is_unselective() {
+            limit
+        } else {
+            CHUNK
+        };
+        let found =
+            storage.range_at(row, &filter.namespace, start.as_deref(), revision, chunk).await;
+        let found = match found {
+            Ok(found) => found,
+            Err(StoreError::Compacted { .. }) => return Err(expired(token, start.as_deref())),
+            Err(error) => return Err(status::of_store(&error)),
+        };
+        let at = *revision.get_or_insert(found.revision);
+        head.revision = at.0;
+        let prefix = row.key_prefix("");
+        let total = found.kvs.len();
+        for (index, kv) in found.kvs.iter().enumerate() {
+            let object = storage.decode(row, kv)?;
+            let entry = Entry::new(Arc::new(object));
+            let suffix = String::from_utf8_lossy(&kv.key)
+                .strip_prefix(prefix.as_str())
+                .unwrap_or_default()
+                .to_owned();
+            start = Some(format!("{suffix}\0"));
+            if !filter.matches(row, &entry) {
+                continue;
+            }
+            items.push(Arc::clone(&entry.object));
+            if limit > 0 && items.len() == limit {
+                if found.more || index + 1 < total {
+                    head.continue_token = encode(at.0, &suffix, filter);
+                    head.remaining =
+                        filter.is_unselective().then(|| found.count.saturating_sub(index + 1));
+                }
+                return Ok((head, items));
+            }
+        }
+        if !found.more {
+            return Ok((head, items));
+        }
+    }
+}
+
+/// 410 with a token that goes on in the newest state ("inconsistent continue").
+fn expired(token: &Token, start: Option<&str>) -> Status {
+    let Some(start) = start.filter(|_| !token.start.is_empty()) else {
+        return Status::expired("The resourceVersion for the provided list is too old.");
+    };
+    let mut refusal = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue \
+         parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token \
+         results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and \
+         now may show up in the list.",
+    );
+    refusal.metadata.continue_ =
+        write(&Token { v: TOKEN_VERSION.into(), rv: -1, start: start.to_owned() });
+    refusal
+}
+
+fn write(token: &Token) -> String {
+    URL_SAFE_NO_PAD.encode(serde_json::to_vec(token).unwrap_or_default())
+}
+
+/// The token behind an object; its key is relative to the listed prefix, as upstream's.
+fn encode(revision: i64, last: &str, filter: &Filter) -> String {
+    let relative = relative(last, filter);
+    write(&Token { v: TOKEN_VERSION.into(), rv: revision, start: format!("{relative}\0") })
+}
+
+fn relative<'a>(suffix: &'a str, filter: &Filter) -> &'a str {
+    if filter.namespace.is_empty() {
+        suffix
+    } else {
+        suffix.strip_prefix(&format!("{}/", filter.namespace)).unwrap_or(suffix)
+    }
+}
+
+/// Reads a token back; the start is made absolute again.
+fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
+    let bad = |why: &str| {
+        Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+    };
+    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| bad("illegal base64 data"))?;
+    let mut token: Token =
+        serde_json::from_slice(&bytes).map_err(|e| bad(&go_json_error(&bytes, &e)))?;
+    if token.v != TOKEN_VERSION {
+        return Err(bad(&format!(
+            "server does not recognize this encoded version {}",
+            api::field::go_quote(&token.v)
+        )));
+    }
+    if token.rv == 0 {
+        return Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
+    }
+    if token.start.is_empty() {
+        return Err(bad("encoded start key empty (version meta.k8s.io/v1)"));
+    }
+    // A key that is not its own clean path could reach into another prefix.
+    let clean =
+        token.start.trim_end_matches('\0').split('/').all(|part| !matches!(part, "" | "." | ".."));
+    if !clean {
+        return Err(bad(&format!("{}", token.start.escape_debug())));
+    }
+    if !filter.namespace.is_empty() {
+        token.start = format!("{}/{}", filter.namespace, token.start);
+    }
+    Ok(token)
+}
+
+/// Go's text for a first byte that starts no JSON value; other faults keep the decoder's own words.
+fn go_json_error(bytes: &[u8], error: &serde_json::Error) -> String {
+    match String::from_utf8_lossy(bytes).chars().next() {
+        None => "unexpected end of JSON input".into(),
+        Some(_) if bytes.first().is_some_and(|b| *b >= 0x80) => {
+            let byte = bytes.first().copied().unwrap_or_default();
+            format!("invalid character '\\u{byte:04x}' looking for beginning of value")
+        }
+        Some(first) if !matches!(first, '{' | '[' | '"' | '-' | '0'..='9' | 't' | 'f' | 'n') => {
+            format!("invalid character '{first}' looking for beginning of value")
+        }
+        Some(_) => error.to_string(),
+    }
+}
+
+/// Component statuses are not stored: what they showed is in this process and healthy while it answers.
+pub(super) async fn component_statuses(context: &Context) -> Result<Response<Body>, Status> {
+    let item = |name: &str, message: &str| json!({"metadata": {"name": name}, "conditions": [{"type": "Healthy", "status": "True", "message": message}]});
+    let items =
+        vec![item("scheduler", "ok"), item("controller-manager", "ok"), item("etcd-0", "ok")];
+    let name = context.info.path_name.as_str();
+    if name.is_empty() {
+        let list = json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items});
+        return output::value(context, http::StatusCode::OK, &list);
+    }
+    let found = items
+        .into_iter()
+        .find(|i| i.pointer("/metadata/name").and_then(|n| n.as_str()) == Some(name));
+    let mut found = found.ok_or_else(|| context.not_found(name))?;
+    if let Some(map) = found.as_object_mut() {
+        map.insert("kind".into(), "ComponentStatus".into());
+        map.insert("apiVersion".into(), "v1".into());
+    }
+    output::value(context, http::StatusCode::OK, &found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_go_round_and_cannot_leave_their_prefix() {
+        let filter = Filter { namespace: "n".into(), ..Filter::default() };
+        let token = decode(&encode(7, "n/a", &filter), &filter).unwrap();
+        assert_eq!((token.rv, token.start.as_str()), (7, "n/a\0"));
+        let evil = write(&Token { v: TOKEN_VERSION.into(), rv: 7, start: "../secrets/x".into() });
+        assert_eq!(decode(&evil, &filter).unwrap_err().code, 400);
+        assert_eq!(
+            decode("garbage", &filter).unwrap_err().message,
+            "invalid continue token: continue key is not valid: invalid character '\\u0081' looking for beginning of value"
+        );
+    }
+}

@@ -1,0 +1,311 @@
+//! Answers: objects and lists in the form the client accepts, from stored bytes wherever they can be sent as they are.
+
+use std::sync::Arc;
+
+use api::{Object, Status};
+use http::{HeaderMap, Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::body::Body;
+use crate::context::Context;
+use crate::convert;
+use crate::negotiate::{self, Accepted, Media, Offer, Transform};
+use crate::registry::Resource;
+use crate::request::Query;
+use crate::status;
+
+/// A refusal, in the encoding the client accepts (JSON when that cannot be told).
+pub(crate) fn refusal(context: &Context, refusal: &Status) -> Response<Body> {
+    let media = context.accept().map_or(Media::Json, |accepted| accepted.media);
+    if media == Media::Json {
+        return status::response(refusal);
+    }
+    let code = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let value = serde_json::to_value(refusal).unwrap_or_default();
+    let accepted = Accepted {
+        media,
+        transform: Transform::None,
+        transform_version: String::new(),
+        pretty: false,
+    };
+    encode(context, code, &accepted, &value).unwrap_or_else(|_| status::response(refusal))
+}
+
+/// A document of no kind, such as `/version`.
+pub(crate) fn plain_json(headers: &HeaderMap, query: &Query, document: &Value) -> Response<Body> {
+    let pretty = negotiate::accept(headers, query, Offer { transforms: false, streams: false })
+        .is_ok_and(|a| a.pretty);
+    let bytes = if pretty || !headers.contains_key(http::header::ACCEPT) {
+        serde_json::to_vec_pretty(document)
+    } else {
+        serde_json::to_vec(document)
+    };
+    negotiate::respond(headers, StatusCode::OK, Media::Json.name(), bytes.unwrap_or_default())
+}
+
+/// One object of the request's row.
+///
+/// # Errors
+/// 406.
+pub(crate) fn object(
+    context: &Context,
+    code: StatusCode,
+    object: &Arc<Object>,
+) -> Result<Response<Body>, Status> {
+    let accepted = context.accept()?;
+    if accepted.media == Media::Json
+        && accepted.transform == Transform::None
+        && !accepted.pretty
+        && !context.row.converts
+    {
+        return Ok(negotiate::respond(&context.headers, code, Media::Json.name(), object.json()));
+    }
+    let object = convert::object(&context.row, object);
+    let value = match accepted.transform {
+        Transform::None => object.value().map_err(|e| Status::internal(&e.to_string()))?,
+        Transform::Table => table(
+            context,
+            &accepted,
+            std::slice::from_ref(&object),
+            &object.resource_version.to_string(),
+        )?,
+        Transform::Partial | Transform::PartialList => {
+            partial(&object, &accepted.transform_version)?
+        }
+    };
+    encode(context, code, &accepted, &value)
+}
+
+/// A value that is no object of the row: Scale, Status, a review.
+///
+/// # Errors
+/// 406.
+pub(crate) fn value(
+    context: &Context,
+    code: StatusCode,
+    value: &Value,
+) -> Result<Response<Body>, Status> {
+    let accepted = context.accept()?;
+    if accepted.transform != Transform::None {
+        return Err(not_acceptable());
+    }
+    encode(context, code, &accepted, value)
+}
+
+/// 406 of a transformation that the object has not.
+pub(crate) fn not_acceptable() -> Status {
+    let text = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    Status::failure(406, "NotAcceptable", text)
+}
+
+/// What a list says of itself.
+#[derive(Debug, Default)]
+pub(crate) struct ListHead {
+    pub(crate) revision: i64,
+    pub(crate) continue_token: String,
+    pub(crate) remaining: Option<usize>,
+}
+
+impl ListHead {
+    fn metadata(&self) -> Map<String, Value> {
+        let mut map = Map::new();
+        map.insert("resourceVersion".into(), self.revision.to_string().into());
+        if !self.continue_token.is_empty() {
+            map.insert("continue".into(), self.continue_token.clone().into());
+        }
+        if let Some(remaining) = self.remaining {
+            map.insert("remainingItemCount".into(), remaining.into());
+        }
+        map
+    }
+}
+
+/// A list of objects of the request's row.
+///
+/// # Errors
+/// 406.
+pub(crate) fn list(
+    context: &Context,
+    head: &ListHead,
+    items: &[Arc<Object>],
+) -> Result<Response<Body>, Status> {
+    let accepted = context.accept()?;
+    let row = &context.row;
+    if accepted.media == Media::Json
+        && accepted.transform == Transform::None
+        && !accepted.pretty
+        && !row.converts
+    {
+        let bytes = list_json(row, head, items);
+        return Ok(negotiate::respond(&context.headers, StatusCode::OK, Media::Json.name(), bytes));
+    }
+    let items: Vec<Arc<Object>> = items.iter().map(|object| convert::object(row, object)).collect();
+    if accepted.media == Media::Protobuf && accepted.transform == Transform::None {
+        let kind = &row.spec.gvk;
+        let list = api::Gvk::new(&kind.group, &kind.version, &format!("{}List", kind.kind));
+        let json: Vec<Vec<u8>> = items.iter().map(|object| object.json()).collect();
+        let metadata = Value::Object(head.metadata());
+        let schema = &context.server.objects.registry().schema;
+        let bytes =
+            crate::wire::protobuf_list(schema, &list, &metadata, json.iter().map(Vec::as_slice))?;
+        return Ok(negotiate::respond(
+            &context.headers,
+            StatusCode::OK,
+            accepted.media.name(),
+            bytes,
+        ));
+    }
+    let mut value = match accepted.transform {
+        Transform::None => list_value(row, &items)?,
+        Transform::Table => table(context, &accepted, &items, &head.revision.to_string())?,
+        Transform::Partial | Transform::PartialList => {
+            let items: Result<Vec<Value>, Status> =
+                items.iter().map(|o| partial(o, &accepted.transform_version)).collect();
+            let version = format!("meta.k8s.io/{}", accepted.transform_version);
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "items": items?})
+        }
+    };
+    if let Some(map) = value.as_object_mut() {
+        map.insert("metadata".into(), Value::Object(head.metadata()));
+    }
+    encode(context, StatusCode::OK, &accepted, &value)
+}
+
+/// A list whose items are the stored bytes without their kind and version, as upstream sends typed lists.
+fn list_json(row: &Resource, head: &ListHead, items: &[Arc<Object>]) -> Vec<u8> {
+    let size: usize = items.iter().map(|object| object.raw().len() + 40).sum();
+    let mut out = Vec::with_capacity(size + 256);
+    let kind = &row.spec.gvk;
+    out.extend_from_slice(
+        format!(
+            "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":",
+            kind.kind,
+            kind.api_version()
+        )
+        .as_bytes(),
+    );
+    // Writing to memory cannot fail.
+    let _ = serde_json::to_writer(&mut out, &head.metadata());
+    out.extend_from_slice(b",\"items\":[");
+    for (index, object) in items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        item_json(row, object, &mut out);
+    }
+    out.extend_from_slice(b"]}");
+    out
+}
+
+fn item_json(row: &Resource, object: &Object, out: &mut Vec<u8>) {
+    if object.raw().starts_with(row.stored_head.as_bytes()) && !row.keeps_item_kind() {
+        object.write_json_behind(row.stored_head.len(), out);
+        return;
+    }
+    match object.value() {
+        Ok(value) => {
+            let _ = serde_json::to_writer(&mut *out, &item_value(row, value));
+        }
+        Err(_) => object.write_json(out),
+    }
+}
+
+fn item_value(row: &Resource, mut value: Value) -> Value {
+    if let Some(map) = value.as_object_mut().filter(|_| !row.keeps_item_kind()) {
+        map.remove("kind");
+        map.remove("apiVersion");
+    }
+    value
+}
+
+fn list_value(row: &Resource, items: &[Arc<Object>]) -> Result<Value, Status> {
+    let items: Result<Vec<Value>, _> =
+        items.iter().map(|object| object.value().map(|value| item_value(row, value))).collect();
+    let items = items.map_err(|e| Status::internal(&e.to_string()))?;
+    let kind = &row.spec.gvk;
+    Ok(
+        json!({"kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(), "items": items}),
+    )
+}
+
+/// `PartialObjectMetadata` of an object.
+///
+/// # Errors
+/// When the object cannot be read.
+pub(crate) fn partial(object: &Object, version: &str) -> Result<Value, Status> {
+    let mut value = object.value().map_err(|e| Status::internal(&e.to_string()))?;
+    let metadata = value.get_mut("metadata").map(Value::take).unwrap_or_default();
+    Ok(
+        json!({"kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata}),
+    )
+}
+
+/// The objects as a Table.
+///
+/// # Errors
+/// 400 for an unknown `includeObject`.
+pub(crate) fn table(
+    context: &Context,
+    accepted: &Accepted,
+    items: &[Arc<Object>],
+    revision: &str,
+) -> Result<Value, Status> {
+    crate::tables::table(
+        &context.row,
+        &accepted.transform_version,
+        context.query.get("includeObject").unwrap_or_default(),
+        items,
+        revision,
+    )
+}
+
+/// Encodes a value.
+///
+/// # Errors
+/// 406 when the value has no protobuf form.
+pub(crate) fn encode(
+    context: &Context,
+    code: StatusCode,
+    accepted: &Accepted,
+    value: &Value,
+) -> Result<Response<Body>, Status> {
+    let bytes = encode_bytes(&context.server.objects.registry().schema, accepted, value)?;
+    Ok(negotiate::respond(&context.headers, code, accepted.media.name(), bytes))
+}
+
+fn encode_bytes(
+    schema: &api::schema::Schema,
+    accepted: &Accepted,
+    value: &Value,
+) -> Result<Vec<u8>, Status> {
+    match accepted.media {
+        Media::Json if accepted.pretty => {
+            let mut bytes = serde_json::to_vec_pretty(value).unwrap_or_default();
+            bytes.push(b'\n');
+            Ok(bytes)
+        }
+        Media::Json => Ok(serde_json::to_vec(value).unwrap_or_default()),
+        Media::Yaml => Ok(yaml(value)),
+        Media::Protobuf => crate::wire::protobuf(schema, value),
+    }
+}
+
+/// A value as YAML.
+pub(crate) fn yaml(value: &Value) -> Vec<u8> {
+    crate::wire::yaml(value).into_bytes()
+}
+
+/// The Status that tells of a deletion.
+pub(crate) fn success(row: &Resource, object: &Object) -> Value {
+    let mut details =
+        json!({"name": *object.key.name, "kind": *row.spec.gvr.resource, "uid": *object.uid});
+    if let Some(map) = details.as_object_mut().filter(|_| !row.spec.gvr.group.is_empty()) {
+        map.insert("group".into(), (*row.spec.gvr.group).into());
+    }
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}
+
+/// The Status that tells that something was done.
+pub(crate) fn done(code: u16) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code})
+}

@@ -1,0 +1,195 @@
+//! Connections through the server: logs, exec, attach, port-forward and proxies, checked here and carried by [`crate::seams::Connect`].
+
+use api::field::{Error, Path};
+use api::{Gvr, Status};
+use http::{Request, Response};
+use serde_json::{Map, Value};
+
+use super::options::{FieldValidation, WriteOptions};
+use super::write::Write;
+use super::{Exchange, get};
+use crate::body::Body;
+use crate::context::Context;
+use crate::lookup::Lookup;
+use crate::seams::ConnectRequest;
+use crate::status;
+
+/// Answers a connection.
+///
+/// # Errors
+/// As upstream while nothing was sent: unknown pod, container or node, bad options, refused admission.
+pub(super) async fn connect(
+    context: &Context,
+    exchange: Exchange,
+) -> Result<Response<Body>, Status> {
+    let info = &context.info;
+    let subresource = info.subresource.as_str();
+    let methods: &[&str] = match subresource {
+        "log" => &["GET"],
+        "exec" | "attach" | "portforward" => &["GET", "POST"],
+        _ => &["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"],
+    };
+    if !methods.contains(&exchange.method.as_str()) {
+        return Err(status::no_method());
+    }
+    let object = target(context).await?;
+    let node = match (&*context.row.spec.gvr.resource, &object) {
+        ("pods", Some(pod)) if subresource != "proxy" => {
+            if subresource == "log" {
+                check_log_options(context, pod)?;
+            } else if subresource != "portforward" {
+                check_container(context, pod)?;
+            }
+            Some(node_of(context, pod).await?)
+        }
+        ("nodes", Some(node)) => Some(node.clone()),
+        _ => None,
+    };
+    if subresource != "log" {
+        let options = WriteOptions {
+            dry_run: false,
+            manager: String::new(),
+            validation: FieldValidation::Ignore,
+            force: None,
+        };
+        let write = Write::new(context, &options);
+        write.admit_connect(&info.path_name, &options_object(context)).await?;
+    }
+    let Some(connect) = &context.server.parts.connect else {
+        return Err(status::not_implemented(&format!("{}/{subresource}", info.resource)));
+    };
+    let mut request = Request::new(exchange.body);
+    *request.method_mut() = exchange.method;
+    *request.uri_mut() = exchange.uri;
+    *request.headers_mut() = context.headers.clone();
+    *request.extensions_mut() = exchange.extensions;
+    let path =
+        if info.rest.is_empty() { String::new() } else { format!("/{}", info.rest.join("/")) };
+    let wanted = ConnectRequest {
+        user: context.user.clone(),
+        resource: info.resource.clone(),
+        subresource: subresource.to_owned(),
+        namespace: info.namespace.clone(),
+        name: info.path_name.clone(),
+        path,
+        object,
+        node,
+        request,
+    };
+    connect.connect(wanted).await
+}
+
+/// The object named; for proxies the name may carry scheme and port.
+async fn target(context: &Context) -> Result<Option<Value>, Status> {
+    if context.info.subresource != "proxy" {
+        let object = get::current(context).await?;
+        return object.value().map(Some).map_err(|e| Status::internal(&e.to_string()));
+    }
+    let parts: Vec<&str> = context.info.path_name.split(':').collect();
+    let name = match parts.as_slice() {
+        [name] | [name, _] => *name,
+        [_, name, _] => *name,
+        _ => {
+            return Err(Status::bad_request(format!(
+                "invalid request {}",
+                api::field::go_quote(&context.info.path_name)
+            )));
+        }
+    };
+    let found =
+        context.server.objects.storage().get(&context.row, context.namespace(), name).await?;
+    let found = found.ok_or_else(|| context.not_found(name))?;
+    found.value().map(Some).map_err(|e| Status::internal(&e.to_string()))
+}
+
+async fn node_of(context: &Context, pod: &Value) -> Result<Value, Status> {
+    let name = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    if name.is_empty() {
+        let pod = crate::registry::metadata::text(pod, "name");
+        return Err(Status::bad_request(format!("pod {pod} does not have a host assigned")));
+    }
+    let node = context.server.objects.get_live(&Gvr::new("", "v1", "nodes"), "", name).await;
+    let node = node.and_then(|node| node.value().ok());
+    // Upstream looks the node up through the pods' registry and names it as a pod; clients see this text.
+    node.ok_or_else(|| Status::not_found("", "pods", name))
+}
+
+fn containers(pod: &Value) -> Vec<&str> {
+    let names =
+        ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(|list| {
+            let all = pod.pointer(&format!("/spec/{list}")).and_then(Value::as_array);
+            all.into_iter().flatten().filter_map(|c| c.get("name").and_then(Value::as_str))
+        });
+    names.collect()
+}
+
+fn check_container(context: &Context, pod: &Value) -> Result<(), Status> {
+    let name = crate::registry::metadata::text(pod, "name");
+    let main: Vec<&str> = pod
+        .pointer("/spec/containers")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|c| c.get("name").and_then(Value::as_str))
+        .collect();
+    match context.query.get("container").filter(|c| !c.is_empty()) {
+        Some(container) if !containers(pod).contains(&container) => {
+            Err(Status::bad_request(format!("container {container} is not valid for pod {name}")))
+        }
+        None if main.len() > 1 => {
+            let given = pod
+                .pointer("/metadata/annotations")
+                .and_then(|a| a.get("kubectl.kubernetes.io/default-container"));
+            if given.and_then(Value::as_str).is_some_and(|g| containers(pod).contains(&g)) {
+                return Ok(());
+            }
+            let list = main.join(" ");
+            Err(Status::bad_request(format!(
+                "a container name must be specified for pod {name}, choose one of: [{list}]"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_log_options(context: &Context, pod: &Value) -> Result<(), Status> {
+    let mut errors = Vec::new();
+    for (key, least) in [("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)] {
+        if let Some(value) = super::options::integer(&context.query, key)?.filter(|v| *v < least) {
+            errors.push(Error::invalid(
+                &Path::new(key),
+                value,
+                format!("must be greater than {}", if least == 0 { "or equal to 0" } else { "0" }),
+            ));
+        }
+    }
+    if !errors.is_empty() {
+        return Err(Status::invalid("", "PodLogOptions", &context.info.path_name, &errors));
+    }
+    check_container(context, pod)
+}
+
+/// The options as an object, for admission.
+fn options_object(context: &Context) -> Value {
+    let kind = context.subresource.as_ref().map_or("", |s| &s.kind.kind);
+    let mut map = Map::new();
+    map.insert("kind".into(), kind.into());
+    map.insert("apiVersion".into(), "v1".into());
+    for (key, value) in context.query.pairs() {
+        let shown = match (key.as_str(), value.as_str()) {
+            ("stdin" | "stdout" | "stderr" | "tty", value) => {
+                Value::Bool(!matches!(value, "false" | "0" | ""))
+            }
+            ("command", value) => {
+                let list = map.entry("command").or_insert_with(|| Value::Array(Vec::new()));
+                if let Some(list) = list.as_array_mut() {
+                    list.push(value.into());
+                }
+                continue;
+            }
+            (_, value) => value.into(),
+        };
+        map.insert(key.clone(), shown);
+    }
+    Value::Object(map)
+}

@@ -1,0 +1,69 @@
+//! Kinds that are only created: reviews, bindings by POST, and tokens of service accounts.
+
+use api::{Gvk, Status};
+use http::{Response, StatusCode};
+
+use super::options::WriteOptions;
+use super::write::{Write, url_name};
+use super::{Exchange, bind, get, input, output};
+use crate::body::Body;
+use crate::context::Context;
+use crate::registry::metadata;
+use crate::status;
+
+/// Answers the creation of a kind that is not stored.
+///
+/// # Errors
+/// The refusal of whoever answers it.
+pub(super) async fn review(
+    context: &Context,
+    exchange: Exchange,
+) -> Result<Response<Body>, Status> {
+    let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
+    let kind = &context.row.spec.gvk;
+    let value = input::object(context, exchange.body, kind, options.validation).await?;
+    if &*kind.kind == "Binding" {
+        let name = metadata::text(&value, "name").to_owned();
+        let pods = context.server.objects.row(&api::Gvr::new("", "v1", "pods"))?;
+        let pod_context = context.with_row(pods);
+        bind::bind_pod(&pod_context, &name, &value, &options).await?;
+        return output::value(context, StatusCode::CREATED, &output::done(201));
+    }
+    let accepted = context.accept()?;
+    if accepted.transform != crate::negotiate::Transform::None {
+        return Err(output::not_acceptable());
+    }
+    let Some(reviews) = &context.server.parts.reviews else {
+        return Err(status::not_implemented(&context.row.qualified()));
+    };
+    let answer = reviews.review(&kind.kind, &context.user, &context.info.namespace, value).await?;
+    output::value(context, StatusCode::CREATED, &answer)
+}
+
+/// Answers `serviceaccounts/token`.
+///
+/// # Errors
+/// 404, or the issuer's refusal.
+pub(super) async fn token(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+    let name = url_name(context)?;
+    let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
+    let kind = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
+    let mut request = input::object(context, exchange.body, &kind, options.validation).await?;
+    let write = Write::new(context, &options);
+    write.place(&mut request)?;
+    let given = metadata::text(&request, "name");
+    if given.is_empty() {
+        metadata::metadata_mut(&mut request).insert("name".into(), name.into());
+    } else if given != name {
+        let text =
+            format!("the name of the object ({given}) does not match the name on the URL ({name})");
+        return Err(Status::bad_request(text));
+    }
+    let account =
+        get::current(context).await?.value().map_err(|e| Status::internal(&e.to_string()))?;
+    let Some(issuer) = &context.server.parts.token_issuer else {
+        return Err(status::not_implemented("serviceaccounts/token"));
+    };
+    let answer = issuer.issue(&context.user, &account, request).await?;
+    output::value(context, StatusCode::CREATED, &answer)
+}

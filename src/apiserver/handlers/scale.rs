@@ -1,0 +1,144 @@
+//! The `scale` subresource: replicas of a workload under one kind for all.
+
+use api::field::{Error, Path};
+use api::selector::LabelSelector;
+use api::{Gvk, Status};
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::options::WriteOptions;
+use super::patch::{Patch, PatchType, patch_type};
+use super::write::{Write, url_name};
+use super::{Exchange, get, input, output};
+use crate::body::{self, Body};
+use crate::context::Context;
+use crate::negotiate::Media;
+use crate::registry::metadata;
+
+fn kind() -> Gvk {
+    Gvk::new("autoscaling", "v1", "Scale")
+}
+
+/// The Scale of a workload.
+fn scale_of(context: &Context, object: &Value) -> Value {
+    let mut shown = serde_json::Map::new();
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        let text = metadata::text(object, field);
+        if !text.is_empty() {
+            shown.insert(field.into(), text.into());
+        }
+    }
+    let number = |path: &str| object.pointer(path).and_then(Value::as_i64).unwrap_or(0);
+    let mut status = json!({"replicas": number("/status/replicas")});
+    let selector = selector_text(context, object);
+    if let Some(map) = status.as_object_mut().filter(|_| !selector.is_empty()) {
+        map.insert("selector".into(), selector.into());
+    }
+    let mut spec = json!({});
+    if let Some(map) = spec.as_object_mut().filter(|_| number("/spec/replicas") != 0) {
+        map.insert("replicas".into(), number("/spec/replicas").into());
+    }
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status})
+}
+
+/// The selector as a string; replication controllers select by a plain map.
+fn selector_text(context: &Context, object: &Value) -> String {
+    let selector = object.pointer("/spec/selector");
+    if &*context.row.spec.gvk.kind == "ReplicationController" {
+        let empty = serde_json::Map::new();
+        return LabelSelector::from_map(selector.and_then(Value::as_object).unwrap_or(&empty))
+            .to_string();
+    }
+    LabelSelector::from_value(selector).map(|s| s.to_string()).unwrap_or_default()
+}
+
+/// Answers a get of the scale.
+///
+/// # Errors
+/// 404.
+pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
+    let object =
+        get::current(context).await?.value().map_err(|e| Status::internal(&e.to_string()))?;
+    output::value(context, StatusCode::OK, &scale_of(context, &object))
+}
+
+/// Answers an update of the scale.
+///
+/// # Errors
+/// 422 for negative replicas, and any refusal of the pipeline.
+pub(super) async fn update(
+    context: &Context,
+    exchange: Exchange,
+) -> Result<Response<Body>, Status> {
+    let name = url_name(context)?;
+    let options = WriteOptions::read(&context.query, "UpdateOptions", false)?;
+    let scale = input::object(context, exchange.body, &kind(), options.validation).await?;
+    write(context, name, &options, &mut |_| Ok(scale.clone())).await
+}
+
+/// Answers a patch of the scale.
+///
+/// # Errors
+/// As [`update`].
+pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+    let name = url_name(context)?;
+    let kind_of_patch = patch_type(context)?;
+    let options =
+        WriteOptions::read(&context.query, "PatchOptions", kind_of_patch == PatchType::Apply)?;
+    let bytes = body::read(exchange.body).await?;
+    if kind_of_patch == PatchType::Apply {
+        let applied = crate::managed::Applied::decode(&bytes, &options)?;
+        return write(context, name, &options, &mut |scale| {
+            applied.merge(context, &context.row, &kind(), "scale", Some(scale))
+        })
+        .await;
+    }
+    let schema = context.server.objects.registry();
+    let patch = Patch::decode(kind_of_patch, &bytes)?;
+    write(context, name, &options, &mut |scale| {
+        let patched = patch.apply(&schema.schema, &kind(), scale)?;
+        let bytes = serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
+        input::decode(context, Media::Json, &bytes, &kind(), options.validation)
+    })
+    .await
+}
+
+async fn write(
+    context: &Context,
+    name: &str,
+    options: &WriteOptions,
+    produce: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
+) -> Result<Response<Body>, Status> {
+    let write = Write::new(context, options);
+    let updated = write
+        .update(name, None, &mut |old| {
+            let scale = produce(&scale_of(context, old))?;
+            let given = metadata::text(&scale, "name");
+            if !given.is_empty() && given != name {
+                let text = format!(
+                    "the name of the object ({given}) does not match the name on the URL ({name})"
+                );
+                return Err(Status::bad_request(text));
+            }
+            let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+            if replicas < 0 {
+                let path = Path::new("spec").child("replicas");
+                let error = Error::invalid(&path, replicas, "must be greater than or equal to 0");
+                return Err(Status::invalid("autoscaling", "Scale", name, &[error]));
+            }
+            let mut new = old.clone();
+            if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
+                spec.insert("replicas".into(), replicas.into());
+            }
+            let version = metadata::text(&scale, "resourceVersion").to_owned();
+            metadata::metadata_mut(&mut new).insert("resourceVersion".into(), version.into());
+            let uid = metadata::text(&scale, "uid");
+            if !uid.is_empty() {
+                metadata::metadata_mut(&mut new).insert("uid".into(), uid.into());
+            }
+            Ok(new)
+        })
+        .await?;
+    let object = updated.object.value().map_err(|e| Status::internal(&e.to_string()))?;
+    output::value(context, StatusCode::OK, &scale_of(context, &object))
+}

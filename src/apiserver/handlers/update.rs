@@ -1,0 +1,46 @@
+//! PUT of an object or of one of its subresources.
+
+use api::Status;
+use http::{Response, StatusCode};
+
+use super::options::WriteOptions;
+use super::write::{Write, url_name};
+use super::{Exchange, input, output};
+use crate::body::Body;
+use crate::context::Context;
+use crate::registry::metadata;
+
+/// Answers an update.
+///
+/// # Errors
+/// Any refusal of the pipeline.
+pub(super) async fn update(
+    context: &Context,
+    exchange: Exchange,
+) -> Result<Response<Body>, Status> {
+    context.accept()?;
+    let name = url_name(context)?;
+    let options = WriteOptions::read(&context.query, "UpdateOptions", false)?;
+    let mut value =
+        input::object(context, exchange.body, &context.row.spec.gvk, options.validation).await?;
+    let write = Write::new(context, &options);
+    let given = metadata::text(&value, "name");
+    if given.is_empty() {
+        metadata::metadata_mut(&mut value).insert("name".into(), name.into());
+    } else if given != name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        )));
+    }
+    write.place(&mut value)?;
+    let creates =
+        context.row.spec.strategy.allow_create_on_update() && context.info.subresource.is_empty();
+    let create = (creates && metadata::text(&value, "uid").is_empty()).then(|| {
+        let mut value = value.clone();
+        metadata::metadata_mut(&mut value).remove("resourceVersion");
+        value
+    });
+    let updated = write.update(name, create, &mut |_old| Ok(value.clone())).await?;
+    let code = if updated.created { StatusCode::CREATED } else { StatusCode::OK };
+    output::object(context, code, &updated.object)
+}

@@ -1,0 +1,367 @@
+//! WATCH: initial events when asked for, then changes from the ring, bookmarks, and an end by time limit.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Object, Status};
+use bytes::Bytes;
+use futures::stream::{self, Stream};
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use serde_json::json;
+
+use super::list;
+use super::options::ListOptions;
+use crate::body::{Body, BodyError};
+use crate::context::Context;
+use crate::negotiate::{Accepted, Media, Transform};
+use crate::registry::Resource;
+use crate::watch_cache::{Cache, Event, EventType, Filter, Position};
+use crate::{convert, status, wire};
+
+/// Time between bookmarks (upstream's `bookmarkFrequency`).
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+/// A watch without `timeoutSeconds` ends at a random time between this and twice this (upstream's `--min-request-timeout`).
+const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
+
+/// What the next item of a watch is.
+#[derive(Debug, Clone)]
+pub(crate) enum Item {
+    /// A change as the filter sees it; `natural` when it looks so without a filter too.
+    Change(EventType, Arc<Object>, Option<Arc<Event>>),
+    /// Everything up to this revision was sent.
+    Bookmark { revision: i64, initial: bool },
+    /// The watch ends with this.
+    Error(Box<Status>),
+}
+
+/// How a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Behind this revision.
+    After(i64),
+    /// With the present objects, then changes; `marked` ends them with the bookmark of a streaming list.
+    Initial { at_least: i64, consistent: bool, marked: bool },
+}
+
+/// A running watch of one cache.
+pub(crate) struct Watch {
+    row: Arc<Resource>,
+    position: Position,
+    filter: Filter,
+    pending: VecDeque<Item>,
+    bookmarks: bool,
+    next_bookmark: tokio::time::Instant,
+    deadline: tokio::time::Instant,
+    revision: i64,
+    over: bool,
+}
+
+/// Opens a watch.
+///
+/// # Errors
+/// 504 when a version lies in the future; 410 comes as [`Item::Error`] of a running watch, as upstream sends it.
+pub(crate) async fn open(
+    objects: &crate::objects::Objects,
+    row: &Arc<Resource>,
+    filter: Filter,
+    start: Start,
+    bookmarks: bool,
+    timeout: Option<Duration>,
+) -> Result<Watch, Status> {
+    let cache: Arc<Cache>;
+    let mut pending = VecDeque::new();
+    let position = match start {
+        Start::After(revision) => {
+            cache = objects.caches().of(row, Some(revision));
+            cache.wait_for(0).await?;
+            match cache.watch_from(revision) {
+                Ok(position) => position,
+                Err(oldest) => {
+                    let refusal =
+                        Status::expired(format!("too old resource version: {revision} ({oldest})"));
+                    pending.push_back(Item::Error(Box::new(refusal)));
+                    cache.list_and_watch(&Filter { name: "\0".into(), ..Filter::default() }).1
+                }
+            }
+        }
+        Start::Initial { at_least, consistent, marked } => {
+            cache = if consistent {
+                objects.fresh_cache(row).await?
+            } else {
+                let cache = objects.cache(row);
+                cache.wait_for(at_least).await?;
+                cache
+            };
+            let (page, position) = cache.list_and_watch(&filter);
+            pending.extend(
+                page.items.into_iter().map(|object| Item::Change(EventType::Added, object, None)),
+            );
+            if marked {
+                pending.push_back(Item::Bookmark { revision: page.revision, initial: true });
+            }
+            position
+        }
+    };
+    let now = base::clock::now();
+    let timeout =
+        timeout.unwrap_or_else(|| TIMEOUT_MIN + TIMEOUT_MIN.mul_f64(base::clock::random_f64()));
+    Ok(Watch {
+        row: Arc::clone(row),
+        revision: cache.revision(),
+        position,
+        filter,
+        pending,
+        bookmarks,
+        next_bookmark: now + BOOKMARK_INTERVAL,
+        deadline: now + timeout,
+        over: false,
+    })
+}
+
+impl Watch {
+    /// The next item; `None` when the watch is over.
+    pub(crate) async fn next(&mut self) -> Option<Item> {
+        loop {
+            if let Some(item) = self.pending.pop_front() {
+                self.over |= matches!(item, Item::Error(_));
+                return Some(item);
+            }
+            if self.over {
+                return None;
+            }
+            let alarm =
+                if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
+            tokio::select! {
+                biased;
+                got = self.position.next() => match got {
+                    Ok((events, revision)) => self.take(events, revision),
+                    // Fell off the ring: the client resumes from what it saw, or lists again.
+                    Err(_) => self.over = true,
+                },
+                () = tokio::time::sleep_until(alarm) => self.alarm(),
+            }
+        }
+    }
+
+    fn take(&mut self, events: Vec<Arc<Event>>, revision: i64) {
+        self.revision = revision;
+        for event in events {
+            if let Some((kind, object)) = event.seen_by(&self.row, &self.filter) {
+                let natural = kind == event.natural_type();
+                self.pending.push_back(Item::Change(kind, object, natural.then_some(event)));
+            }
+        }
+    }
+
+    fn alarm(&mut self) {
+        let now = base::clock::now();
+        match self.position.try_next() {
+            Ok((events, revision)) if !events.is_empty() => return self.take(events, revision),
+            Ok((_, revision)) => self.revision = revision,
+            Err(_) => self.over = true,
+        }
+        if self.bookmarks && !self.over {
+            self.pending.push_back(Item::Bookmark { revision: self.revision, initial: false });
+        }
+        self.next_bookmark = now + BOOKMARK_INTERVAL;
+        self.over |= now >= self.deadline;
+    }
+}
+
+/// How a request's options begin a watch.
+///
+/// # Errors
+/// 500 for a version that is no number, as upstream.
+fn start_of(options: &ListOptions) -> Result<Start, Status> {
+    let revision = options.watch_revision()?;
+    Ok(match (options.send_initial_events, options.resource_version.as_str()) {
+        (Some(true), "") => {
+            Start::Initial { at_least: 0, consistent: true, marked: options.bookmarks }
+        }
+        (Some(true), _) => {
+            Start::Initial { at_least: revision, consistent: false, marked: options.bookmarks }
+        }
+        (None, "") => Start::Initial { at_least: 0, consistent: true, marked: false },
+        (None, "0") => Start::Initial { at_least: 0, consistent: false, marked: false },
+        _ => Start::After(revision),
+    })
+}
+
+/// Answers a watch.
+///
+/// # Errors
+/// As upstream, before the first byte.
+pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
+    let accepted = context.accept()?;
+    let options = ListOptions::read(&context.query, true)?;
+    let filter = list::filter(context)?;
+    let mut start = start_of(&options)?;
+    let objects = &context.server.objects;
+    if options.send_initial_events == Some(false) && options.resource_version.is_empty() {
+        let revision =
+            objects.storage().backend().read_barrier().await.map_err(|e| status::of_store(&e))?;
+        start = Start::After(revision.0);
+    }
+    let timeout = options.timeout.filter(|t| *t > 0).map(Duration::from_secs);
+    let watch = open(objects, &context.row, filter, start, options.bookmarks, timeout).await?;
+    let encoder = Encoder {
+        row: Arc::clone(&context.row),
+        accepted: accepted.clone(),
+        include: include(context),
+        schema: Arc::clone(&objects.registry().schema),
+    };
+    let mut response = Response::new(body(watch, encoder));
+    *response.status_mut() = StatusCode::OK;
+    let kind = match accepted.media {
+        Media::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        media => media.name(),
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    Ok(response)
+}
+
+fn include(context: &Context) -> String {
+    context.query.get("includeObject").unwrap_or_default().to_owned()
+}
+
+fn body(watch: Watch, encoder: Encoder) -> Body {
+    let frames = frames(watch, encoder);
+    StreamBody::new(frames).boxed_unsync()
+}
+
+fn frames(
+    watch: Watch,
+    encoder: Encoder,
+) -> impl Stream<Item = Result<Frame<Bytes>, BodyError>> + Send {
+    stream::unfold((watch, encoder), |(mut watch, mut encoder)| async move {
+        let item = watch.next().await?;
+        let mut bytes = encoder.encode(&item);
+        // What else is there goes out in the same frame.
+        if !watch.pending.is_empty() {
+            let mut all = Vec::with_capacity(bytes.len() * 4);
+            all.extend_from_slice(&bytes);
+            while all.len() < FRAME_BYTES {
+                let Some(item) = watch.pending.pop_front() else { break };
+                watch.over |= matches!(item, Item::Error(_));
+                all.extend_from_slice(&encoder.encode(&item));
+            }
+            bytes = all.into();
+        }
+        Some((Ok(Frame::data(bytes)), (watch, encoder)))
+    })
+}
+
+/// Events are gathered up to about this size per frame.
+const FRAME_BYTES: usize = 32 * 1024;
+
+/// Turns items into frames of one media type.
+struct Encoder {
+    row: Arc<Resource>,
+    accepted: Accepted,
+    include: String,
+    schema: Arc<api::schema::Schema>,
+}
+
+impl Encoder {
+    fn encode(&mut self, item: &Item) -> Bytes {
+        let plain = self.accepted.media == Media::Json
+            && self.accepted.transform == Transform::None
+            && !self.row.converts;
+        match item {
+            Item::Change(_, _, Some(event)) if plain => {
+                event.line.get_or_init(|| line(event.natural_type(), &event.entry.object)).clone()
+            }
+            Item::Change(kind, object, _) if plain => line(*kind, object),
+            Item::Change(kind, object, _) => self.transformed(*kind, object),
+            Item::Bookmark { revision, initial } => {
+                let kind = &self.row.spec.gvk;
+                let mut metadata = json!({"resourceVersion": revision.to_string()});
+                if *initial && let Some(map) = metadata.as_object_mut() {
+                    map.insert("annotations".into(), json!({"k8s.io/initial-events-end": "true"}));
+                }
+                let object = match self.accepted.transform {
+                    Transform::Partial | Transform::PartialList => {
+                        let version = format!("meta.k8s.io/{}", self.accepted.transform_version);
+                        json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata})
+                    }
+                    Transform::Table => {
+                        let version = format!("meta.k8s.io/{}", self.accepted.transform_version);
+                        let row = json!({"kind": *kind.kind, "apiVersion": kind.api_version(), "metadata": metadata});
+                        json!({"kind": "Table", "apiVersion": version, "metadata": {"resourceVersion": revision.to_string()},
+                            "columnDefinitions": [], "rows": [{"cells": [], "object": row}]})
+                    }
+                    Transform::None => {
+                        json!({"kind": *kind.kind, "apiVersion": kind.api_version(), "metadata": metadata})
+                    }
+                };
+                self.event("BOOKMARK", &object)
+            }
+            Item::Error(refusal) => {
+                self.event("ERROR", &serde_json::to_value(refusal.as_ref()).unwrap_or_default())
+            }
+        }
+    }
+
+    fn transformed(&mut self, kind: EventType, object: &Arc<Object>) -> Bytes {
+        let object = convert::object(&self.row, object);
+        let version = &self.accepted.transform_version;
+        let value = match self.accepted.transform {
+            Transform::None => object.value().map_err(|e| Status::internal(&e.to_string())),
+            Transform::Table => {
+                let revision = object.resource_version.to_string();
+                crate::tables::table(
+                    &self.row,
+                    version,
+                    &self.include,
+                    std::slice::from_ref(&object),
+                    &revision,
+                )
+            }
+            Transform::Partial | Transform::PartialList => super::output::partial(&object, version),
+        };
+        match value {
+            Ok(value) => self.event(name(kind), &value),
+            Err(refusal) => {
+                self.event("ERROR", &serde_json::to_value(&refusal).unwrap_or_default())
+            }
+        }
+    }
+
+    fn event(&self, kind: &str, object: &serde_json::Value) -> Bytes {
+        match self.accepted.media {
+            Media::Json => {
+                let mut out = format!("{{\"type\":\"{kind}\",\"object\":").into_bytes();
+                // Writing to memory cannot fail.
+                let _ = serde_json::to_writer(&mut out, object);
+                out.extend_from_slice(b"}\n");
+                out.into()
+            }
+            Media::Yaml => {
+                format!("---\n{}", wire::yaml(&json!({"type": kind, "object": object}))).into()
+            }
+            Media::Protobuf => wire::protobuf_event(&self.schema, kind, object),
+        }
+    }
+}
+
+fn name(kind: EventType) -> &'static str {
+    match kind {
+        EventType::Added => "ADDED",
+        EventType::Modified => "MODIFIED",
+        EventType::Deleted => "DELETED",
+    }
+}
+
+/// One JSON line, from the stored bytes.
+fn line(kind: EventType, object: &Object) -> Bytes {
+    let mut out = Vec::with_capacity(object.raw().len() + 80);
+    out.extend_from_slice(format!("{{\"type\":\"{}\",\"object\":", name(kind)).as_bytes());
+    object.write_json(&mut out);
+    out.extend_from_slice(b"}\n");
+    out.into()
+}

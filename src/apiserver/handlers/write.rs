@@ -1,0 +1,496 @@
+//! The one pipeline of writes: defaults, admission, strategy, validation, store. Every verb that changes an object ends here.
+
+use std::sync::Arc;
+
+use api::field::{Error, Path};
+use api::{Object, Status};
+use serde_json::Value;
+
+use super::{MODIFIED, input, options::WriteOptions};
+use crate::admission::{Operation, Request};
+use crate::context::Context;
+use crate::convert;
+use crate::registry::storage::{self, Written};
+use crate::registry::strategy::WriteContext;
+use crate::registry::{Resource, metadata, service_alloc};
+use crate::status;
+
+/// How often a generated name is tried anew (upstream's `maxNameGenerationCreateAttempts`).
+const GENERATE_MAX: usize = 8;
+/// How often a write that names no resource version is tried against a newer object.
+const RETRY_MAX: usize = 10;
+
+/// What is written, apart from the object itself.
+pub(super) struct Write<'a> {
+    pub(super) context: &'a Context,
+    pub(super) options: &'a WriteOptions,
+    /// Row written; differs from the context's for evictions and the like.
+    pub(super) row: &'a Arc<Resource>,
+    pub(super) subresource: &'a str,
+    /// A server-side apply, which has noted its managed fields itself.
+    pub(super) applies: bool,
+}
+
+/// The outcome of an update.
+pub(super) struct Updated {
+    pub(super) object: Arc<Object>,
+    pub(super) created: bool,
+}
+
+impl<'a> Write<'a> {
+    pub(super) fn new(context: &'a Context, options: &'a WriteOptions) -> Self {
+        Self {
+            context,
+            options,
+            row: &context.row,
+            subresource: &context.info.subresource,
+            applies: false,
+        }
+    }
+
+    fn strategy_context(&self) -> WriteContext<'_> {
+        WriteContext {
+            user: &self.context.user,
+            namespace: self.context.namespace(),
+            subresource: self.subresource,
+            dry_run: self.options.dry_run,
+        }
+    }
+
+    fn admission<'b>(
+        &'b self,
+        operation: Operation,
+        name: &'b str,
+        old: Option<&'b Value>,
+    ) -> Request<'b> {
+        Request {
+            operation,
+            gvr: &self.row.spec.gvr,
+            gvk: &self.row.spec.gvk,
+            subresource: self.subresource,
+            namespace: &self.context.info.namespace,
+            name,
+            user: &self.context.user,
+            dry_run: self.options.dry_run,
+            old,
+            warnings: &self.context.warnings,
+        }
+    }
+
+    async fn mutate(
+        &self,
+        operation: Operation,
+        name: &str,
+        old: Option<&Value>,
+        value: Value,
+    ) -> Result<Value, Status> {
+        let plugins = &self.context.server.parts.admission;
+        if plugins.is_empty() {
+            return Ok(value);
+        }
+        let request = self.admission(operation, name, old);
+        let mut object = Some(value);
+        for plugin in plugins {
+            plugin.mutate(&request, &mut object).await?;
+        }
+        object.ok_or_else(|| Status::internal("admission took the object away"))
+    }
+
+    async fn admit(
+        &self,
+        operation: Operation,
+        name: &str,
+        old: Option<&Value>,
+        value: Option<&Value>,
+    ) -> Result<(), Status> {
+        let request = self.admission(operation, name, old);
+        for plugin in &self.context.server.parts.admission {
+            plugin.validate(&request, value).await?;
+        }
+        Ok(())
+    }
+
+    /// Admission of a deletion, which carries no new object.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(super) async fn admit_delete(&self, name: &str, old: &Value) -> Result<(), Status> {
+        let request = self.admission(Operation::Delete, name, Some(old));
+        let mut none = None;
+        for plugin in &self.context.server.parts.admission {
+            plugin.mutate(&request, &mut none).await?;
+        }
+        self.admit(Operation::Delete, name, Some(old), None).await
+    }
+
+    /// Admission of a connection (exec, attach, port-forward, proxy).
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(super) async fn admit_connect(&self, name: &str, options: &Value) -> Result<(), Status> {
+        let mut object = Some(options.clone());
+        let request = self.admission(Operation::Connect, name, None);
+        for plugin in &self.context.server.parts.admission {
+            plugin.mutate(&request, &mut object).await?;
+        }
+        self.admit(Operation::Connect, name, None, object.as_ref()).await
+    }
+
+    fn default(&self, value: &mut Value) {
+        self.row.spec.strategy.default(value);
+    }
+
+    fn track(&self, old: Option<&Value>, value: &mut Value) {
+        if !self.applies {
+            crate::managed::track(
+                self.context,
+                self.row,
+                self.subresource,
+                &self.options.manager,
+                old,
+                value,
+            );
+        }
+    }
+
+    /// The normal form, as Go would write it: what defaults and edits left empty is gone.
+    fn normalize(&self, value: &mut Value) {
+        crate::wire::normalize(
+            &self.context.server.objects.registry().schema,
+            &self.row.spec.gvk,
+            value,
+        );
+    }
+
+    /// Sets the namespace of the request.
+    ///
+    /// # Errors
+    /// 400 when the object names another.
+    pub(super) fn place(&self, value: &mut Value) -> Result<(), Status> {
+        let wanted = self.context.namespace();
+        let given = metadata::text(value, "namespace");
+        if given == wanted {
+            return Ok(());
+        }
+        if !given.is_empty() {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        metadata::metadata_mut(value).insert("namespace".into(), wanted.into());
+        Ok(())
+    }
+
+    fn invalid(&self, name: &str, errors: &[Error]) -> Status {
+        Status::invalid(&self.row.spec.gvk.group, &self.row.spec.gvk.kind, name, errors)
+    }
+
+    /// Creates the object and returns it as stored.
+    ///
+    /// # Errors
+    /// Any refusal on the way.
+    pub(super) async fn create(&self, mut value: Value) -> Result<Arc<Object>, Status> {
+        let spec = &self.row.spec;
+        input::name_kind(&mut value, &spec.gvk);
+        self.place(&mut value)?;
+        self.default(&mut value);
+        let name = metadata::text(&value, "name").to_owned();
+        let mut value = self.mutate(Operation::Create, &name, None, value).await?;
+        self.default(&mut value);
+        if !metadata::text(&value, "resourceVersion").is_empty() {
+            return Err(status::unmapped(
+                500,
+                "resourceVersion should not be set on objects to be created",
+            ));
+        }
+        metadata::metadata_mut(&mut value).remove("resourceVersion");
+        self.track(None, &mut value);
+        let generated = metadata::text(&value, "name").is_empty()
+            && !metadata::text(&value, "generateName").is_empty();
+        metadata::fill_on_create(&mut value);
+        self.place(&mut value)?;
+        let mut held =
+            service_alloc::before_create(self.context, self.row, &mut value, self.options.dry_run)
+                .await?;
+        let finished = self.finish_create(value, generated).await;
+        held.settle(finished.is_ok());
+        finished
+    }
+
+    async fn finish_create(
+        &self,
+        mut value: Value,
+        generated: bool,
+    ) -> Result<Arc<Object>, Status> {
+        let spec = &self.row.spec;
+        let context = self.strategy_context();
+        spec.strategy.prepare_for_create(&context, &mut value);
+        let name = metadata::text(&value, "name").to_owned();
+        let mut errors = metadata::validate(&value, spec.namespaced, spec.strategy.as_ref());
+        errors.extend(spec.strategy.validate(&context, &value));
+        if !errors.is_empty() {
+            return Err(self.invalid(&name, &errors));
+        }
+        for warning in spec.strategy.warnings_on_create(&context, &value) {
+            self.context.warn(warning);
+        }
+        self.admit(Operation::Create, &name, None, Some(&value)).await?;
+        self.warn_unsupported(&value);
+        self.normalize(&mut value);
+        self.store_new(value, generated).await
+    }
+
+    fn warn_unsupported(&self, value: &Value) {
+        if !self.options.dry_run {
+            for path in crate::unsupported::fields(&self.row.spec.gvk, value) {
+                self.context.warn(format!("{path}: stored, but not acted on by this server"));
+            }
+        }
+    }
+
+    async fn store_new(&self, value: Value, generated: bool) -> Result<Arc<Object>, Status> {
+        let objects = &self.context.server.objects;
+        let mut value = convert::to_storage(self.row, value);
+        for attempt in 1.. {
+            let taken = if self.options.dry_run {
+                let (namespace, name) =
+                    (metadata::text(&value, "namespace"), metadata::text(&value, "name"));
+                match objects.storage().get(self.row, namespace, name).await? {
+                    None => return self.dry(&value, 0),
+                    taken => taken,
+                }
+            } else {
+                match objects.storage().create(self.row, &value).await? {
+                    Written::Done(object) => return Ok(Arc::new(object)),
+                    Written::Changed(taken) => taken,
+                }
+            };
+            let name = metadata::text(&value, "name").to_owned();
+            if !generated || attempt == GENERATE_MAX {
+                return Err(self.taken(&name, taken.as_ref(), generated));
+            }
+            metadata::metadata_mut(&mut value).remove("name");
+            metadata::generate_name(&mut value);
+        }
+        Err(Status::internal("no name could be generated"))
+    }
+
+    fn taken(&self, name: &str, there: Option<&Object>, generated: bool) -> Status {
+        let gvr = &self.row.spec.gvr;
+        let mut refusal = Status::already_exists(&gvr.group, &gvr.resource, name);
+        if generated {
+            let qualified = api::status::qualified(&gvr.group, &gvr.resource);
+            refusal.message = format!(
+                "{qualified} \"{name}\" already exists, the server was not able to generate a unique name for the object"
+            );
+            if let Some(details) = &mut refusal.details {
+                details.retry_after_seconds = 1;
+            }
+        } else if there
+            .and_then(|o| o.value().ok())
+            .is_some_and(|v| !metadata::text(&v, "deletionTimestamp").is_empty())
+        {
+            refusal.message = format!("object is being deleted: {}", refusal.message);
+        }
+        refusal
+    }
+
+    /// The object as it would be stored.
+    pub(super) fn dry(&self, value: &Value, revision: i64) -> Result<Arc<Object>, Status> {
+        let bytes = storage::encode(self.row, value);
+        let object = Object::from_stored(bytes.into(), revision)
+            .map_err(|e| Status::internal(&e.to_string()))?;
+        Ok(Arc::new(object))
+    }
+
+    /// Changes the object `name` as `produce` says, which gets the current state (in the row's version) and returns the new one.
+    /// `create` is what to store when there is none.
+    ///
+    /// # Errors
+    /// Any refusal on the way; 409 when the object changed and the new state names a resource version.
+    pub(super) async fn update(
+        &self,
+        name: &str,
+        create: Option<Value>,
+        produce: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
+    ) -> Result<Updated, Status> {
+        let objects = &self.context.server.objects;
+        let mut current = objects.storage().get(self.row, self.context.namespace(), name).await?;
+        for attempt in 1.. {
+            let Some(found) = current.take() else {
+                return match create {
+                    Some(value) => Ok(Updated { object: self.create(value).await?, created: true }),
+                    None => Err(self.context.not_found(name)),
+                };
+            };
+            let stored = found.value().map_err(|e| Status::internal(&e.to_string()))?;
+            let old = convert::from_storage(self.row, stored);
+            let new = produce(&old)?;
+            let named_version = !matches!(metadata::text(&new, "resourceVersion"), "" | "0");
+            match self.update_once(name, &found, &old, new).await? {
+                Ok(object) => return Ok(Updated { object, created: false }),
+                Err(changed)
+                    if attempt < RETRY_MAX
+                        && (!named_version || self.context.info.verb == "patch") =>
+                {
+                    current = changed
+                }
+                Err(_) => return Err(self.conflict(name)),
+            }
+        }
+        Err(self.conflict(name))
+    }
+
+    pub(super) fn conflict(&self, name: &str) -> Status {
+        Status::conflict(&self.row.spec.gvr.group, &self.row.spec.gvr.resource, name, MODIFIED)
+    }
+
+    async fn update_once(
+        &self,
+        name: &str,
+        found: &Object,
+        old: &Value,
+        new: Value,
+    ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
+        let spec = &self.row.spec;
+        let mut value = new;
+        input::name_kind(&mut value, &spec.gvk);
+        self.check_identity(name, found, &mut value)?;
+        self.default(&mut value);
+        let mut value = self.mutate(Operation::Update, name, Some(old), value).await?;
+        self.default(&mut value);
+        metadata::keep_generation(&mut value, old);
+        let mut held = service_alloc::before_update(
+            self.context,
+            self.row,
+            self.subresource,
+            &mut value,
+            old,
+            self.options.dry_run,
+        )
+        .await?;
+        let finished = self.finish_update(name, found, old, value).await;
+        held.settle(matches!(finished, Ok(Ok(_))));
+        finished
+    }
+
+    /// Name, namespace, uid and resource version against the stored object.
+    fn check_identity(&self, name: &str, found: &Object, value: &mut Value) -> Result<(), Status> {
+        self.place(value)?;
+        let given = metadata::text(value, "name");
+        if given.is_empty() {
+            metadata::metadata_mut(value).insert("name".into(), name.into());
+        } else if given != name {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({given}) does not match the name on the URL ({name})"
+            )));
+        }
+        let uid = metadata::text(value, "uid");
+        if !uid.is_empty() && *uid != *found.uid {
+            let key = self.row.key(&found.key.namespace, &found.key.name);
+            let why = format!(
+                "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
+                 precondition: {uid}, UID in object meta: {}",
+                found.uid
+            );
+            return Err(Status::conflict(
+                &self.row.spec.gvr.group,
+                &self.row.spec.gvr.resource,
+                name,
+                &why,
+            ));
+        }
+        let version = metadata::text(value, "resourceVersion");
+        let current = found.resource_version.to_string();
+        if matches!(version, "" | "0") {
+            if !self.row.spec.strategy.allow_unconditional_update() {
+                let path = Path::new("metadata").child("resourceVersion");
+                let given = Value::from(version.parse::<i64>().unwrap_or(0));
+                return Err(self.invalid(
+                    name,
+                    &[Error::invalid(&path, given, "must be specified for an update")],
+                ));
+            }
+        } else if version.parse::<u64>().is_err() {
+            let quoted = api::field::go_quote(version);
+            let path = format!("strconv.ParseUint: parsing {quoted}: invalid syntax");
+            return Err(self.invalid(
+                name,
+                &[Error::invalid(&Path::new("metadata").child("resourceVersion"), version, path)],
+            ));
+        } else if version != current {
+            return Err(self.conflict(name));
+        }
+        metadata::metadata_mut(value).insert("resourceVersion".into(), current.into());
+        Ok(())
+    }
+
+    async fn finish_update(
+        &self,
+        name: &str,
+        found: &Object,
+        old: &Value,
+        mut value: Value,
+    ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
+        let spec = &self.row.spec;
+        let context = self.strategy_context();
+        self.track(Some(old), &mut value);
+        spec.strategy.prepare_for_update(&context, &mut value, old);
+        metadata::keep_on_update(&mut value, old);
+        let mut errors = metadata::validate_update(&value, old, spec.namespaced);
+        errors.extend(spec.strategy.validate_update(&context, &value, old));
+        if !errors.is_empty() {
+            return Err(self.invalid(name, &errors));
+        }
+        for warning in spec.strategy.warnings_on_update(&context, &value, old) {
+            self.context.warn(warning);
+        }
+        self.admit(Operation::Update, name, Some(old), Some(&value)).await?;
+        self.warn_unsupported(&value);
+        self.normalize(&mut value);
+        api::patch::apply::keep_times_if_unchanged(old, &mut value);
+        let value = convert::to_storage(self.row, value);
+        if storage::encode(self.row, &value) == found.raw().as_ref() {
+            return Ok(Ok(Arc::new(found.clone())));
+        }
+        if self.options.dry_run {
+            return self.dry(&value, found.resource_version).map(Ok);
+        }
+        let storage = self.context.server.objects.storage();
+        if is_finalized(self.row, &value) {
+            return match storage.delete(self.row, found).await? {
+                Ok(_) => {
+                    service_alloc::deleted(self.context, self.row, &value).await;
+                    self.dry(&value, found.resource_version).map(Ok)
+                }
+                Err(changed) => Ok(Err(changed)),
+            };
+        }
+        match storage.write(self.row, &value, found.resource_version).await? {
+            Written::Done(object) => Ok(Ok(Arc::new(object))),
+            Written::Changed(changed) => Ok(Err(changed)),
+        }
+    }
+}
+
+/// The object only waited for its finalizers, and the last one is gone.
+fn is_finalized(row: &Resource, value: &Value) -> bool {
+    let deleting = !metadata::text(value, "deletionTimestamp").is_empty();
+    let graceless = metadata::number(value, "deletionGracePeriodSeconds").unwrap_or(0) == 0;
+    let namespace_done = row.spec.gvk.kind.as_ref() != "Namespace"
+        || value.pointer("/spec/finalizers").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    deleting && graceless && namespace_done && metadata::finalizers(value).is_empty()
+}
+
+/// Errors of a name in the URL.
+///
+/// # Errors
+/// 404 as nothing can be stored under it.
+pub(super) fn url_name(context: &Context) -> Result<&str, Status> {
+    let name = context.info.path_name.as_str();
+    if metadata::path_segment(name, false).is_empty() {
+        Ok(name)
+    } else {
+        Err(status::no_resource())
+    }
+}

@@ -1,0 +1,153 @@
+//! The server for callers in the same process: objects as the cache holds them, without HTTP and JSON.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Gvr, Object, Status, WatchEvent};
+use futures::Stream;
+
+use crate::authz::{Attributes, Decision};
+use crate::convert;
+use crate::handlers::watch::{self, Item, Start};
+use crate::registry::Resource;
+use crate::selection::Selection;
+use crate::server::ApiServer;
+use crate::user::User;
+use crate::watch_cache::{EventType, Filter};
+
+/// Which objects a caller wants.
+#[derive(Debug, Clone, Default)]
+pub struct Select {
+    /// Namespace; empty is all.
+    pub namespace: String,
+    /// Label selector.
+    pub labels: String,
+    /// Field selector.
+    pub fields: String,
+}
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchStart {
+    /// Behind this revision.
+    After(i64),
+    /// With all present objects as `Added`, then an initial bookmark, then changes.
+    List,
+}
+
+impl ApiServer {
+    async fn allowed(
+        &self,
+        user: &User,
+        verb: &str,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+        fields: &str,
+    ) -> Result<Arc<Resource>, Status> {
+        let row = self.inner.objects.row(gvr)?;
+        let attributes = Attributes {
+            verb,
+            group: &gvr.group,
+            version: &gvr.version,
+            resource: &gvr.resource,
+            namespace,
+            name,
+            field_selector: fields,
+            ..Attributes::default()
+        };
+        match self.inner.parts.authorizer.authorize(user, &attributes).await {
+            Decision::Allow(_) => Ok(row),
+            Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+                let who = api::field::go_quote(&user.name);
+                let why = format!(
+                    "User {who} cannot {verb} resource \"{}\" in API group \"{}\": {reason}",
+                    gvr.resource, gvr.group
+                );
+                Err(Status::forbidden(&gvr.group, &gvr.resource, name, &why))
+            }
+        }
+    }
+
+    fn filter(row: &Resource, select: &Select) -> Result<Filter, Status> {
+        let selection = Selection::parse(row, &select.labels, &select.fields)?;
+        let name = selection.exact_name().unwrap_or_default();
+        Ok(Filter { namespace: select.namespace.clone(), name, selection })
+    }
+
+    /// One object, consistent with every write acknowledged before.
+    ///
+    /// # Errors
+    /// 403, 404, or the store's refusal.
+    pub async fn get_object(
+        &self,
+        user: &User,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Object>, Status> {
+        let row = self.allowed(user, "get", gvr, namespace, name, "").await?;
+        let found = self.inner.objects.storage().get(&row, namespace, name).await?;
+        let found = found.ok_or_else(|| Status::not_found(&gvr.group, &gvr.resource, name))?;
+        Ok(convert::object(&row, &Arc::new(found)))
+    }
+
+    /// The selected objects and the revision of the list.
+    ///
+    /// # Errors
+    /// 403, 400 of a selector, or the store's refusal.
+    pub async fn list_objects(
+        &self,
+        user: &User,
+        gvr: &Gvr,
+        select: &Select,
+    ) -> Result<(Vec<Arc<Object>>, i64), Status> {
+        let row = self.allowed(user, "list", gvr, &select.namespace, "", &select.fields).await?;
+        let filter = Self::filter(&row, select)?;
+        let page = self.inner.objects.fresh_cache(&row).await?.list(&filter, None, 0);
+        let items = page.items.iter().map(|object| convert::object(&row, object)).collect();
+        Ok((items, page.revision))
+    }
+
+    /// Changes of the selected objects, with the cache's own objects. Ends with an error event when the caller fell behind:
+    /// it then starts again, with [`WatchStart::List`] after 410.
+    ///
+    /// # Errors
+    /// 403, 400 of a selector, 504 for a revision in the future.
+    pub async fn watch_objects(
+        &self,
+        user: &User,
+        gvr: &Gvr,
+        select: &Select,
+        start: WatchStart,
+    ) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, Status> {
+        let row = self.allowed(user, "watch", gvr, &select.namespace, "", &select.fields).await?;
+        let filter = Self::filter(&row, select)?;
+        let start = match start {
+            WatchStart::After(revision) => Start::After(revision),
+            WatchStart::List => Start::Initial { at_least: 0, consistent: true, marked: true },
+        };
+        // In process nothing needs a watch to end by itself.
+        let watch =
+            watch::open(&self.inner.objects, &row, filter, start, true, Some(FOREVER)).await?;
+        let stream = futures::stream::unfold((watch, row), |(mut watch, row)| async move {
+            let event = match watch.next().await? {
+                Item::Change(kind, object, _) => {
+                    let object = convert::object(&row, &object);
+                    match kind {
+                        EventType::Added => WatchEvent::Added(object),
+                        EventType::Modified => WatchEvent::Modified(object),
+                        EventType::Deleted => WatchEvent::Deleted(object),
+                    }
+                }
+                Item::Bookmark { revision, initial } => WatchEvent::Bookmark { revision, initial },
+                Item::Error(refusal) => WatchEvent::Error(refusal),
+            };
+            Some((event, (watch, row)))
+        });
+        Ok(stream)
+    }
+}
+
+/// Thirty years: far beyond any process.
+const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

@@ -1,0 +1,79 @@
+//! How much is served at once: requests beyond the limit are told to come again.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Response, StatusCode, header};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::body::Body;
+use crate::request::RequestInfo;
+use crate::status;
+use crate::user::User;
+
+/// Counts reading and changing requests in flight.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    reads: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
+    reads_max: usize,
+    writes_max: usize,
+}
+
+impl Limits {
+    pub(crate) fn new(reads_max: usize, writes_max: usize) -> Self {
+        Self {
+            reads: Arc::new(Semaphore::new(reads_max)),
+            writes: Arc::new(Semaphore::new(writes_max)),
+            reads_max,
+            writes_max,
+        }
+    }
+
+    /// A place for the request; `None` when all are taken. Cluster administrators are always served, as upstream.
+    pub(crate) fn enter(
+        &self,
+        info: &RequestInfo,
+        user: &User,
+    ) -> Option<Option<OwnedSemaphorePermit>> {
+        let places = if info.is_read() { &self.reads } else { &self.writes };
+        match Arc::clone(places).try_acquire_owned() {
+            Ok(permit) => Some(Some(permit)),
+            Err(_) if user.in_group("system:masters") => Some(None),
+            Err(_) => None,
+        }
+    }
+
+    /// Reading and changing requests now in flight.
+    pub(crate) fn in_flight(&self) -> (usize, usize) {
+        (
+            self.reads_max - self.reads.available_permits(),
+            self.writes_max - self.writes.available_permits(),
+        )
+    }
+}
+
+/// 429 as upstream.
+pub(crate) fn refused() -> Response<Body> {
+    let mut response =
+        status::text(StatusCode::TOO_MANY_REQUESTS, "Too many requests, please try again later.\n");
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_holds_for_all_but_administrators() {
+        let limits = Limits::new(1, 1);
+        let info = RequestInfo { verb: "list", ..RequestInfo::default() };
+        let held = limits.enter(&info, &User::anonymous());
+        assert!(held.is_some());
+        assert!(limits.enter(&info, &User::anonymous()).is_none());
+        assert!(limits.enter(&info, &User::authenticated("a", &["system:masters"])).is_some());
+        assert_eq!(limits.in_flight(), (1, 0));
+        drop(held);
+        assert!(limits.enter(&info, &User::anonymous()).is_some());
+    }
+}

@@ -1,0 +1,123 @@
+//! Who set which field: tracking of `metadata.managedFields` on every write, and server-side apply.
+
+use std::sync::LazyLock;
+
+use api::fields::Set;
+use api::patch::apply;
+use api::{Gvk, Status};
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::context::Context;
+use crate::handlers::WriteOptions;
+use crate::registry::{Resource, metadata};
+use crate::wire;
+
+/// What a write of the object itself resets where there is a `status` subresource.
+static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
+/// What a write of `status` resets.
+static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
+
+fn reset(row: &Resource, subresource: &str) -> Option<&'static Set> {
+    row.subresource("status")?;
+    match subresource {
+        "status" => Some(&SPEC),
+        _ => Some(&STATUS),
+    }
+}
+
+/// Upstream's default manager: the first part of the User-Agent.
+fn manager<'a>(context: &'a Context, given: &'a str) -> &'a str {
+    if !given.is_empty() {
+        return given;
+    }
+    let agent = context
+        .headers
+        .get(http::header::USER_AGENT)
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or_default();
+    let head = agent.split('/').next().unwrap_or_default();
+    if head.len() > MANAGER_MAX { "" } else { head }
+}
+
+/// Upstream's `FieldManagerMaxLength`.
+const MANAGER_MAX: usize = 128;
+
+/// Notes the fields that a write sets under its manager.
+pub(crate) fn track(
+    context: &Context,
+    row: &Resource,
+    subresource: &str,
+    given: &str,
+    old: Option<&Value>,
+    value: &mut Value,
+) {
+    let registry = context.server.objects.registry();
+    let Some(ty) = registry.schema.kind(&row.spec.gvk) else { return };
+    let now = metadata::now();
+    let write = apply::Write {
+        schema: &registry.schema,
+        ty,
+        gvk: &row.spec.gvk,
+        custom: row.spec.unstructured,
+        manager: manager(context, given),
+        subresource,
+        reset: reset(row, subresource),
+        now: &now,
+    };
+    apply::track_update(&write, old, value);
+}
+
+/// A decoded apply configuration.
+pub(crate) struct Applied {
+    config: Value,
+    manager: String,
+    force: bool,
+}
+
+impl Applied {
+    /// Decodes the body of an apply.
+    ///
+    /// # Errors
+    /// 400 as upstream.
+    pub(crate) fn decode(bytes: &Bytes, options: &WriteOptions) -> Result<Self, Status> {
+        let config = wire::any_yaml(bytes)
+            .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
+        Ok(Self { config, manager: options.manager.clone(), force: options.force.unwrap_or(false) })
+    }
+
+    /// The configuration as sent.
+    pub(crate) fn config(&self) -> &Value {
+        &self.config
+    }
+
+    /// The live object (or nothing) with this configuration applied.
+    ///
+    /// # Errors
+    /// 409 with the conflicts, 400 or 500 as upstream when the configuration does not fit.
+    pub(crate) fn merge(
+        &self,
+        context: &Context,
+        row: &Resource,
+        kind: &Gvk,
+        subresource: &str,
+        live: Option<&Value>,
+    ) -> Result<Value, Status> {
+        let registry = context.server.objects.registry();
+        let Some(ty) = registry.schema.kind(kind) else {
+            return Err(crate::negotiate::unsupported());
+        };
+        let now = metadata::now();
+        let write = apply::Write {
+            schema: &registry.schema,
+            ty,
+            gvk: kind,
+            custom: row.spec.unstructured,
+            manager: &self.manager,
+            subresource,
+            reset: if *kind == row.spec.gvk { reset(row, subresource) } else { None },
+            now: &now,
+        };
+        apply::apply(&write, live, &self.config, self.force).map_err(|refusal| *refusal)
+    }
+}

@@ -1,0 +1,168 @@
+//! What is stored and served, apart from HTTP: registry, storage and caches. Built before the server, because those who
+//! authorize and admit read through it.
+
+use std::sync::Arc;
+
+use api::schema::Schema;
+use api::{Gvr, Object, Status};
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use base::Tasks;
+use serde_json::Value;
+use store::kv::Backend;
+
+use crate::convert;
+use crate::lookup::Lookup;
+use crate::registry::storage::{Storage, Transformer, Written};
+use crate::registry::{Registry, Resource};
+use crate::selection::Selection;
+use crate::status;
+use crate::watch_cache::{Cache, Caches, Filter};
+
+/// Registry, storage and caches.
+#[derive(Debug)]
+pub struct Objects {
+    registry: ArcSwap<Registry>,
+    storage: Arc<Storage>,
+    caches: Caches,
+    /// One registration at a time.
+    swap: parking_lot::Mutex<()>,
+}
+
+impl Objects {
+    /// The built-in resources over a store.
+    pub fn new(
+        store: Arc<dyn Backend>,
+        transformer: Option<Arc<dyn Transformer>>,
+        schema: Arc<Schema>,
+        tasks: &Tasks,
+    ) -> Arc<Self> {
+        let storage = Arc::new(Storage::new(store, transformer));
+        Arc::new(Self {
+            registry: ArcSwap::from_pointee(Registry::builtin(schema)),
+            caches: Caches::new(Arc::clone(&storage), tasks.clone()),
+            storage,
+            swap: parking_lot::Mutex::new(()),
+        })
+    }
+
+    /// The table of what is served now.
+    pub fn registry(&self) -> Arc<Registry> {
+        self.registry.load_full()
+    }
+
+    /// Replaces the table by a changed one.
+    pub(crate) fn update_registry(&self, change: impl Fn(&mut Registry)) {
+        let _one = self.swap.lock();
+        let mut registry = Registry::clone(&self.registry.load());
+        change(&mut registry);
+        self.registry.store(Arc::new(registry));
+    }
+
+    /// Where objects are kept.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.storage
+    }
+
+    /// All running caches.
+    pub fn caches(&self) -> &Caches {
+        &self.caches
+    }
+
+    /// The cache of a row, in whatever state.
+    pub fn cache(&self, row: &Arc<Resource>) -> Arc<Cache> {
+        self.caches.of(row, None)
+    }
+
+    /// The cache of a row once it holds everything acknowledged before the call.
+    ///
+    /// # Errors
+    /// When the store has no leader, or the cache does not catch up.
+    pub async fn fresh_cache(&self, row: &Arc<Resource>) -> Result<Arc<Cache>, Status> {
+        let revision =
+            self.storage.backend().read_barrier().await.map_err(|e| status::of_store(&e))?;
+        let cache = self.caches.of(row, None);
+        cache.wait_for(revision.0).await?;
+        Ok(cache)
+    }
+
+    /// The cache of a row once it is loaded.
+    ///
+    /// # Errors
+    /// When it does not load in time.
+    pub async fn loaded_cache(&self, row: &Arc<Resource>) -> Result<Arc<Cache>, Status> {
+        let cache = self.caches.of(row, None);
+        cache.wait_for(0).await?;
+        Ok(cache)
+    }
+
+    /// The row of a resource.
+    ///
+    /// # Errors
+    /// 404 when it is not served.
+    pub fn row(&self, gvr: &Gvr) -> Result<Arc<Resource>, Status> {
+        self.registry.load().row(gvr).cloned().ok_or_else(status::no_resource)
+    }
+
+    async fn cached(&self, gvr: &Gvr) -> Option<(Arc<Resource>, Arc<Cache>)> {
+        let row = self.row(gvr).ok()?;
+        let cache = self.loaded_cache(&row).await.ok()?;
+        Some((row, cache))
+    }
+}
+
+#[async_trait]
+impl Lookup for Objects {
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        let (row, cache) = self.cached(gvr).await?;
+        cache.get(namespace, name).map(|object| convert::object(&row, &object))
+    }
+
+    async fn get_live(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        let row = self.row(gvr).ok()?;
+        let object = self.storage.get(&row, namespace, name).await.ok()??;
+        Some(convert::object(&row, &Arc::new(object)))
+    }
+
+    async fn list(&self, gvr: &Gvr, namespace: &str) -> Vec<Arc<Object>> {
+        let Some((row, cache)) = self.cached(gvr).await else { return Vec::new() };
+        let filter = Filter { namespace: namespace.to_owned(), ..Filter::default() };
+        cache
+            .list(&filter, None, 0)
+            .items
+            .iter()
+            .map(|object| convert::object(&row, object))
+            .collect()
+    }
+
+    async fn pods_on_node(&self, node: &str) -> Vec<Arc<Object>> {
+        let Some((row, cache)) = self.cached(&Gvr::new("", "v1", "pods")).await else {
+            return Vec::new();
+        };
+        let Ok(selection) = Selection::parse(&row, "", &format!("spec.nodeName={node}")) else {
+            return Vec::new();
+        };
+        cache.list(&Filter { selection, ..Filter::default() }, None, 0).items
+    }
+
+    async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status> {
+        let row = self.row(gvr)?;
+        let name = crate::registry::metadata::text(&object, "name").to_owned();
+        let namespace = crate::registry::metadata::text(&object, "namespace").to_owned();
+        let version =
+            crate::registry::metadata::text(&object, "resourceVersion").parse().unwrap_or(0);
+        let Some(current) = self.storage.get(&row, &namespace, &name).await? else {
+            return Err(Status::not_found(&gvr.group, &gvr.resource, &name));
+        };
+        let mut value = current.value().map_err(|e| Status::internal(&e.to_string()))?;
+        if let (Some(map), Some(new)) = (value.as_object_mut(), object.get("status")) {
+            map.insert("status".into(), new.clone());
+        }
+        match self.storage.write(&row, &value, version).await? {
+            Written::Done(object) => Ok(Arc::new(object)),
+            Written::Changed(_) => {
+                Err(Status::conflict(&gvr.group, &gvr.resource, &name, crate::handlers::MODIFIED))
+            }
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! One row per served resource, and the table of rows as a value that is swapped when a kind is registered at run time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use api::schema::Schema;
+use api::{Gvk, Gvr};
+use base64::Engine;
+use store::kv::Durability;
+
+use super::builtin;
+use super::strategies::strategy_for;
+use super::strategy::Strategy;
+
+/// The eight verbs of an ordinary resource, in the order that discovery lists them.
+pub const ALL_VERBS: [&str; 8] =
+    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+/// A subresource of a row.
+#[derive(Debug, Clone)]
+pub struct Subresource {
+    /// Name, such as `status`.
+    pub name: Arc<str>,
+    /// Kind it reads and writes; group and version are empty when they are the parent's.
+    pub kind: Gvk,
+    /// Verbs served.
+    pub verbs: Vec<Arc<str>>,
+}
+
+impl Subresource {
+    /// A subresource of the parent's own kind with get, patch and update.
+    pub fn of_parent(name: &str, kind: &str) -> Self {
+        Self {
+            name: name.into(),
+            kind: Gvk::new("", "", kind),
+            verbs: ["get", "patch", "update"].map(Into::into).to_vec(),
+        }
+    }
+}
+
+/// What is registered: everything that is particular to one group, version and resource.
+#[derive(Clone)]
+pub struct ResourceSpec {
+    /// Group, version, plural.
+    pub gvr: Gvr,
+    /// Group, version, kind.
+    pub gvk: Gvk,
+    /// Singular, lower case.
+    pub singular: Arc<str>,
+    /// Objects live in namespaces.
+    pub namespaced: bool,
+    /// Verbs served.
+    pub verbs: Vec<Arc<str>>,
+    /// Short names for kubectl.
+    pub short_names: Vec<Arc<str>>,
+    /// Categories such as `all`.
+    pub categories: Vec<Arc<str>>,
+    /// Subresources.
+    pub subresources: Vec<Subresource>,
+    /// Where objects are stored below `/registry/`, without slash at the end.
+    pub prefix: Arc<str>,
+    /// Group, version and kind of the stored form; differs from `gvk` where another version is the storage version.
+    pub storage: Gvk,
+    /// How sure a write must be.
+    pub durability: Durability,
+    /// Rules of the kind.
+    pub strategy: Arc<dyn Strategy>,
+    /// A custom resource: items of its lists keep kind and version.
+    pub unstructured: bool,
+}
+
+impl ResourceSpec {
+    /// An ordinary resource under upstream's key layout for custom resources: `/registry/<group>/<resource>`.
+    pub fn custom(gvr: Gvr, kind: &str, namespaced: bool, strategy: Arc<dyn Strategy>) -> Self {
+        let gvk = Gvk {
+            group: Arc::clone(&gvr.group),
+            version: Arc::clone(&gvr.version),
+            kind: kind.into(),
+        };
+        Self {
+            singular: kind.to_lowercase().into(),
+            namespaced,
+            verbs: ALL_VERBS.map(Into::into).to_vec(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            subresources: Vec::new(),
+            prefix: format!("{}/{}", gvr.group, gvr.resource).into(),
+            storage: gvk.clone(),
+            durability: Durability::Synced,
+            unstructured: true,
+            strategy,
+            gvr,
+            gvk,
+        }
+    }
+}
+
+impl std::fmt::Debug for ResourceSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ResourceSpec({})", self.gvr)
+    }
+}
+
+/// One row of the registry.
+#[derive(Debug)]
+pub struct Resource {
+    /// What was registered.
+    pub spec: ResourceSpec,
+    /// `{"kind":"K","apiVersion":"V",` as stored objects of this row's storage version begin.
+    pub stored_head: String,
+    /// `storageVersionHash` of discovery.
+    pub storage_hash: String,
+    /// Several versions share this storage, so stored objects may have to be converted.
+    pub converts: bool,
+}
+
+impl Resource {
+    fn new(spec: ResourceSpec) -> Self {
+        let storage = &spec.storage;
+        let stored_head = format!(
+            "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",",
+            storage.kind,
+            storage.api_version()
+        );
+        let storage_hash = storage_hash(&spec);
+        let converts = spec.storage != spec.gvk;
+        Self { stored_head, storage_hash, converts, spec }
+    }
+
+    /// The verb is served on the resource itself.
+    pub fn has_verb(&self, verb: &str) -> bool {
+        self.spec.verbs.iter().any(|v| v.as_ref() == verb)
+    }
+
+    /// The subresource of this name.
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.spec.subresources.iter().find(|s| s.name.as_ref() == name)
+    }
+
+    /// Objects are kept in the store (reviews, bindings and component statuses are not).
+    pub fn is_stored(&self) -> bool {
+        !self.spec.prefix.is_empty()
+    }
+
+    /// Items of lists keep kind and version: custom resources, which upstream serves unstructured.
+    pub fn keeps_item_kind(&self) -> bool {
+        self.spec.unstructured
+    }
+
+    /// Key in the store.
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        if namespace.is_empty() {
+            format!("/registry/{}/{name}", self.spec.prefix)
+        } else {
+            format!("/registry/{}/{namespace}/{name}", self.spec.prefix)
+        }
+    }
+
+    /// Prefix of all keys, or of those of one namespace; ends with a slash so that `foo` never matches `foos`.
+    pub fn key_prefix(&self, namespace: &str) -> String {
+        if namespace.is_empty() {
+            format!("/registry/{}/", self.spec.prefix)
+        } else {
+            format!("/registry/{}/{namespace}/", self.spec.prefix)
+        }
+    }
+
+    /// `deployments.apps` or `pods`, as Status texts name it.
+    pub fn qualified(&self) -> String {
+        api::status::qualified(&self.spec.gvr.group, &self.spec.gvr.resource)
+    }
+}
+
+/// Upstream stores these in a version that it does not serve by default, so their hash is not that of the served version
+/// (answers of kube-apiserver 1.37.1).
+const HASHES: [(&str, &str); 5] = [
+    ("clustertrustbundles", "v5yhuVertL4="),
+    ("podcertificaterequests", "wYA9yXQH8fg="),
+    ("customresourcedefinitions", "jfWCUB31mvA="),
+    ("devicetaintrules", "i+85+TcIKpA="),
+    ("storageversionmigrations", "pCjmmKOkLy4="),
+];
+
+fn storage_hash(spec: &ResourceSpec) -> String {
+    if spec.prefix.is_empty() {
+        return String::new();
+    }
+    if let Some((_, hash)) = HASHES.iter().find(|(name, _)| {
+        *name == spec.gvr.resource.as_ref() && spec.gvr.group.ends_with(".k8s.io")
+    }) {
+        return (*hash).to_owned();
+    }
+    let text = format!("{}/{}/{}", spec.storage.group, spec.storage.version, spec.storage.kind);
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    base64::engine::general_purpose::STANDARD.encode(digest.as_ref().get(..8).unwrap_or_default())
+}
+
+/// One version of a group.
+#[derive(Debug, Clone)]
+pub struct Version {
+    /// Name, such as `v1`.
+    pub name: Arc<str>,
+    /// Rows in the order of discovery.
+    pub resources: Vec<Arc<Resource>>,
+}
+
+/// One API group.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// Name; empty for the core group.
+    pub name: Arc<str>,
+    /// Versions, preferred first.
+    pub versions: Vec<Version>,
+}
+
+/// The table of everything served.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    groups: Vec<Group>,
+    rows: HashMap<Gvr, Arc<Resource>>,
+    kinds: HashMap<Gvk, Arc<Resource>>,
+    /// Types of all kinds.
+    pub schema: Arc<Schema>,
+}
+
+impl Registry {
+    /// Nothing but a schema.
+    pub fn new(schema: Arc<Schema>) -> Self {
+        Self { groups: Vec::new(), rows: HashMap::new(), kinds: HashMap::new(), schema }
+    }
+
+    /// The built-in resources of Kubernetes 1.37.
+    pub fn builtin(schema: Arc<Schema>) -> Self {
+        let mut registry = Self::new(schema);
+        for line in builtin::TABLE.lines() {
+            if let Some(spec) = parse_row(line) {
+                registry.add(spec);
+            }
+        }
+        registry
+    }
+
+    /// Adds or replaces a row.
+    pub fn add(&mut self, spec: ResourceSpec) {
+        let row = Arc::new(Resource::new(spec));
+        let gvr = row.spec.gvr.clone();
+        let group = match self.groups.iter_mut().position(|g| g.name == gvr.group) {
+            Some(at) => at,
+            None => {
+                self.groups.push(Group { name: Arc::clone(&gvr.group), versions: Vec::new() });
+                self.groups.len() - 1
+            }
+        };
+        if let Some(group) = self.groups.get_mut(group) {
+            match group.versions.iter_mut().find(|v| v.name == gvr.version) {
+                Some(version) => {
+                    version.resources.retain(|r| r.spec.gvr.resource != gvr.resource);
+                    version.resources.push(Arc::clone(&row));
+                }
+                None => group.versions.push(Version {
+                    name: Arc::clone(&gvr.version),
+                    resources: vec![Arc::clone(&row)],
+                }),
+            }
+        }
+        self.kinds.insert(row.spec.gvk.clone(), Arc::clone(&row));
+        self.rows.insert(gvr, row);
+    }
+
+    /// Removes a row; groups and versions that become empty go too.
+    pub fn remove(&mut self, gvr: &Gvr) {
+        if let Some(row) = self.rows.remove(gvr) {
+            self.kinds.remove(&row.spec.gvk);
+        }
+        for group in &mut self.groups {
+            for version in &mut group.versions {
+                version.resources.retain(|r| r.spec.gvr != *gvr);
+            }
+            group.versions.retain(|v| !v.resources.is_empty());
+        }
+        self.groups.retain(|g| !g.versions.is_empty());
+    }
+
+    /// The row of a resource.
+    pub fn row(&self, gvr: &Gvr) -> Option<&Arc<Resource>> {
+        self.rows.get(gvr)
+    }
+
+    /// The row of a kind.
+    pub fn row_of_kind(&self, gvk: &Gvk) -> Option<&Arc<Resource>> {
+        self.kinds.get(gvk)
+    }
+
+    /// Groups in the order of discovery, the core group among them.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// A group by name.
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|g| g.name.as_ref() == name)
+    }
+
+    /// All rows.
+    pub fn rows(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.groups.iter().flat_map(|g| g.versions.iter().flat_map(|v| v.resources.iter()))
+    }
+}
+
+/// Reads one line of the built-in table.
+fn parse_row(line: &str) -> Option<ResourceSpec> {
+    let mut columns = line.split(' ');
+    let gvk_of = |gv: &str, kind: &str| Gvk::from_api_version(gv, kind);
+    let group_version = columns.next().filter(|c| !c.is_empty())?;
+    let resource = columns.next()?;
+    let singular = columns.next()?;
+    let gvk = gvk_of(group_version, columns.next()?);
+    let namespaced = columns.next()? == "N";
+    let list = |text: &str| -> Vec<Arc<str>> {
+        match text {
+            "-" => Vec::new(),
+            "*" => ALL_VERBS.map(Into::into).to_vec(),
+            text => text.split(',').map(Into::into).collect(),
+        }
+    };
+    let verbs = list(columns.next()?);
+    let short_names = list(columns.next()?);
+    let categories = list(columns.next()?);
+    let subresources = columns.filter_map(|column| {
+        let mut parts = column.split(':');
+        let (name, kind, verbs) = (parts.next()?, parts.next()?, parts.next()?);
+        let kind = match kind.rsplit_once('/') {
+            Some((gv, kind)) => gvk_of(gv, kind),
+            None => Gvk::new("", "", if kind.is_empty() { &gvk.kind } else { kind }),
+        };
+        Some(Subresource { name: name.into(), kind, verbs: list(verbs) })
+    });
+    let subresources = subresources.collect();
+    let stored = verbs.iter().any(|v| v.as_ref() == "watch");
+    let storage = match (gvk.group.as_ref(), gvk.kind.as_ref()) {
+        ("events.k8s.io", kind) => Gvk::new("", "v1", kind),
+        ("autoscaling", kind) => Gvk::new("autoscaling", "v2", kind),
+        _ => gvk.clone(),
+    };
+    let lazy = matches!(resource, "events" | "leases");
+    Some(ResourceSpec {
+        gvr: Gvr {
+            group: Arc::clone(&gvk.group),
+            version: Arc::clone(&gvk.version),
+            resource: resource.into(),
+        },
+        singular: singular.into(),
+        namespaced,
+        verbs,
+        short_names,
+        categories,
+        subresources,
+        prefix: if stored { storage_prefix(&gvk.group, resource).into() } else { "".into() },
+        storage,
+        durability: if lazy { Durability::Lazy } else { Durability::Synced },
+        unstructured: false,
+        strategy: strategy_for(&gvk),
+        gvk,
+    })
+}
+
+/// Upstream's key layout: the plural, except for these; groups served by its aggregated extensions have the group in front.
+fn storage_prefix(group: &str, resource: &str) -> String {
+    match (group, resource) {
+        ("", "replicationcontrollers") => "controllers".into(),
+        ("", "endpoints") => "services/endpoints".into(),
+        ("", "nodes") => "minions".into(),
+        ("", "services") => "services/specs".into(),
+        ("networking.k8s.io", "ingresses") => "ingress".into(),
+        ("apiextensions.k8s.io" | "apiregistration.k8s.io", resource) => {
+            format!("{group}/{resource}")
+        }
+        (_, resource) => resource.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_laid_out_as_upstream() {
+        let registry = Registry::builtin(Arc::new(Schema::new()));
+        let key =
+            |g: &str, r: &str, ns: &str| registry.row(&Gvr::new(g, "v1", r)).unwrap().key(ns, "x");
+        assert_eq!(key("", "services", "n"), "/registry/services/specs/n/x");
+        assert_eq!(key("", "nodes", ""), "/registry/minions/x");
+        assert_eq!(key("networking.k8s.io", "ingresses", "n"), "/registry/ingress/n/x");
+        assert_eq!(key("apps", "deployments", "n"), "/registry/deployments/n/x");
+        assert_eq!(
+            key("apiextensions.k8s.io", "customresourcedefinitions", ""),
+            "/registry/apiextensions.k8s.io/customresourcedefinitions/x"
+        );
+        assert_eq!(key("events.k8s.io", "events", "n"), "/registry/events/n/x");
+    }
+
+    #[test]
+    fn storage_hashes_are_upstreams() {
+        let registry = Registry::builtin(Arc::new(Schema::new()));
+        let hash = |g: &str, v: &str, r: &str| {
+            registry.row(&Gvr::new(g, v, r)).unwrap().storage_hash.clone()
+        };
+        assert_eq!(hash("", "v1", "configmaps"), "qFsyl6wFWjQ=");
+        assert_eq!(hash("events.k8s.io", "v1", "events"), "r2yiGXH7wu8=");
+        assert_eq!(hash("apps", "v1", "deployments"), "8aSe+NMegvE=");
+    }
+}

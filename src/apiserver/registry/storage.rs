@@ -1,0 +1,256 @@
+//! Objects in the store: compact JSON under upstream's keys, sealed where a transformer says so, written with preconditions.
+
+use std::sync::Arc;
+
+use api::{Object, Status};
+use bytes::Bytes;
+use serde_json::{Map, Value};
+use store::Revision;
+use store::kv::{
+    Backend, Compare, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest, RangeResponse,
+    StoreError, Target, Txn,
+};
+
+use super::Resource;
+use crate::convert;
+use crate::status;
+
+/// Seals values of some resources before they reach the store, such as Secrets (encryption at rest).
+pub trait Transformer: Send + Sync + std::fmt::Debug {
+    /// The value to store under `key` for an object of `resource` (`secrets`, `deployments.apps`); `None` leaves it as it is.
+    ///
+    /// # Errors
+    /// A sentence; nothing is written then.
+    fn seal(&self, resource: &str, key: &str, plain: &[u8]) -> Result<Option<Vec<u8>>, String>;
+
+    /// The plain value of what `seal` made; only called for values that begin with `k8s:enc:`.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn open(&self, key: &str, stored: &[u8]) -> Result<Vec<u8>, String>;
+}
+
+/// Prefix of sealed values.
+const SEALED: &[u8] = b"k8s:enc:";
+
+/// Reads and writes objects of any row.
+#[derive(Debug)]
+pub struct Storage {
+    backend: Arc<dyn Backend>,
+    transformer: Option<Arc<dyn Transformer>>,
+}
+
+/// A write whose precondition did not hold: the version that is there now.
+#[derive(Debug)]
+pub enum Written {
+    /// Stored.
+    Done(Object),
+    /// Another version (or nothing) is there.
+    Changed(Option<Object>),
+}
+
+impl Storage {
+    /// Over a backend.
+    pub fn new(backend: Arc<dyn Backend>, transformer: Option<Arc<dyn Transformer>>) -> Self {
+        Self { backend, transformer }
+    }
+
+    /// The store below.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// The newest version of one object, consistent with every write acknowledged before.
+    ///
+    /// # Errors
+    /// When the store refuses or the value cannot be read.
+    pub async fn get(
+        &self,
+        row: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>, Status> {
+        self.backend.read_barrier().await.map_err(|e| status::of_store(&e))?;
+        let key = row.key(namespace, name);
+        let found = self
+            .backend
+            .range(RangeRequest::new(KeyRange::key(key)))
+            .await
+            .map_err(|e| status::of_store(&e))?;
+        found.kvs.first().map(|kv| self.decode(row, kv)).transpose()
+    }
+
+    /// Keys of a row (of one namespace, or all) at an exact revision, from `start` (a key suffix) on.
+    ///
+    /// # Errors
+    /// As the store.
+    pub async fn range_at(
+        &self,
+        row: &Resource,
+        namespace: &str,
+        start: Option<&str>,
+        revision: Option<Revision>,
+        limit: usize,
+    ) -> Result<RangeResponse, StoreError> {
+        let mut range = KeyRange::prefix(Bytes::from(row.key_prefix(namespace)));
+        if let Some(start) = start {
+            range.start = Bytes::from(format!("{}{start}", row.key_prefix("")));
+        }
+        self.backend
+            .range(RangeRequest { range, revision, limit, keys_only: false, count_only: false })
+            .await
+    }
+
+    /// A stored value as an object of the storage version.
+    ///
+    /// # Errors
+    /// 500 that names the key when the value cannot be read.
+    pub fn decode(&self, row: &Resource, kv: &KeyValue) -> Result<Object, Status> {
+        let key = String::from_utf8_lossy(&kv.key);
+        let bad = |why: String| {
+            Status::internal(&format!("the stored object {key} cannot be read: {why}"))
+        };
+        let value = if kv.value.starts_with(SEALED) {
+            let transformer = self
+                .transformer
+                .as_ref()
+                .ok_or_else(|| bad("it is encrypted and no key is configured".into()))?;
+            Bytes::from(transformer.open(&key, &kv.value).map_err(bad)?)
+        } else {
+            kv.value.clone()
+        };
+        let value = convert::stored_json(row, value).map_err(bad)?;
+        Object::from_stored(value, kv.mod_revision.0).map_err(|e| bad(e.to_string()))
+    }
+
+    fn seal(&self, row: &Resource, key: &str, plain: &Bytes) -> Result<Bytes, Status> {
+        let Some(transformer) = &self.transformer else { return Ok(plain.clone()) };
+        let sealed =
+            transformer.seal(&row.qualified(), key, plain).map_err(|e| Status::internal(&e))?;
+        Ok(sealed.map_or_else(|| plain.clone(), Bytes::from))
+    }
+
+    /// Writes a new object (without resource version).
+    ///
+    /// # Errors
+    /// As the store; `Changed` when the name is taken.
+    pub async fn create(&self, row: &Resource, value: &Value) -> Result<Written, Status> {
+        self.write(row, value, 0).await
+    }
+
+    /// Writes an object over the version `expected` (0: absent).
+    ///
+    /// # Errors
+    /// As the store.
+    pub async fn write(
+        &self,
+        row: &Resource,
+        value: &Value,
+        expected: i64,
+    ) -> Result<Written, Status> {
+        let plain = Bytes::from(encode(row, value));
+        let mut object =
+            Object::from_stored(plain.clone(), 0).map_err(|e| Status::internal(&e.to_string()))?;
+        let key = row.key(&object.key.namespace, &object.key.name);
+        let stored = self.seal(row, &key, &plain)?;
+        let put = Op::Put { key: key.clone().into(), value: stored, lease: 0, prev_kv: false };
+        match self.guarded(row, &key, expected, put).await? {
+            Ok(revision) => {
+                object.resource_version = revision;
+                Ok(Written::Done(object))
+            }
+            Err(current) => Ok(Written::Changed(current)),
+        }
+    }
+
+    /// Deletes the version `expected`; the revision of the deletion.
+    ///
+    /// # Errors
+    /// As the store; the inner error is the version that is there instead.
+    pub async fn delete(
+        &self,
+        row: &Resource,
+        object: &Object,
+    ) -> Result<Result<i64, Option<Object>>, Status> {
+        let key = row.key(&object.key.namespace, &object.key.name);
+        let delete = Op::Delete { range: KeyRange::key(key.clone()), prev_kv: false };
+        self.guarded(row, &key, object.resource_version, delete).await
+    }
+
+    async fn guarded(
+        &self,
+        row: &Resource,
+        key: &str,
+        expected: i64,
+        op: Op,
+    ) -> Result<Result<i64, Option<Object>>, Status> {
+        let range = KeyRange::key(key.to_owned());
+        let compare = Compare {
+            range: range.clone(),
+            target: Target::ModRevision(expected),
+            ordering: Ordering::Equal,
+        };
+        let durability = row.spec.durability;
+        let txn = Txn {
+            compare: vec![compare],
+            success: vec![op],
+            failure: vec![Op::Range(RangeRequest::new(range))],
+            durability,
+        };
+        let answer = self.backend.txn(txn).await.map_err(|e| status::of_store(&e))?;
+        if answer.succeeded {
+            return Ok(Ok(answer.revision.0));
+        }
+        let current = match answer.responses.first() {
+            Some(OpResponse::Range(found)) => {
+                found.kvs.first().map(|kv| self.decode(row, kv)).transpose()?
+            }
+            _ => None,
+        };
+        Ok(Err(current))
+    }
+
+    /// Drops history before `revision`.
+    ///
+    /// # Errors
+    /// As the store.
+    pub async fn compact(&self, revision: i64) -> Result<(), StoreError> {
+        self.backend.compact(Revision(revision)).await
+    }
+}
+
+/// The stored form of an object: kind and version first, metadata next, `resourceVersion` left out.
+pub fn encode(row: &Resource, value: &Value) -> Vec<u8> {
+    let mut out = Vec::with_capacity(1024);
+    out.extend_from_slice(row.stored_head.as_bytes());
+    out.extend_from_slice(b"\"metadata\":{");
+    let empty = Map::new();
+    let object = value.as_object().unwrap_or(&empty);
+    let metadata = object.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+    let fields = metadata.iter().filter(|(key, _)| key.as_str() != "resourceVersion");
+    write_fields(&mut out, fields, false);
+    out.push(b'}');
+    let fields = object
+        .iter()
+        .filter(|(key, _)| !matches!(key.as_str(), "kind" | "apiVersion" | "metadata"));
+    write_fields(&mut out, fields, true);
+    out.push(b'}');
+    out
+}
+
+fn write_fields<'a>(
+    out: &mut Vec<u8>,
+    fields: impl Iterator<Item = (&'a String, &'a Value)>,
+    mut comma: bool,
+) {
+    for (key, value) in fields {
+        if comma {
+            out.push(b',');
+        }
+        comma = true;
+        // Writing to memory cannot fail, and a `Value` has only string keys.
+        let _ = serde_json::to_writer(&mut *out, key);
+        out.push(b':');
+        let _ = serde_json::to_writer(&mut *out, value);
+    }
+}

@@ -1,0 +1,72 @@
+//! Label and field selectors of one request, checked against what the resource declares.
+
+use api::Status;
+use api::selector::{FieldSelector, LabelSelector};
+use serde_json::Value;
+
+use crate::registry::Resource;
+use crate::watch_cache::Entry;
+
+/// Selectors; empty selects everything.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    labels: LabelSelector,
+    fields: FieldSelector,
+    /// Some term is on a field other than name and namespace, so that the object's values are needed.
+    needs_values: bool,
+}
+
+impl Selection {
+    /// Parses both selectors.
+    ///
+    /// # Errors
+    /// 400 with upstream's texts.
+    pub fn parse(row: &Resource, labels: &str, fields: &str) -> Result<Self, Status> {
+        let labels =
+            LabelSelector::parse(labels).map_err(|e| Status::bad_request(e.to_string()))?;
+        let fields =
+            FieldSelector::parse(fields).map_err(|e| Status::bad_request(e.to_string()))?;
+        if fields.is_empty() {
+            return Ok(Self { labels, fields, needs_values: false });
+        }
+        let declared = row.spec.strategy.selectable_fields(&Value::Null);
+        let known: Vec<&str> = declared.iter().map(|(name, _)| *name).collect();
+        fields
+            .check(&known, row.spec.namespaced)
+            .map_err(|e| Status::bad_request(e.to_string()))?;
+        let needs_values = fields
+            .terms()
+            .iter()
+            .any(|t| !matches!(&*t.field, "metadata.name" | "metadata.namespace"));
+        Ok(Self { labels, fields, needs_values })
+    }
+
+    /// Nothing is selected away.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// The one name that can be selected.
+    pub fn exact_name(&self) -> Option<String> {
+        self.fields.exact("metadata.name").map(str::to_owned)
+    }
+
+    /// The object is selected.
+    pub fn matches(&self, row: &Resource, entry: &Entry) -> bool {
+        if !self.labels.is_empty() && !self.labels.matches(entry.object.as_ref()) {
+            return false;
+        }
+        if self.fields.is_empty() {
+            return true;
+        }
+        let key = &entry.object.key;
+        let values = if self.needs_values { Some(entry.fields(row)) } else { None };
+        self.fields.matches(|field| match field {
+            "metadata.name" => &key.name,
+            "metadata.namespace" => &key.namespace,
+            other => values
+                .and_then(|v| v.iter().find(|(name, _)| *name == other))
+                .map_or("", |(_, value)| value.as_str()),
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! TLS, HTTP/1.1 and HTTP/2 on a listener: bounded connections, deadlines, graceful drain.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::authn::x509::{Peer, Verifier};
+use crate::body::Body;
+use crate::server::ApiServer;
+
+/// Connections served at once; more wait in the listener's queue.
+const CONNECTIONS_MAX: usize = 4096;
+/// Time for the TLS handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Time for the headers of a request (upstream's `ReadHeaderTimeout`).
+const HEADERS_MAX: Duration = Duration::from_secs(32);
+/// Bytes of the headers of one HTTP/2 request.
+const HEADER_BYTES_MAX: u32 = 64 * 1024;
+/// Streams of one HTTP/2 connection (upstream's `http2-max-streams-per-connection` default of the serving library).
+const STREAMS_MAX: u32 = 250;
+/// How long connections may finish their requests when the server stops.
+const DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// Certificates that a client proved to own, end entity first; an extension of each request.
+#[derive(Debug, Clone)]
+pub struct PeerCertificates(pub Vec<CertificateDer<'static>>);
+
+/// Who the certificates say, examined once per connection; an extension of each request.
+#[derive(Debug, Clone)]
+pub struct PeerIdentity(pub Arc<Peer>);
+
+impl ApiServer {
+    /// Serves a listener until shutdown. `verifier` examines client certificates.
+    ///
+    /// # Errors
+    /// When the listener breaks.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        tls: Arc<rustls::ServerConfig>,
+        verifier: Option<Arc<Verifier>>,
+    ) -> Result<(), std::io::Error> {
+        let acceptor = TlsAcceptor::from(tls);
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let shutdown = self.inner.tasks.shutdown().clone();
+        let mut backoff = base::Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+        loop {
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = shutdown.requested() => {
+                    self.inner.ready.stop();
+                    return Ok(());
+                }
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors or memory: the listener itself is sound, so try again a little later.
+                    tracing::warn!(%error, "a connection was not accepted");
+                    if !backoff.wait(&shutdown).await {
+                        return Ok(());
+                    }
+                    continue;
+                }
+            };
+            backoff.reset();
+            let (server, acceptor, verifier) = (self.clone(), acceptor.clone(), verifier.clone());
+            self.inner.tasks.spawn(base::tasks::Kind::Request, "connection", async move {
+                let _place = place;
+                if let Err(error) = server.connection(stream, acceptor, verifier).await {
+                    tracing::debug!(%error, "connection ended");
+                }
+                Ok::<(), String>(())
+            });
+        }
+    }
+
+    async fn connection(
+        &self,
+        stream: TcpStream,
+        acceptor: TlsAcceptor,
+        verifier: Option<Arc<Verifier>>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        stream.set_nodelay(true)?;
+        let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
+        let chain: Option<Vec<CertificateDer<'static>>> = stream
+            .get_ref()
+            .1
+            .peer_certificates()
+            .map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect());
+        let identity = chain
+            .as_ref()
+            .zip(verifier)
+            .and_then(|(chain, v)| v.peer(chain))
+            .map(|peer| PeerIdentity(Arc::new(peer)));
+        let certificates = chain.map(PeerCertificates);
+        let server = self.clone();
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let server = server.clone();
+            let (identity, certificates) = (identity.clone(), certificates.clone());
+            async move {
+                let mut request =
+                    request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
+                if let Some(identity) = identity {
+                    request.extensions_mut().insert(identity);
+                }
+                if let Some(certificates) = certificates {
+                    request.extensions_mut().insert(certificates);
+                }
+                Ok::<_, std::convert::Infallible>(server.call(None, request).await)
+            }
+        });
+        let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADERS_MAX)
+            .pipeline_flush(true);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEADER_BYTES_MAX)
+            .initial_stream_window_size(256 * 1024)
+            .initial_connection_window_size(1024 * 1024)
+            .keep_alive_interval(Some(Duration::from_secs(30)))
+            .keep_alive_timeout(Duration::from_secs(20));
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let shutdown = self.inner.tasks.shutdown();
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = shutdown.requested() => connection.as_mut().graceful_shutdown(),
+        }
+        // Watches never end by themselves: after the grace their connections are cut.
+        let _ = tokio::time::timeout(DRAIN_MAX, connection).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,399 @@
+//! The API server as a value: what it is made of, and the way of one request through it.
+
+use std::sync::Arc;
+
+use api::schema::Schema;
+use api::{Gvk, Gvr, Status};
+use arc_swap::ArcSwap;
+use base::Tasks;
+use futures::FutureExt;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use parking_lot::Mutex;
+
+use crate::admission::Plugin;
+use crate::authn::Authenticator;
+use crate::authz::{Attributes, Authorizer, Decision};
+use crate::body::{self, Body};
+use crate::context::Context;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::objects::Objects;
+use crate::registry::service_alloc::Services;
+use crate::request::{self, Query, RequestInfo};
+use crate::seams::{Connect, ReviewHandler, TokenIssuer};
+use crate::serve::PeerIdentity;
+use crate::user::User;
+use crate::{discovery, handlers, healthz, status};
+
+/// What can be set.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Version reported beside Kubernetes' own, such as `0.1.0`.
+    pub product_version: String,
+    /// Ranges of Service addresses: one, or two of different families; the first is the primary.
+    pub service_cidrs: Vec<String>,
+    /// First and last node port.
+    pub node_ports: (u16, u16),
+    /// Reading requests served at once (upstream's `--max-requests-inflight`).
+    pub reads_in_flight_max: usize,
+    /// Changing requests served at once (upstream's `--max-mutating-requests-inflight`).
+    pub writes_in_flight_max: usize,
+}
+
+impl Default for Config {
+    /// Upstream's defaults, and k3s' service range.
+    fn default() -> Self {
+        Self {
+            product_version: env!("CARGO_PKG_VERSION").to_owned(),
+            service_cidrs: vec!["10.43.0.0/16".into()],
+            node_ports: (30000, 32767),
+            reads_in_flight_max: 400,
+            writes_in_flight_max: 200,
+        }
+    }
+}
+
+/// What the server is built from.
+pub struct Parts {
+    /// Registry, storage and caches.
+    pub objects: Arc<Objects>,
+    /// Who asks.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// May they.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// Admission steps in order.
+    pub admission: Vec<Arc<dyn Plugin>>,
+    /// Issues service-account tokens.
+    pub token_issuer: Option<Arc<dyn TokenIssuer>>,
+    /// Answers the review kinds.
+    pub reviews: Option<Arc<dyn ReviewHandler>>,
+    /// Reaches nodes, for logs, exec, attach, port-forward and proxies.
+    pub connect: Option<Arc<dyn Connect>>,
+    /// Replaces the user of an impersonating request.
+    pub impersonation: Option<Arc<dyn crate::seams::Impersonation>>,
+}
+
+/// What every part of the server shares.
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) parts: Parts,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Metrics,
+    pub(crate) tasks: Tasks,
+    pub(crate) services: Services,
+    pub(crate) ready: healthz::Checks,
+    pub(crate) documents: ArcSwap<discovery::Documents>,
+}
+
+/// The API server.
+#[derive(Clone)]
+pub struct ApiServer {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// Why a server cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// Builds the server; it serves once [`ApiServer::serve`] or [`ApiServer::call`] is used.
+///
+/// # Errors
+/// When a service range or the node ports cannot be used.
+pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, BuildError> {
+    let services =
+        Services::new(&config.service_cidrs, config.node_ports).map_err(BuildError::Config)?;
+    let objects = Arc::clone(&parts.objects);
+    let documents = ArcSwap::from_pointee(discovery::Documents::of(&objects.registry()));
+    let limits = Limits::new(config.reads_in_flight_max, config.writes_in_flight_max);
+    let inner = Inner {
+        services,
+        documents,
+        limits,
+        metrics: Metrics::new(),
+        ready: healthz::Checks::new(Arc::clone(&objects)),
+        config,
+        objects,
+        parts,
+        tasks,
+    };
+    let server = ApiServer { inner: Arc::new(inner) };
+    server.start_compaction();
+    Ok(server)
+}
+
+impl ApiServer {
+    /// Serves a kind from now on: discovery, OpenAPI and all verbs follow. The types must be in `schema`.
+    pub fn register(&self, specs: Vec<crate::registry::ResourceSpec>, schema: Arc<Schema>) {
+        self.inner.objects.update_registry(|registry| {
+            registry.schema = Arc::clone(&schema);
+            for spec in &specs {
+                registry.add(spec.clone());
+            }
+        });
+        self.inner
+            .documents
+            .store(Arc::new(discovery::Documents::of(&self.inner.objects.registry())));
+    }
+
+    /// Stops serving a resource; what is stored stays.
+    pub fn unregister(&self, gvr: &Gvr) {
+        self.inner.objects.update_registry(|registry| registry.remove(gvr));
+        self.inner
+            .documents
+            .store(Arc::new(discovery::Documents::of(&self.inner.objects.registry())));
+    }
+
+    /// The schema of everything served.
+    pub fn schema(&self) -> Arc<Schema> {
+        Arc::clone(&self.inner.objects.registry().schema)
+    }
+
+    /// Registry, storage and caches, for callers in the same process.
+    pub fn objects(&self) -> &Arc<Objects> {
+        &self.inner.objects
+    }
+
+    /// Which resource a kind is served as, and whether it is namespaced.
+    pub fn resource_of(&self, gvk: &Gvk) -> Option<(Gvr, bool)> {
+        let registry = self.inner.objects.registry();
+        registry.row_of_kind(gvk).map(|row| (row.spec.gvr.clone(), row.spec.namespaced))
+    }
+
+    /// Answers one request. `user` is who asks; `None` means that the request's own credentials tell.
+    pub async fn call(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
+        let started = base::clock::now();
+        let inner = Arc::clone(&self.inner);
+        let mut labels = crate::metrics::Labels::default();
+        let outcome = std::panic::AssertUnwindSafe(Self::answer(inner, user, request, &mut labels))
+            .catch_unwind()
+            .await;
+        let response = outcome.unwrap_or_else(|_| {
+            tracing::error!("a request panicked");
+            self.inner.metrics.panicked();
+            let text = "This request caused apiserver to panic. Look in the logs for details.";
+            status::text(StatusCode::INTERNAL_SERVER_ERROR, text)
+        });
+        self.inner.metrics.observe(&labels, response.status().as_u16(), started.elapsed());
+        response
+    }
+
+    async fn answer(
+        inner: Arc<Inner>,
+        user: Option<User>,
+        request: Request<Body>,
+        labels: &mut crate::metrics::Labels,
+    ) -> Response<Body> {
+        let query = Query::parse(request.uri().query().unwrap_or(""));
+        let info = match request::parse(request.method(), request.uri().path(), &query) {
+            Ok(info) => info,
+            Err(error) => return status::response(&Status::bad_request(error.0)),
+        };
+        labels.fill(&info);
+        let user = match Self::identify(
+            &inner,
+            user,
+            request.headers(),
+            request.extensions().get::<PeerIdentity>().cloned(),
+        )
+        .await
+        {
+            Ok(user) => user,
+            Err(refusal) => return status::response(&refusal),
+        };
+        let user = match Self::impersonate(&inner, user, request.headers()).await {
+            Ok(user) => user,
+            Err(refusal) => return status::response(&refusal),
+        };
+        let _permit = if info.is_long_running() {
+            None
+        } else {
+            match inner.limits.enter(&info, &user) {
+                Some(permit) => Some(permit),
+                None => return crate::limits::refused(),
+            }
+        };
+        if let Err(refusal) = Self::authorize(&inner, &user, &info, &query).await {
+            return status::response(&refusal);
+        }
+        Self::route(inner, user, info, query, request).await
+    }
+
+    async fn identify(
+        inner: &Inner,
+        user: Option<User>,
+        headers: &HeaderMap,
+        peer: Option<PeerIdentity>,
+    ) -> Result<User, Status> {
+        if let Some(user) = user {
+            return Ok(user);
+        }
+        let peer = peer.as_ref().map(|identity| identity.0.as_ref());
+        let found = inner.parts.authenticator.authenticate(headers, peer).await?;
+        found.ok_or_else(crate::authn::unauthorized)
+    }
+
+    async fn impersonate(inner: &Inner, user: User, headers: &HeaderMap) -> Result<User, Status> {
+        let wanted = headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
+        match (&inner.parts.impersonation, wanted) {
+            (_, false) => Ok(user),
+            (Some(impersonation), true) => impersonation.apply(user, headers).await,
+            (None, true) => Err(Status::forbidden(
+                "",
+                "users",
+                "",
+                "impersonation is not available on this server",
+            )),
+        }
+    }
+
+    async fn authorize(
+        inner: &Inner,
+        user: &User,
+        info: &RequestInfo,
+        query: &Query,
+    ) -> Result<(), Status> {
+        let attributes = if info.is_resource {
+            Attributes {
+                verb: info.verb,
+                group: &info.group,
+                version: &info.version,
+                resource: &info.resource,
+                subresource: &info.subresource,
+                namespace: &info.namespace,
+                name: &info.name,
+                path: "",
+                field_selector: query.get("fieldSelector").unwrap_or_default(),
+            }
+        } else {
+            Attributes { verb: info.verb, path: &info.path, ..Attributes::default() }
+        };
+        match inner.parts.authorizer.authorize(user, &attributes).await {
+            Decision::Allow(_) => Ok(()),
+            Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+                Err(forbidden(user, info, &reason))
+            }
+        }
+    }
+
+    async fn route(
+        inner: Arc<Inner>,
+        user: User,
+        info: RequestInfo,
+        query: Query,
+        request: Request<Body>,
+    ) -> Response<Body> {
+        if !info.is_resource {
+            return handlers::plain(&inner, &info, &query, request).await;
+        }
+        let registry = inner.objects.registry();
+        let gvr = Gvr::new(&info.group, &info.version, &info.resource);
+        let scoped = (info.prefix == "api") == info.group.is_empty();
+        let Some(row) = registry.row(&gvr).filter(|_| scoped).cloned() else {
+            let known = scoped && registry.group(&info.group).is_some();
+            return if known {
+                status::response(&status::no_resource())
+            } else {
+                status::page_not_found()
+            };
+        };
+        let subresource = row.subresource(&info.subresource).cloned();
+        let (parts, body) = request.into_parts();
+        let context = Context {
+            server: inner,
+            user,
+            info,
+            query,
+            headers: parts.headers,
+            row,
+            subresource,
+            warnings: Mutex::new(Vec::new()),
+        };
+        let exchange = handlers::Exchange {
+            method: parts.method,
+            uri: parts.uri,
+            extensions: parts.extensions,
+            body,
+        };
+        let outcome = handlers::dispatch(&context, exchange).await;
+        let mut response =
+            outcome.unwrap_or_else(|refusal| handlers::output::refusal(&context, &refusal));
+        for warning in context.warnings.lock().iter() {
+            if let Ok(value) = HeaderValue::from_bytes(
+                format!("299 - {}", api::field::go_quote(warning)).as_bytes(),
+            ) {
+                response.headers_mut().append(HeaderName::from_static("warning"), value);
+            }
+        }
+        response
+    }
+
+    /// Drops the store's history every five minutes, as upstream: what was there at the last round is then gone.
+    fn start_compaction(&self) {
+        let inner = Arc::clone(&self.inner);
+        let shutdown = self.inner.tasks.shutdown().clone();
+        self.inner.tasks.spawn(base::tasks::Kind::Critical, "compaction", async move {
+            let mut before: Option<i64> = None;
+            loop {
+                tokio::select! {
+                    () = base::clock::sleep(COMPACTION_INTERVAL) => {}
+                    () = shutdown.requested() => return Ok::<(), String>(()),
+                }
+                let storage = inner.objects.storage();
+                if let Some(revision) = before
+                    && let Err(error) = storage.compact(revision).await
+                {
+                    tracing::warn!(%error, "history is not compacted, the next round tries again");
+                }
+                before = Some(storage.backend().revision().0);
+            }
+        });
+    }
+}
+
+/// Upstream's `DefaultCompactInterval`.
+const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5 * 60);
+
+/// 403 with upstream's sentence.
+fn forbidden(user: &User, info: &RequestInfo, reason: &str) -> Status {
+    let who = api::field::go_quote(&user.name);
+    let mut why = if info.is_resource {
+        let resource = if info.subresource.is_empty() {
+            info.resource.clone()
+        } else {
+            format!("{}/{}", info.resource, info.subresource)
+        };
+        let place = if info.namespace.is_empty() {
+            "at the cluster scope".into()
+        } else {
+            format!("in the namespace \"{}\"", info.namespace)
+        };
+        format!(
+            "User {who} cannot {} resource \"{resource}\" in API group \"{}\" {place}",
+            info.verb, info.group
+        )
+    } else {
+        format!("User {who} cannot {} path {}", info.verb, api::field::go_quote(&info.path))
+    };
+    if !reason.is_empty() {
+        why.push_str(": ");
+        why.push_str(reason);
+    }
+    if info.is_resource {
+        return Status::forbidden(&info.group, &info.resource, &info.name, &why);
+    }
+    let mut status = Status::failure(403, "Forbidden", format!("forbidden: {why}"));
+    status.details = Some(api::status::Details::default());
+    status
+}
+
+/// A response without a body.
+pub(crate) fn no_content(code: StatusCode) -> Response<Body> {
+    let mut response = Response::new(body::empty());
+    *response.status_mut() = code;
+    response
+}

@@ -1,0 +1,294 @@
+//! The pure part of the cache: objects in key order, the ring of changes, and what a filter sees of a change.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock};
+
+use api::Object;
+
+use crate::registry::Resource;
+use crate::selection::Selection;
+
+/// Changes kept per resource: at an edge cluster's rates minutes of history; a watcher farther behind lists again.
+const RING_EVENTS_MAX: usize = 4096;
+
+/// Bytes of object versions that the ring may keep alive.
+const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Selectable fields of one object.
+pub type Fields = Box<[(&'static str, String)]>;
+
+/// An object in the cache, with its selectable fields once somebody asked for them.
+#[derive(Debug)]
+pub struct Entry {
+    /// The object.
+    pub object: Arc<Object>,
+    fields: OnceLock<Fields>,
+}
+
+impl Entry {
+    pub(crate) fn new(object: Arc<Object>) -> Arc<Self> {
+        Arc::new(Self { object, fields: OnceLock::new() })
+    }
+
+    /// Values of the declared selectable fields.
+    pub fn fields(&self, row: &Resource) -> &Fields {
+        self.fields.get_or_init(|| {
+            let value = self.object.value().unwrap_or_default();
+            row.spec.strategy.selectable_fields(&value).into_boxed_slice()
+        })
+    }
+}
+
+/// What happened to an object, as one filter sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventType {
+    /// It came into the selection.
+    Added,
+    /// It changed inside the selection.
+    Modified,
+    /// It left the selection.
+    Deleted,
+}
+
+/// One change of one object.
+#[derive(Debug)]
+pub struct Event {
+    /// The new state; for a deletion the last state at the revision of the deletion.
+    pub entry: Arc<Entry>,
+    /// The state before.
+    pub previous: Option<Arc<Entry>>,
+    /// The object was deleted.
+    pub deleted: bool,
+    /// Revision of the change.
+    pub revision: i64,
+    /// The JSON line for watchers to whom the change looks as it is, made once.
+    pub line: OnceLock<bytes::Bytes>,
+}
+
+impl Event {
+    /// What the event is without any selector.
+    pub fn natural_type(&self) -> EventType {
+        match (self.deleted, &self.previous) {
+            (true, _) => EventType::Deleted,
+            (false, None) => EventType::Added,
+            (false, Some(_)) => EventType::Modified,
+        }
+    }
+
+    /// What a watcher with this filter sees: the type and the object, or nothing.
+    pub fn seen_by(&self, row: &Resource, filter: &Filter) -> Option<(EventType, Arc<Object>)> {
+        let now = !self.deleted && filter.matches(row, &self.entry);
+        let before = self.previous.as_ref().is_some_and(|entry| filter.matches(row, entry));
+        match (before, now) {
+            (false, true) => Some((EventType::Added, Arc::clone(&self.entry.object))),
+            (true, true) => Some((EventType::Modified, Arc::clone(&self.entry.object))),
+            (true, false) if self.deleted => {
+                Some((EventType::Deleted, Arc::clone(&self.entry.object)))
+            }
+            (true, false) => {
+                let mut last = Object::clone(&self.previous.as_ref()?.object);
+                last.resource_version = self.revision;
+                Some((EventType::Deleted, Arc::new(last)))
+            }
+            (false, false) => None,
+        }
+    }
+}
+
+/// Which objects somebody wants.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Only this namespace; empty is all.
+    pub namespace: String,
+    /// Only this name; empty is all.
+    pub name: String,
+    /// Label and field selectors.
+    pub selection: Selection,
+}
+
+impl Filter {
+    /// The object is wanted.
+    pub fn matches(&self, row: &Resource, entry: &Entry) -> bool {
+        let key = &entry.object.key;
+        (self.namespace.is_empty() || *key.namespace == self.namespace)
+            && (self.name.is_empty() || *key.name == self.name)
+            && self.selection.matches(row, entry)
+    }
+
+    /// Nothing but the namespace restricts it, so that counts are exact.
+    pub fn is_unselective(&self) -> bool {
+        self.name.is_empty() && self.selection.is_empty()
+    }
+}
+
+/// Objects of a list, and where it stands.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// Objects in key order.
+    pub items: Vec<Arc<Object>>,
+    /// Revision of the state listed.
+    pub revision: i64,
+    /// Key suffix of the last object looked at when the limit cut the list.
+    pub last: Option<String>,
+    /// Objects behind the page, when nothing but the namespace selects.
+    pub remaining: Option<usize>,
+}
+
+/// A place in the ring: load generation and running number of the event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sequence {
+    generation: u64,
+    number: u64,
+}
+
+/// Everything behind the cache's lock.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    objects: BTreeMap<Box<str>, Arc<Entry>>,
+    ring: VecDeque<Arc<Event>>,
+    ring_bytes: usize,
+    /// Running number of the ring's first event.
+    first: u64,
+    /// Every event behind this revision is in the ring.
+    floor: i64,
+    revision: i64,
+    generation: u64,
+}
+
+impl State {
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    pub(super) fn get(&self, suffix: &str) -> Option<&Arc<Entry>> {
+        self.objects.get(suffix)
+    }
+
+    /// Starts over from a snapshot; all positions become invalid.
+    pub(super) fn load(&mut self, objects: BTreeMap<Box<str>, Arc<Entry>>, revision: i64) {
+        self.objects = objects;
+        self.ring.clear();
+        self.ring_bytes = 0;
+        self.floor = revision;
+        self.revision = revision;
+        self.generation += 1;
+    }
+
+    /// Applies changes in order: key suffix, new object (none: deleted), revision.
+    pub(super) fn apply(&mut self, changes: Vec<(Box<str>, Option<Object>, i64)>, revision: i64) {
+        for (suffix, object, at) in changes {
+            let event = match object {
+                Some(object) => {
+                    let entry = Entry::new(Arc::new(object));
+                    let previous = self.objects.insert(suffix, Arc::clone(&entry));
+                    Event { entry, previous, deleted: false, revision: at, line: OnceLock::new() }
+                }
+                None => {
+                    let Some(previous) = self.objects.remove(&suffix) else { continue };
+                    let mut last = Object::clone(&previous.object);
+                    last.resource_version = at;
+                    Event {
+                        entry: Entry::new(Arc::new(last)),
+                        previous: Some(previous),
+                        deleted: true,
+                        revision: at,
+                        line: OnceLock::new(),
+                    }
+                }
+            };
+            self.push(event);
+        }
+        self.revision = self.revision.max(revision);
+    }
+
+    fn push(&mut self, event: Event) {
+        self.ring_bytes += weight(&event);
+        self.ring.push_back(Arc::new(event));
+        while self.ring.len() > RING_EVENTS_MAX
+            || (self.ring_bytes > RING_BYTES_MAX && self.ring.len() > 1)
+        {
+            let Some(old) = self.ring.pop_front() else { break };
+            self.ring_bytes = self.ring_bytes.saturating_sub(weight(&old));
+            self.first += 1;
+            self.floor = old.revision;
+        }
+    }
+
+    pub(super) fn list(
+        &self,
+        row: &Resource,
+        filter: &Filter,
+        start: Option<&str>,
+        limit: usize,
+    ) -> Page {
+        let prefix = if filter.namespace.is_empty() {
+            String::new()
+        } else {
+            format!("{}/", filter.namespace)
+        };
+        let from = start.filter(|s| *s > prefix.as_str()).unwrap_or(&prefix);
+        let mut page =
+            Page { items: Vec::new(), revision: self.revision, last: None, remaining: None };
+        let range = self.objects.range::<str, _>((Bound::Included(from), Bound::Unbounded));
+        let mut range = range.take_while(|(key, _)| key.starts_with(prefix.as_str()));
+        if !filter.name.is_empty() && (row.spec.namespaced != filter.namespace.is_empty()) {
+            let found = self.objects.get(format!("{prefix}{}", filter.name).as_str());
+            page.items
+                .extend(found.filter(|e| filter.matches(row, e)).map(|e| Arc::clone(&e.object)));
+            return page;
+        }
+        let mut last = None;
+        while let Some((key, entry)) = range.next() {
+            if !filter.matches(row, entry) {
+                continue;
+            }
+            if limit > 0 && page.items.len() == limit {
+                page.last = last.map(|k: &Box<str>| k.to_string());
+                page.remaining = filter.is_unselective().then(|| 1 + range.count());
+                return page;
+            }
+            last = Some(key);
+            page.items.push(Arc::clone(&entry.object));
+        }
+        page
+    }
+
+    pub(super) fn next_sequence(&self) -> Sequence {
+        Sequence { generation: self.generation, number: self.first + self.ring.len() as u64 }
+    }
+
+    /// The place behind `revision`; the oldest possible revision when that is gone.
+    pub(super) fn sequence_after(&self, revision: i64) -> Result<Sequence, i64> {
+        if revision < self.floor {
+            return Err(self.floor);
+        }
+        let index = self.ring.partition_point(|event| event.revision <= revision);
+        Ok(Sequence { generation: self.generation, number: self.first + index as u64 })
+    }
+
+    /// At most `max` events from a place on, the place behind them, and the revision then reached; `None` when they are gone.
+    pub(super) fn events_from(
+        &self,
+        from: Sequence,
+        max: usize,
+    ) -> Option<(Vec<Arc<Event>>, Sequence, i64)> {
+        if from.generation != self.generation {
+            return None;
+        }
+        let offset = usize::try_from(from.number.checked_sub(self.first)?).ok()?;
+        let events: Vec<_> = self.ring.iter().skip(offset).take(max).cloned().collect();
+        let number = from.number + events.len() as u64;
+        let complete = number == self.next_sequence().number;
+        let revision =
+            if complete { self.revision } else { events.last().map_or(self.floor, |e| e.revision) };
+        Some((events, Sequence { generation: self.generation, number }, revision))
+    }
+}
+
+fn weight(event: &Event) -> usize {
+    event.entry.object.raw().len() + 256
+}
+
+#[cfg(test)]
+mod tests;

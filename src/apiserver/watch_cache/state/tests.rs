@@ -1,0 +1,93 @@
+//! What filters see of changes, and when positions are lost.
+
+use super::*;
+use crate::registry::{Registry, ResourceSpec, strategy::Plain};
+use api::Gvr;
+use api::schema::Schema;
+use serde_json::json;
+
+fn row() -> Arc<Resource> {
+    let mut registry = Registry::new(Arc::new(Schema::new()));
+    registry.add(ResourceSpec::custom(
+        Gvr::new("x.io", "v1", "things"),
+        "Thing",
+        true,
+        Arc::new(Plain),
+    ));
+    Arc::clone(registry.row(&Gvr::new("x.io", "v1", "things")).unwrap())
+}
+
+fn thing(name: &str, version: i64, label: &str) -> Object {
+    let value = json!({"kind": "Thing", "apiVersion": "x.io/v1", "metadata":
+        {"name": name, "namespace": "n", "labels": {"l": label}, "resourceVersion": version.to_string()}});
+    Object::from_value(value).unwrap()
+}
+
+fn state() -> State {
+    let mut state = State::default();
+    state.load(BTreeMap::new(), 1);
+    state.apply(vec![("n/a".into(), Some(thing("a", 2, "x")), 2)], 2);
+    state.apply(vec![("n/a".into(), Some(thing("a", 3, "y")), 3)], 3);
+    state.apply(vec![("n/a".into(), None, 4)], 4);
+    state
+}
+
+#[test]
+fn types_follow_from_the_selection_before_and_now() {
+    let (row, state) = (row(), state());
+    let seen = |selector: &str| -> Vec<String> {
+        let filter = Filter {
+            selection: Selection::parse(&row, selector, "").unwrap(),
+            ..Filter::default()
+        };
+        let (events, _, _) = state.events_from(state.sequence_after(1).unwrap(), 10).unwrap();
+        let seen = events.iter().filter_map(|e| e.seen_by(&row, &filter));
+        seen.map(|(t, o)| format!("{t:?} {} {}", o.resource_version, o.label("l").unwrap()))
+            .collect()
+    };
+    assert_eq!(seen(""), ["Added 2 x", "Modified 3 y", "Deleted 4 y"]);
+    assert_eq!(seen("l=x"), ["Added 2 x", "Deleted 3 x"]);
+    assert_eq!(seen("l=y"), ["Added 3 y", "Deleted 4 y"]);
+}
+
+#[test]
+fn a_watch_starts_behind_its_revision_and_not_before_the_oldest() {
+    let state = state();
+    let revisions = |from: i64| -> Vec<i64> {
+        let (events, _, _) = state.events_from(state.sequence_after(from).unwrap(), 10).unwrap();
+        events.iter().map(|e| e.revision).collect()
+    };
+    assert_eq!(revisions(2), [3, 4]);
+    assert_eq!(revisions(9), Vec::<i64>::new());
+    assert_eq!(state.sequence_after(0), Err(1));
+}
+
+#[test]
+fn a_position_that_fell_off_the_ring_is_lost() {
+    let mut state = state();
+    let start = state.sequence_after(1).unwrap();
+    for version in 5..i64::try_from(RING_EVENTS_MAX).unwrap() + 10 {
+        state.apply(vec![("n/b".into(), Some(thing("b", version, "z")), version)], version);
+    }
+    assert!(state.events_from(start, 10).is_none());
+    assert!(state.sequence_after(4).is_err());
+}
+
+#[test]
+fn pages_are_cut_in_key_order() {
+    let row = row();
+    let mut state = State::default();
+    state.load(BTreeMap::new(), 1);
+    for name in ["c", "a", "b"] {
+        state.apply(vec![(format!("n/{name}").into(), Some(thing(name, 2, "x")), 2)], 2);
+    }
+    let page = state.list(&row, &Filter { namespace: "n".into(), ..Filter::default() }, None, 2);
+    let names: Vec<_> = page.items.iter().map(|o| o.key.name.to_string()).collect();
+    assert_eq!(
+        (names, page.last.as_deref(), page.remaining),
+        (vec!["a".into(), "b".into()], Some("n/b"), Some(1))
+    );
+    let next =
+        state.list(&row, &Filter { namespace: "n".into(), ..Filter::default() }, Some("n/b\0"), 2);
+    assert_eq!(next.items.len(), 1);
+}

@@ -1,0 +1,166 @@
+//! Bodies to values and back, by the codecs of `api`.
+
+use api::codec::{self, DecodeError, Decoded};
+use api::schema::Schema;
+use api::{Gvk, Status};
+use serde_json::Value;
+
+use crate::negotiate::Media;
+
+/// Decodes a body as an object of `kind`.
+///
+/// # Errors
+/// 400 with upstream's texts.
+pub(crate) fn decode(
+    schema: &Schema,
+    media: Media,
+    bytes: &[u8],
+    kind: &Gvk,
+) -> Result<Decoded, Status> {
+    let unrecognized = |e: DecodeError| {
+        Status::bad_request(codec::unrecognized(&kind.kind, &e.to_string(), bytes))
+    };
+    if media == Media::Protobuf {
+        return decode_protobuf(schema, bytes, kind);
+    }
+    let text;
+    let json = if media == Media::Yaml {
+        text = codec::yaml::to_json(bytes).map_err(unrecognized)?;
+        text.as_slice()
+    } else {
+        bytes
+    };
+    let meta = codec::json::interpret(json).map_err(unrecognized)?;
+    let refuse = |cause: &str| refusal(kind, &meta.kind, &meta.api_version, cause);
+    check_kind(schema, kind, &meta.kind, &meta.api_version)?;
+    let Some(ty) = schema.kind(kind) else {
+        let value = codec::json::parse(json).map_err(unrecognized)?;
+        return Ok(Decoded { value, strict_errors: Vec::new() });
+    };
+    codec::json::decode_strict(schema, ty, json).map_err(|e| refuse(&e.to_string()))
+}
+
+fn decode_protobuf(schema: &Schema, bytes: &[u8], kind: &Gvk) -> Result<Decoded, Status> {
+    let unrecognized = |e: DecodeError| {
+        Status::bad_request(codec::unrecognized(&kind.kind, &e.to_string(), bytes))
+    };
+    let envelope = codec::protobuf::open(bytes).map_err(unrecognized)?;
+    check_kind(schema, kind, &envelope.kind, &envelope.api_version)?;
+    let ty = schema.kind(kind).ok_or_else(crate::negotiate::unsupported)?;
+    let value = codec::protobuf::decode_message(schema, ty, envelope.raw);
+    let value =
+        value.map_err(|e| refusal(kind, &envelope.kind, &envelope.api_version, &e.to_string()))?;
+    Ok(Decoded { value, strict_errors: Vec::new() })
+}
+
+fn refusal(wanted: &Gvk, kind: &str, version: &str, cause: &str) -> Status {
+    let own = wanted.api_version();
+    let kind = if kind.is_empty() { &*wanted.kind } else { kind };
+    let version = if version.is_empty() { own.as_str() } else { version };
+    Status::bad_request(codec::cannot_handle(kind, short(version), &wanted.kind, cause))
+}
+
+/// Upstream's texts name the version alone, without its group.
+fn short(version: &str) -> &str {
+    version.rsplit('/').next().unwrap_or(version)
+}
+
+fn check_kind(schema: &Schema, wanted: &Gvk, kind: &str, version: &str) -> Result<(), Status> {
+    let same_kind = kind.is_empty() || kind == &*wanted.kind;
+    let same_version = version.is_empty() || version == wanted.api_version();
+    if same_kind && same_version {
+        return Ok(());
+    }
+    let own = wanted.api_version();
+    let given = Gvk::from_api_version(
+        if version.is_empty() { &own } else { version },
+        if kind.is_empty() { &wanted.kind } else { kind },
+    );
+    let cause = if schema.kind(&given).is_none() {
+        format!(
+            "no kind \"{}\" is registered for version \"{}\" in scheme \"pkg/runtime/scheme.go:111\"",
+            given.kind,
+            given.api_version()
+        )
+    } else {
+        format!(
+            "converting ({}) to ({}): unknown conversion",
+            go_type(&given, &given.version),
+            go_type(wanted, "")
+        )
+    };
+    Err(refusal(wanted, kind, version, &cause))
+}
+
+/// Go's name of the type: `v1.Secret` in a version, `core.ConfigMap` inside the server.
+fn go_type(kind: &Gvk, version: &str) -> String {
+    let package = match (version, kind.group.split('.').next().unwrap_or_default()) {
+        ("", "") => "core",
+        ("", first) => first,
+        (version, _) => version,
+    };
+    format!("{package}.{}", kind.kind)
+}
+
+/// YAML or JSON of any shape.
+///
+/// # Errors
+/// The parser's sentence.
+pub(crate) fn any_yaml(bytes: &[u8]) -> Result<Value, String> {
+    codec::yaml::parse(bytes).map_err(|e| e.to_string())
+}
+
+/// Go's words for a fault of JSON.
+pub(crate) fn go_json(bytes: &[u8], error: &serde_json::Error) -> String {
+    codec::json::parse(bytes).err().map_or_else(|| error.to_string(), |e| e.to_string())
+}
+
+/// A value in the normal form of its kind, after defaults and edits.
+pub(crate) fn normalize(schema: &Schema, kind: &Gvk, value: &mut Value) {
+    if let Some(ty) = schema.kind(kind) {
+        codec::normalize(schema, ty, value);
+    }
+}
+
+/// A value as YAML.
+pub(crate) fn yaml(value: &Value) -> String {
+    codec::yaml::write(value)
+}
+
+/// A value as protobuf.
+///
+/// # Errors
+/// 406 when it has no such form.
+pub(crate) fn protobuf(schema: &Schema, value: &Value) -> Result<Vec<u8>, Status> {
+    let encoded = codec::protobuf::encode_object(schema, value);
+    encoded.map(|bytes| bytes.to_vec()).map_err(|error| {
+        tracing::debug!(%error, "no protobuf form");
+        crate::handlers::output::not_acceptable()
+    })
+}
+
+/// A list as protobuf, from the JSON of its items.
+///
+/// # Errors
+/// 406 when the kind has no such form.
+pub(crate) fn protobuf_list<'a>(
+    schema: &Schema,
+    list: &Gvk,
+    metadata: &Value,
+    items: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<Vec<u8>, Status> {
+    let encoded = codec::protobuf::encode_list(schema, list, metadata, items);
+    encoded.map(|bytes| bytes.to_vec()).map_err(|error| {
+        tracing::debug!(%error, "no protobuf form");
+        crate::handlers::output::not_acceptable()
+    })
+}
+
+/// A watch event as a protobuf frame.
+pub(crate) fn protobuf_event(schema: &Schema, kind: &str, object: &Value) -> bytes::Bytes {
+    codec::protobuf::encode_watch_event(schema, kind, object).unwrap_or_else(|error| {
+        let refusal =
+            serde_json::to_value(Status::internal(&error.to_string())).unwrap_or_default();
+        codec::protobuf::encode_watch_event(schema, "ERROR", &refusal).unwrap_or_default()
+    })
+}
