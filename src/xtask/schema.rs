@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::supplement::{CONSTANTS, SUPPLEMENT};
+use crate::supplement::{CONSTANTS, MORE_FIELDS, SUPPLEMENT};
 
 #[derive(Deserialize)]
 struct Facts {
@@ -128,6 +128,17 @@ pub(crate) fn table(types: &str) -> anyhow::Result<String> {
     let more: BTreeMap<String, TypeFacts> =
         serde_json::from_str(SUPPLEMENT).context("supplement")?;
     facts.types.extend(more);
+    let fields: BTreeMap<String, Vec<FieldFacts>> =
+        serde_json::from_str(MORE_FIELDS).context("more fields")?;
+    for (name, fields) in fields {
+        let ty = facts.types.get_mut(&name).with_context(|| format!("no type {name}"))?;
+        for field in fields {
+            // a newer facts file may have it already
+            if !ty.fields.iter().any(|f| f.go == field.go) {
+                ty.fields.push(field);
+            }
+        }
+    }
     facts.types.retain(|name, _| {
         !SKIPPED.contains(&name.as_str()) && !LEAVES.iter().any(|(leaf, _)| leaf == name)
     });
