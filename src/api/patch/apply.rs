@@ -108,28 +108,35 @@ fn set_managed_fields(object: &mut Value, entries: Option<Value>) {
 /// Records in `new` who owns which field after a create, update or patch that is no apply.
 ///
 /// `live` is the object before the write, `None` on create. An update of an object that nobody tracks, or whose
-/// managed fields the client resets, leaves it untracked.
+/// managed fields the client resets, leaves it untracked. Entries of another version of the kind are taken by their
+/// paths as they are: versions of a kind that differ in structure are not converted for them.
 pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     let Some(sent) = meta_mut(new).map(|m| m.remove("managedFields")) else { return };
     let stored = live.and_then(managed_fields);
+    let is_stored = sent.as_ref() == stored;
+    let comparison = match live {
+        Some(live) => write.compare(live, new),
+        None => write.compare(&write.nothing(), new),
+    };
+    if live.is_some() && comparison.is_same() && (is_stored || !write.subresource.is_empty()) {
+        // Nothing changed hands: the entries stay as they are, unread.
+        let kept = if is_stored { sent } else { stored.cloned() };
+        return set_managed_fields(new, kept);
+    }
     let mut entries = if !write.subresource.is_empty() {
-        managed::decode(stored, false).unwrap_or_default()
+        managed::decode(stored.cloned(), false).unwrap_or_default()
     } else if managed::is_reset(sent.as_ref()) {
         Vec::new()
     } else {
-        // What is stored was read once; what a client sends is read before it is believed.
-        match managed::decode(sent.as_ref(), sent.as_ref() != stored) {
+        // What is stored was checked before; what a client sends is checked now.
+        match managed::decode(sent, !is_stored) {
             Ok(entries) if !entries.is_empty() => entries,
-            _ => managed::decode(stored, false).unwrap_or_default(),
+            _ => managed::decode(stored.cloned(), false).unwrap_or_default(),
         }
     };
     if entries.is_empty() && live.is_some() {
         return;
     }
-    let comparison = match live {
-        Some(live) => write.compare(live, new),
-        None => write.compare(&write.nothing(), new),
-    };
     let touched = comparison.touched();
     entries.retain_mut(|entry| {
         if !entry.overlaps(&touched) && !entry.overlaps(&comparison.removed) {
@@ -169,7 +176,7 @@ pub fn apply(
     force: bool,
 ) -> Result<Value, Box<Status>> {
     check_kind(write, config)?;
-    let entries = managed::decode(live.and_then(managed_fields), true)
+    let entries = managed::decode(live.and_then(managed_fields).cloned(), true)
         .map_err(|e| plain(format!("failed to decode managed fields: {e}")))?;
     if managed_fields(config).is_some_and(|m| !m.is_null()) {
         return Err(bad_request("metadata.managedFields must be nil"));
@@ -299,6 +306,10 @@ fn attempt(
     };
     if live.as_ref() != Some(&object) {
         mine.time = Some(write.now.to_owned());
+    }
+    // What lost its last member is null here; a custom resource's nulls are its schema's business.
+    if !write.custom {
+        typed::drop_nulls(schema, root, &mut object);
     }
     let owned = mine.set().difference(&UNOWNED);
     *mine.set() = owned;

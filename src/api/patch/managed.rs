@@ -16,13 +16,6 @@ pub(super) enum Operation {
     Update,
 }
 
-/// Owned fields, read when they are needed.
-#[derive(Debug, Clone)]
-enum Fields {
-    Raw(Value),
-    Read(Set),
-}
-
 /// One manager's entry.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
@@ -31,7 +24,9 @@ pub(super) struct Entry {
     pub api_version: String,
     pub subresource: String,
     pub time: Option<String>,
-    fields: Fields,
+    /// FieldsV1 as stored, until the set is read.
+    raw: Value,
+    set: Option<Set>,
 }
 
 impl Entry {
@@ -49,7 +44,8 @@ impl Entry {
             api_version: api_version.to_owned(),
             subresource: subresource.to_owned(),
             time: None,
-            fields: Fields::Read(set),
+            raw: Value::Null,
+            set: Some(set),
         }
     }
 
@@ -78,21 +74,16 @@ impl Entry {
 
     /// Whether the entry owns one of these fields; reads nothing.
     pub(super) fn overlaps(&self, set: &Set) -> bool {
-        match &self.fields {
-            Fields::Raw(raw) => set.overlaps_fields_v1(raw),
-            Fields::Read(own) => own.overlaps(set),
+        match &self.set {
+            Some(own) => own.overlaps(set),
+            None => set.overlaps_fields_v1(&self.raw),
         }
     }
 
     /// The owned fields. What cannot be read was refused by [`decode`] already.
     pub(super) fn set(&mut self) -> &mut Set {
-        if let Fields::Raw(raw) = &self.fields {
-            self.fields = Fields::Read(Set::from_fields_v1(raw).unwrap_or_default());
-        }
-        match &mut self.fields {
-            Fields::Read(set) => set,
-            Fields::Raw(_) => unreachable!("was read above"),
-        }
+        let raw = &self.raw;
+        self.set.get_or_insert_with(|| Set::from_fields_v1(raw).unwrap_or_default())
     }
 
     fn seconds(&self) -> i64 {
@@ -114,10 +105,7 @@ impl Entry {
             map.insert("time".into(), time.into());
         }
         map.insert("fieldsType".into(), "FieldsV1".into());
-        let fields = match self.fields {
-            Fields::Raw(raw) => raw,
-            Fields::Read(set) => set.to_fields_v1(),
-        };
+        let fields = self.set.map_or(self.raw, |set| set.to_fields_v1());
         map.insert("fieldsV1".into(), fields);
         if !self.subresource.is_empty() {
             map.insert("subresource".into(), self.subresource.into());
@@ -139,49 +127,46 @@ pub(super) fn is_reset(value: Option<&Value>) -> bool {
 ///
 /// # Errors
 /// Upstream's text of what is wrong with an entry.
-pub(super) fn decode(value: Option<&Value>, check: bool) -> Result<Vec<Entry>, String> {
+pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<Entry>, String> {
     let list = match value {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
         Some(_) => return Err("managedFields must be a list".into()),
     };
     let mut out: Vec<Entry> = Vec::with_capacity(list.len());
-    for (i, item) in list.iter().enumerate() {
-        let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
-        let operation = match text("operation") {
+    for (i, mut item) in list.into_iter().enumerate() {
+        let mut text = |name: &str| match item.get_mut(name).map(Value::take) {
+            Some(Value::String(text)) => text,
+            _ => String::new(),
+        };
+        let operation = match text("operation").as_str() {
             "Apply" => Operation::Apply,
             "Update" => Operation::Update,
             _ => return Err("operation must be `Apply` or `Update`".into()),
         };
-        if text("apiVersion").is_empty() {
+        let api_version = text("apiVersion");
+        if api_version.is_empty() {
             return Err("apiVersion must not be empty".into());
         }
-        match text("fieldsType") {
+        match text("fieldsType").as_str() {
             "FieldsV1" => {}
             "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
             other => {
-                return Err(format!(
-                    "invalid fieldsType {} in managed fields entry {i}",
-                    crate::field::go_quote(other)
-                ));
+                let other = crate::field::go_quote(other);
+                return Err(format!("invalid fieldsType {other} in managed fields entry {i}"));
             }
         }
-        let raw = item.get("fieldsV1").filter(|v| !v.is_null());
-        let fields = match raw {
-            None => Fields::Read(Set::new()),
-            Some(raw) if check => Fields::Read(
-                Set::from_fields_v1(raw).map_err(|e| format!("error decoding set: {e}"))?,
-            ),
-            Some(raw) => Fields::Raw(raw.clone()),
+        let (manager, subresource) = (text("manager"), text("subresource"));
+        let time = Some(text("time")).filter(|t| !t.is_empty());
+        let raw = item.get_mut("fieldsV1").map(Value::take).unwrap_or_default();
+        let set = if raw.is_null() {
+            Some(Set::new())
+        } else if check {
+            Some(Set::from_fields_v1(&raw).map_err(|e| format!("error decoding set: {e}"))?)
+        } else {
+            None
         };
-        let entry = Entry {
-            manager: text("manager").to_owned(),
-            operation,
-            api_version: text("apiVersion").to_owned(),
-            subresource: text("subresource").to_owned(),
-            time: item.get("time").and_then(Value::as_str).map(str::to_owned),
-            fields,
-        };
+        let entry = Entry { manager, operation, api_version, subresource, time, raw, set };
         // Of two entries of one manager the later one counts.
         match out.iter_mut().find(|e| e.is_same(&entry)) {
             Some(have) => *have = entry,

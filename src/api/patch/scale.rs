@@ -42,7 +42,7 @@ pub fn to_scale(
     paths: &ReplicasPaths<'_>,
 ) -> Result<Option<Value>, String> {
     let mut out = Vec::new();
-    for mut entry in managed::decode(resource, true)? {
+    for mut entry in managed::decode(resource.cloned(), true)? {
         if let Some(path) = path_of(paths, &entry.api_version)
             && entry.set().has(&path)
         {
@@ -62,9 +62,9 @@ pub fn to_resource(
     version: &str,
     paths: &ReplicasPaths<'_>,
 ) -> Result<Option<Value>, String> {
-    let mut scale = managed::decode(scale, true)?;
+    let mut scale = managed::decode(scale.cloned(), true)?;
     let mut out: Vec<Entry> = Vec::new();
-    for mut entry in managed::decode(resource, true)? {
+    for mut entry in managed::decode(resource.cloned(), true)? {
         if !paths.iter().any(|(v, _)| *v == entry.api_version) {
             continue;
         }

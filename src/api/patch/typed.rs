@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 pub(super) use compare::{Comparison, compare};
 pub(super) use merge::merge;
-pub(super) use remove::{named_fields, remove};
+pub(super) use remove::{drop_nulls, named_fields, remove};
 pub(super) use validate::{field_set, validate};
 
 use crate::fields::{Element, Set};

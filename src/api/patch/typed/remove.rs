@@ -69,3 +69,23 @@ pub(in crate::patch) fn named_fields(schema: &Schema, ty: Option<Ty<'_>>, set: &
     }
     out
 }
+
+/// Drops members of structs that are null, as decoding into Go's types would.
+pub(in crate::patch) fn drop_nulls(schema: &Schema, ty: Ty<'_>, value: &mut Value) {
+    match (ty.kind, value) {
+        (Kind::Struct(_) | Kind::Map(_), Value::Object(map)) => {
+            if matches!(ty.kind, Kind::Struct(_)) {
+                map.retain(|_, v| !v.is_null());
+            }
+            for (name, value) in map.iter_mut() {
+                if let Some((child, _)) = of_member(schema, ty.kind, name) {
+                    drop_nulls(schema, child, value);
+                }
+            }
+        }
+        (Kind::List(shape, _), Value::Array(list)) => {
+            list.iter_mut().for_each(|item| drop_nulls(schema, of_element(schema, shape), item));
+        }
+        _ => {}
+    }
+}
