@@ -218,7 +218,9 @@ impl Object {
         out.push(b'{');
         out.extend_from_slice(front);
         let comma = if self.bare { "" } else { "," };
-        out.extend_from_slice(format!("\"resourceVersion\":\"{}\"{comma}", self.resource_version).as_bytes());
+        out.extend_from_slice(
+            format!("\"resourceVersion\":\"{}\"{comma}", self.resource_version).as_bytes(),
+        );
         out.extend_from_slice(tail);
     }
 

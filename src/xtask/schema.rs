@@ -178,7 +178,7 @@ impl Writer {
                     || m.starts_with("k8s:conversion-gen:explicit-from")
             });
             let typed = ty.fields.iter().any(|f| f.inline && f.go == "TypeMeta");
-            if typed && is_kind || typed && prefix.ends_with("meta.v1") {
+            if typed && (is_kind || prefix.ends_with("meta.v1")) {
                 let (group, version) = group_version(prefix)?;
                 writeln!(kinds, "K\t{group}\t{version}\t{short}\t{}", self.ids[name])?;
             }

@@ -162,7 +162,6 @@ pub fn decode_strict(
 pub fn write(value: &Value) -> String {
     let options = serde_saphyr::ser_options! {
         compact_list_indent: true,
-        empty_as_braces: true,
     };
     // a JSON value holds nothing that YAML cannot write; the fallback is YAML too
     serde_saphyr::to_string_with_options(value, options).unwrap_or_else(|_| format!("{value}\n"))

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 
+#[allow(clippy::print_stderr, reason = "a skipped test says so")]
 /// Kubernetes' own round-trip data, one fully populated object per kind.
 fn golden_dir() -> Option<PathBuf> {
     #[allow(clippy::disallowed_methods, reason = "where the data is is the caller's business")]
