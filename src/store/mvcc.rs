@@ -13,4 +13,6 @@ pub(crate) use state::{Gap, Outcome, State};
 pub(crate) use txn::{check_request, request_size};
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

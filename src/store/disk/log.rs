@@ -172,6 +172,7 @@ impl Log {
     }
 
     /// Bytes written since the process started.
+    #[cfg(test)]
     pub(crate) fn written(&self) -> u64 {
         self.written
     }

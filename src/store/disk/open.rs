@@ -57,3 +57,6 @@ pub async fn open(config: Config, tasks: &Tasks) -> Result<Arc<dyn Backend>, Ope
     let (shared, engine) = DiskEngine::start(writer, Some(lock), tasks);
     Ok(Store::start(shared, engine, tasks))
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,9 +109,8 @@ pub(crate) fn read_file_header(
     let mut blank = header;
     blank[12..16].fill(0);
     let intact = crc32c::crc32c(&blank) == stored;
-    if !intact && (1..=FORMAT + 1000).contains(&format) && format > FORMAT
-        || intact && format > FORMAT
-    {
+    // Whatever comes will count up by one; a far larger number is damage.
+    if format > FORMAT && (intact || format < FORMAT + 1000) {
         // A single flipped bit can look like a newer format: it is one only when the rest does not check as ours.
         let mut ours = blank;
         ours[8..12].copy_from_slice(&FORMAT.to_le_bytes());

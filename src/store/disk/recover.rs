@@ -29,19 +29,17 @@ pub(crate) struct Recovered {
     pub(crate) checkpoint: Option<(u64, u64)>,
 }
 
-/// A segment's file as found.
+/// A segment's file as found; its content is read when it is its turn, for a log can be as large as the state.
 struct Found {
     sequence: u64,
-    content: Vec<u8>,
+    header: Vec<u8>,
+    /// No record was ever written.
+    unused: bool,
 }
 
 impl Found {
     fn name(&self) -> String {
         segment_name(self.sequence)
-    }
-
-    fn is_unused(&self) -> bool {
-        self.content.iter().skip(FILE_HEADER).all(|byte| *byte == 0)
     }
 }
 
@@ -158,9 +156,9 @@ pub(crate) fn recover(
     let mut files: VecDeque<Found> = VecDeque::new();
     let mut remove_first = Vec::new();
     for sequence in sequences {
-        let found = read_segment(disk, sequence)?;
-        if found.is_unused()
-            && record::read_file_header(&found.name(), LOG_MAGIC, &found.content)
+        let found = find_segment(disk, sequence)?;
+        if found.unused
+            && record::read_file_header(&found.name(), LOG_MAGIC, &found.header)
                 .is_err_and(|e| is_damage(&e))
         {
             // The process ended while it made the file: it was never used.
@@ -174,7 +172,7 @@ pub(crate) fn recover(
         files.push_back(found);
     }
     let mut tail = Tail::default();
-    replay_all(&files, &mut expected, &mut replay, &mut tail)?;
+    replay_all(disk, &files, &mut expected, &mut replay, &mut tail)?;
     // From here on the directory is changed.
     remove_first.extend(
         numbered(&names, "checkpoint-")
@@ -268,11 +266,29 @@ fn load_checkpoint(
     Ok((replay, Some((newest, bytes))))
 }
 
-fn read_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<Found, OpenError> {
+/// Looks at a segment without keeping its content.
+fn find_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<Found, OpenError> {
     let name = segment_name(sequence);
+    let failed = |e| OpenError::io("read", &name)(e);
     let file = disk.open(&name).map_err(OpenError::io("open", &name))?;
-    let content = read_all(file.as_ref()).map_err(OpenError::io("read", &name))?;
-    Ok(Found { sequence, content })
+    let mut header = vec![0; FILE_HEADER];
+    let read = file.read_at(0, &mut header).map_err(failed)?;
+    header.truncate(read);
+    let mut chunk = vec![0; 64 * 1024];
+    let mut at = FILE_HEADER as u64;
+    loop {
+        let read = file.read_at(at, &mut chunk).map_err(failed)?;
+        let bytes = chunk.get(..read).unwrap_or_default();
+        if read == 0 || bytes.iter().any(|byte| *byte != 0) {
+            return Ok(Found { sequence, header, unused: read == 0 });
+        }
+        at += read as u64;
+    }
+}
+
+fn read_segment(disk: &Arc<dyn Disk>, name: &str) -> Result<Vec<u8>, OpenError> {
+    let file = disk.open(name).map_err(OpenError::io("open", name))?;
+    read_all(file.as_ref()).map_err(OpenError::io("read", name))
 }
 
 /// Where the log ends: the place in `files`, and how that segment was scanned.
@@ -281,22 +297,24 @@ struct Tail {
     position: usize,
     end: usize,
     chain: u32,
-    torn: usize,
+    /// What stands behind the end and was never acknowledged.
+    torn: Vec<u8>,
     /// End of the chain of the segment before.
     before: Option<u32>,
 }
 
 fn replay_all(
+    disk: &Arc<dyn Disk>,
     files: &VecDeque<Found>,
     expected: &mut Option<ClusterId>,
     replay: &mut Replay,
     tail: &mut Tail,
 ) -> Result<(), OpenError> {
-    let used = files.iter().rposition(|file| !file.is_unused()).unwrap_or(0);
+    let used = files.iter().rposition(|file| !file.unused).unwrap_or(0);
     let mut before: Option<u32> = None;
     for (position, file) in files.iter().enumerate() {
         let name = file.name();
-        let (cluster, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &file.content)?;
+        let (cluster, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &file.header)?;
         check_cluster(&name, cluster, expected)?;
         if sequence != file.sequence {
             let what = format!("its header says {}, so it was renamed", segment_name(sequence));
@@ -306,13 +324,14 @@ fn replay_all(
             break;
         }
         let corrupt = |(offset, what)| OpenError::Corrupt { file: name.clone(), offset, what };
-        let scan: Scan<'_> =
-            record::scan(&file.content, chain, position == used).map_err(corrupt)?;
+        let content = read_segment(disk, &name)?;
+        let scan: Scan<'_> = record::scan(&content, chain, position == used).map_err(corrupt)?;
         check_joint(&name, scan.records.first(), before)?;
         for record in &scan.records {
             replay.record(&name, record)?;
         }
-        *tail = Tail { position, end: scan.end, chain: scan.chain, torn: scan.torn, before };
+        let torn = content.get(scan.end..scan.end + scan.torn).unwrap_or_default().to_vec();
+        *tail = Tail { position, end: scan.end, chain: scan.chain, torn, before };
         before = Some(scan.chain);
     }
     Ok(())
@@ -349,16 +368,15 @@ fn continue_log(
     let last = files.pop_back().ok_or_else(missing)?;
     let name = last.name();
     let mut file = disk.open(&name).map_err(OpenError::io("open", &name))?;
-    if tail.torn > 0 {
+    if !tail.torn.is_empty() {
         tracing::warn!(
             file = name,
             offset = tail.end,
-            bytes = tail.torn,
+            bytes = tail.torn.len(),
             "the end of the log is torn: cut off what was never acknowledged"
         );
-        let torn = last.content.get(tail.end..tail.end + tail.torn).unwrap_or_default();
         let keep = disk.create("torn-tail", 0).and_then(|mut aside| {
-            aside.write_at(0, torn)?;
+            aside.write_at(0, &tail.torn)?;
             aside.sync()
         });
         if let Err(error) = keep {
@@ -381,7 +399,7 @@ fn continue_log(
         let name = found.name();
         if found.sequence == last.sequence + 1 {
             let file = disk.open(&name).map_err(OpenError::io("open", &name))?;
-            let (_, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &found.content)?;
+            let (_, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &found.header)?;
             let start = FILE_HEADER as u64;
             next = Some(Segment { sequence, file, offset: start, synced: start, chain });
         } else {

@@ -8,8 +8,10 @@ use super::history::{History, Version};
 use super::state::State;
 use crate::kv::{Event, KeyRange, RangeRequest, RangeResponse, Revision, StoreError};
 
+type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 /// The range as map bounds; `None` when it is empty.
-fn bounds(range: &KeyRange) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+fn bounds(range: &KeyRange) -> Option<Bounds<'_>> {
     let start = Included(range.start.as_ref());
     match range.end.as_ref() {
         [] => Some((start, Included(range.start.as_ref()))),

@@ -1,0 +1,166 @@
+//! Real directories: what a process finds again, locks, and the first released format.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base::{Shutdown, Tasks};
+
+use super::{Config, open};
+use crate::OpenError;
+use crate::kv::*;
+
+fn put(key: String, value: Vec<u8>, durability: Durability) -> Txn {
+    let op = Op::Put { key: key.into(), value: value.into(), lease: 0, prev_kv: false };
+    Txn { success: vec![op], durability, ..Txn::default() }
+}
+
+async fn start(dir: &Path) -> (Arc<dyn Backend>, Tasks) {
+    let tasks = Tasks::new(Shutdown::new());
+    (open(Config::new(dir), &tasks).await.unwrap(), tasks)
+}
+
+async fn stop(tasks: &Tasks) {
+    tasks.shutdown().request();
+    assert!(tasks.drain(Duration::from_secs(10)).await.is_empty());
+    assert_eq!(tasks.fault(), None);
+}
+
+async fn contents(store: &Arc<dyn Backend>) -> Vec<(String, String)> {
+    let all = KeyRange { start: [0][..].into(), end: [0][..].into() };
+    let text = |bytes: &bytes::Bytes| String::from_utf8(bytes.to_vec()).unwrap();
+    store
+        .range(RangeRequest::new(all))
+        .await
+        .unwrap()
+        .kvs
+        .iter()
+        .map(|kv| (text(&kv.key), text(&kv.value)))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_store_stopped_and_started_again_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, tasks) = start(dir.path()).await;
+    let lease = store.lease_grant(7, 600).await.unwrap();
+    for n in 0..100 {
+        let durability = if n % 2 == 0 { Durability::Lazy } else { Durability::Synced };
+        store.txn(put(format!("k{n}"), vec![b'x'; n], durability)).await.unwrap();
+    }
+    store.compact(Revision(50)).await.unwrap();
+    let before = contents(&store).await;
+    stop(&tasks).await;
+    let error = store.txn(put("late".into(), vec![], Durability::Synced)).await.unwrap_err();
+    assert!(matches!(error, StoreError::Stopped(_)), "{error}");
+    let (store, tasks) = start(dir.path()).await;
+    assert_eq!(contents(&store).await, before);
+    assert_eq!(store.revision(), Revision(101));
+    assert!(matches!(store.lease_grant(lease.id, 1).await, Err(StoreError::LeaseExists)));
+    let mut watcher = store.watch(KeyRange::prefix("k"), Some(Revision(51))).await.unwrap();
+    assert_eq!(watcher.batches.recv().await.unwrap().unwrap().events.len(), 51);
+    assert!(matches!(
+        store.watch(KeyRange::prefix("k"), Some(Revision(49))).await,
+        Err(StoreError::Compacted { .. })
+    ));
+    stop(&tasks).await;
+}
+
+#[tokio::test]
+async fn a_directory_in_use_is_refused_with_the_pid_of_its_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_store, tasks) = start(dir.path()).await;
+    let error = open(Config::new(dir.path()), &tasks).await.unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Locked { pid, .. } if *pid == std::process::id().to_string()),
+        "{error}"
+    );
+    stop(&tasks).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_writers_and_checkpoints() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, tasks) = start(dir.path()).await;
+    let writers = (0..16).map(|writer| {
+        let store = Arc::clone(&store);
+        async move {
+            for n in 0..60 {
+                store
+                    .txn(put(format!("{writer}/{n}"), vec![b'y'; 3000], Durability::Synced))
+                    .await
+                    .unwrap();
+            }
+        }
+    });
+    futures::future::join_all(writers).await;
+    stop(&tasks).await;
+    let names = || {
+        std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect::<Vec<_>>()
+    };
+    assert!(names().iter().any(|name| name.starts_with("checkpoint-")), "{:?}", names());
+    let (store, tasks) = start(dir.path()).await;
+    assert_eq!((store.size().keys, store.revision()), (960, Revision(961)));
+    stop(&tasks).await;
+}
+
+/// A directory as the first released format wrote it; it must open for ever.
+#[tokio::test]
+async fn the_first_format_opens() {
+    let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/format-1");
+    let dir = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(recorded).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
+    }
+    let (store, tasks) = start(dir.path()).await;
+    let expected = [
+        ("/registry/a", "second"),
+        ("/registry/c", "leased"),
+        ("/registry/d", "behind the checkpoint"),
+    ];
+    assert_eq!(
+        contents(&store).await,
+        expected.map(|(key, value)| (key.to_owned(), value.to_owned()))
+    );
+    assert_eq!(store.revision(), Revision(7));
+    let kv =
+        store.range(RangeRequest::new(KeyRange::key("/registry/a"))).await.unwrap().kvs.remove(0);
+    assert_eq!((kv.create_revision.0, kv.mod_revision.0, kv.version), (2, 4, 2));
+    let old = RangeRequest {
+        revision: Some(Revision(3)),
+        ..RangeRequest::new(KeyRange::key("/registry/b"))
+    };
+    assert_eq!(store.range(old.clone()).await.unwrap().kvs[0].value, "gone");
+    let older = RangeRequest { revision: Some(Revision(2)), ..old };
+    assert!(matches!(store.range(older).await, Err(StoreError::Compacted { oldest: 3, .. })));
+    assert_eq!(store.lease_revoke(42).await.unwrap(), Revision(8));
+    assert_eq!(contents(&store).await.len(), 2);
+    stop(&tasks).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starts_fast_with_many_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, tasks) = start(dir.path()).await;
+    let ops = |from: usize| {
+        (from..from + 500).map(|n| Op::Put {
+            key: format!("/registry/configmaps/{n:06}").into(),
+            value: vec![b'z'; 64].into(),
+            lease: 0,
+            prev_kv: false,
+        })
+    };
+    for from in (0..20_000).step_by(500) {
+        store.txn(Txn { success: ops(from).collect(), ..Txn::default() }).await.unwrap();
+    }
+    stop(&tasks).await;
+    let begun = Instant::now();
+    let (store, tasks) = start(dir.path()).await;
+    assert_eq!(store.size().keys, 20_000);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    stop(&tasks).await;
+}

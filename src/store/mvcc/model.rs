@@ -1,0 +1,190 @@
+//! Random operations against a naive model: a whole copy of the key space per revision.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::command::Command;
+use crate::kv::*;
+
+type Snapshot = BTreeMap<Vec<u8>, KeyValue>;
+
+/// A small generator (xorshift), for tests only.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn key(rng: &mut Rng) -> Vec<u8> {
+    let length = 1 + rng.below(3);
+    (0..length).map(|_| b"ab\x00\xff"[usize::try_from(rng.below(4)).unwrap()]).collect()
+}
+
+fn range(rng: &mut Rng) -> KeyRange {
+    match rng.below(4) {
+        0 => KeyRange::key(key(rng)),
+        1 => KeyRange::prefix(key(rng)),
+        2 => KeyRange { start: key(rng).into(), end: [0][..].into() },
+        _ => KeyRange { start: key(rng).into(), end: key(rng).into() },
+    }
+}
+
+/// The rule of the contract, written out.
+fn within(range: &KeyRange, key: &[u8]) -> bool {
+    if range.end.is_empty() {
+        return key == range.start;
+    }
+    key >= &range.start[..] && (range.end == [0][..] || key < &range.end[..])
+}
+
+fn write(model: &mut BTreeMap<i64, Snapshot>, ops: &[Op]) -> i64 {
+    let (&newest, snapshot) = model.last_key_value().unwrap();
+    let (mut next, mut changed) = (snapshot.clone(), false);
+    let revision = Revision(newest + 1);
+    for op in ops {
+        match op {
+            Op::Put { key, value, .. } => {
+                let before = next.get(&key[..]);
+                let create_revision = before.map_or(revision, |kv| kv.create_revision);
+                let version = before.map_or(1, |kv| kv.version + 1);
+                let kv = KeyValue {
+                    key: key.clone(),
+                    value: value.clone(),
+                    create_revision,
+                    mod_revision: revision,
+                    version,
+                    lease: 0,
+                };
+                next.insert(key.to_vec(), kv);
+                changed = true;
+            }
+            Op::Delete { range, .. } => {
+                let before = next.len();
+                next.retain(|key, _| !within(range, key));
+                changed |= next.len() < before;
+            }
+            Op::Range(_) | Op::Txn(_) => {}
+        }
+    }
+    if changed {
+        model.insert(revision.0, next);
+        return revision.0;
+    }
+    newest
+}
+
+/// What a watcher of `range` must be told of one revision, in key order.
+fn changes(
+    before: &Snapshot,
+    after: &Snapshot,
+    range: &KeyRange,
+) -> Vec<(Vec<u8>, bool, Option<KeyValue>)> {
+    let keys: std::collections::BTreeSet<_> =
+        before.keys().chain(after.keys()).filter(|key| within(range, key)).collect();
+    let changed = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    changed.map(|key| (key.clone(), !after.contains_key(key), before.get(key).cloned())).collect()
+}
+
+fn compare_all(
+    state: &State,
+    model: &BTreeMap<i64, Snapshot>,
+    compacted: i64,
+    rng: &mut Rng,
+    seed: u64,
+) {
+    let range = range(rng);
+    let limit = usize::try_from(rng.below(4)).unwrap();
+    for (revision, snapshot) in model {
+        let request = RangeRequest {
+            revision: Some(Revision(*revision)),
+            limit,
+            ..RangeRequest::new(range.clone())
+        };
+        let found = state.range(&request);
+        if *revision < compacted {
+            assert!(matches!(found, Err(StoreError::Compacted { .. })), "seed {seed}");
+            continue;
+        }
+        let found = found.unwrap();
+        let expected: Vec<&KeyValue> =
+            snapshot.iter().filter(|(key, _)| within(&range, key)).map(|(_, kv)| kv).collect();
+        assert_eq!(found.count, expected.len(), "seed {seed} at {revision} {range:?}");
+        let shown = if limit == 0 { expected.len() } else { limit.min(expected.len()) };
+        assert!(
+            found.kvs.iter().eq(expected[..shown].iter().copied()),
+            "seed {seed} at {revision} {range:?}"
+        );
+        assert_eq!(found.more, shown < expected.len());
+    }
+    let from = compacted.max(2);
+    let (events, _) = state.events(from, &range, usize::MAX).unwrap();
+    for (revision, after) in model.range(from..) {
+        let Some(before) = model.get(&(revision - 1)) else { continue };
+        let mut told: Vec<_> = events
+            .iter()
+            .filter(|event| event.kv.mod_revision.0 == *revision)
+            .map(|event| (event.kv.key.to_vec(), event.deleted, event.prev.clone()))
+            .collect();
+        told.sort_by(|a, b| a.0.cmp(&b.0));
+        assert_eq!(told, changes(before, after, &range), "seed {seed} revision {revision}");
+    }
+}
+
+#[test]
+fn random_operations_agree_with_a_copy_per_revision() {
+    for seed in 1..=200 {
+        let mut rng = Rng(seed * 0x9e37_79b9);
+        let mut state = State::default();
+        let mut model: BTreeMap<i64, Snapshot> = BTreeMap::from([(1, Snapshot::new())]);
+        let mut compacted = 0;
+        for step in 0..60_u64 {
+            let op = |rng: &mut Rng| match rng.below(3) {
+                0 => Op::Delete { range: range(rng), prev_kv: false },
+                _ => Op::Put {
+                    key: key(rng).into(),
+                    value: step.to_string().into(),
+                    lease: 0,
+                    prev_kv: false,
+                },
+            };
+            let ops: Vec<Op> = (0..=rng.below(3)).map(|_| op(&mut rng)).collect();
+            let txn = Txn { success: ops, ..Txn::default() };
+            if check_request(&txn).is_ok() {
+                let Ok(Outcome::Txn(response)) =
+                    state.apply(&Command::Txn(txn.clone()), &mut Vec::new())
+                else {
+                    panic!("seed {seed}")
+                };
+                // A deletion sees what the transaction wrote before; the model applies in the same order.
+                assert_eq!(response.revision.0, write(&mut model, &txn.success), "seed {seed}");
+            }
+            if rng.below(10) == 0 {
+                let revision =
+                    1 + i64::try_from(rng.below(state.revision().unsigned_abs())).unwrap();
+                if state.apply(&Command::Compact(revision), &mut Vec::new()).is_ok() {
+                    compacted = revision;
+                }
+            }
+            if rng.below(8) == 0 {
+                let parts = state.export(None, state.revision(), usize::MAX);
+                let back = State::import(
+                    state.revision(),
+                    state.compacted(),
+                    Vec::new(),
+                    state.leases(),
+                    parts.into_iter(),
+                );
+                assert_eq!(back.size().memory, state.size().memory, "seed {seed}");
+                state = back;
+            }
+        }
+        compare_all(&state, &model, compacted, &mut rng, seed);
+        let live: usize = model.last_key_value().map_or(0, |(_, snapshot)| snapshot.len());
+        assert_eq!(state.size().keys, live, "seed {seed}");
+    }
+}
