@@ -1,5 +1,19 @@
 //! The admission chain: every write passes it, also in-process ones.
 
+pub mod certificates;
+pub mod chain;
+pub mod classes;
+pub mod limit_ranger;
+pub mod namespace;
+pub mod node_restriction;
+pub mod pod_resources;
+pub mod pod_security;
+pub mod pods;
+pub mod quota;
+pub mod service_account;
+pub mod storage;
+
+use api::value::str_in;
 use api::{Gvk, Gvr, Status};
 use async_trait::async_trait;
 use serde_json::Value;
@@ -70,5 +84,101 @@ pub trait Plugin: Send + Sync {
     async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
         let _ = (request, object);
         Ok(())
+    }
+}
+
+impl Request<'_> {
+    /// The resource is this one of this group.
+    pub fn is(&self, group: &str, resource: &str) -> bool {
+        &*self.gvr.group == group && &*self.gvr.resource == resource
+    }
+
+    /// The request is for the pod itself, not for a subresource.
+    fn is_pod(&self) -> bool {
+        self.is("", "pods") && self.subresource.is_empty()
+    }
+
+    /// 403 `pods "x" is forbidden: why`; the name is the object's where the request has none yet.
+    pub fn forbidden(&self, object: Option<&Value>, why: &str) -> Status {
+        let own =
+            |field| object.map(|o| str_in(o, &["metadata", field])).filter(|name| !name.is_empty());
+        let name = if self.name.is_empty() {
+            own("name").or_else(|| own("generateName")).unwrap_or("Unknown")
+        } else {
+            self.name
+        };
+        Status::forbidden(&self.gvr.group, &self.gvr.resource, name, why)
+    }
+
+    /// Adds a warning for the client, once.
+    pub fn warn(&self, text: String) {
+        let mut warnings = self.warnings.lock();
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Requests for tests of plugins.
+
+    use super::*;
+
+    /// What a test varies of a request.
+    pub(crate) struct Ask<'a> {
+        pub(crate) operation: Operation,
+        pub(crate) gvr: &'a Gvr,
+        pub(crate) kind: &'a str,
+        pub(crate) subresource: &'a str,
+        pub(crate) namespace: &'a str,
+        pub(crate) user: User,
+        pub(crate) old: Option<Value>,
+    }
+
+    /// Creates `kind` in namespace `a` as an administrator.
+    pub(crate) fn creates<'a>(gvr: &'a Gvr, kind: &'a str) -> Ask<'a> {
+        let user = User::authenticated("admin", &["system:masters"]);
+        Ask {
+            operation: Operation::Create,
+            gvr,
+            kind,
+            subresource: "",
+            namespace: "a",
+            user,
+            old: None,
+        }
+    }
+
+    /// Runs both passes of one plugin; the final object and the warnings.
+    pub(crate) async fn admit(
+        plugin: &dyn Plugin,
+        ask: Ask<'_>,
+        object: Value,
+    ) -> Result<(Value, Vec<String>), Status> {
+        let warnings = parking_lot::Mutex::default();
+        let gvk = Gvk::new(&ask.gvr.group, &ask.gvr.version, ask.kind);
+        let name = if ask.operation == Operation::Create {
+            ""
+        } else {
+            str_in(&object, &["metadata", "name"])
+        }
+        .to_owned();
+        let request = Request {
+            operation: ask.operation,
+            gvr: ask.gvr,
+            gvk: &gvk,
+            subresource: ask.subresource,
+            namespace: ask.namespace,
+            name: &name,
+            user: &ask.user,
+            dry_run: false,
+            old: ask.old.as_ref(),
+            warnings: &warnings,
+        };
+        let mut object = (ask.operation != Operation::Delete).then_some(object);
+        plugin.mutate(&request, &mut object).await?;
+        plugin.validate(&request, object.as_ref()).await?;
+        Ok((object.unwrap_or_default(), warnings.into_inner()))
     }
 }

@@ -1,6 +1,7 @@
 //! What authentication, authorization and admission may ask of the cluster: a narrow view of the watch cache.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use api::{Gvr, Object, Status};
 use async_trait::async_trait;
@@ -14,6 +15,25 @@ pub trait Lookup: Send + Sync {
 
     /// One object as the store has it now, for answers that must not be stale (a missing namespace or service account).
     async fn get_live(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>>;
+
+    /// As [`Lookup::get_live`], waiting up to `patience` for an object that a controller is about to make.
+    async fn wait_for(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+        patience: Duration,
+    ) -> Option<Arc<Object>> {
+        let deadline = base::clock::now() + patience;
+        let mut backoff = base::Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
+        loop {
+            let found = self.get_live(gvr, namespace, name).await;
+            if found.is_some() || base::clock::now() >= deadline {
+                return found;
+            }
+            base::clock::sleep(backoff.next_delay()).await;
+        }
+    }
 
     /// All objects of one namespace; of all namespaces when `namespace` is empty.
     async fn list(&self, gvr: &Gvr, namespace: &str) -> Vec<Arc<Object>>;
@@ -54,6 +74,7 @@ resources! {
     RUNTIME_CLASSES = "node.k8s.io", "v1", "runtimeclasses";
     INGRESS_CLASSES = "networking.k8s.io", "v1", "ingressclasses";
     PRIORITY_CLASSES = "scheduling.k8s.io", "v1", "priorityclasses";
+    CSI_DRIVERS = "storage.k8s.io", "v1", "csidrivers";
     RESOURCE_CLAIMS = "resource.k8s.io", "v1", "resourceclaims";
     CLUSTER_ROLES = "rbac.authorization.k8s.io", "v1", "clusterroles";
     CLUSTER_ROLE_BINDINGS = "rbac.authorization.k8s.io", "v1", "clusterrolebindings";

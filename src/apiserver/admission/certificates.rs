@@ -1,0 +1,221 @@
+//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction.
+
+use std::sync::Arc;
+
+use api::Status;
+use api::field::go_quote;
+use api::value::{at, str_in};
+use async_trait::async_trait;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use x509_parser::prelude::{FromDer, X509CertificationRequest};
+
+use super::{Operation, Plugin, Request};
+use crate::authz::{Attributes, Authorizer, Decision};
+use crate::user::User;
+
+const GROUP: &str = "certificates.k8s.io";
+
+/// Common names and organisations of the request in `spec.request`.
+fn subject(object: &Value) -> Result<(String, Vec<String>), String> {
+    let pem = STANDARD.decode(str_in(object, &["spec", "request"])).map_err(|e| e.to_string())?;
+    let (_, block) = x509_parser::pem::parse_x509_pem(&pem)
+        .map_err(|_| "PEM block type must be CERTIFICATE REQUEST".to_owned())?;
+    if block.label != "CERTIFICATE REQUEST" {
+        return Err("PEM block type must be CERTIFICATE REQUEST".into());
+    }
+    let (_, request) =
+        X509CertificationRequest::from_der(&block.contents).map_err(|e| e.to_string())?;
+    let subject = &request.certification_request_info.subject;
+    let name = subject
+        .iter_common_name()
+        .next()
+        .and_then(|n| n.as_str().ok())
+        .unwrap_or_default()
+        .to_owned();
+    let organizations =
+        subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+    Ok((name, organizations))
+}
+
+/// A node asks for certificates of its own name only.
+pub(super) fn node_request(node: &str, object: &Value) -> Result<(), String> {
+    let signer = str_in(object, &["spec", "signerName"]);
+    if !matches!(
+        signer,
+        "kubernetes.io/kubelet-serving" | "kubernetes.io/kube-apiserver-client-kubelet"
+    ) {
+        return Ok(());
+    }
+    let (name, _) = subject(object).map_err(|why| format!("unable to parse csr: {why}"))?;
+    let wanted = format!("system:node:{node}");
+    if name == wanted {
+        Ok(())
+    } else {
+        Err(format!("can only create a node CSR with CN={wanted}"))
+    }
+}
+
+/// The user may do this to requests of the signer, or of all signers of its domain.
+async fn may(authorizer: &dyn Authorizer, user: &User, verb: &str, signer: &str) -> bool {
+    let wildcard = signer.split_once('/').map(|(domain, _)| format!("{domain}/*"));
+    for name in std::iter::once(signer).chain(wildcard.as_deref()) {
+        let attributes = Attributes {
+            verb,
+            group: GROUP,
+            version: "*",
+            resource: "signers",
+            name,
+            ..Attributes::default()
+        };
+        if matches!(authorizer.authorize(user, &attributes).await, Decision::Allow(_)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Who approves needs `approve` on the signer.
+pub struct CertificateApproval(pub Arc<dyn Authorizer>);
+
+/// Who signs needs `sign` on the signer.
+pub struct CertificateSigning(pub Arc<dyn Authorizer>);
+
+/// Nobody requests a certificate of `system:masters`.
+pub struct CertificateSubjectRestriction;
+
+fn is_csr(request: &Request<'_>, subresource: &str, operation: Operation) -> bool {
+    request.is(GROUP, "certificatesigningrequests")
+        && request.subresource == subresource
+        && request.operation == operation
+}
+
+#[async_trait]
+impl Plugin for CertificateApproval {
+    fn name(&self) -> &'static str {
+        "CertificateApproval"
+    }
+
+    async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        let Some(old) = request.old.filter(|_| is_csr(request, "approval", Operation::Update))
+        else {
+            return Ok(());
+        };
+        let signer = str_in(old, &["spec", "signerName"]);
+        if may(&*self.0, request.user, "approve", signer).await {
+            return Ok(());
+        }
+        Err(request.forbidden(
+            object,
+            &format!("user not permitted to approve requests with signerName {}", go_quote(signer)),
+        ))
+    }
+}
+
+#[async_trait]
+impl Plugin for CertificateSigning {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+
+    async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        let (Some(old), Some(new)) =
+            (request.old.filter(|_| is_csr(request, "status", Operation::Update)), object)
+        else {
+            return Ok(());
+        };
+        let same = |field: &str| at(old, &["status", field]) == at(new, &["status", field]);
+        let signer = str_in(old, &["spec", "signerName"]);
+        if same("certificate") && same("conditions")
+            || may(&*self.0, request.user, "sign", signer).await
+        {
+            return Ok(());
+        }
+        Err(request.forbidden(
+            object,
+            &format!("user not permitted to sign requests with signerName {}", go_quote(signer)),
+        ))
+    }
+}
+
+#[async_trait]
+impl Plugin for CertificateSubjectRestriction {
+    fn name(&self) -> &'static str {
+        "CertificateSubjectRestriction"
+    }
+
+    async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+        let Some(csr) = object.filter(|_| is_csr(request, "", Operation::Create)) else {
+            return Ok(());
+        };
+        if str_in(csr, &["spec", "signerName"]) != SIGNER {
+            return Ok(());
+        }
+        let why = match subject(csr) {
+            Ok((_, groups)) if groups.iter().any(|g| g == "system:masters") => {
+                format!("use of {SIGNER} signer with system:masters group is not allowed")
+            }
+            Ok(_) => return Ok(()),
+            Err(why) => format!("failed to parse CSR: {why}"),
+        };
+        Err(request.forbidden(object, &why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{admit, creates};
+    use super::*;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+    use serde_json::json;
+
+    fn csr(signer: &str, name: &str, group: &str) -> Value {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        json!({"metadata": {"name": "r"}, "spec": {"signerName": signer, "request": STANDARD.encode(pem)}})
+    }
+
+    #[tokio::test]
+    async fn nobody_gets_a_certificate_of_the_masters() {
+        let gvr = api::Gvr::new(GROUP, "v1", "certificatesigningrequests");
+        let ask = |object| {
+            admit(
+                &CertificateSubjectRestriction,
+                creates(&gvr, "CertificateSigningRequest"),
+                object,
+            )
+        };
+        let refused = ask(csr("kubernetes.io/kube-apiserver-client", "jane", "system:masters"))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            refused.message,
+            "certificatesigningrequests.certificates.k8s.io \"r\" is forbidden: use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
+        );
+        assert!(ask(csr("kubernetes.io/kube-apiserver-client", "jane", "dev")).await.is_ok());
+        assert!(ask(csr("example.com/x", "jane", "system:masters")).await.is_ok());
+    }
+
+    #[test]
+    fn a_node_asks_in_its_own_name() {
+        assert_eq!(
+            node_request(
+                "n1",
+                &csr("kubernetes.io/kubelet-serving", "system:node:n1", "system:nodes")
+            ),
+            Ok(())
+        );
+        assert_eq!(
+            node_request(
+                "n1",
+                &csr("kubernetes.io/kubelet-serving", "system:node:n2", "system:nodes")
+            ),
+            Err("can only create a node CSR with CN=system:node:n1".into())
+        );
+    }
+}

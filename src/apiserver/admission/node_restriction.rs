@@ -1,0 +1,631 @@
+//! NodeRestriction: a node writes its own objects only, and of them only what is a node's to say.
+
+use std::sync::Arc;
+
+use api::Status;
+use api::field::go_quote;
+use api::value::{at, bool_at, entries, get, has, is_empty, items, remove, str_at, str_in};
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::{Operation, Plugin, Request};
+use crate::authz::node::identity;
+use crate::authz::{Attributes, Authorizer, Decision};
+use crate::lookup::{self, Lookup};
+
+/// The plugin.
+pub struct NodeRestriction {
+    lookup: Arc<dyn Lookup>,
+    authorizer: Arc<dyn Authorizer>,
+}
+
+/// A refusal: a reason for 403, or a complete answer.
+enum No {
+    Because(String),
+    Answer(Box<Status>),
+}
+
+impl From<String> for No {
+    fn from(why: String) -> Self {
+        Self::Because(why)
+    }
+}
+
+type Verdict = Result<(), No>;
+
+fn no(why: impl Into<String>) -> Verdict {
+    Err(No::Because(why.into()))
+}
+
+impl NodeRestriction {
+    /// `authorizer` answers whether a node may request tokens for an audience that no volume of the pod names.
+    pub fn new(lookup: Arc<dyn Lookup>, authorizer: Arc<dyn Authorizer>) -> Self {
+        Self { lookup, authorizer }
+    }
+
+    async fn decide(&self, node: &str, r: &Request<'_>, object: Option<&Value>) -> Verdict {
+        let quoted = go_quote(node);
+        let object = object.unwrap_or(&Value::Null);
+        match (&*r.gvr.group, &*r.gvr.resource, r.subresource) {
+            ("", "pods", "") => self.pod(node, r, object).await,
+            ("", "pods", "status") => pod_status(&quoted, node, r, object),
+            ("", "pods", "eviction") => {
+                let name =
+                    if r.name.is_empty() { str_in(object, &["metadata", "name"]) } else { r.name };
+                let pod = self.existing_pod(r.namespace, name).await?;
+                if str_in(&pod, &["spec", "nodeName"]) == node {
+                    return Ok(());
+                }
+                no(format!("node {node} can only evict pods with spec.nodeName set to itself"))
+            }
+            ("", "pods", other) => no(format!(
+                "unexpected pod subresource {}, only 'status' and 'eviction' are allowed",
+                go_quote(other)
+            )),
+            ("", "nodes", _) => own_node(&quoted, node, r, object),
+            ("", "persistentvolumeclaims", "status") => claim_status(&quoted, r, object),
+            ("", "persistentvolumeclaims", _) => no("may only update PVC status"),
+            ("", "serviceaccounts", "token") if r.operation == Operation::Create => {
+                self.token(node, r, object).await
+            }
+            ("coordination.k8s.io", "leases", _) => {
+                if r.namespace != "kube-node-lease" {
+                    return no(
+                        "can only access leases in the \"kube-node-lease\" system namespace",
+                    );
+                }
+                same_name(
+                    node,
+                    r,
+                    object,
+                    "can only access node lease with the same name as the requesting node",
+                )
+            }
+            ("storage.k8s.io", "csinodes", _) => same_name(
+                node,
+                r,
+                object,
+                "can only access CSINode with the same name as the requesting node",
+            ),
+            ("resource.k8s.io", "resourceslices", _) if r.operation == Operation::Create => {
+                let named = str_in(object, &["spec", "nodeName"]);
+                if named == node {
+                    Ok(())
+                } else {
+                    no(
+                        "can only create ResourceSlice with the same NodeName as the requesting node",
+                    )
+                }
+            }
+            ("certificates.k8s.io", "certificatesigningrequests", "")
+                if r.operation == Operation::Create =>
+            {
+                super::certificates::node_request(node, object).map_err(No::Because)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn existing_pod(&self, namespace: &str, name: &str) -> Result<Value, No> {
+        let found =
+            self.lookup.get(&lookup::PODS, namespace, name).await.and_then(|pod| pod.value().ok());
+        found.ok_or_else(|| No::Answer(Box::new(Status::not_found("", "pods", name))))
+    }
+
+    async fn pod(&self, node: &str, r: &Request<'_>, pod: &Value) -> Verdict {
+        let quoted = go_quote(node);
+        match r.operation {
+            Operation::Create => self.mirror_pod(node, &quoted, pod).await,
+            Operation::Delete => {
+                let pod = self.existing_pod(r.namespace, r.name).await?;
+                if str_in(&pod, &["spec", "nodeName"]) == node {
+                    return Ok(());
+                }
+                no(format!("node {quoted} can only delete pods with spec.nodeName set to itself"))
+            }
+            _ => no(format!(
+                "unexpected operation \"UPDATE\", node {quoted} can only create and delete mirror pods"
+            )),
+        }
+    }
+
+    async fn mirror_pod(&self, node: &str, quoted: &str, pod: &Value) -> Verdict {
+        if !has(at(pod, &["metadata", "annotations"]), "kubernetes.io/config.mirror") {
+            return no(format!(
+                "pod does not have \"kubernetes.io/config.mirror\" annotation, node {quoted} can only create mirror pods"
+            ));
+        }
+        if str_in(pod, &["spec", "nodeName"]) != node {
+            return no(format!(
+                "node {quoted} can only create pods with spec.nodeName set to itself"
+            ));
+        }
+        let owner = match items(get(pod, "metadata"), "ownerReferences") {
+            [one] => one,
+            [] => {
+                return no(format!(
+                    "node {quoted} can only create pods with an owner reference set to itself"
+                ));
+            }
+            _ => {
+                return no(format!(
+                    "node {quoted} can only create pods with a single owner reference set to itself"
+                ));
+            }
+        };
+        if str_at(owner, "apiVersion") != "v1"
+            || str_at(owner, "kind") != "Node"
+            || str_at(owner, "name") != node
+        {
+            return no(format!(
+                "node {quoted} can only create pods with an owner reference set to itself"
+            ));
+        }
+        if !bool_at(owner, "controller") {
+            return no(format!(
+                "node {quoted} can only create pods with a controller owner reference set to itself"
+            ));
+        }
+        if bool_at(owner, "blockOwnerDeletion") {
+            return no(format!(
+                "node {quoted} must not set blockOwnerDeletion on an owner reference"
+            ));
+        }
+        let Some(own) = self.lookup.get(&lookup::NODES, "", node).await else {
+            return Err(No::Answer(Box::new(Status::not_found("", "nodes", node))));
+        };
+        if str_at(owner, "uid") != &*own.uid {
+            return no(format!(
+                "node {node} UID mismatch: expected {} got {}",
+                str_at(owner, "uid"),
+                own.uid
+            ));
+        }
+        match references(pod) {
+            Some(what) => no(format!("node {quoted} can not create pods that reference {what}")),
+            None => Ok(()),
+        }
+    }
+
+    async fn token(&self, node: &str, r: &Request<'_>, request: &Value) -> Verdict {
+        let reference = at(request, &["spec", "boundObjectRef"]);
+        if str_at(reference, "apiVersion") != "v1"
+            || str_at(reference, "kind") != "Pod"
+            || is_empty(reference, "name")
+        {
+            return no("node requested token not bound to a pod");
+        }
+        let uid = str_at(reference, "uid");
+        if uid.is_empty() {
+            return no("node requested token with a pod binding without a uid");
+        }
+        let pod = self.existing_pod(r.namespace, str_at(reference, "name")).await?;
+        if str_in(&pod, &["metadata", "uid"]) != uid {
+            return no(format!(
+                "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+            ));
+        }
+        if str_in(&pod, &["spec", "nodeName"]) != node {
+            return no("node requested token bound to a pod scheduled on a different node");
+        }
+        let audience = match items(get(request, "spec"), "audiences") {
+            [] => "",
+            [one] => one.as_str().unwrap_or_default(),
+            _ => return no("node may only request 0 or 1 audiences"),
+        };
+        if self.names_audience(r.namespace, &pod, audience).await {
+            return Ok(());
+        }
+        let attributes = Attributes {
+            verb: "request-serviceaccounts-token-audience",
+            version: "v1",
+            resource: audience,
+            namespace: r.namespace,
+            name: r.name,
+            ..Attributes::default()
+        };
+        match self.authorizer.authorize(r.user, &attributes).await {
+            Decision::Allow(_) => Ok(()),
+            _ => no(format!(
+                "{} is not authorized to request tokens for audience {}",
+                r.user.name,
+                go_quote(audience)
+            )),
+        }
+    }
+
+    /// A projected volume of the pod, or the driver of one of its CSI volumes, asks for tokens of this audience.
+    async fn names_audience(&self, namespace: &str, pod: &Value, audience: &str) -> bool {
+        for volume in items(get(pod, "spec"), "volumes") {
+            let projected = items(get(volume, "projected"), "sources").iter();
+            if projected
+                .filter(|s| has(s, "serviceAccountToken"))
+                .any(|s| str_in(s, &["serviceAccountToken", "audience"]) == audience)
+            {
+                return true;
+            }
+            let driver = if has(volume, "csi") {
+                str_in(volume, &["csi", "driver"]).to_owned()
+            } else {
+                let claim = if has(volume, "ephemeral") {
+                    format!("{}-{}", str_in(pod, &["metadata", "name"]), str_at(volume, "name"))
+                } else {
+                    str_in(volume, &["persistentVolumeClaim", "claimName"]).to_owned()
+                };
+                self.driver_of(namespace, &claim).await.unwrap_or_default()
+            };
+            if driver.is_empty() {
+                continue;
+            }
+            let found = self
+                .lookup
+                .get(&lookup::CSI_DRIVERS, "", &driver)
+                .await
+                .and_then(|d| d.value().ok());
+            let asks = |d: &Value| {
+                items(get(d, "spec"), "tokenRequests")
+                    .iter()
+                    .any(|t| str_at(t, "audience") == audience)
+            };
+            if found.as_ref().is_some_and(asks) {
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn driver_of(&self, namespace: &str, claim: &str) -> Option<String> {
+        if claim.is_empty() {
+            return None;
+        }
+        let claim = self
+            .lookup
+            .get(&lookup::PERSISTENT_VOLUME_CLAIMS, namespace, claim)
+            .await?
+            .value()
+            .ok()?;
+        let volume = str_in(&claim, &["spec", "volumeName"]);
+        let volume =
+            self.lookup.get(&lookup::PERSISTENT_VOLUMES, "", volume).await?.value().ok()?;
+        Some(str_in(&volume, &["spec", "csi", "driver"]).to_owned())
+    }
+}
+
+fn same_name(node: &str, r: &Request<'_>, object: &Value, why: &str) -> Verdict {
+    let name = if r.operation == Operation::Create {
+        str_in(object, &["metadata", "name"])
+    } else {
+        r.name
+    };
+    if name == node { Ok(()) } else { no(why) }
+}
+
+fn pod_status(quoted: &str, node: &str, r: &Request<'_>, pod: &Value) -> Verdict {
+    let Some(old) = r.old.filter(|_| r.operation == Operation::Update) else {
+        return no("unexpected operation");
+    };
+    if str_in(old, &["spec", "nodeName"]) != node {
+        return no(format!(
+            "node {quoted} can only update pod status for pods with spec.nodeName set to itself"
+        ));
+    }
+    let differs = |path: &[&str]| {
+        let (a, b) = (at(old, path), at(pod, path));
+        let empty = |v: &Value| {
+            v.is_null()
+                || v.as_object().is_some_and(serde_json::Map::is_empty)
+                || v.as_array().is_some_and(Vec::is_empty)
+        };
+        a != b && !(empty(a) && empty(b))
+    };
+    if differs(&["metadata", "labels"]) {
+        return no(format!("node {quoted} cannot update labels through pod status"));
+    }
+    if differs(&["status", "resourceClaimStatuses"]) {
+        return no(format!("node {quoted} cannot update resource claim statues"));
+    }
+    if differs(&["status", "extendedResourceClaimStatus"]) {
+        return no(format!("node {quoted} cannot update extended resource claim status"));
+    }
+    Ok(())
+}
+
+fn own_node(quoted: &str, node: &str, r: &Request<'_>, object: &Value) -> Verdict {
+    // The name of a new node stands in the object.
+    let name = if r.name.is_empty() { str_in(object, &["metadata", "name"]) } else { r.name };
+    if name != node {
+        return no(format!("node {quoted} is not allowed to modify node {}", go_quote(name)));
+    }
+    let source = at(object, &["spec", "configSource"]);
+    match (r.operation, r.old) {
+        (Operation::Create, _) => {
+            if !source.is_null() {
+                return no(format!(
+                    "node {quoted} is not allowed to create pods with a non-nil configSource"
+                ));
+            }
+            let forbidden = forbidden_labels(object, &Value::Null);
+            if !forbidden.is_empty() {
+                return no(format!(
+                    "node {quoted} is not allowed to set the following labels: {}",
+                    forbidden.join(", ")
+                ));
+            }
+        }
+        (Operation::Update, Some(old)) => {
+            if !source.is_null() && source != at(old, &["spec", "configSource"]) {
+                return no(format!(
+                    "node {quoted} is not allowed to update configSource to a new non-nil configSource"
+                ));
+            }
+            if items(get(object, "spec"), "taints") != items(get(old, "spec"), "taints") {
+                return no(format!("node {quoted} is not allowed to modify taints"));
+            }
+            if items(get(object, "metadata"), "ownerReferences")
+                != items(get(old, "metadata"), "ownerReferences")
+            {
+                return no(format!("node {quoted} is not allowed to modify ownerReferences"));
+            }
+            let forbidden = forbidden_labels(object, old);
+            if !forbidden.is_empty() {
+                return no(format!("is not allowed to modify labels: {}", forbidden.join(", ")));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Labels that differ and that a node may not set, sorted.
+fn forbidden_labels(new: &Value, old: &Value) -> Vec<String> {
+    let (new, old) = (get(new, "metadata"), get(old, "metadata"));
+    let changed = entries(new, "labels").filter(|(k, v)| get(get(old, "labels"), k) != *v);
+    let gone = entries(old, "labels").filter(|(k, _)| !has(get(new, "labels"), k));
+    let mut out: Vec<String> =
+        changed.chain(gone).map(|(k, _)| k.clone()).filter(|k| !may_set(k)).collect();
+    out.sort();
+    out.dedup();
+    out
+}
+
+fn may_set(label: &str) -> bool {
+    const OWN: [&str; 11] = [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+        "beta.kubernetes.io/instance-type",
+        "node.kubernetes.io/instance-type",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "beta.kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+    ];
+    let namespace = label.split_once('/').map_or("", |(namespace, _)| namespace);
+    let within = |domain: &str| {
+        namespace == domain
+            || namespace.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
+    };
+    if within("node-restriction.kubernetes.io") {
+        return false;
+    }
+    let reserved = within("kubernetes.io") || within("k8s.io");
+    !reserved
+        || OWN.contains(&label)
+        || within("kubelet.kubernetes.io")
+        || within("node.kubernetes.io")
+}
+
+fn claim_status(quoted: &str, r: &Request<'_>, claim: &Value) -> Verdict {
+    let Some(old) = r.old else { return no("unexpected operation") };
+    let rest = |value: &Value| {
+        let mut value = value.clone();
+        if let Some(meta) = value.get_mut("metadata") {
+            remove(meta, "resourceVersion");
+            remove(meta, "managedFields");
+        }
+        if let Some(status) = value.get_mut("status") {
+            for field in
+                ["capacity", "conditions", "allocatedResourceStatuses", "allocatedResources"]
+            {
+                remove(status, field);
+            }
+        }
+        value
+    };
+    if rest(old) == rest(claim) {
+        return Ok(());
+    }
+    no(format!(
+        "node {quoted} is not allowed to update fields other than status.quantity and status.conditions"
+    ))
+}
+
+/// The kind of API object that the pod names, if it names any.
+pub(super) fn references(pod: &Value) -> Option<&'static str> {
+    let spec = get(pod, "spec");
+    if !is_empty(spec, "serviceAccountName") {
+        return Some("serviceaccounts");
+    }
+    let containers = || {
+        ["containers", "initContainers", "ephemeralContainers"]
+            .iter()
+            .flat_map(|list| items(spec, list))
+    };
+    let volumes = items(spec, "volumes");
+    let env = |field: &str| {
+        containers().any(|c| items(c, "env").iter().any(|e| has(get(e, "valueFrom"), field)))
+    };
+    let env_from =
+        |field: &str| containers().any(|c| items(c, "envFrom").iter().any(|e| has(e, field)));
+    let projected = |field: &str| {
+        volumes.iter().any(|v| items(get(v, "projected"), "sources").iter().any(|s| has(s, field)))
+    };
+    let volume = |field: &str| volumes.iter().any(|v| has(v, field));
+    let driver = |v: &Value| {
+        ["azureFile", "cephfs", "flexVolume", "rbd", "scaleIO", "iscsi", "storageos", "cinder"]
+            .iter()
+            .any(|d| has(get(v, d), "secretRef") || has(get(v, d), "secretName"))
+            || has(get(v, "csi"), "nodePublishSecretRef")
+    };
+    if !is_empty(spec, "imagePullSecrets")
+        || env("secretKeyRef")
+        || env_from("secretRef")
+        || volume("secret")
+        || projected("secret")
+        || volumes.iter().any(driver)
+    {
+        return Some("secrets");
+    }
+    if env("configMapKeyRef")
+        || env_from("configMapRef")
+        || volume("configMap")
+        || projected("configMap")
+    {
+        return Some("configmaps");
+    }
+    if projected("clusterTrustBundle") {
+        return Some("clustertrustbundles");
+    }
+    if projected("serviceAccountToken") {
+        return Some("serviceaccounts");
+    }
+    if volume("persistentVolumeClaim") || volume("ephemeral") {
+        return Some("persistentvolumeclaims");
+    }
+    (!is_empty(spec, "resourceClaims")).then_some("resourceclaims")
+}
+
+#[async_trait]
+impl Plugin for NodeRestriction {
+    fn name(&self) -> &'static str {
+        "NodeRestriction"
+    }
+
+    async fn mutate(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        let Some(node) = identity(request.user) else { return Ok(()) };
+        if request.operation == Operation::Connect {
+            return Ok(());
+        }
+        let object = object.as_ref();
+        let verdict = if node.is_empty() {
+            no(format!("could not determine node from user {}", go_quote(&request.user.name)))
+        } else {
+            self.decide(node, request, object).await
+        };
+        match verdict {
+            Ok(()) => Ok(()),
+            Err(No::Answer(status)) => Err(*status),
+            Err(No::Because(why)) => Err(request.forbidden(object, &why)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Ask, admit, creates};
+    use super::*;
+    use crate::User;
+    use crate::authz::chain::Chain;
+    use crate::lookup::testing::Fixed;
+    use serde_json::json;
+
+    async fn run(
+        operation: Operation,
+        gvr: &api::Gvr,
+        subresource: &str,
+        old: Option<Value>,
+        object: Value,
+    ) -> Result<(), String> {
+        let pod = json!({"metadata": {"name": "web", "namespace": "a", "uid": "p1"}, "spec": {"nodeName": "n2"}});
+        let world = Fixed::new(&[
+            (&lookup::NODES, json!({"metadata": {"name": "n1", "uid": "u1"}})),
+            (&lookup::PODS, pod),
+        ]);
+        let plugin = NodeRestriction::new(world, Arc::new(Chain::new(Vec::new())));
+        let user = User::authenticated("system:node:n1", &["system:nodes"]);
+        let ask = Ask { operation, subresource, user, old, ..creates(gvr, "X") };
+        admit(&plugin, ask, object).await.map(|_| ()).map_err(|e| e.message)
+    }
+
+    #[tokio::test]
+    async fn a_node_registers_itself_without_reserved_labels() {
+        let node =
+            |name: &str, label: &str| json!({"metadata": {"name": name, "labels": {label: "x"}}});
+        let create = |object| run(Operation::Create, &lookup::NODES, "", None, object);
+        assert_eq!(create(node("n1", "kubernetes.io/hostname")).await, Ok(()));
+        assert_eq!(create(node("n1", "example.com/rack")).await, Ok(()));
+        assert_eq!(create(node("n1", "node.kubernetes.io/speed")).await, Ok(()));
+        assert_eq!(
+            create(node("n1", "node-restriction.kubernetes.io/tenant")).await.unwrap_err(),
+            "nodes \"n1\" is forbidden: node \"n1\" is not allowed to set the following labels: node-restriction.kubernetes.io/tenant"
+        );
+        assert!(create(node("n1", "node-role.kubernetes.io/master")).await.is_err());
+        assert_eq!(
+            create(node("n2", "x")).await.unwrap_err(),
+            "nodes \"n2\" is forbidden: node \"n1\" is not allowed to modify node \"n2\""
+        );
+    }
+
+    #[tokio::test]
+    async fn a_node_changes_neither_its_taints_nor_its_owners() {
+        let old = json!({"metadata": {"name": "n1"}, "spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
+        let update = |object| run(Operation::Update, &lookup::NODES, "", Some(old.clone()), object);
+        assert_eq!(update(old.clone()).await, Ok(()));
+        let free = json!({"metadata": {"name": "n1"}, "spec": {}});
+        assert_eq!(
+            update(free).await.unwrap_err(),
+            "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify taints"
+        );
+        let mut owned = old.clone();
+        owned["metadata"]["ownerReferences"] = json!([{"name": "x"}]);
+        assert!(
+            update(owned).await.unwrap_err().ends_with("is not allowed to modify ownerReferences")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_node_makes_only_plain_mirror_pods_of_its_own() {
+        let mirror = json!({
+            "metadata": {"name": "m", "annotations": {"kubernetes.io/config.mirror": "h"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u1", "controller": true}]},
+            "spec": {"nodeName": "n1", "containers": [{"name": "c"}]},
+        });
+        let create = |object| run(Operation::Create, &lookup::PODS, "", None, object);
+        assert_eq!(create(mirror.clone()).await, Ok(()));
+        let mut secret = mirror.clone();
+        secret["spec"]["containers"][0]["envFrom"] = json!([{"secretRef": {"name": "s"}}]);
+        assert_eq!(
+            create(secret).await.unwrap_err(),
+            "pods \"m\" is forbidden: node \"n1\" can not create pods that reference secrets"
+        );
+        let mut other = mirror.clone();
+        other["spec"]["nodeName"] = json!("n2");
+        assert!(create(other).await.is_err());
+        assert!(
+            create(json!({"metadata": {"name": "m"}, "spec": {"nodeName": "n1"}})).await.is_err()
+        );
+    }
+
+    #[tokio::test]
+    async fn tokens_are_for_pods_of_the_node() {
+        let request = json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "p1"}}});
+        let error = run(Operation::Create, &lookup::SERVICE_ACCOUNTS, "token", None, request)
+            .await
+            .unwrap_err();
+        assert!(
+            error.ends_with("node requested token bound to a pod scheduled on a different node"),
+            "{error}"
+        );
+        let error =
+            run(Operation::Create, &lookup::SERVICE_ACCOUNTS, "token", None, json!({"spec": {}}))
+                .await
+                .unwrap_err();
+        assert!(error.ends_with("node requested token not bound to a pod"), "{error}");
+    }
+}

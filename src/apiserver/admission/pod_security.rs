@@ -1,0 +1,349 @@
+//! PodSecurity: the levels of the Pod Security Standards, by namespace label.
+
+pub mod baseline;
+pub mod policy;
+pub mod restricted;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::field::{Error, Path};
+use api::value::{at, get, items, str_at, str_in};
+use api::{Object, Status};
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::{Operation, Plugin, Request};
+use crate::lookup::{self, Lookup};
+use policy::{Level, LevelVersion, Policy};
+
+/// Existing pods that are looked at when a namespace becomes stricter (upstream's default).
+const MAX_PODS: usize = 3000;
+
+/// Subresources of pods that change no pod specification.
+const IGNORED: [&str; 8] =
+    ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
+
+/// The plugin.
+pub struct PodSecurity(pub Arc<dyn Lookup>);
+
+/// One violation: what it is in short, and the details for one pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// Short reason, such as `host namespaces`.
+    pub reason: &'static str,
+    /// Which fields of which container.
+    pub detail: String,
+}
+
+/// All violations of a pod against one level and version, in upstream's order.
+pub fn evaluate(policy: LevelVersion, metadata: &Value, spec: &Value) -> Vec<Violation> {
+    let version = policy.version.minor();
+    let pod = Pod { metadata, spec, version };
+    match policy.level {
+        Level::Privileged => Vec::new(),
+        Level::Baseline => baseline::checks(&pod, false),
+        Level::Restricted => {
+            let mut found = baseline::checks(&pod, true);
+            found.extend(restricted::checks(&pod));
+            found
+        }
+    }
+}
+
+/// What checks look at.
+pub struct Pod<'a> {
+    /// `metadata` of the pod or template.
+    pub metadata: &'a Value,
+    /// `spec` of the pod or template.
+    pub spec: &'a Value,
+    /// Minor version of the policy.
+    pub version: u32,
+}
+
+impl<'a> Pod<'a> {
+    /// All containers: init, ordinary, ephemeral.
+    fn containers(&self) -> impl Iterator<Item = &'a Value> + use<'a> {
+        let spec = self.spec;
+        ["initContainers", "containers", "ephemeralContainers"]
+            .into_iter()
+            .flat_map(move |list| items(spec, list))
+    }
+
+    /// The names of containers that fail.
+    fn bad(&self, fails: impl Fn(&Value) -> bool) -> Vec<&'a str> {
+        self.containers().filter(|c| fails(c)).map(|c| str_at(c, "name")).collect()
+    }
+
+    fn context(&self) -> &'a Value {
+        get(self.spec, "securityContext")
+    }
+
+    fn in_user_namespace(&self) -> bool {
+        get(self.spec, "hostUsers") == &Value::Bool(false)
+    }
+
+    fn windows(&self) -> bool {
+        str_in(self.spec, &["os", "name"]) == "windows"
+    }
+}
+
+/// `"a", "b"`.
+fn quoted<S: AsRef<str>>(names: &[S]) -> String {
+    let quoted: Vec<String> = names.iter().map(|name| format!("\"{}\"", name.as_ref())).collect();
+    quoted.join(", ")
+}
+
+/// `container "a"` or `containers "a", "b"`.
+fn containers(names: &[&str]) -> String {
+    format!("{} {}", if names.len() == 1 { "container" } else { "containers" }, quoted(names))
+}
+
+/// Sorted, each once.
+fn set<S: Into<String>>(values: impl IntoIterator<Item = S>) -> Vec<String> {
+    let mut all: Vec<String> = values.into_iter().map(Into::into).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// `pod and container "a"`: who set something wrong.
+fn setters(pod: bool, names: &[&str]) -> String {
+    let mut who = Vec::new();
+    if pod {
+        who.push("pod".to_owned());
+    }
+    if !names.is_empty() {
+        who.push(containers(names));
+    }
+    who.join(" and ")
+}
+
+fn detail(violations: &[Violation]) -> String {
+    let all: Vec<String> = violations
+        .iter()
+        .map(|v| {
+            if v.detail.is_empty() {
+                v.reason.to_owned()
+            } else {
+                format!("{} ({})", v.reason, v.detail)
+            }
+        })
+        .collect();
+    all.join(", ")
+}
+
+fn labels(object: &Object) -> BTreeMap<&str, &str> {
+    object.labels.iter().map(|(k, v)| (&**k, &**v)).collect()
+}
+
+fn labels_of(value: &Value) -> BTreeMap<&str, &str> {
+    api::value::entries(get(value, "metadata"), "labels")
+        .filter_map(|(k, v)| Some((k.as_str(), v.as_str()?)))
+        .collect()
+}
+
+/// Metadata and spec of the pods that an object makes, and whether it is a pod itself.
+fn pod_spec<'v>(request: &Request<'_>, object: &'v Value) -> Option<(&'v Value, &'v Value)> {
+    let template = |path: &[&str]| {
+        let template = at(object, path);
+        (!template.is_null()).then(|| (get(template, "metadata"), get(template, "spec")))
+    };
+    match (&*request.gvr.group, &*request.gvr.resource) {
+        ("", "podtemplates") => template(&["template"]),
+        ("", "replicationcontrollers")
+        | ("apps", "replicasets" | "deployments" | "statefulsets" | "daemonsets")
+        | ("batch", "jobs") => template(&["spec", "template"]),
+        ("batch", "cronjobs") => template(&["spec", "jobTemplate", "spec", "template"]),
+        _ => None,
+    }
+}
+
+/// The update changes an image, or the set of containers.
+fn significant(new: &Value, old: &Value) -> bool {
+    let (new, old) = (get(new, "spec"), get(old, "spec"));
+    let images =
+        |spec, list| items(spec, list).iter().map(|c| str_at(c, "image")).collect::<Vec<_>>();
+    if ["containers", "initContainers"].iter().any(|list| images(new, list) != images(old, list)) {
+        return true;
+    }
+    items(new, "ephemeralContainers").iter().any(|c| {
+        let before = items(old, "ephemeralContainers")
+            .iter()
+            .find(|o| str_at(o, "name") == str_at(c, "name"));
+        before.is_none_or(|before| str_at(before, "image") != str_at(c, "image"))
+    })
+}
+
+impl PodSecurity {
+    async fn policy(&self, namespace: &str) -> Result<Policy, Status> {
+        let found = self.0.get(&lookup::NAMESPACES, "", namespace).await;
+        let found = match found {
+            Some(found) => Some(found),
+            None => self.0.get_live(&lookup::NAMESPACES, "", namespace).await,
+        };
+        let found = found.ok_or_else(|| {
+            Status::internal(&format!("failed to lookup namespace \"{namespace}\""))
+        })?;
+        Ok(Policy::from_labels(&labels(&found)).0)
+    }
+
+    async fn namespace(&self, request: &Request<'_>, namespace: &Value) -> Result<(), Status> {
+        let (new, errors) = Policy::from_labels(&labels_of(namespace));
+        let name = str_in(namespace, &["metadata", "name"]);
+        let invalid = || {
+            let path = Path::new("metadata").child("labels");
+            let list: Vec<Error> = errors
+                .iter()
+                .map(|e| Error::invalid(&path.key(e.label), e.value.as_str(), e.why))
+                .collect();
+            Status::invalid("", "Namespace", name, &list)
+        };
+        let Some(old) = request.old.filter(|_| request.operation == Operation::Update) else {
+            return if errors.is_empty() || request.operation != Operation::Create {
+                Ok(())
+            } else {
+                Err(invalid())
+            };
+        };
+        let (old, old_errors) = Policy::from_labels(&labels_of(old));
+        if !errors.is_empty() && errors != old_errors {
+            return Err(invalid());
+        }
+        let relaxed =
+            new.enforce.version == old.enforce.version && new.enforce.level <= old.enforce.level;
+        if new.enforce != old.enforce && new.enforce.level != Level::Privileged && !relaxed {
+            self.warn_of_existing(request, name, new.enforce).await;
+        }
+        Ok(())
+    }
+
+    /// Names pods that the new level would not let in.
+    async fn warn_of_existing(
+        &self,
+        request: &Request<'_>,
+        namespace: &str,
+        enforce: LevelVersion,
+    ) {
+        let pods = self.0.list(&lookup::PODS, namespace).await;
+        // By reasons: the first name and how many.
+        let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
+        for pod in pods.iter().take(MAX_PODS) {
+            let Ok(value) = pod.value() else { continue };
+            let violations = evaluate(enforce, get(&value, "metadata"), get(&value, "spec"));
+            if violations.is_empty() {
+                continue;
+            }
+            let reasons: Vec<&str> = violations.iter().map(|v| v.reason).collect();
+            let entry =
+                found.entry(reasons.join(", ")).or_insert_with(|| (pod.key.name.to_string(), 0));
+            if *pod.key.name < *entry.0 {
+                entry.0 = pod.key.name.to_string();
+            }
+            entry.1 += 1;
+        }
+        if pods.len() > MAX_PODS {
+            request.warn(format!("new PodSecurity enforce level only checked against the first {MAX_PODS} of {} existing pods", pods.len()));
+        }
+        if found.is_empty() {
+            return;
+        }
+        request.warn(format!("existing pods in namespace \"{namespace}\" violate the new PodSecurity enforce level \"{enforce}\""));
+        let mut lines: Vec<String> = found
+            .into_iter()
+            .map(|(reasons, (name, count))| match count {
+                1 => format!("{name}: {reasons}"),
+                2 => format!("{name} (and 1 other pod): {reasons}"),
+                more => format!("{name} (and {} other pods): {reasons}", more - 1),
+            })
+            .collect();
+        lines.sort();
+        for line in lines {
+            request.warn(line);
+        }
+    }
+
+    fn check(
+        request: &Request<'_>,
+        object: &Value,
+        policy: &Policy,
+        (metadata, spec): (&Value, &Value),
+        enforce: bool,
+    ) -> Result<(), Status> {
+        if enforce {
+            let violations = evaluate(policy.enforce, metadata, spec);
+            if !violations.is_empty() {
+                let why =
+                    format!("violates PodSecurity \"{}\": {}", policy.enforce, detail(&violations));
+                return Err(request.forbidden(Some(object), &why));
+            }
+        }
+        let audit = evaluate(policy.audit, metadata, spec);
+        if !audit.is_empty() {
+            tracing::info!(
+                user = request.user.name,
+                namespace = request.namespace,
+                violations = detail(&audit),
+                "pod would violate PodSecurity \"{}\"",
+                policy.audit
+            );
+        }
+        let warn = evaluate(policy.warn, metadata, spec);
+        if !warn.is_empty() {
+            request.warn(format!(
+                "would violate PodSecurity \"{}\": {}",
+                policy.warn,
+                detail(&warn)
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Plugin for PodSecurity {
+    fn name(&self) -> &'static str {
+        "PodSecurity"
+    }
+
+    async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        let Some(value) =
+            object.filter(|_| matches!(request.operation, Operation::Create | Operation::Update))
+        else {
+            return Ok(());
+        };
+        if request.is("", "namespaces") {
+            return if request.subresource.is_empty() {
+                self.namespace(request, value).await
+            } else {
+                Ok(())
+            };
+        }
+        if request.is("", "pods") {
+            if IGNORED.contains(&request.subresource) {
+                return Ok(());
+            }
+            let policy = self.policy(request.namespace).await?;
+            let unchanged = request.operation == Operation::Update
+                && request.old.is_some_and(|old| !significant(value, old));
+            if policy.fully_privileged() || unchanged {
+                return Ok(());
+            }
+            return Self::check(
+                request,
+                value,
+                &policy,
+                (get(value, "metadata"), get(value, "spec")),
+                true,
+            );
+        }
+        let Some(pod) = pod_spec(request, value).filter(|_| request.subresource.is_empty()) else {
+            return Ok(());
+        };
+        let policy = self.policy(request.namespace).await?;
+        Self::check(request, value, &policy, pod, false)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Texts of upstream, some recorded from a live 1.37.1.
+
+use super::super::testing::{Ask, admit, creates};
+use super::*;
+use crate::lookup::testing::Fixed;
+use api::Gvr;
+use serde_json::json;
+
+fn world(labels: Value) -> PodSecurity {
+    PodSecurity(Fixed::new(&[(
+        &lookup::NAMESPACES,
+        json!({"metadata": {"name": "a", "labels": labels}}),
+    )]))
+}
+
+fn bare() -> Value {
+    json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+}
+
+/// Scenario "namespaces" of the answers recorded from a live 1.37.1.
+#[tokio::test]
+async fn a_privileged_pod_in_a_restricted_namespace_as_recorded() {
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": "i", "securityContext": {"privileged": true}}]}});
+    let plugin = world(json!({"pod-security.kubernetes.io/enforce": "restricted"}));
+    let error = admit(&plugin, creates(&lookup::PODS, "Pod"), pod).await.unwrap_err();
+    assert_eq!(
+        error.message,
+        "pods \"p\" is forbidden: violates PodSecurity \"restricted:latest\": host namespaces (hostNetwork=true), privileged (container \"c\" must not set securityContext.privileged=true), allowPrivilegeEscalation != false (container \"c\" must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \"c\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"c\" must set securityContext.runAsNonRoot=true), seccompProfile (pod or container \"c\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")"
+    );
+}
+
+#[tokio::test]
+async fn a_hardened_pod_passes_restricted_and_a_bare_one_baseline() {
+    let mut hard = bare();
+    hard["spec"]["securityContext"] =
+        json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+    hard["spec"]["containers"][0]["securityContext"] = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}});
+    let restricted = world(json!({"pod-security.kubernetes.io/enforce": "restricted"}));
+    assert_eq!(
+        admit(&restricted, creates(&lookup::PODS, "Pod"), hard).await.unwrap().1,
+        Vec::<String>::new()
+    );
+    let baseline = world(json!({"pod-security.kubernetes.io/enforce": "baseline"}));
+    assert!(admit(&baseline, creates(&lookup::PODS, "Pod"), bare()).await.is_ok());
+}
+
+#[tokio::test]
+async fn controllers_are_warned_and_never_refused() {
+    let plugin = world(json!({"pod-security.kubernetes.io/enforce": "baseline"}));
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"template": {"spec": {"hostPID": true, "containers": [{"name": "c"}]}}}});
+    let gvr = Gvr::new("apps", "v1", "deployments");
+    let (_, warnings) = admit(&plugin, creates(&gvr, "Deployment"), deployment).await.unwrap();
+    assert_eq!(
+        warnings,
+        ["would violate PodSecurity \"baseline:latest\": host namespaces (hostPID=true)"]
+    );
+}
+
+#[tokio::test]
+async fn a_bad_label_is_refused_as_recorded() {
+    let namespace = json!({"metadata": {"name": "s-namespaces", "labels": {"pod-security.kubernetes.io/enforce": "bogus"}}});
+    let ask = Ask { namespace: "", ..creates(&lookup::NAMESPACES, "Namespace") };
+    let error = admit(&world(json!({})), ask, namespace).await.unwrap_err();
+    assert_eq!(
+        error.message,
+        "Namespace \"s-namespaces\" is invalid: metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: \"bogus\": must be one of privileged, baseline, restricted"
+    );
+}
+
+#[tokio::test]
+async fn a_stricter_namespace_names_the_pods_that_would_not_pass() {
+    let fixed = Fixed::new(&[]);
+    for name in ["x2", "x1"] {
+        fixed.put(&lookup::PODS, json!({"metadata": {"name": name, "namespace": "a"}, "spec": {"hostIPC": true, "containers": []}}));
+    }
+    let old = json!({"metadata": {"name": "a"}});
+    let new = json!({"metadata": {"name": "a", "labels": {"pod-security.kubernetes.io/enforce": "baseline"}}});
+    let ask = Ask {
+        operation: Operation::Update,
+        old: Some(old),
+        namespace: "",
+        ..creates(&lookup::NAMESPACES, "Namespace")
+    };
+    let (_, warnings) = admit(&PodSecurity(fixed), ask, new).await.unwrap();
+    assert_eq!(
+        warnings,
+        [
+            "existing pods in namespace \"a\" violate the new PodSecurity enforce level \"baseline:latest\"",
+            "x1 (and 1 other pod): host namespaces"
+        ]
+    );
+}
+
+#[test]
+fn details_of_single_checks() {
+    let detail_of = |level: Level, minor: Option<u32>, spec: Value| {
+        let version = minor.map_or(policy::Version::Latest, policy::Version::Minor);
+        detail(&evaluate(LevelVersion { level, version }, &json!({}), &spec))
+    };
+    let base = |spec| detail_of(Level::Baseline, None, spec);
+    let two = json!({"containers": [{"name": "a", "ports": [{"hostPort": 80}]}, {"name": "b", "ports": [{"hostPort": 443}]}]});
+    assert_eq!(base(two), "hostPort (containers \"a\", \"b\" use hostPorts 443, 80)");
+    let caps = json!({"initContainers": [{"name": "a", "securityContext": {"capabilities": {"add": ["SYS_ADMIN", "CHOWN"]}}}]});
+    assert_eq!(
+        base(caps),
+        "non-default capabilities (container \"a\" must not include \"SYS_ADMIN\" in securityContext.capabilities.add)"
+    );
+    let sysctl = json!({"securityContext": {"sysctls": [{"name": "net.ipv4.tcp_rmem"}, {"name": "kernel.msgmax"}]}});
+    assert_eq!(base(sysctl.clone()), "forbidden sysctls (kernel.msgmax)");
+    assert_eq!(
+        detail_of(Level::Baseline, Some(31), sysctl),
+        "forbidden sysctls (net.ipv4.tcp_rmem, kernel.msgmax)"
+    );
+    assert_eq!(
+        base(json!({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]})),
+        "hostPath volumes (volume \"h\")"
+    );
+    let restricted = json!({"volumes": [{"name": "h", "hostPath": {"path": "/"}}]});
+    assert_eq!(
+        detail_of(Level::Restricted, None, restricted),
+        "restricted volume types (volume \"h\" uses restricted volume type \"hostPath\")"
+    );
+    let selinux = json!({"securityContext": {"seLinuxOptions": {"type": "spc_t", "user": "u"}}});
+    assert_eq!(
+        base(selinux),
+        "seLinuxOptions (pod set forbidden securityContext.seLinuxOptions: type \"spc_t\"; user may not be set)"
+    );
+}

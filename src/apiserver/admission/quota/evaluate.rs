@@ -1,0 +1,316 @@
+//! What objects use, which quota resources and scopes concern them.
+
+use api::quantity::Quantity;
+use api::value::{at, get, has, int_at, is_empty, items, str_at, str_in};
+use api::{Gvr, value};
+use serde_json::Value;
+
+use super::super::pod_resources::{Amounts, Side, amounts, pod_level, total_with_overhead};
+use super::super::{Operation, Request};
+use super::selectors;
+
+/// How a kind is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evaluator {
+    /// CPU, memory, storage and number of pods.
+    Pods,
+    /// Number, node ports, load balancers.
+    Services,
+    /// Number and requested storage, also by class.
+    Claims,
+    /// Number only.
+    Count,
+}
+
+impl Evaluator {
+    /// The evaluator of a resource.
+    pub fn of(gvr: &Gvr) -> Self {
+        match (&*gvr.group, &*gvr.resource) {
+            ("", "pods") => Self::Pods,
+            ("", "services") => Self::Services,
+            ("", "persistentvolumeclaims") => Self::Claims,
+            _ => Self::Count,
+        }
+    }
+
+    /// The evaluator, when this request can change what is used.
+    pub(super) fn for_request(request: &Request<'_>, object: &Value) -> Option<Self> {
+        let evaluator = Self::of(request.gvr);
+        let (create, update) =
+            (request.operation == Operation::Create, request.operation == Operation::Update);
+        let handles = match (evaluator, request.subresource) {
+            (Self::Pods, "") => {
+                create
+                    || update
+                        && request.old.is_some_and(|old| terminating(old) != terminating(object))
+            }
+            (Self::Pods, "resize") => update,
+            (Self::Services | Self::Claims, "") => create || update,
+            (Self::Claims, "status") => {
+                update && request.old.is_some_and(|old| allocated(old) != allocated(object))
+            }
+            (Self::Count, "") => create,
+            _ => false,
+        };
+        handles.then_some(evaluator)
+    }
+}
+
+fn allocated(claim: &Value) -> &Value {
+    at(claim, &["status", "allocatedResources", "storage"])
+}
+
+/// `count/deployments.apps`.
+fn count_name(gvr: &Gvr) -> String {
+    format!("count/{}", api::status::qualified(&gvr.group, &gvr.resource))
+}
+
+/// The old short name of a count, where there is one.
+fn alias(gvr: &Gvr) -> Option<&str> {
+    let known = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
+    (gvr.group.is_empty() && known.contains(&&*gvr.resource)).then_some(&*gvr.resource)
+}
+
+const CLASS: &str = ".storageclass.storage.k8s.io/";
+
+/// The quota resource is one that objects of this kind use.
+pub(super) fn matching(evaluator: Evaluator, gvr: &Gvr, name: &str) -> bool {
+    if name
+        .strip_prefix("count/")
+        .is_some_and(|rest| rest == api::status::qualified(&gvr.group, &gvr.resource))
+    {
+        return true;
+    }
+    match evaluator {
+        Evaluator::Pods => {
+            let bare = name
+                .strip_prefix("requests.")
+                .or_else(|| name.strip_prefix("limits."))
+                .unwrap_or(name);
+            let native = !name.contains('/') || name.contains("kubernetes.io/");
+            let device = name.starts_with("requests.deviceclass.resource.kubernetes.io/");
+            name == "pods"
+                || matches!(bare, "cpu" | "memory" | "ephemeral-storage")
+                || bare.starts_with("hugepages-") && !name.starts_with("limits.")
+                || name.starts_with("requests.") && (!native || device)
+        }
+        Evaluator::Services => {
+            matches!(name, "services" | "services.nodeports" | "services.loadbalancers")
+        }
+        Evaluator::Claims => {
+            let bare = name.split_once(CLASS).map_or(name, |(_, bare)| bare);
+            matches!(bare, "persistentvolumeclaims" | "requests.storage")
+        }
+        Evaluator::Count => alias(gvr) == Some(name),
+    }
+}
+
+/// What one object uses.
+pub(super) fn usage(evaluator: Evaluator, gvr: &Gvr, object: &Value) -> Amounts {
+    let mut used = Amounts::from([(count_name(gvr), Quantity::units(1))]);
+    match evaluator {
+        Evaluator::Pods => pod_usage(object, &mut used),
+        Evaluator::Services => service_usage(object, &mut used),
+        Evaluator::Claims => claim_usage(object, &mut used),
+        Evaluator::Count => {
+            used.extend(alias(gvr).map(|name| (name.to_owned(), Quantity::units(1))))
+        }
+    }
+    used
+}
+
+/// The pod still counts: it has not ended, and is not stuck beyond its grace period.
+fn counts(pod: &Value) -> bool {
+    if matches!(str_in(pod, &["status", "phase"]), "Failed" | "Succeeded") {
+        return false;
+    }
+    let meta = get(pod, "metadata");
+    let deleted = str_at(meta, "deletionTimestamp").parse::<jiff::Timestamp>();
+    match (deleted, int_at(meta, "deletionGracePeriodSeconds")) {
+        (Ok(at), Some(grace)) => {
+            jiff::Timestamp::now().as_second() <= at.as_second().saturating_add(grace)
+        }
+        _ => true,
+    }
+}
+
+fn compute(requests: &Amounts, limits: &Amounts, used: &mut Amounts) {
+    for (name, amount) in requests {
+        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage")
+            || name.starts_with("hugepages-")
+        {
+            used.insert(name.clone(), *amount);
+            used.insert(format!("requests.{name}"), *amount);
+        } else if name.contains('/')
+            && (!name.contains("kubernetes.io/")
+                || name.starts_with("deviceclass.resource.kubernetes.io/"))
+        {
+            used.insert(format!("requests.{name}"), *amount);
+        }
+    }
+    for (name, amount) in limits {
+        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
+            used.insert(format!("limits.{name}"), *amount);
+        }
+    }
+}
+
+fn pod_usage(pod: &Value, used: &mut Amounts) {
+    if !counts(pod) {
+        return;
+    }
+    used.insert("pods".into(), Quantity::units(1));
+    let spec = get(pod, "spec");
+    compute(
+        &total_with_overhead(spec, Side::Requests),
+        &total_with_overhead(spec, Side::Limits),
+        used,
+    );
+}
+
+fn service_usage(service: &Value, used: &mut Amounts) {
+    let spec = get(service, "spec");
+    let ports = items(spec, "ports");
+    let number = |count: usize| Quantity::units(i64::try_from(count).unwrap_or(i64::MAX));
+    let (nodeports, balancers) = match str_at(spec, "type") {
+        "NodePort" => (ports.len(), 0),
+        "LoadBalancer" if get(spec, "allocateLoadBalancerNodePorts") == &Value::Bool(false) => {
+            (ports.iter().filter(|p| int_at(p, "nodePort").unwrap_or_default() != 0).count(), 1)
+        }
+        "LoadBalancer" => (ports.len(), 1),
+        _ => (0, 0),
+    };
+    used.insert("services".into(), Quantity::units(1));
+    used.insert("services.nodeports".into(), number(nodeports));
+    used.insert("services.loadbalancers".into(), number(balancers));
+}
+
+fn claim_usage(claim: &Value, used: &mut Amounts) {
+    let annotated =
+        str_in(claim, &["metadata", "annotations", "volume.beta.kubernetes.io/storage-class"]);
+    let class =
+        if annotated.is_empty() { str_in(claim, &["spec", "storageClassName"]) } else { annotated };
+    let mut charge = |name: &str, amount: Quantity| {
+        used.insert(name.to_owned(), amount);
+        if !class.is_empty() {
+            used.insert(format!("{class}{CLASS}{name}"), amount);
+        }
+    };
+    charge("persistentvolumeclaims", Quantity::units(1));
+    let requested =
+        Quantity::from_value(at(claim, &["spec", "resources", "requests", "storage"])).ok();
+    let allocated = Quantity::from_value(allocated(claim)).ok();
+    if let Some(requested) = requested {
+        charge(
+            "requests.storage",
+            allocated.map_or(requested, |allocated| allocated.max(requested)),
+        );
+    }
+}
+
+/// Containers set what the quota counts; asked for CPU and memory only, and not when the pod sets it as a whole.
+pub(super) fn constraints(
+    evaluator: Evaluator,
+    names: &[&str],
+    object: &Value,
+) -> Result<(), String> {
+    let spec = get(object, "spec");
+    if evaluator != Evaluator::Pods || pod_level(spec) {
+        return Ok(());
+    }
+    let mut missing: Vec<String> = Vec::new();
+    let mut sorted = names.to_vec();
+    sorted.sort_unstable();
+    for name in
+        sorted.into_iter().filter(|n| matches!(n.rsplit('.').next(), Some("cpu" | "memory")))
+    {
+        let (field, resource) = name.split_once('.').unwrap_or(("requests", name));
+        let lacks = |c: &&Value| !has(get(get(*c, "resources"), field), resource);
+        let mut bad: Vec<&str> = items(spec, "containers")
+            .iter()
+            .chain(items(spec, "initContainers"))
+            .filter(lacks)
+            .map(|c| str_at(c, "name"))
+            .collect();
+        bad.sort_unstable();
+        bad.dedup();
+        if !bad.is_empty() {
+            missing.push(format!("{name} for: {}", bad.join(",")));
+        }
+    }
+    if missing.is_empty() { Ok(()) } else { Err(format!("must specify {}", missing.join("; "))) }
+}
+
+fn terminating(pod: &Value) -> bool {
+    int_at(get(pod, "spec"), "activeDeadlineSeconds").is_some_and(|seconds| seconds >= 0)
+}
+
+/// No container asks for or is limited in CPU or memory.
+fn best_effort(pod: &Value) -> bool {
+    let spec = get(pod, "spec");
+    let asks = |resources: &Value| {
+        ["requests", "limits"].iter().any(|side| {
+            amounts(resources, side)
+                .iter()
+                .any(|(name, q)| matches!(name.as_str(), "cpu" | "memory") && !q.is_zero())
+        })
+    };
+    let containers = items(spec, "containers").iter().chain(items(spec, "initContainers"));
+    !asks(get(spec, "resources")) && !containers.map(|c| get(c, "resources")).any(asks)
+}
+
+fn crosses_namespaces(pod: &Value) -> bool {
+    let affinity = at(pod, &["spec", "affinity"]);
+    ["podAffinity", "podAntiAffinity"].iter().map(|kind| get(affinity, kind)).any(|rules| {
+        let hard = items(rules, "requiredDuringSchedulingIgnoredDuringExecution").iter();
+        let soft = items(rules, "preferredDuringSchedulingIgnoredDuringExecution")
+            .iter()
+            .map(|w| get(w, "podAffinityTerm"));
+        hard.chain(soft).any(|term| !is_empty(term, "namespaces") || has(term, "namespaceSelector"))
+    })
+}
+
+/// `Exists`, `DoesNotExist`, `In` and `NotIn` over the names that an object has.
+fn selected(operator: &str, values: &[Value], names: &[&str]) -> bool {
+    let listed = || names.iter().any(|name| values.iter().any(|v| v == name));
+    match operator {
+        "Exists" => !names.is_empty(),
+        "DoesNotExist" => names.is_empty(),
+        "In" => listed(),
+        "NotIn" => names.is_empty() || !listed(),
+        _ => false,
+    }
+}
+
+/// The object lies in every scope of the quota.
+pub(super) fn scopes_match(evaluator: Evaluator, quota: &Value, object: &Value) -> bool {
+    selectors(quota).all(|(scope, operator, values)| match (evaluator, scope) {
+        (Evaluator::Pods, "Terminating") => terminating(object),
+        (Evaluator::Pods, "NotTerminating") => !terminating(object),
+        (Evaluator::Pods, "BestEffort") => best_effort(object),
+        (Evaluator::Pods, "NotBestEffort") => !best_effort(object),
+        (Evaluator::Pods, "CrossNamespacePodAffinity") => crosses_namespaces(object),
+        (Evaluator::Pods, "PriorityClass") => {
+            let class = str_in(object, &["spec", "priorityClassName"]);
+            selected(
+                operator,
+                values,
+                if class.is_empty() { &[] } else { std::slice::from_ref(&class) },
+            )
+        }
+        (Evaluator::Claims, "VolumeAttributesClass") => {
+            let paths: [&[&str]; 3] = [
+                &["spec", "volumeAttributesClassName"],
+                &["status", "currentVolumeAttributesClassName"],
+                &["status", "modifyVolumeStatus", "targetVolumeAttributesClassName"],
+            ];
+            let names: Vec<&str> = paths
+                .iter()
+                .map(|path| value::str_in(object, path))
+                .filter(|n| !n.is_empty())
+                .collect();
+            selected(operator, values, &names)
+        }
+        _ => false,
+    })
+}
