@@ -322,7 +322,8 @@ mod tests {
         let mut asking = pod();
         asking["spec"]["serviceAccountName"] = json!("bot");
         let account = json!({"metadata": {"name": "default", "namespace": "other"}});
-        let error = admit(&plugin(account), creates(&lookup::PODS, "Pod"), asking).await.unwrap_err();
+        let error =
+            admit(&plugin(account), creates(&lookup::PODS, "Pod"), asking).await.unwrap_err();
         assert_eq!(
             error.message,
             "pods \"p\" is forbidden: error looking up service account a/bot: serviceaccount \"bot\" not found"
