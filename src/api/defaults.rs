@@ -16,7 +16,7 @@ mod service;
 use serde_json::Value;
 
 pub use pod::{pod_spec, pod_template};
-pub use pod_resources::default_pod_level;
+pub use pod_resources::{aggregate_requests, default_pod_level};
 
 /// Fills one object in.
 pub type Defaulter = fn(&mut Value);

@@ -77,6 +77,8 @@ pub struct Error {
     pub value: Value,
     /// Why.
     pub detail: String,
+    /// The value is not part of the text.
+    pub omit_value: bool,
 }
 
 /// Errors in the order upstream finds them.
@@ -84,7 +86,7 @@ pub type ErrorList = Vec<Error>;
 
 impl Error {
     fn new(kind: Kind, field: &Path, value: Value, detail: String) -> Self {
-        Self { kind, field: field.clone(), value, detail }
+        Self { kind, field: field.clone(), value, detail, omit_value: false }
     }
 
     /// A value that is required and absent.
@@ -95,6 +97,16 @@ impl Error {
     /// A value of the right type that is wrong.
     pub fn invalid(field: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, field, value.into(), detail.into())
+    }
+
+    /// A wrong value that upstream does not show.
+    pub fn omitted(field: &Path, detail: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, field, Value::Null, detail.into()).without_value()
+    }
+
+    fn without_value(mut self) -> Self {
+        self.omit_value = true;
+        self
     }
 
     /// A value that occurs twice.
@@ -175,7 +187,7 @@ impl Error {
             Kind::Internal => "Internal error",
         };
         let mut text = title.to_owned();
-        if !matches!(self.kind, Kind::Required | Kind::Forbidden | Kind::TooLong | Kind::Internal) {
+        if !self.omit_value && !matches!(self.kind, Kind::Required | Kind::Forbidden | Kind::TooLong | Kind::Internal) {
             text.push_str(": ");
             text.push_str(&shown(&self.value));
         }

@@ -1,9 +1,12 @@
 //! Validation of built-in kinds: pure functions from objects to field errors with upstream's texts and order.
 
+pub mod apps;
+pub mod batch;
 pub mod core;
 pub mod labels;
 pub mod meta;
 pub mod names;
+pub mod net;
 pub mod numbers;
 
 use crate::field::{Error, ErrorList, Path};

@@ -11,3 +11,6 @@ pub mod strategy;
 
 pub use resource::{Group, Registry, Resource, ResourceSpec, Subresource, Version};
 pub use strategy::{Strategy, WriteContext};
+
+#[cfg(test)]
+mod answers_test;

@@ -80,6 +80,11 @@ fn aggregate(spec: &Value, key: &str) -> Amounts {
     total
 }
 
+/// What all containers of a pod request together, by resource.
+pub fn aggregate_requests(spec: &Value) -> BTreeMap<String, Quantity> {
+    aggregate(spec, "requests")
+}
+
 fn supported(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }

@@ -1,5 +1,19 @@
 //! The core group.
 
+pub mod claim;
 pub mod config_map;
+mod containers;
+mod env;
+pub mod handlers;
+mod mounts;
 pub mod namespace;
+pub mod pod;
+mod pod_status;
+mod projected;
+pub mod resources;
+pub mod scheduling;
 pub mod secret;
+mod security;
+pub mod service;
+pub mod service_warnings;
+pub mod volumes;

@@ -3,24 +3,19 @@
 use serde_json::Value;
 
 use super::labels::{validate_annotations, validate_labels};
-use super::names::{self, NameRule};
+use super::names;
 use super::numbers::NEGATIVE;
 use super::{IMMUTABLE, each};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{bool_at, get, int_at, items, str_at};
 
-/// `metadata` of a new object; `namespaced` says whether the kind lives in namespaces.
-pub fn validate_create(object: &Value, namespaced: bool, name_rule: NameRule) -> ErrorList {
-    validate_named(get(object, "metadata"), namespaced, name_rule, &Path::new("metadata"))
-}
-
-/// The same for metadata anywhere.
-pub fn validate_named(
-    meta: &Value,
+/// `metadata` of a new object; `namespaced` says whether the kind lives in namespaces, `name_rule` checks names.
+pub fn validate_create(
+    object: &Value,
     namespaced: bool,
-    name_rule: NameRule,
-    path: &Path,
+    name_rule: &dyn Fn(&str, bool) -> names::Messages,
 ) -> ErrorList {
+    let (meta, path) = (get(object, "metadata"), &Path::new("metadata"));
     let mut errors = ErrorList::new();
     let (name, prefix) = (str_at(meta, "name"), str_at(meta, "generateName"));
     if !prefix.is_empty() {
@@ -39,10 +34,10 @@ pub fn validate_named(
         (false, false) => errors.push(Error::forbidden(&field, "not allowed on this type")),
         (false, true) => {}
     }
-    errors.extend(generation(meta, path));
-    errors.extend(common(meta, path));
-    errors.extend(finalizers(meta, path));
-    errors.extend(managed_fields(meta, path));
+    errors.extend(generation(meta, &path));
+    errors.extend(common(meta, &path));
+    errors.extend(finalizers(meta, &path));
+    errors.extend(managed_fields(meta, &path));
     errors
 }
 
@@ -219,14 +214,14 @@ mod tests {
     #[test]
     fn new_names_are_checked_by_rule() {
         let object = json!({"metadata": {"name": "Bad", "namespace": "n"}});
-        let errors = validate_create(&object, true, names::name_is_label);
+        let errors = validate_create(&object, true, &names::name_is_label);
         assert_eq!(errors.len(), 1);
         assert!(
             errors[0]
                 .to_string()
                 .starts_with("metadata.name: Invalid value: \"Bad\": a lowercase RFC 1123 label")
         );
-        let errors = validate_create(&json!({}), false, names::name_is_label);
+        let errors = validate_create(&json!({}), false, &names::name_is_label);
         assert_eq!(
             errors[0].to_string(),
             "metadata.name: Required value: name or generateName is required"

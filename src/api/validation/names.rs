@@ -65,6 +65,25 @@ pub fn dns1123_subdomain(value: &str) -> Messages {
     errors
 }
 
+/// A DNS-1123 subdomain whose labels may hold underscores, as search paths may.
+pub fn subdomain_with_underscore(value: &str) -> Messages {
+    const TEXT: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
+    let mut errors = Messages::new();
+    if value.len() > SUBDOMAIN_MAX {
+        errors.push(max_len(SUBDOMAIN_MAX));
+    }
+    let label = |label: &str| {
+        let label = label.strip_prefix('_').unwrap_or(label).as_bytes();
+        label.first().copied().is_some_and(lower_alnum)
+            && label.last().copied().is_some_and(lower_alnum)
+            && label.iter().all(|b| lower_alnum(*b) || matches!(b, b'-' | b'_'))
+    };
+    if !value.split('.').all(label) {
+        errors.push(TEXT.into());
+    }
+    errors
+}
+
 /// A DNS-1035 label.
 pub fn dns1035_label(value: &str) -> Messages {
     let mut errors = Messages::new();

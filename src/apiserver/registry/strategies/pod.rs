@@ -2,6 +2,7 @@
 
 use api::defaults::default_pod_level;
 use api::quantity::Quantity;
+use api::validation::core::pod as rules;
 use api::value::{
     at, bool_at, ensure_object, get, is_empty, items, items_mut, object_mut, restore, set, str_at,
     str_in,
@@ -17,6 +18,9 @@ pub(super) const POD: Rules = Rules {
     generation: &["spec"],
     prepare: |_, object| prepare(object),
     prepare_change,
+    validate: rules::validate,
+    validate_change: rules::validate_change,
+    validate_subresource: rules::validate_subresource,
     selectable,
     ..Rules::BASE
 };

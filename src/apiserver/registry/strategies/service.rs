@@ -1,5 +1,6 @@
 //! Services.
 
+use api::validation::core as rules;
 use api::validation::names::name_is_label;
 use api::value::{get, int_at, is_empty, items, items_mut, object_mut, remove, str_at, str_in};
 use serde_json::Value;
@@ -15,6 +16,10 @@ pub(super) const SERVICE: Rules = Rules {
             drop_by_type(object, old);
         }
     },
+    validate: rules::service::validate,
+    validate_change: rules::service::validate_change,
+    validate_subresource: rules::service::validate_subresource,
+    warnings: rules::service_warnings::warnings,
     selectable: |object| {
         vec![
             ("spec.clusterIP", str_in(object, &["spec", "clusterIP"]).to_owned()),

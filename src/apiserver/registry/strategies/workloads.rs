@@ -1,5 +1,6 @@
 //! Apps, batch, autoscaling and policy.
 
+use api::validation::{apps, batch};
 use api::value::{
     at, bool_at, ensure_object, get, int_at, object_mut, remove, restore, semantic_equal, set,
     str_in,
@@ -38,6 +39,9 @@ pub(super) const DEPLOYMENT: Rules = Rules {
             }
         }
     },
+    validate: apps::deployment::validate,
+    validate_change: apps::deployment::validate_change,
+    validate_subresource: apps::deployment::validate_subresource,
     ..Rules::BASE
 };
 
@@ -47,6 +51,9 @@ pub(super) const REPLICA_SET: Rules = Rules {
     prepare: template,
     prepare_change: template_change,
     selectable: status_replicas,
+    validate: apps::replica_set::validate,
+    validate_change: apps::replica_set::validate_change,
+    validate_subresource: apps::replica_set::validate_subresource,
     ..Rules::BASE
 };
 
@@ -113,6 +120,9 @@ pub(super) const JOB: Rules = Rules {
             int_at(get(object, "status"), "succeeded").unwrap_or_default().to_string(),
         )]
     },
+    validate: batch::job::validate,
+    validate_change: batch::job::validate_change,
+    validate_subresource: batch::job::validate_subresource,
     ..Rules::BASE
 };
 

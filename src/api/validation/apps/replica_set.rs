@@ -1,0 +1,41 @@
+//! Replica sets.
+
+use serde_json::Value;
+
+use super::{counters, selector_and_template};
+use crate::field::{ErrorList, Path};
+use crate::validation::immutable;
+use crate::validation::numbers::all_non_negative;
+use crate::value::get;
+
+/// A new replica set.
+pub fn validate(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = ErrorList::new();
+    all_non_negative(spec, &["replicas", "minReadySeconds"], &path, &mut errors);
+    errors.extend(selector_and_template(spec, &path, "deployment"));
+    errors
+}
+
+/// A changed replica set.
+pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = validate(object);
+    let [new, was] = [object, old].map(|o| get(get(o, "spec"), "selector"));
+    errors.extend(immutable(new, was, &Path::new("spec").child("selector")));
+    errors
+}
+
+/// A write to the status; replication controllers have the same counters.
+pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+    if subresource != "status" {
+        return Vec::new();
+    }
+    const MORE: &str = "cannot be greater than status.replicas";
+    let keys =
+        ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration", "terminatingReplicas"];
+    let bounds = [
+        ("fullyLabeledReplicas", "replicas", MORE), ("readyReplicas", "replicas", MORE), ("availableReplicas", "replicas", MORE),
+        ("availableReplicas", "readyReplicas", "cannot be greater than readyReplicas"),
+    ];
+    counters(get(object, "status"), &keys, &bounds, &Path::new("status"))
+}

@@ -1,0 +1,4 @@
+//! The batch group.
+
+pub mod job;
+mod job_policies;

@@ -1,0 +1,176 @@
+//! Failure and success policies of jobs.
+
+use serde_json::Value;
+
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::numbers::non_negative;
+use crate::validation::{each, names, one_of};
+use crate::value::{at, get, has, int_at, items, str_at};
+
+const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
+const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
+const RULES_MAX: usize = 20;
+const PATTERNS_MAX: usize = 20;
+const CODES_MAX: usize = 255;
+const INDEXES_BYTES_MAX: usize = 64 * 1024;
+
+fn quoted(values: &[&str]) -> String {
+    let list: Vec<String> = values.iter().map(|v| format!("{v:?}")).collect();
+    format!("valid values: [{}]", list.join(" "))
+}
+
+fn choice(value: &str, allowed: &[&str], field: &Path) -> Option<Error> {
+    if value.is_empty() { Some(Error::required(field, quoted(allowed))) } else { one_of(value, allowed, field) }
+}
+
+pub(super) fn failure_policy(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let rules = items(get(spec, "podFailurePolicy"), "rules");
+    if rules.len() > RULES_MAX {
+        errors.push(Error::too_many(&path.child("rules"), rules.len(), RULES_MAX));
+    }
+    let pod = at(spec, &["template", "spec"]);
+    let containers: Vec<&str> =
+        ["containers", "initContainers"].into_iter().flat_map(|list| items(pod, list)).map(|c| str_at(c, "name")).collect();
+    for (index, rule) in rules.iter().enumerate() {
+        let field = path.child("rules").index(index);
+        let (action, at_action) = (str_at(rule, "action"), field.child("action"));
+        if action == "FailIndex" && !has(spec, "backoffLimitPerIndex") {
+            errors.push(Error::invalid(&at_action, action, "requires the backoffLimitPerIndex to be set"));
+        } else {
+            errors.extend(choice(action, &ACTIONS, &at_action));
+        }
+        let (codes, conditions) = (get(rule, "onExitCodes"), items(rule, "onPodConditions"));
+        if codes.is_object() {
+            errors.extend(exit_codes(codes, &containers, &field.child("onExitCodes")));
+        }
+        errors.extend(pod_conditions(conditions, &field.child("onPodConditions")));
+        let text = match (codes.is_object(), conditions.is_empty()) {
+            (true, false) => "specifying both OnExitCodes and OnPodConditions is not supported",
+            (false, true) => "specifying one of OnExitCodes and OnPodConditions is required",
+            _ => continue,
+        };
+        errors.push(Error::omitted(&field, text));
+    }
+    errors
+}
+
+fn pod_conditions(conditions: &[Value], path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if conditions.len() > PATTERNS_MAX {
+        errors.push(Error::too_many(path, conditions.len(), PATTERNS_MAX));
+    }
+    for (index, pattern) in conditions.iter().enumerate() {
+        let (field, kind) = (path.index(index), str_at(pattern, "type"));
+        errors.extend(each(&field.child("type"), kind, names::qualified_name(kind)));
+        errors.extend(choice(str_at(pattern, "status"), &STATUSES, &field.child("status")));
+    }
+    errors
+}
+
+fn exit_codes(codes: &Value, containers: &[&str], path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let operator = str_at(codes, "operator");
+    errors.extend(choice(operator, &["In", "NotIn"], &path.child("operator")));
+    if let Some(name) = get(codes, "containerName").as_str().filter(|name| !containers.contains(name)) {
+        let text = "must be one of the container or initContainer names in the pod template";
+        errors.push(Error::invalid(&path.child("containerName"), name, text));
+    }
+    let (values, field) = (items(codes, "values"), path.child("values"));
+    if values.is_empty() {
+        errors.push(Error::invalid(&field, Value::Array(Vec::new()), "at least one value is required"));
+    } else if values.len() > CODES_MAX {
+        errors.push(Error::too_many(&field, values.len(), CODES_MAX));
+    }
+    let numbers: Vec<i64> = values.iter().filter_map(Value::as_i64).collect();
+    for (index, code) in numbers.iter().enumerate() {
+        if operator == "In" && *code == 0 {
+            errors.push(Error::invalid(&field.index(index), 0, "must not be 0 for the In operator"));
+        }
+        if numbers.get(..index).is_some_and(|before| before.contains(code)) {
+            errors.push(Error::duplicate(&field.index(index), *code));
+        }
+    }
+    if !numbers.is_sorted() {
+        errors.push(Error::invalid(&field, values.to_vec(), "must be ordered"));
+    }
+    errors
+}
+
+pub(super) fn success_policy(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let list = path.child("rules");
+    let rules = items(get(spec, "successPolicy"), "rules");
+    if rules.is_empty() {
+        errors.push(Error::required(&list, "at least one rules must be specified when the successPolicy is specified"));
+    }
+    if rules.len() > RULES_MAX {
+        errors.push(Error::too_many(&list, rules.len(), RULES_MAX));
+    }
+    let completions = int_at(spec, "completions").unwrap_or_default();
+    for (index, rule) in rules.iter().enumerate() {
+        let field = list.index(index);
+        let (count, indexes) = (int_at(rule, "succeededCount"), get(rule, "succeededIndexes").as_str());
+        if count.is_none() && indexes.is_none() {
+            errors.push(Error::required(&field, "at least one of succeededCount or succeededIndexes must be specified"));
+        }
+        let mut total = 0;
+        if let Some(indexes) = indexes {
+            let at = field.child("succeededIndexes");
+            if indexes.len() > INDEXES_BYTES_MAX {
+                errors.push(Error::too_long(&at, INDEXES_BYTES_MAX));
+            }
+            match count_indexes(indexes, completions) {
+                Ok(number) => total = number,
+                Err(text) => errors.push(Error::invalid(&at, indexes, format!("error parsing succeededIndexes: {text}"))),
+            }
+        }
+        if let Some(count) = count {
+            let at = field.child("succeededCount");
+            errors.extend(non_negative(rule, "succeededCount", &field));
+            if count > completions {
+                let text = format!("must be less than or equal to {completions} (the number of specified completions)");
+                errors.push(Error::invalid(&at, count, text));
+            }
+            if indexes.is_some() && count > total {
+                let text =
+                    format!("must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)");
+                errors.push(Error::invalid(&at, count, text));
+            }
+        }
+    }
+    errors
+}
+
+/// How many indexes `0-2,5` names; they ascend and stay below `completions`.
+fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
+    let number = |part: &str| -> Result<i64, String> {
+        part.parse().map_err(|_| format!("cannot convert string to integer for index: {part:?}"))
+    };
+    let (mut total, mut last) = (0, -1);
+    if text.is_empty() {
+        return Ok(0);
+    }
+    for range in text.split(',') {
+        let parts: Vec<&str> = range.split('-').collect();
+        let (first, end) = match parts.as_slice() {
+            [one] => (number(one)?, number(one)?),
+            [first, end] => (number(first)?, number(end)?),
+            _ => return Err(format!("the fragment {range:?} violates the requirement that an index interval can have at most two parts separated by '-'")),
+        };
+        for value in [first, end] {
+            if value >= completions {
+                return Err(format!("too large index: {:?}", value.to_string()));
+            }
+        }
+        if first <= last {
+            return Err(format!("non-increasing order, previous: {last}, current: {first}"));
+        }
+        if parts.len() == 2 && end <= first {
+            return Err(format!("non-increasing order, previous: {first}, current: {end}"));
+        }
+        total += end - first + 1;
+        last = end;
+    }
+    Ok(total)
+}

@@ -1,0 +1,130 @@
+//! Volume mounts and block devices of a container.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::volumes::{descending, no_backsteps};
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::one_of;
+use crate::value::{at, bool_at, get, has, items, str_at};
+
+pub(super) fn mounts(container: &Value, volumes: &BTreeMap<&str, &Value>, path: &Path) -> ErrorList {
+    let list = path.child("volumeMounts");
+    let devices = items(container, "volumeDevices");
+    let mut errors = ErrorList::new();
+    let mut points = BTreeSet::new();
+    for (index, mount) in items(container, "volumeMounts").iter().enumerate() {
+        let field = list.index(index);
+        let (name, point) = (str_at(mount, "name"), str_at(mount, "mountPath"));
+        if name.is_empty() {
+            errors.push(Error::required(&field.child("name"), ""));
+        }
+        if !volumes.contains_key(name) {
+            errors.push(Error::not_found(&field.child("name"), name));
+        }
+        if point.is_empty() {
+            errors.push(Error::required(&field.child("mountPath"), ""));
+        }
+        if !points.insert(point) {
+            errors.push(Error::invalid(&field.child("mountPath"), point, "must be unique"));
+        }
+        if devices.iter().any(|d| str_at(d, "name") == name) {
+            errors.push(Error::invalid(&field.child("name"), name, "must not already exist in volumeDevices"));
+        }
+        if devices.iter().any(|d| str_at(d, "devicePath") == point) {
+            errors.push(Error::invalid(&field.child("mountPath"), point, "must not already exist as a path in volumeDevices"));
+        }
+        errors.extend(sub_paths(mount, &field, &list));
+        errors.extend(propagation(mount, container, &list));
+    }
+    errors
+}
+
+fn sub_paths(mount: &Value, field: &Path, list: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let (plain, expression) = (str_at(mount, "subPath"), str_at(mount, "subPathExpr"));
+    if !plain.is_empty() {
+        errors.extend(descending(plain, &list.child("subPath")));
+    }
+    if !expression.is_empty() {
+        if !plain.is_empty() {
+            errors.push(Error::invalid(&field.child("subPathExpr"), expression, "subPathExpr and subPath are mutually exclusive"));
+        }
+        errors.extend(descending(expression, &list.child("subPathExpr")));
+    }
+    errors
+}
+
+fn propagation(mount: &Value, container: &Value, list: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mode = get(mount, "mountPropagation").as_str();
+    let field = list.child("mountPropagation");
+    if let Some(mode) = mode {
+        errors.extend(one_of(mode, &["Bidirectional", "HostToContainer", "None"], &field));
+        if mode == "Bidirectional" && at(container, &["securityContext", "privileged"]).as_bool() != Some(true) {
+            errors.push(Error::forbidden(&field, "Bidirectional mount propagation is available only to privileged containers"));
+        }
+    }
+    let field = list.child("recursiveReadOnly");
+    match get(mount, "recursiveReadOnly").as_str() {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if !bool_at(mount, "readOnly") {
+                errors.push(Error::forbidden(&field, "may only be specified when readOnly is true"));
+            }
+            if mode.is_some_and(|m| m != "None") {
+                errors.push(Error::forbidden(&field, "may only be specified when mountPropagation is None or not specified"));
+            }
+        }
+        Some(other) => errors.push(Error::not_supported(&field, other, &["Disabled", "Enabled", "IfPossible"])),
+    }
+    errors
+}
+
+pub(super) fn devices(container: &Value, volumes: &BTreeMap<&str, &Value>, path: &Path) -> ErrorList {
+    let list = path.child("volumeDevices");
+    let mounts = items(container, "volumeMounts");
+    let mut errors = ErrorList::new();
+    let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
+    for (index, device) in items(container, "volumeDevices").iter().enumerate() {
+        let field = list.index(index);
+        let (name, target) = (str_at(device, "name"), str_at(device, "devicePath"));
+        let (at_name, at_path) = (field.child("name"), field.child("devicePath"));
+        if name.is_empty() {
+            errors.push(Error::required(&at_name, ""));
+        }
+        if names.contains(name) {
+            errors.push(Error::invalid(&at_name, name, "must be unique"));
+        }
+        match volumes.get(name) {
+            Some(volume) if !has(volume, "persistentVolumeClaim") && !has(volume, "ephemeral") => {
+                let text = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+                errors.push(Error::invalid(&at_name, name, text));
+            }
+            Some(_) => {}
+            None => errors.push(Error::not_found(&at_name, name)),
+        }
+        if target.is_empty() {
+            errors.push(Error::required(&at_path, ""));
+        }
+        if paths.contains(target) {
+            errors.push(Error::invalid(&at_path, target, "must be unique"));
+        }
+        if !target.is_empty() && !no_backsteps(target, &list).is_empty() {
+            errors.push(Error::invalid(&at_path, target, "can not contain backsteps ('..')"));
+        } else {
+            paths.insert(target);
+        }
+        if mounts.iter().any(|m| str_at(m, "name") == name) {
+            errors.push(Error::invalid(&at_name, name, "must not already exist in volumeMounts"));
+        }
+        if mounts.iter().any(|m| str_at(m, "mountPath") == target) {
+            errors.push(Error::invalid(&at_path, target, "must not already exist as a path in volumeMounts"));
+        }
+        if !name.is_empty() {
+            names.insert(name);
+        }
+    }
+    errors
+}

@@ -1,0 +1,244 @@
+//! Security contexts of pods and containers.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::volumes::descending;
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::{each, names, one_of};
+use crate::value::{at, bool_at, get, has, int_at, items, str_at};
+
+/// Users and groups are 31-bit numbers.
+const ID_MAX: i64 = i32::MAX as i64;
+/// Longest sysctl name.
+const SYSCTL_MAX: usize = 253;
+/// Longest path of an AppArmor profile.
+const PROFILE_MAX: usize = 4095;
+
+fn ids(context: &Value, keys: &[&str], path: &Path) -> ErrorList {
+    let present = keys.iter().filter_map(|key| Some((key, int_at(context, key)?)));
+    let check = |(key, id): (&&str, i64)| each(&path.child(key), id, names::in_range(id, 0, ID_MAX)).collect::<ErrorList>();
+    present.flat_map(check).collect()
+}
+
+/// `securityContext` of a container.
+pub(super) fn container(context: &Value, host_users: bool, path: &Path) -> ErrorList {
+    if !context.is_object() {
+        return Vec::new();
+    }
+    let mut errors = ids(context, &["runAsUser", "runAsGroup"], path);
+    if let Some(kind) = get(context, "procMount").as_str() {
+        let field = path.child("procMount");
+        errors.extend(one_of(kind, &["Default", "Unmasked"], &field));
+        if host_users && kind == "Unmasked" {
+            errors.push(Error::invalid(&field, kind, "`hostUsers` must be false to use `Unmasked`"));
+        }
+    }
+    errors.extend(seccomp(get(context, "seccompProfile"), &path.child("seccompProfile")));
+    if get(context, "allowPrivilegeEscalation").as_bool() == Some(false) {
+        if bool_at(context, "privileged") {
+            let text = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+            errors.push(Error::invalid(path, context.clone(), text));
+        }
+        for capability in items(get(context, "capabilities"), "add") {
+            if capability == "CAP_SYS_ADMIN" {
+                let text = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
+                errors.push(Error::invalid(path, context.clone(), text));
+            }
+        }
+    }
+    errors.extend(app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile")));
+    errors
+}
+
+/// `securityContext` of a pod.
+pub(super) fn pod(spec: &Value, path: &Path) -> ErrorList {
+    let context = get(spec, "securityContext");
+    if !context.is_object() {
+        return Vec::new();
+    }
+    let mut errors = ids(context, &["fsGroup", "runAsUser", "runAsGroup"], path);
+    for (index, group) in items(context, "supplementalGroups").iter().enumerate() {
+        let id = group.as_i64().unwrap_or_default();
+        errors.extend(each(&path.child("supplementalGroups").index(index), id, names::in_range(id, 0, ID_MAX)));
+    }
+    errors.extend(sysctls(spec, &path.child("sysctls")));
+    let choices: [(&str, &[&str]); 1] = [("fsGroupChangePolicy", &["Always", "OnRootMismatch"])];
+    for (key, allowed) in choices {
+        errors.extend(get(context, key).as_str().and_then(|value| one_of(value, allowed, &path.child(key))));
+    }
+    errors.extend(seccomp(get(context, "seccompProfile"), &path.child("seccompProfile")));
+    errors.extend(app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile")));
+    let choices: [(&str, &[&str]); 2] =
+        [("supplementalGroupsPolicy", &["Merge", "Strict"]), ("seLinuxChangePolicy", &["MountOption", "Recursive"])];
+    for (key, allowed) in choices {
+        errors.extend(get(context, key).as_str().and_then(|value| one_of(value, allowed, &path.child(key))));
+    }
+    errors
+}
+
+fn sysctls(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut seen = BTreeSet::new();
+    for (index, sysctl) in items(get(spec, "securityContext"), "sysctls").iter().enumerate() {
+        let (field, name) = (path.index(index).child("name"), str_at(sysctl, "name"));
+        if name.is_empty() {
+            errors.push(Error::required(&field, ""));
+        } else if !sysctl_name(name) {
+            let text = format!(
+                "must have at most {SYSCTL_MAX} characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
+            );
+            errors.push(Error::invalid(&field, name, text));
+        } else if seen.contains(name) {
+            errors.push(Error::duplicate(&field, name));
+        }
+        let dotted = name.replace('/', ".");
+        let ipc = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."].iter().any(|p| dotted.starts_with(p));
+        if bool_at(spec, "hostNetwork") && dotted.starts_with("net.") {
+            errors.push(Error::invalid(&field, name, "may not be specified when 'hostNetwork' is true"));
+        } else if bool_at(spec, "hostIPC") && ipc {
+            errors.push(Error::invalid(&field, name, "may not be specified when 'hostIPC' is true"));
+        }
+        seen.insert(name);
+    }
+    errors
+}
+
+fn sysctl_name(name: &str) -> bool {
+    let end = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    name.len() <= SYSCTL_MAX
+        && name.split(['.', '/']).all(|part| {
+            let bytes = part.as_bytes();
+            end(bytes.first())
+                && end(bytes.last())
+                && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
+        })
+}
+
+fn seccomp(profile: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if !profile.is_object() {
+        return errors;
+    }
+    let (kind, file) = (str_at(profile, "type"), get(profile, "localhostProfile").as_str());
+    if kind.is_empty() {
+        errors.push(Error::required(&path.child("type"), "type is required when seccompProfile is set"));
+    } else {
+        errors.extend(one_of(kind, &["Localhost", "RuntimeDefault", "Unconfined"], &path.child("type")));
+    }
+    let field = path.child("localhostProfile");
+    match (kind == "Localhost", file) {
+        (true, None) => errors.push(Error::required(&field, "must be set when seccomp type is Localhost")),
+        (true, Some(file)) => errors.extend(descending(file, &field)),
+        (false, Some(_)) => errors.push(Error::invalid(&field, profile.clone(), "can only be set when seccomp type is Localhost")),
+        (false, None) => {}
+    }
+    errors
+}
+
+fn app_armor(profile: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if !profile.is_object() {
+        return errors;
+    }
+    const MISSING: &str = "must be set when AppArmor type is Localhost";
+    let (kind, file) = (str_at(profile, "type"), get(profile, "localhostProfile").as_str());
+    let field = path.child("localhostProfile");
+    match (kind, file) {
+        ("Localhost", None | Some("")) => errors.push(Error::required(&field, MISSING)),
+        ("Localhost", Some(file)) => {
+            if file.trim() != file {
+                errors.push(Error::invalid(&field, file, "must not be padded with whitespace"));
+            }
+            if file.len() > PROFILE_MAX {
+                errors.push(Error::too_long(&field, PROFILE_MAX));
+            }
+        }
+        ("RuntimeDefault" | "Unconfined", Some(file)) => {
+            errors.push(Error::invalid(&field, file, "can only be set when AppArmor type is Localhost"));
+        }
+        ("RuntimeDefault" | "Unconfined", None) => {}
+        ("", _) => errors.push(Error::required(&path.child("type"), "type is required when appArmorProfile is set")),
+        (other, _) => {
+            errors.push(Error::not_supported(&path.child("type"), other, &["Localhost", "RuntimeDefault", "Unconfined"]));
+        }
+    }
+    errors
+}
+
+/// What a pod with its own user namespace may not share, and other host rules.
+pub(super) fn host(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if get(spec, "hostUsers").as_bool() == Some(false) {
+        for (key, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+            if bool_at(spec, key) {
+                errors.push(Error::forbidden(&path.child(shown), "when `hostUsers` is false"));
+            }
+        }
+        for list in ["initContainers", "containers", "ephemeralContainers"] {
+            for (index, container) in items(spec, list).iter().enumerate() {
+                if !items(container, "volumeDevices").is_empty() {
+                    errors.push(Error::forbidden(&path.child(list).index(index).child("volumeDevices"), "when `hostUsers` is false"));
+                }
+            }
+        }
+    }
+    errors
+}
+
+/// Options of the other operating system.
+pub(super) fn operating_system(spec: &Value, path: &Path) -> ErrorList {
+    let Some(os) = spec.get("os").filter(|os| os.is_object()) else { return Vec::new() };
+    let field = path.child("os");
+    let name = str_at(os, "name");
+    match name {
+        "" => return vec![Error::required(&field.child("name"), "")],
+        "linux" | "windows" => {}
+        other => return vec![Error::not_supported(&field, other, &["linux", "windows"])],
+    }
+    let (keys, text): (&[&str], &str) = if name == "linux" {
+        (&["windowsOptions"], "windows options cannot be set for a linux pod")
+    } else {
+        (&WINDOWS_NEVER, "cannot be set for a windows pod")
+    };
+    let mut errors = ErrorList::new();
+    let mut refuse = |context: &Value, path: Path| {
+        errors.extend(keys.iter().filter(|key| has(context, key)).map(|key| Error::forbidden(&path.child(key), text)));
+    };
+    refuse(get(spec, "securityContext"), path.child("securityContext"));
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for (index, container) in items(spec, list).iter().enumerate() {
+            refuse(get(container, "securityContext"), path.child(list).index(index).child("securityContext"));
+        }
+    }
+    if name == "windows" {
+        let pod = [("hostUsers", has(spec, "hostUsers")), ("hostPID", bool_at(spec, "hostPID")), ("hostIPC", bool_at(spec, "hostIPC"))];
+        let shared = ("shareProcessNamespace", has(spec, "shareProcessNamespace"));
+        let set = pod.into_iter().chain([shared]).filter(|(_, set)| *set);
+        errors.extend(set.map(|(key, _)| Error::forbidden(&path.child(key), text)));
+    }
+    errors
+}
+
+const WINDOWS_NEVER: [&str; 15] = [
+    "appArmorProfile", "seLinuxOptions", "seccompProfile", "fsGroup", "fsGroupChangePolicy", "sysctls", "capabilities",
+    "readOnlyRootFilesystem", "privileged", "allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup",
+    "supplementalGroups", "supplementalGroupsPolicy",
+];
+
+/// Host processes of Windows need every container and the host's network.
+pub(super) fn host_process(spec: &Value, path: &Path) -> ErrorList {
+    let pod = at(spec, &["securityContext", "windowsOptions", "hostProcess"]).as_bool();
+    let field = path.child("securityContext").child("windowsOptions").child("hostProcess");
+    if pod == Some(true) && !bool_at(spec, "hostNetwork") {
+        return vec![Error::invalid(&path.child("hostNetwork"), false, "hostNetwork must be true if pod contains any hostProcess containers")];
+    }
+    let any = ["initContainers", "containers"].into_iter().flat_map(|list| items(spec, list)).any(|c| {
+        at(c, &["securityContext", "windowsOptions", "hostProcess"]).as_bool() == Some(true)
+    });
+    if any && pod == Some(false) {
+        return vec![Error::invalid(&field, false, "hostProcess must be identical for the pod and its containers")];
+    }
+    Vec::new()
+}

@@ -1,0 +1,290 @@
+//! Volumes of pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::env::{VOLUME_FIELDS, field_ref, resource_field_ref};
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::labels::{validate_annotations, validate_labels};
+use crate::validation::numbers::quantity;
+use crate::validation::{each, names, one_of};
+use crate::value::{at, get, has, int_at, items, str_at};
+
+const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
+const HOST_PATH_TYPES: [&str; 8] =
+    ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+/// Sources in upstream's order of checks.
+const SOURCES: [&str; 30] = [
+    "emptyDir", "hostPath", "gitRepo", "gcePersistentDisk", "awsElasticBlockStore", "secret", "nfs", "iscsi", "glusterfs",
+    "flocker", "persistentVolumeClaim", "rbd", "cinder", "cephfs", "quobyte", "downwardAPI", "fc", "flexVolume", "configMap",
+    "azureFile", "vsphereVolume", "photonPersistentDisk", "portworxVolume", "azureDisk", "storageos", "projected", "scaleIO",
+    "csi", "ephemeral", "image",
+];
+
+/// The good volumes by name, and the errors of the others.
+pub(super) fn volumes<'a>(spec: &'a Value, pod_name: &str, path: &Path) -> (BTreeMap<&'a str, &'a Value>, ErrorList) {
+    let list = items(spec, "volumes");
+    let created: BTreeSet<String> = list
+        .iter()
+        .filter(|v| has(v, "ephemeral") && !pod_name.is_empty())
+        .map(|v| format!("{pod_name}-{}", str_at(v, "name")))
+        .collect();
+    let (mut good, mut errors) = (BTreeMap::new(), ErrorList::new());
+    for (index, volume) in list.iter().enumerate() {
+        let field = path.child("volumes").index(index);
+        let name = str_at(volume, "name");
+        let mut own = source(volume, &field);
+        if name.is_empty() {
+            own.push(Error::required(&field.child("name"), ""));
+        } else {
+            own.extend(each(&field.child("name"), name, names::dns1123_label(name)));
+        }
+        if good.contains_key(name) {
+            own.push(Error::duplicate(&field.child("name"), name));
+        }
+        if own.is_empty() {
+            good.insert(name, volume);
+        }
+        errors.extend(own);
+        let claim = str_at(get(volume, "persistentVolumeClaim"), "claimName");
+        if created.contains(claim) {
+            let text = "must not reference a PVC that gets created for an ephemeral volume";
+            errors.push(Error::invalid(&field.child("persistentVolumeClaim").child("claimName"), claim, text));
+        }
+    }
+    (good, errors)
+}
+
+fn source(volume: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut count = 0;
+    for kind in SOURCES {
+        let Some(source) = volume.get(kind).filter(|s| s.is_object()) else { continue };
+        count += 1;
+        let field = path.child(if kind == "cephfs" && count > 1 { "cephFS" } else { kind });
+        if count > 1 {
+            errors.push(Error::forbidden(&field, "may not specify more than 1 volume type"));
+            continue;
+        }
+        errors.extend(one_source(kind, source, &field));
+    }
+    if count == 0 {
+        errors.push(Error::required(path, "must specify a volume type"));
+    }
+    errors
+}
+
+fn required(source: &Value, keys: &[&str], path: &Path) -> ErrorList {
+    keys.iter().filter(|key| str_at(source, key).is_empty()).map(|key| Error::required(&path.child(key), "")).collect()
+}
+
+fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
+    match kind {
+        "emptyDir" => {
+            let negative = quantity(get(source, "sizeLimit")).is_some_and(|q| q.sign() < 0);
+            let error = || Error::forbidden(&path.child("sizeLimit"), "SizeLimit field must be a valid resource quantity");
+            negative.then(error).into_iter().collect()
+        }
+        "hostPath" => host_path(source, path),
+        "secret" => keyed(source, "secretName", path),
+        "configMap" => keyed(source, "name", path),
+        "nfs" => {
+            let mut errors = required(source, &["server", "path"], path);
+            if !str_at(source, "path").starts_with('/') {
+                errors.push(Error::invalid(&path.child("path"), str_at(source, "path"), "must be an absolute path"));
+            }
+            errors
+        }
+        "persistentVolumeClaim" => required(source, &["claimName"], path),
+        "downwardAPI" => {
+            let mut errors: ErrorList = mode(source, "defaultMode", path).into_iter().collect();
+            errors.extend(items(source, "items").iter().flat_map(|file| downward_file(file, path)));
+            errors
+        }
+        "projected" => super::projected::projected(source, path),
+        "csi" => csi(source, path),
+        "ephemeral" => ephemeral(source, path),
+        "image" => {
+            let mut errors = required(source, &["reference"], path);
+            errors.extend(super::containers::pull_policy(str_at(source, "pullPolicy"), &path.child("pullPolicy")));
+            errors
+        }
+        other => old_source(other, source, path),
+    }
+}
+
+/// Sources of drivers that moved out of tree: what they require.
+fn old_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
+    match kind {
+        "gitRepo" => {
+            let mut errors = required(source, &["repository"], path);
+            errors.extend(descending(str_at(source, "directory"), &path.child("directory")));
+            errors
+        }
+        "gcePersistentDisk" => required(source, &["pdName"], path),
+        "awsElasticBlockStore" => required(source, &["volumeID"], path),
+        "iscsi" => required(source, &["targetPortal", "iqn"], path),
+        "glusterfs" => required(source, &["endpoints", "path"], path),
+        "rbd" => {
+            let mut errors = ErrorList::new();
+            if items(source, "monitors").is_empty() {
+                errors.push(Error::required(&path.child("monitors"), ""));
+            }
+            errors.extend(required(source, &["image"], path));
+            errors
+        }
+        "cinder" => required(source, &["volumeID"], path),
+        "cephfs" if items(source, "monitors").is_empty() => vec![Error::required(&path.child("monitors"), "")],
+        "flexVolume" => required(source, &["driver"], path),
+        "azureFile" => required(source, &["secretName", "shareName"], path),
+        "vsphereVolume" => required(source, &["volumePath"], path),
+        "photonPersistentDisk" => required(source, &["pdID"], path),
+        "portworxVolume" => required(source, &["volumeID"], path),
+        "azureDisk" => required(source, &["diskName", "diskURI"], path),
+        "scaleIO" => required(source, &["gateway", "system", "volumeName"], path),
+        "quobyte" => required(source, &["registry", "volume"], path),
+        _ => Vec::new(),
+    }
+}
+
+/// `hostPath` of pods and volumes.
+pub(super) fn host_path(source: &Value, path: &Path) -> ErrorList {
+    let target = str_at(source, "path");
+    if target.is_empty() {
+        return vec![Error::required(&path.child("path"), "")];
+    }
+    let mut errors = no_backsteps(target, &path.child("path"));
+    if let Some(kind) = get(source, "type").as_str() {
+        errors.extend(one_of(kind, &HOST_PATH_TYPES, &path.child("type")));
+    }
+    errors
+}
+
+pub(super) fn mode(source: &Value, key: &str, path: &Path) -> Option<Error> {
+    let value = int_at(source, key).filter(|m| !(0..=0o777).contains(m))?;
+    Some(Error::invalid(&path.child(key), value, MODE))
+}
+
+fn keyed(source: &Value, name: &str, path: &Path) -> ErrorList {
+    let mut errors = required(source, &[name], path);
+    errors.extend(mode(source, "defaultMode", path));
+    for (index, item) in items(source, "items").iter().enumerate() {
+        errors.extend(key_to_path(item, &path.child("items").index(index)));
+    }
+    errors
+}
+
+pub(super) fn key_to_path(item: &Value, path: &Path) -> ErrorList {
+    let mut errors = required(item, &["key", "path"], path);
+    errors.extend(local_path(str_at(item, "path"), &path.child("path")));
+    errors.extend(mode(item, "mode", path));
+    errors
+}
+
+pub(super) fn downward_file(file: &Value, path: &Path) -> ErrorList {
+    let mut errors = required(file, &["path"], path);
+    errors.extend(local_path(str_at(file, "path"), &path.child("path")));
+    if has(file, "fieldRef") {
+        errors.extend(field_ref(get(file, "fieldRef"), &VOLUME_FIELDS, &path.child("fieldRef")));
+        if has(file, "resourceFieldRef") {
+            errors.push(Error::invalid(path, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously"));
+        }
+    } else if has(file, "resourceFieldRef") {
+        errors.extend(resource_field_ref(get(file, "resourceFieldRef"), &path.child("resourceFieldRef"), true));
+    } else {
+        errors.push(Error::required(path, "one of fieldRef and resourceFieldRef is required"));
+    }
+    errors.extend(mode(file, "mode", path));
+    errors
+}
+
+/// The name of a CSI driver.
+pub fn csi_driver_name(name: &str, path: &Path) -> ErrorList {
+    if name.is_empty() {
+        return vec![Error::required(path, "")];
+    }
+    let mut errors = ErrorList::new();
+    if name.len() > names::LABEL_MAX {
+        errors.push(Error::too_long(path, names::LABEL_MAX));
+    }
+    errors.extend(each(path, name, names::dns1123_subdomain(&name.to_lowercase())));
+    errors
+}
+
+fn csi(source: &Value, path: &Path) -> ErrorList {
+    let mut errors = csi_driver_name(str_at(source, "driver"), &path.child("driver"));
+    if let Some(secret) = source.get("nodePublishSecretRef").filter(|s| s.is_object()) {
+        let name = str_at(secret, "name");
+        if name.is_empty() {
+            errors.push(Error::required(&path.child("nodePublishSecretRef").child("name"), ""));
+        } else {
+            errors.extend(each(&path.child("name"), name, names::dns1123_subdomain(name)));
+        }
+    }
+    errors
+}
+
+fn ephemeral(source: &Value, path: &Path) -> ErrorList {
+    let field = path.child("volumeClaimTemplate");
+    let Some(template) = source.get("volumeClaimTemplate").filter(|t| t.is_object()) else {
+        return vec![Error::required(&field, "")];
+    };
+    let (meta, at) = (get(template, "metadata"), field.child("metadata"));
+    let mut errors = validate_annotations(meta, "annotations", &at);
+    errors.extend(validate_labels(meta, "labels", &at));
+    let others = ["name", "generateName", "namespace", "uid", "resourceVersion", "generation", "ownerReferences", "finalizers"];
+    errors.extend(others.iter().filter(|key| has(meta, key)).map(|key| Error::forbidden(&at.child(key), "cannot be set")));
+    errors.extend(super::claim::claim_spec(get(template, "spec"), &field.child("spec")));
+    errors
+}
+
+/// No element of the path is `..`.
+pub(super) fn no_backsteps(target: &str, path: &Path) -> ErrorList {
+    let stepping = target.split('/').any(|item| item == "..");
+    stepping.then(|| Error::invalid(path, target, "must not contain '..'")).into_iter().collect()
+}
+
+/// A relative path that does not leave its root.
+pub(super) fn descending(target: &str, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if target.starts_with('/') {
+        errors.push(Error::invalid(path, target, "must be a relative path"));
+    }
+    errors.extend(no_backsteps(target, path));
+    errors
+}
+
+/// A path inside a volume of keys; names that begin with two dots are ours.
+pub(super) fn local_path(target: &str, path: &Path) -> ErrorList {
+    let mut errors = descending(target, path);
+    if target.starts_with("..") && !target.starts_with("../") {
+        errors.push(Error::invalid(path, target, "must not start with '..'"));
+    }
+    errors
+}
+
+/// Variables read from files need an `emptyDir` volume.
+pub(super) fn file_key_volumes(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for (i, container) in items(spec, list).iter().enumerate() {
+            for (j, variable) in items(container, "env").iter().enumerate() {
+                let reference = at(variable, &["valueFrom", "fileKeyRef"]);
+                if !reference.is_object() {
+                    continue;
+                }
+                let name = str_at(reference, "volumeName");
+                let field = path.child(list).index(i).child("env").index(j).child("valueFrom").child("fileKeyRef").child("volumeName");
+                match items(spec, "volumes").iter().find(|v| str_at(v, "name") == name) {
+                    None => errors.push(Error::not_found(&field, name)),
+                    Some(volume) if !has(volume, "emptyDir") => {
+                        errors.push(Error::invalid(&field, name, "referenced volume must be of type emptyDir"));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+    }
+    errors
+}

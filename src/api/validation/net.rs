@@ -1,0 +1,157 @@
+//! Addresses and address ranges.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::field::{Error, ErrorList, Path};
+
+const BAD_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const BAD_CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+const LEADING_ZERO: &str = "must not have leading 0s";
+const MAPPED: &str = "must not be an IPv4-mapped IPv6 address";
+
+/// Reads an address as older Kubernetes did: leading zeros in IPv4 are decimal.
+pub fn sloppy_ip(text: &str) -> Option<IpAddr> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address);
+    }
+    let parts: Vec<&str> = text.split('.').collect();
+    let digits = |p: &&str| (1..=16).contains(&p.len()) && p.bytes().all(|b| b.is_ascii_digit());
+    if parts.len() != 4 || !parts.iter().all(digits) {
+        return None;
+    }
+    let mut octets = [0_u8; 4];
+    for (octet, part) in octets.iter_mut().zip(parts) {
+        *octet = part.parse::<u64>().ok().and_then(|v| u8::try_from(v).ok())?;
+    }
+    Some(IpAddr::V4(Ipv4Addr::from(octets)))
+}
+
+/// IPv6, and no IPv4 in disguise.
+pub fn is_v6(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_none())
+}
+
+/// An address in a field that predates strict checks; `known` are values that the old object has.
+pub fn legacy_ip(field: &Path, value: &str, known: &[&str]) -> ErrorList {
+    if known.contains(&value) {
+        return Vec::new();
+    }
+    let Some(address) = sloppy_ip(value) else { return vec![Error::invalid(field, value, BAD_IP)] };
+    if value.parse::<IpAddr>().is_err() {
+        return vec![Error::invalid(field, value, LEADING_ZERO)];
+    }
+    match address {
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => vec![Error::invalid(field, value, MAPPED)],
+        _ => Vec::new(),
+    }
+}
+
+/// An address in its canonical form.
+pub fn strict_ip(field: &Path, value: &str) -> ErrorList {
+    let errors = legacy_ip(field, value, &[]);
+    match (errors.is_empty(), sloppy_ip(value)) {
+        (true, Some(address)) if address.to_string() != value => {
+            vec![Error::invalid(field, value, format!("must be in canonical form (\"{address}\")"))]
+        }
+        _ => errors,
+    }
+}
+
+/// Address and prefix length, sloppily.
+pub fn sloppy_cidr(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    let address = sloppy_ip(address)?;
+    if length.is_empty() || !length.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let length: u8 = length.parse().ok()?;
+    (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
+}
+
+/// The network of an address.
+pub fn masked(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from(u32::from(v4) & mask))
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from(u128::from(v6) & mask))
+        }
+    }
+}
+
+/// An address range in a field that predates strict checks.
+pub fn legacy_cidr(field: &Path, value: &str, known: &[&str]) -> ErrorList {
+    if known.contains(&value) {
+        return Vec::new();
+    }
+    let Some((address, length)) = sloppy_cidr(value) else { return vec![Error::invalid(field, value, BAD_CIDR)] };
+    let mut errors = ErrorList::new();
+    let (text, digits) = value.split_once('/').unwrap_or((value, ""));
+    if text.parse::<IpAddr>().is_err() || (digits.len() > 1 && digits.starts_with('0')) {
+        errors.push(Error::invalid(field, value, "must not have leading 0s in IP or prefix length"));
+    } else if matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
+        errors.push(Error::invalid(field, value, "must not have an IPv4-mapped IPv6 address"));
+    }
+    let network = masked(address, length);
+    if network != address {
+        errors.push(Error::invalid(field, value, format!("must not have bits set beyond the prefix length (should be \"{network}/{length}\")")));
+    }
+    errors
+}
+
+/// The warning for an address that works but is written in an unusual way.
+pub fn ip_warning(field: &Path, value: &str) -> Option<String> {
+    let address = sloppy_ip(value)?;
+    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    if value.parse::<IpAddr>().is_err() || mapped {
+        let plain = match address {
+            IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
+            v4 => v4,
+        };
+        return Some(format!("{field}: non-standard IP address \"{value}\" is invalid: use \"{plain}\""));
+    }
+    let canonical = address.to_string();
+    (address.is_ipv6() && canonical != value)
+        .then(|| format!("{field}: IPv6 address \"{value}\" should be in RFC 5952 canonical format (\"{canonical}\")"))
+}
+
+/// Addresses that an endpoint or external IP may not have.
+pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut add = |text: &str| errors.push(Error::invalid(field, value, text));
+    if address.is_unspecified() {
+        add(&format!("may not be unspecified ({value})"));
+    }
+    if address.is_loopback() {
+        add("may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    let (link_local, multicast) = match address {
+        IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
+        IpAddr::V6(v6) => (v6.is_unicast_link_local(), v6.segments()[0] & 0xff0f == 0xff02),
+    };
+    if link_local {
+        add("may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    if multicast {
+        add("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strictness_follows_the_field() {
+        let path = Path::new("ip");
+        assert!(legacy_ip(&path, "10.0.0.1", &[]).is_empty());
+        assert_eq!(legacy_ip(&path, "010.0.0.1", &[])[0].detail, LEADING_ZERO);
+        assert!(legacy_ip(&path, "010.0.0.1", &["010.0.0.1"]).is_empty());
+        assert_eq!(legacy_ip(&path, "x", &[])[0].detail, BAD_IP);
+        assert_eq!(masked("10.1.2.3".parse().unwrap(), 16).to_string(), "10.1.0.0");
+    }
+}
