@@ -13,7 +13,7 @@ use crate::value::{bool_at, get, int_at, items, str_at};
 pub fn validate_create(
     object: &Value,
     namespaced: bool,
-    name_rule: &dyn Fn(&str, bool) -> names::Messages,
+    name_rule: impl Fn(&str, bool) -> names::Messages,
 ) -> ErrorList {
     let (meta, path) = (get(object, "metadata"), &Path::new("metadata"));
     let mut errors = ErrorList::new();
@@ -214,14 +214,14 @@ mod tests {
     #[test]
     fn new_names_are_checked_by_rule() {
         let object = json!({"metadata": {"name": "Bad", "namespace": "n"}});
-        let errors = validate_create(&object, true, &names::name_is_label);
+        let errors = validate_create(&object, true, names::name_is_label);
         assert_eq!(errors.len(), 1);
         assert!(
             errors[0]
                 .to_string()
                 .starts_with("metadata.name: Invalid value: \"Bad\": a lowercase RFC 1123 label")
         );
-        let errors = validate_create(&json!({}), false, &names::name_is_label);
+        let errors = validate_create(&json!({}), false, names::name_is_label);
         assert_eq!(
             errors[0].to_string(),
             "metadata.name: Required value: name or generateName is required"

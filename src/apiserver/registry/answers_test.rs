@@ -107,7 +107,7 @@ fn create(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     strategy.default(&mut object);
     allocate(&mut object);
     strategy.prepare_for_create(&context, &mut object);
-    let mut errors = meta::validate_create(&object, base.namespaced, &|name, prefix| strategy.validate_name(name, prefix));
+    let mut errors = meta::validate_create(&object, base.namespaced, |name, prefix| strategy.validate_name(name, prefix));
     errors.extend(strategy.validate(&context, &object));
     if errors.is_empty() { Ok(object) } else { Err(errors) }
 }
