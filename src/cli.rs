@@ -4,9 +4,11 @@
 
 mod args;
 mod config_file;
+mod defaults;
 mod environment;
 mod merge;
 mod unsupported;
 
 pub use args::{Cli, Command, ServerArgs, StatusArgs, StatusOutput};
+pub use defaults::Locations;
 pub use merge::{Stop, parse};
