@@ -1,0 +1,112 @@
+//! Composition root of `kube-lite server`: build, start, wait, drain.
+
+pub mod adapters;
+pub mod cidr;
+pub mod config;
+mod control_plane;
+mod in_process;
+pub mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver::{ApiServer, User};
+use base::{Shutdown, Tasks};
+use client::{Client, Informers};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::catalogue::{Refusal, SERVER_STOPPED};
+use config::Config;
+use control_plane::ControlPlane;
+use in_process::{InProcess, service_account};
+
+/// Everything but the store must end within this time after SIGTERM; then the store has the same time again.
+const GRACE: Duration = Duration::from_millis(700);
+
+/// Runs until SIGTERM, SIGINT or a fault.
+///
+/// # Errors
+/// Why it could not start, or what made it stop.
+pub async fn run(config: Config) -> Result<(), Refusal> {
+    let started = base::clock::now();
+    let tasks = Tasks::new(Shutdown::new());
+    // Ends after everything that writes.
+    let store_tasks = Tasks::new(Shutdown::new());
+    let shutdown = tasks.shutdown().clone();
+    let fault = store_tasks.shutdown().clone();
+    let outcome = match control_plane::start(&config, &tasks, &store_tasks).await {
+        Ok(plane) => {
+            tracing::info!(address = %plane.address, took = ?started.elapsed(), "API serving");
+            start_rest(&config, &plane, &tasks).await
+        }
+        Err(refusal) => Err(refusal),
+    };
+    if outcome.is_ok() {
+        tokio::select! {
+            () = wait_for_signal() => tracing::info!("stopping, pods go on"),
+            () = shutdown.requested() => {}
+            () = fault.requested() => {}
+        }
+    }
+    tasks.shutdown().request();
+    for name in tasks.drain(GRACE).await {
+        tracing::warn!(task = name, "did not stop in time");
+    }
+    store_tasks.shutdown().request();
+    for name in store_tasks.drain(GRACE).await {
+        tracing::warn!(task = name, "did not stop in time");
+    }
+    outcome?;
+    match tasks.fault().or_else(|| store_tasks.fault()) {
+        Some(fault) => Err(SERVER_STOPPED.refuse(fault)),
+        None => Ok(()),
+    }
+}
+
+async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Result<(), Refusal> {
+    status::serve(config, plane, tasks)?;
+    let client_of = {
+        let (server, tasks) = (plane.server.clone(), tasks.clone());
+        move |user: User, agent: &str| in_process_client(&server, user, agent, &tasks)
+    };
+    let manager = User::authenticated("system:kube-controller-manager", &[]);
+    let informers = Informers::new(client_of(manager, "kube-controller-manager"), tasks.clone());
+    if config.controllers {
+        start_controllers(config, plane, &informers, tasks);
+    }
+    if config.scheduler {
+        let client = client_of(User::authenticated("system:kube-scheduler", &[]), "kube-scheduler");
+        scheduler::start(client, &informers, tasks);
+    }
+    if config.agent {
+        return Err(crate::catalogue::NEED_ROOT.refuse("the node part is not in this build; use --disable-agent"));
+    }
+    Ok(())
+}
+
+fn in_process_client(server: &ApiServer, user: User, agent: &str, tasks: &Tasks) -> Client {
+    Client::new(Arc::new(InProcess::new(server.clone(), user, tasks.clone())), agent)
+}
+
+fn start_controllers(config: &Config, plane: &ControlPlane, informers: &Informers, tasks: &Tasks) {
+    let settings = controllers::Config {
+        cluster_cidrs: config.cluster_cidrs.iter().map(ToString::to_string).collect(),
+        service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
+        root_ca: plane.certs.server_ca().cert_pem().to_owned(),
+        local_storage_path: config.local_storage_path.display().to_string(),
+        disabled: if config.local_storage { Vec::new() } else { vec!["local-path-provisioner".into()] },
+    };
+    let (server, own) = (plane.server.clone(), tasks.clone());
+    let client_for: controllers::ClientFor = Arc::new(move |name| in_process_client(&server, service_account(name), name, &own));
+    controllers::start(&controllers::Context::new(tasks.clone(), informers.clone(), settings, client_for));
+}
+
+async fn wait_for_signal() {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}

@@ -1,0 +1,173 @@
+//! Store, certificates and API server: what a cluster cannot be without.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::{Gvr, Schema};
+use apiserver::authn::issuer::TokenIssuer;
+use apiserver::authn::jws::SigningKey;
+use apiserver::authn::service_account::ServiceAccounts;
+use apiserver::authn::x509::Verifier;
+use apiserver::authz::chain::{Chain, Masters};
+use apiserver::authz::node::Node;
+use apiserver::authz::rbac::Rbac;
+use apiserver::lookup::Lookup;
+use apiserver::{ApiServer, Objects, Parts, User};
+use base::pki::tls;
+use base::{Kind, Tasks};
+use client::{Change, Client, Informers};
+use cluster::certs::{Names, ServerCerts};
+use store::Backend;
+use tokio::net::TcpListener;
+
+use crate::catalogue::{DATA_DIR, DATA_DIR_LOCKED, PORT_IN_USE, Refusal, SERVER_STOPPED, STORE_DAMAGED};
+use crate::server::adapters::{BootstrapWriter, Tokens};
+use crate::server::config::Config;
+use crate::server::in_process::InProcess;
+
+/// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// A running API server with what stands behind it.
+pub struct ControlPlane {
+    /// The API server.
+    pub server: ApiServer,
+    /// Its certificates.
+    pub certs: Arc<ServerCerts>,
+    /// The store.
+    pub store: Arc<dyn Backend>,
+    /// The bound address.
+    pub address: std::net::SocketAddr,
+}
+
+/// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes.
+///
+/// # Errors
+/// A refusal that names port, path or damage; nothing is left running then that shutdown does not end.
+pub async fn start(config: &Config, tasks: &Tasks, store_tasks: &Tasks) -> Result<ControlPlane, Refusal> {
+    let listener = TcpListener::bind(config.listen).await.map_err(|e| match e.kind() {
+        std::io::ErrorKind::AddrInUse => PORT_IN_USE.refuse(format!("{} is in use", config.listen)),
+        _ => PORT_IN_USE.refuse(format!("cannot listen on {}: {e}", config.listen)),
+    })?;
+    let address = listener.local_addr().map_err(|e| PORT_IN_USE.refuse(e))?;
+    base::fs::create_dir(&config.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+    let store = store::open(store::Config::new(config.data_dir.join("server/db")), store_tasks).await.map_err(|e| refusal_of(&e))?;
+    let certs = Arc::new(certificates(config)?);
+    write_kubeconfig(config, &certs, address.port())?;
+
+    let schema = Schema::builtin();
+    let encryption = apiserver::encryption::Encryption::open(&config.data_dir.join("server/cred")).map_err(|e| DATA_DIR.refuse(e))?;
+    let objects = Objects::new(Arc::clone(&store), Some(Arc::new(encryption)), schema, tasks);
+    let rbac = Arc::new(Rbac::new());
+    let server = build(config, &objects, &rbac, &certs, tasks)?;
+    feed_rbac(&server, &rbac, tasks).await;
+    let settings = apiserver::bootstrap::Settings {
+        service_ip: config.service_cidrs.first().and_then(|c| c.nth(1)).unwrap_or(config.advertise),
+        service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
+        advertised: vec![config.advertise],
+        port: address.port(),
+        client_ca: certs.client_ca().cert_pem().to_owned(),
+        request_header_ca: certs.request_header_ca().cert_pem().to_owned(),
+        request_header_names: ServerCerts::proxy_names().iter().map(|n| (*n).to_owned()).collect(),
+    };
+    let writer = BootstrapWriter::new(server.clone());
+    let written = apiserver::bootstrap::ensure(&writer, &settings).await;
+    written.map_err(|e| SERVER_STOPPED.refuse(format!("the objects that every cluster starts with cannot be written: {e}")))?;
+    listen(&server, &certs, listener, tasks)?;
+    Ok(ControlPlane { server, certs, store, address })
+}
+
+fn refusal_of(error: &store::OpenError) -> Refusal {
+    let text = error.to_string();
+    match error {
+        store::OpenError::Locked { .. } => DATA_DIR_LOCKED.refuse(text),
+        store::OpenError::Damaged { .. } => STORE_DAMAGED.refuse(text),
+        _ => DATA_DIR.refuse(text),
+    }
+}
+
+fn certificates(config: &Config) -> Result<ServerCerts, Refusal> {
+    let (ips, dns): (Vec<&String>, Vec<&String>) = config.tls_san.iter().partition(|n| n.parse::<IpAddr>().is_ok());
+    let mut all_ips: Vec<IpAddr> = ips.into_iter().filter_map(|ip| ip.parse().ok()).collect();
+    all_ips.extend(config.node_ips.iter().copied().chain([config.advertise]));
+    let mut names: Vec<String> = dns.into_iter().cloned().collect();
+    names.push(config.node_name.clone());
+    let names = Names {
+        dns: names,
+        ips: all_ips,
+        service_ips: config.service_cidrs.iter().filter_map(|c| c.nth(1)).collect(),
+        cluster_domain: config.cluster_domain.clone(),
+    };
+    cluster::certs::ensure(&config.data_dir, &names).map_err(|e| DATA_DIR.refuse(e))
+}
+
+fn write_kubeconfig(config: &Config, certs: &ServerCerts, port: u16) -> Result<(), Refusal> {
+    let (path, mode) = &config.kubeconfig;
+    let host = match config.listen.ip() {
+        ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+        ip @ IpAddr::V4(_) => ip.to_string(),
+    };
+    let text = cluster::kubeconfig::render(&format!("https://{host}:{port}"), certs.server_ca().cert_pem(), &certs.admin);
+    if let Some(parent) = path.parent().filter(|p| !p.exists()) {
+        base::fs::create_dir(parent, 0o755).map_err(|e| DATA_DIR.refuse(e))?;
+    }
+    base::fs::write_atomic(path, text.as_bytes(), *mode).map_err(|e| DATA_DIR.refuse(e))
+}
+
+fn build(config: &Config, objects: &Arc<Objects>, rbac: &Arc<Rbac>, certs: &ServerCerts, tasks: &Tasks) -> Result<ApiServer, Refusal> {
+    let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
+    let audiences = vec![ISSUER.to_owned(), "k3s".to_owned()];
+    let audiences = vec![audiences[0].clone()];
+    let key = SigningKey::from_pem(&certs.service_account_key).map_err(|e| DATA_DIR.refuse(e))?;
+    let issuer = Arc::new(TokenIssuer::new(Arc::clone(&lookup), ISSUER, audiences.clone(), key));
+    let accounts = ServiceAccounts::new(Arc::clone(&lookup), vec![ISSUER.to_owned()], audiences, issuer.public_keys());
+    let bootstrap = apiserver::authn::bootstrap_token::BootstrapTokens::new(Arc::clone(&lookup));
+    let authenticator = Arc::new(apiserver::authn::Union::new(vec![Arc::new(accounts), Arc::new(bootstrap)], true));
+    let node = Node::new(Arc::clone(&lookup), apiserver::bootstrap::node_rules());
+    let authorizer = Arc::new(Chain::new(vec![Arc::new(Masters), Arc::new(node), Arc::clone(rbac) as _]));
+    let parts = Parts {
+        objects: Arc::clone(objects),
+        authenticator: Arc::clone(&authenticator) as _,
+        authorizer: Arc::clone(&authorizer) as _,
+        admission: apiserver::admission::chain::all(),
+        token_issuer: Some(Arc::new(Tokens(Arc::clone(&issuer)))),
+        reviews: None,
+        connect: None,
+        impersonation: None,
+    };
+    let settings = apiserver::Config {
+        product_version: env!("CARGO_PKG_VERSION").to_owned(),
+        service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
+        node_ports: config.node_ports,
+        ..apiserver::Config::default()
+    };
+    apiserver::build(settings, parts, tasks.clone()).map_err(|e| SERVER_STOPPED.refuse(e))
+}
+
+/// The RBAC authorizer sees every change of roles and bindings, as the server itself reads them.
+async fn feed_rbac(server: &ApiServer, rbac: &Arc<Rbac>, tasks: &Tasks) {
+    let user = User::authenticated("system:apiserver", &["system:masters"]);
+    let client = Client::new(Arc::new(InProcess::new(server.clone(), user, tasks.clone())), "kube-apiserver");
+    let informers = Informers::new(client, tasks.clone());
+    for resource in ["roles", "clusterroles", "rolebindings", "clusterrolebindings"] {
+        let gvr = Gvr::new("rbac.authorization.k8s.io", "v1", resource);
+        let (rbac, of) = (Arc::clone(rbac), gvr.clone());
+        informers.of_gvr(gvr).on_change(move |change| match change {
+            Change::Added(object) | Change::Updated { new: object, .. } => rbac.put(&of, object),
+            Change::Deleted(object) => rbac.remove(&of, &object.key),
+        });
+    }
+    informers.synced().await;
+}
+
+fn listen(server: &ApiServer, certs: &Arc<ServerCerts>, listener: TcpListener, tasks: &Tasks) -> Result<(), Refusal> {
+    let client_ca = [certs.client_ca().der().clone()];
+    let proxy_ca = [certs.request_header_ca().der().clone()];
+    let hints = [client_ca[0].clone(), proxy_ca[0].clone()];
+    let config = tls::server(Arc::clone(&certs.serving), &hints, &["h2", "http/1.1"]).map_err(|e| DATA_DIR.refuse(e))?;
+    let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names()).map_err(|e| DATA_DIR.refuse(e))?;
+    let (server, verifier) = (server.clone(), Arc::new(verifier));
+    tasks.spawn(Kind::Critical, "https", async move { server.serve(listener, Arc::new(config), Some(verifier)).await });
+    Ok(())
+}
