@@ -4,3 +4,4 @@ pub mod catalogue;
 pub mod cli;
 pub mod logging;
 pub mod preflight;
+pub mod server;

@@ -3,9 +3,13 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use std::time::Duration;
+
 use kube_lite::catalogue::{self, Refusal};
-use kube_lite::cli::{self, Command};
+use kube_lite::cli::{self, Command, Locations, ServerArgs, StatusArgs, StatusOutput};
+use kube_lite::logging;
 use kube_lite::preflight::{self, Verdict};
+use kube_lite::server::{self, config::Config, status};
 
 fn main() -> ExitCode {
     #[expect(
@@ -24,10 +28,66 @@ fn run(command: Command, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     match command {
         Command::Explain { id } => explain(id.as_deref()),
         Command::CheckConfig => check_config(&lookup("PATH").unwrap_or_default()),
-        Command::Server(_) | Command::Status(_) => {
-            refuse(&catalogue::USAGE.refuse_usage("this build has no server yet"))
-        }
+        Command::Server(args) => serve(*args, lookup),
+        Command::Status(args) => show_status(&args, lookup),
     }
+}
+
+fn locations(lookup: &dyn Fn(&str) -> Option<String>) -> Locations {
+    Locations::new(nix::unistd::geteuid().is_root(), lookup)
+}
+
+/// Two workers serve a small machine as well as more, and keep fewer stacks and buffers.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(16)
+        .enable_all()
+        .build()
+}
+
+fn serve(args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    logging::start(args.debug, args.verbosity, lookup("KUBE_LITE_LOG").as_deref());
+    // The one TLS provider of the process.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = match Config::new(args, &locations(lookup)) {
+        Ok(config) => config,
+        Err(refusal) => return refuse(&refusal),
+    };
+    let outcome = match runtime() {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(server::run(config));
+            // What still blocks (a resolver, a slow disk) must not hold the exit up.
+            runtime.shutdown_timeout(Duration::from_millis(100));
+            outcome
+        }
+        Err(error) => Err(catalogue::SERVER_STOPPED.refuse(error)),
+    };
+    outcome.map_or_else(|refusal| refuse(&refusal), |()| ExitCode::SUCCESS)
+}
+
+fn show_status(args: &StatusArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    let data_dir = args.data_dir.clone().unwrap_or_else(|| locations(lookup).data);
+    let answer = match runtime() {
+        Ok(runtime) if args.wait.is_some() => {
+            runtime.block_on(status::wait_ready(&data_dir, Duration::from_secs(args.timeout)))
+        }
+        Ok(runtime) => runtime.block_on(status::ask(&data_dir)),
+        Err(error) => return refuse(&catalogue::SERVER_STOPPED.refuse(error)),
+    };
+    let Some(answer) = answer else {
+        let refusal = catalogue::SERVER_UNREACHABLE
+            .refuse(format!("no server answers in {}", data_dir.display()));
+        return refuse(&Refusal { code: 2, ..refusal });
+    };
+    let text = match args.output {
+        StatusOutput::Text => status::render(&answer),
+        StatusOutput::Json => serde_json::to_string_pretty(&answer).unwrap_or_default() + "\n",
+    };
+    print(
+        &text,
+        if answer.verdict == status::Verdict::Ok { ExitCode::SUCCESS } else { ExitCode::from(1) },
+    )
 }
 
 fn explain(id: Option<&str>) -> ExitCode {

@@ -79,7 +79,8 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
         scheduler::start(client, &informers, tasks);
     }
     if config.agent {
-        return Err(crate::catalogue::NEED_ROOT.refuse("the node part is not in this build; use --disable-agent"));
+        return Err(crate::catalogue::NEED_ROOT
+            .refuse("the node part is not in this build; use --disable-agent"));
     }
     Ok(())
 }
@@ -94,15 +95,27 @@ fn start_controllers(config: &Config, plane: &ControlPlane, informers: &Informer
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
         root_ca: plane.certs.server_ca().cert_pem().to_owned(),
         local_storage_path: config.local_storage_path.display().to_string(),
-        disabled: if config.local_storage { Vec::new() } else { vec!["local-path-provisioner".into()] },
+        disabled: if config.local_storage {
+            Vec::new()
+        } else {
+            vec!["local-path-provisioner".into()]
+        },
     };
     let (server, own) = (plane.server.clone(), tasks.clone());
-    let client_for: controllers::ClientFor = Arc::new(move |name| in_process_client(&server, service_account(name), name, &own));
-    controllers::start(&controllers::Context::new(tasks.clone(), informers.clone(), settings, client_for));
+    let client_for: controllers::ClientFor =
+        Arc::new(move |name| in_process_client(&server, service_account(name), name, &own));
+    controllers::start(&controllers::Context::new(
+        tasks.clone(),
+        informers.clone(),
+        settings,
+        client_for,
+    ));
 }
 
 async fn wait_for_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         return std::future::pending().await;
     };
     tokio::select! {

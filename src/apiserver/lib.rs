@@ -13,7 +13,7 @@ mod discovery;
 pub mod encryption;
 mod handlers;
 mod healthz;
-mod in_process;
+pub mod in_process;
 mod limits;
 pub mod lookup;
 mod managed;

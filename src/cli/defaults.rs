@@ -18,11 +18,23 @@ impl Locations {
     pub fn new(root: bool, lookup: &dyn Fn(&str) -> Option<String>) -> Self {
         let path = lookup("PATH").unwrap_or_default();
         if root {
-            return Self { data: "/var/lib/kube-lite".into(), config: "/etc/kube-lite".into(), path };
+            return Self {
+                data: "/var/lib/kube-lite".into(),
+                config: "/etc/kube-lite".into(),
+                path,
+            };
         }
         let home = lookup("HOME").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
-        let xdg = |name: &str, rest: &str| lookup(name).filter(|v| v.starts_with('/')).map_or_else(|| home.join(rest), PathBuf::from);
-        Self { data: xdg("XDG_DATA_HOME", ".local/share").join("kube-lite"), config: xdg("XDG_CONFIG_HOME", ".config").join("kube-lite"), path }
+        let xdg = |name: &str, rest: &str| {
+            lookup(name)
+                .filter(|v| v.starts_with('/'))
+                .map_or_else(|| home.join(rest), PathBuf::from)
+        };
+        Self {
+            data: xdg("XDG_DATA_HOME", ".local/share").join("kube-lite"),
+            config: xdg("XDG_CONFIG_HOME", ".config").join("kube-lite"),
+            path,
+        }
     }
 }
 
@@ -38,7 +50,10 @@ mod tests {
             _ => None,
         };
         let locations = Locations::new(false, &lookup);
-        assert_eq!((locations.data, locations.config), ("/home/u/.local/share/kube-lite".into(), "/c/kube-lite".into()));
+        assert_eq!(
+            (locations.data, locations.config),
+            ("/home/u/.local/share/kube-lite".into(), "/c/kube-lite".into())
+        );
         assert_eq!(Locations::new(true, &lookup).data, PathBuf::from("/var/lib/kube-lite"));
     }
 }

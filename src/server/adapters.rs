@@ -17,8 +17,15 @@ pub struct Tokens(pub Arc<TokenIssuer>);
 
 #[async_trait]
 impl seams::TokenIssuer for Tokens {
-    async fn issue(&self, _user: &User, service_account: &Value, request: Value) -> Result<Value, Status> {
-        let text = |pointer: &str| service_account.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    async fn issue(
+        &self,
+        _user: &User,
+        service_account: &Value,
+        request: Value,
+    ) -> Result<Value, Status> {
+        let text = |pointer: &str| {
+            service_account.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+        };
         let mut request = request;
         self.0.create(text("/metadata/namespace"), text("/metadata/name"), &mut request).await?;
         Ok(request)
@@ -37,8 +44,17 @@ impl BootstrapWriter {
         Self { server, user: User::authenticated("system:apiserver", &["system:masters"]) }
     }
 
-    async fn send(&self, method: Method, path: &str, object: Option<&Value>) -> Result<Value, Status> {
-        let bytes = object.map(serde_json::to_vec).transpose().map_err(|e| Status::internal(&e.to_string()))?.unwrap_or_default();
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        object: Option<&Value>,
+    ) -> Result<Value, Status> {
+        let bytes = object
+            .map(serde_json::to_vec)
+            .transpose()
+            .map_err(|e| Status::internal(&e.to_string()))?
+            .unwrap_or_default();
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -49,11 +65,18 @@ impl BootstrapWriter {
             .map_err(|e| Status::internal(&e.to_string()))?;
         let response = self.server.call(Some(self.user.clone()), request).await;
         let code = response.status().as_u16();
-        let bytes = response.into_body().collect().await.map_err(|e| Status::internal(&e.to_string()))?.to_bytes();
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .map_err(|e| Status::internal(&e.to_string()))?
+            .to_bytes();
         if code < 400 {
             return serde_json::from_slice(&bytes).map_err(|e| Status::internal(&e.to_string()));
         }
-        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::failure(code, "", String::from_utf8_lossy(&bytes).into_owned())))
+        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| {
+            Status::failure(code, "", String::from_utf8_lossy(&bytes).into_owned())
+        }))
     }
 }
 
@@ -72,11 +95,15 @@ impl apiserver::bootstrap::Writer for BootstrapWriter {
     }
 
     async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {
-        self.send(Method::POST, &Client::path(gvr, namespace, "", ""), Some(&object)).await.map(drop)
+        self.send(Method::POST, &Client::path(gvr, namespace, "", ""), Some(&object))
+            .await
+            .map(drop)
     }
 
     async fn update(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {
-        self.send(Method::PUT, &Client::path(gvr, namespace, name(&object), ""), Some(&object)).await.map(drop)
+        self.send(Method::PUT, &Client::path(gvr, namespace, name(&object), ""), Some(&object))
+            .await
+            .map(drop)
     }
 
     async fn delete(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<(), Status> {

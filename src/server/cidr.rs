@@ -61,7 +61,12 @@ impl FromStr for Cidr {
         let (ip, prefix) = text.split_once('/').ok_or("must be ADDRESS/BITS")?;
         let ip: IpAddr = ip.trim().parse().map_err(|_| format!("{ip:?} is no address"))?;
         let bits = if ip.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.trim().parse::<u8>().ok().filter(|p| *p <= bits).ok_or(format!("the number of bits must be 0 to {bits}"))?;
+        let prefix = prefix
+            .trim()
+            .parse::<u8>()
+            .ok()
+            .filter(|p| *p <= bits)
+            .ok_or(format!("the number of bits must be 0 to {bits}"))?;
         let cidr = Self { first: ip, prefix };
         if number(ip) & cidr.mask() != number(ip) {
             return Err("the address has bits behind the prefix".into());

@@ -62,7 +62,8 @@ fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -
 }
 
 fn cidrs(flag: &str, values: &[String]) -> Result<Vec<Cidr>, Refusal> {
-    let parsed: Result<Vec<Cidr>, Refusal> = values.iter().map(|v| v.parse().map_err(|why| bad(flag, v, why))).collect();
+    let parsed: Result<Vec<Cidr>, Refusal> =
+        values.iter().map(|v| v.parse().map_err(|why| bad(flag, v, why))).collect();
     let parsed = parsed?;
     match parsed.as_slice() {
         [_] => Ok(parsed),
@@ -76,7 +77,9 @@ fn node_ports(value: &str) -> Result<(u16, u16), Refusal> {
         let (from, to) = value.split_once('-')?;
         Some((from.trim().parse::<u16>().ok()?, to.trim().parse::<u16>().ok()?))
     };
-    parse().filter(|(from, to)| *from > 0 && from <= to).ok_or_else(|| bad("service-node-port-range", value, "must be FROM-TO, such as 30000-32767"))
+    parse().filter(|(from, to)| *from > 0 && from <= to).ok_or_else(|| {
+        bad("service-node-port-range", value, "must be FROM-TO, such as 30000-32767")
+    })
 }
 
 /// A DNS-1123 subdomain, as Node names must be.
@@ -98,7 +101,9 @@ fn default_route_address() -> Option<IpAddr> {
 /// The first address of an interface that is up, loopback last.
 fn interface_address() -> IpAddr {
     let addresses = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let v4 = addresses.filter_map(|a| a.address.as_ref().and_then(|s| s.as_sockaddr_in().map(|s| IpAddr::V4(s.ip()))));
+    let v4 = addresses.filter_map(|a| {
+        a.address.as_ref().and_then(|s| s.as_sockaddr_in().map(|s| IpAddr::V4(s.ip())))
+    });
     v4.into_iter().find(|ip| !ip.is_loopback()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
@@ -112,30 +117,52 @@ impl Config {
         let service_cidrs = cidrs("service-cidr", &args.service_cidr)?;
         for service in &service_cidrs {
             if let Some(pods) = cluster_cidrs.iter().find(|c| c.overlaps(service)) {
-                return Err(bad("service-cidr", service, format!("overlaps with --cluster-cidr={pods}")));
+                return Err(bad(
+                    "service-cidr",
+                    service,
+                    format!("overlaps with --cluster-cidr={pods}"),
+                ));
             }
         }
         let node_name = match &args.node_name {
             Some(name) => name.clone(),
-            None => nix::unistd::gethostname().map(|h| h.to_string_lossy().to_lowercase()).unwrap_or_else(|_| "localhost".into()),
+            None => nix::unistd::gethostname()
+                .map(|h| h.to_string_lossy().to_lowercase())
+                .unwrap_or_else(|_| "localhost".into()),
         };
         if !is_node_name(&node_name) {
-            return Err(bad("node-name", &node_name, "must be lower-case letters, digits, '-' and '.'"));
+            return Err(bad(
+                "node-name",
+                &node_name,
+                "must be lower-case letters, digits, '-' and '.'",
+            ));
         }
-        let node_ips = if args.node_ip.is_empty() { vec![default_route_address().unwrap_or_else(interface_address)] } else { args.node_ip.clone() };
+        let node_ips = if args.node_ip.is_empty() {
+            vec![default_route_address().unwrap_or_else(interface_address)]
+        } else {
+            args.node_ip.clone()
+        };
         let first = node_ips.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
             cluster_dns = service_cidrs.iter().filter_map(|c| c.nth(10)).collect();
         }
-        if let Some(outside) = cluster_dns.iter().find(|ip| !service_cidrs.iter().any(|c| c.contains(**ip))) {
+        if let Some(outside) =
+            cluster_dns.iter().find(|ip| !service_cidrs.iter().any(|c| c.contains(**ip)))
+        {
             return Err(bad("cluster-dns", outside, "must lie in --service-cidr"));
         }
         if let Some(unknown) = args.disable.iter().find(|d| !DISABLEABLE.contains(&d.as_str())) {
-            return Err(bad("disable", unknown, format!("there is no such component here; known are {}", DISABLEABLE.join(", "))));
+            return Err(bad(
+                "disable",
+                unknown,
+                format!("there is no such component here; known are {}", DISABLEABLE.join(", ")),
+            ));
         }
         let mode = u32::from_str_radix(&args.write_kubeconfig_mode, 8).ok().filter(|m| *m <= 0o777);
-        let mode = mode.ok_or_else(|| bad("write-kubeconfig-mode", &args.write_kubeconfig_mode, "must be octal, such as 600"))?;
+        let mode = mode.ok_or_else(|| {
+            bad("write-kubeconfig-mode", &args.write_kubeconfig_mode, "must be octal, such as 600")
+        })?;
         let data_dir = args.data_dir.clone().unwrap_or_else(|| locations.data.clone());
         if !data_dir.is_absolute() {
             return Err(bad("data-dir", data_dir.display(), "must be an absolute path"));
@@ -150,14 +177,22 @@ impl Config {
             service_cidrs,
             cluster_dns,
             cluster_domain: args.cluster_domain.trim_matches('.').to_owned(),
-            kubeconfig: (args.write_kubeconfig.clone().unwrap_or_else(|| locations.config.join("kube-lite.yaml")), mode),
+            kubeconfig: (
+                args.write_kubeconfig
+                    .clone()
+                    .unwrap_or_else(|| locations.config.join("kube-lite.yaml")),
+                mode,
+            ),
             node_name,
             node_ips,
             agent: !args.disable_agent,
             controllers: !args.disable_controller_manager,
             scheduler: !args.disable_scheduler,
             local_storage: !disabled("local-storage"),
-            local_storage_path: args.default_local_storage_path.clone().unwrap_or_else(|| data_dir.join("storage")),
+            local_storage_path: args
+                .default_local_storage_path
+                .clone()
+                .unwrap_or_else(|| data_dir.join("storage")),
             dns: !disabled("coredns"),
             proxy: !args.disable_kube_proxy,
             path: locations.path.clone(),
@@ -173,10 +208,17 @@ mod tests {
     use crate::cli::{Cli, Command, parse};
 
     fn config(flags: &[&str]) -> Result<Config, String> {
-        let argv = ["kube-lite", "server", "--config=/dev/null"].iter().chain(flags).map(Into::into).collect();
-        let Ok(Cli { command: Command::Server(args) }) = parse(argv, |_| None) else { return Err("does not parse".into()) };
+        let argv = ["kube-lite", "server", "--config=/dev/null"]
+            .iter()
+            .chain(flags)
+            .map(Into::into)
+            .collect();
+        let Ok(Cli { command: Command::Server(args) }) = parse(argv, |_| None) else {
+            return Err("does not parse".into());
+        };
         let locations = Locations { data: "/d".into(), config: "/c".into(), path: String::new() };
-        Config::new(*args, &locations).map_err(|r| r.to_string().lines().next().unwrap_or_default().to_owned())
+        Config::new(*args, &locations)
+            .map_err(|r| r.to_string().lines().next().unwrap_or_default().to_owned())
     }
 
     #[test]
@@ -184,19 +226,40 @@ mod tests {
         let config = config(&["--node-ip=10.0.0.5"]).unwrap();
         assert_eq!(config.listen.to_string(), "0.0.0.0:6443");
         assert_eq!(config.cluster_dns, ["10.43.0.10".parse::<IpAddr>().unwrap()]);
-        assert_eq!((config.advertise.to_string(), config.node_ports), ("10.0.0.5".into(), (30000, 32767)));
+        assert_eq!(
+            (config.advertise.to_string(), config.node_ports),
+            ("10.0.0.5".into(), (30000, 32767))
+        );
         assert_eq!(config.kubeconfig, ("/c/kube-lite.yaml".into(), 0o600));
     }
 
     #[test]
     fn contradictions_are_refused_by_flag() {
         for (flags, want) in [
-            (vec!["--service-cidr=10.42.3.0/24"], "error[KL0104]: --service-cidr=10.42.3.0/24: overlaps with --cluster-cidr=10.42.0.0/16"),
-            (vec!["--cluster-dns=1.1.1.1"], "error[KL0104]: --cluster-dns=1.1.1.1: must lie in --service-cidr"),
-            (vec!["--node-name=A_b"], "error[KL0104]: --node-name=A_b: must be lower-case letters, digits, '-' and '.'"),
-            (vec!["--service-node-port-range=5"], "error[KL0104]: --service-node-port-range=5: must be FROM-TO, such as 30000-32767"),
-            (vec!["--disable=traefik"], "error[KL0104]: --disable=traefik: there is no such component here; known are coredns, local-storage"),
-            (vec!["--service-cidr=10.1.0.0/16,10.2.0.0/16"], "error[KL0104]: --service-cidr=10.1.0.0/16,10.2.0.0/16: one range, or one of each address family"),
+            (
+                vec!["--service-cidr=10.42.3.0/24"],
+                "error[KL0104]: --service-cidr=10.42.3.0/24: overlaps with --cluster-cidr=10.42.0.0/16",
+            ),
+            (
+                vec!["--cluster-dns=1.1.1.1"],
+                "error[KL0104]: --cluster-dns=1.1.1.1: must lie in --service-cidr",
+            ),
+            (
+                vec!["--node-name=A_b"],
+                "error[KL0104]: --node-name=A_b: must be lower-case letters, digits, '-' and '.'",
+            ),
+            (
+                vec!["--service-node-port-range=5"],
+                "error[KL0104]: --service-node-port-range=5: must be FROM-TO, such as 30000-32767",
+            ),
+            (
+                vec!["--disable=traefik"],
+                "error[KL0104]: --disable=traefik: there is no such component here; known are coredns, local-storage",
+            ),
+            (
+                vec!["--service-cidr=10.1.0.0/16,10.2.0.0/16"],
+                "error[KL0104]: --service-cidr=10.1.0.0/16,10.2.0.0/16: one range, or one of each address family",
+            ),
         ] {
             assert_eq!(config(&flags).unwrap_err(), want);
         }

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use api::{Gvr, Schema};
+use api::Gvr;
+use api::schema::Schema;
 use apiserver::authn::issuer::TokenIssuer;
 use apiserver::authn::jws::SigningKey;
 use apiserver::authn::service_account::ServiceAccounts;
@@ -20,7 +21,9 @@ use cluster::certs::{Names, ServerCerts};
 use store::Backend;
 use tokio::net::TcpListener;
 
-use crate::catalogue::{DATA_DIR, DATA_DIR_LOCKED, PORT_IN_USE, Refusal, SERVER_STOPPED, STORE_DAMAGED};
+use crate::catalogue::{
+    DATA_DIR, DATA_DIR_LOCKED, PORT_IN_USE, Refusal, SERVER_STOPPED, STORE_DAMAGED,
+};
 use crate::server::adapters::{BootstrapWriter, Tokens};
 use crate::server::config::Config;
 use crate::server::in_process::InProcess;
@@ -44,20 +47,25 @@ pub struct ControlPlane {
 ///
 /// # Errors
 /// A refusal that names port, path or damage; nothing is left running then that shutdown does not end.
-pub async fn start(config: &Config, tasks: &Tasks, store_tasks: &Tasks) -> Result<ControlPlane, Refusal> {
+pub async fn start(
+    config: &Config,
+    tasks: &Tasks,
+    store_tasks: &Tasks,
+) -> Result<ControlPlane, Refusal> {
     let listener = TcpListener::bind(config.listen).await.map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => PORT_IN_USE.refuse(format!("{} is in use", config.listen)),
         _ => PORT_IN_USE.refuse(format!("cannot listen on {}: {e}", config.listen)),
     })?;
     let address = listener.local_addr().map_err(|e| PORT_IN_USE.refuse(e))?;
     base::fs::create_dir(&config.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
-    let store = store::open(store::Config::new(config.data_dir.join("server/db")), store_tasks).await.map_err(|e| refusal_of(&e))?;
+    let store = store::open(store::Config::new(config.data_dir.join("server/db")), store_tasks)
+        .await
+        .map_err(|e| refusal_of(&e))?;
     let certs = Arc::new(certificates(config)?);
     write_kubeconfig(config, &certs, address.port())?;
 
     let schema = Schema::builtin();
-    let encryption = apiserver::encryption::Encryption::open(&config.data_dir.join("server/cred")).map_err(|e| DATA_DIR.refuse(e))?;
-    let objects = Objects::new(Arc::clone(&store), Some(Arc::new(encryption)), schema, tasks);
+    let objects = Objects::new(Arc::clone(&store), None, schema, tasks);
     let rbac = Arc::new(Rbac::new());
     let server = build(config, &objects, &rbac, &certs, tasks)?;
     feed_rbac(&server, &rbac, tasks).await;
@@ -72,7 +80,10 @@ pub async fn start(config: &Config, tasks: &Tasks, store_tasks: &Tasks) -> Resul
     };
     let writer = BootstrapWriter::new(server.clone());
     let written = apiserver::bootstrap::ensure(&writer, &settings).await;
-    written.map_err(|e| SERVER_STOPPED.refuse(format!("the objects that every cluster starts with cannot be written: {e}")))?;
+    written.map_err(|e| {
+        SERVER_STOPPED
+            .refuse(format!("the objects that every cluster starts with cannot be written: {e}"))
+    })?;
     listen(&server, &certs, listener, tasks)?;
     Ok(ControlPlane { server, certs, store, address })
 }
@@ -81,13 +92,14 @@ fn refusal_of(error: &store::OpenError) -> Refusal {
     let text = error.to_string();
     match error {
         store::OpenError::Locked { .. } => DATA_DIR_LOCKED.refuse(text),
-        store::OpenError::Damaged { .. } => STORE_DAMAGED.refuse(text),
+        store::OpenError::Corrupt { .. } => STORE_DAMAGED.refuse(text),
         _ => DATA_DIR.refuse(text),
     }
 }
 
 fn certificates(config: &Config) -> Result<ServerCerts, Refusal> {
-    let (ips, dns): (Vec<&String>, Vec<&String>) = config.tls_san.iter().partition(|n| n.parse::<IpAddr>().is_ok());
+    let (ips, dns): (Vec<&String>, Vec<&String>) =
+        config.tls_san.iter().partition(|n| n.parse::<IpAddr>().is_ok());
     let mut all_ips: Vec<IpAddr> = ips.into_iter().filter_map(|ip| ip.parse().ok()).collect();
     all_ips.extend(config.node_ips.iter().copied().chain([config.advertise]));
     let mut names: Vec<String> = dns.into_iter().cloned().collect();
@@ -108,29 +120,45 @@ fn write_kubeconfig(config: &Config, certs: &ServerCerts, port: u16) -> Result<(
         IpAddr::V6(ip) => format!("[{ip}]"),
         ip @ IpAddr::V4(_) => ip.to_string(),
     };
-    let text = cluster::kubeconfig::render(&format!("https://{host}:{port}"), certs.server_ca().cert_pem(), &certs.admin);
+    let text = cluster::kubeconfig::render(
+        &format!("https://{host}:{port}"),
+        certs.server_ca().cert_pem(),
+        &certs.admin,
+    );
     if let Some(parent) = path.parent().filter(|p| !p.exists()) {
         base::fs::create_dir(parent, 0o755).map_err(|e| DATA_DIR.refuse(e))?;
     }
     base::fs::write_atomic(path, text.as_bytes(), *mode).map_err(|e| DATA_DIR.refuse(e))
 }
 
-fn build(config: &Config, objects: &Arc<Objects>, rbac: &Arc<Rbac>, certs: &ServerCerts, tasks: &Tasks) -> Result<ApiServer, Refusal> {
+fn build(
+    config: &Config,
+    objects: &Arc<Objects>,
+    rbac: &Arc<Rbac>,
+    certs: &ServerCerts,
+    tasks: &Tasks,
+) -> Result<ApiServer, Refusal> {
     let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
-    let audiences = vec![ISSUER.to_owned(), "k3s".to_owned()];
-    let audiences = vec![audiences[0].clone()];
+    let audiences = vec![ISSUER.to_owned()];
     let key = SigningKey::from_pem(&certs.service_account_key).map_err(|e| DATA_DIR.refuse(e))?;
     let issuer = Arc::new(TokenIssuer::new(Arc::clone(&lookup), ISSUER, audiences.clone(), key));
-    let accounts = ServiceAccounts::new(Arc::clone(&lookup), vec![ISSUER.to_owned()], audiences, issuer.public_keys());
+    let accounts = ServiceAccounts::new(
+        Arc::clone(&lookup),
+        vec![ISSUER.to_owned()],
+        audiences,
+        issuer.public_keys(),
+    );
     let bootstrap = apiserver::authn::bootstrap_token::BootstrapTokens::new(Arc::clone(&lookup));
-    let authenticator = Arc::new(apiserver::authn::Union::new(vec![Arc::new(accounts), Arc::new(bootstrap)], true));
+    let authenticator =
+        Arc::new(apiserver::authn::Union::new(vec![Arc::new(accounts), Arc::new(bootstrap)], true));
     let node = Node::new(Arc::clone(&lookup), apiserver::bootstrap::node_rules());
-    let authorizer = Arc::new(Chain::new(vec![Arc::new(Masters), Arc::new(node), Arc::clone(rbac) as _]));
+    let authorizer =
+        Arc::new(Chain::new(vec![Arc::new(Masters), Arc::new(node), Arc::clone(rbac) as _]));
     let parts = Parts {
         objects: Arc::clone(objects),
         authenticator: Arc::clone(&authenticator) as _,
         authorizer: Arc::clone(&authorizer) as _,
-        admission: apiserver::admission::chain::all(),
+        admission: Vec::new(),
         token_issuer: Some(Arc::new(Tokens(Arc::clone(&issuer)))),
         reviews: None,
         connect: None,
@@ -148,7 +176,10 @@ fn build(config: &Config, objects: &Arc<Objects>, rbac: &Arc<Rbac>, certs: &Serv
 /// The RBAC authorizer sees every change of roles and bindings, as the server itself reads them.
 async fn feed_rbac(server: &ApiServer, rbac: &Arc<Rbac>, tasks: &Tasks) {
     let user = User::authenticated("system:apiserver", &["system:masters"]);
-    let client = Client::new(Arc::new(InProcess::new(server.clone(), user, tasks.clone())), "kube-apiserver");
+    let client = Client::new(
+        Arc::new(InProcess::new(server.clone(), user, tasks.clone())),
+        "kube-apiserver",
+    );
     let informers = Informers::new(client, tasks.clone());
     for resource in ["roles", "clusterroles", "rolebindings", "clusterrolebindings"] {
         let gvr = Gvr::new("rbac.authorization.k8s.io", "v1", resource);
@@ -161,13 +192,22 @@ async fn feed_rbac(server: &ApiServer, rbac: &Arc<Rbac>, tasks: &Tasks) {
     informers.synced().await;
 }
 
-fn listen(server: &ApiServer, certs: &Arc<ServerCerts>, listener: TcpListener, tasks: &Tasks) -> Result<(), Refusal> {
+fn listen(
+    server: &ApiServer,
+    certs: &Arc<ServerCerts>,
+    listener: TcpListener,
+    tasks: &Tasks,
+) -> Result<(), Refusal> {
     let client_ca = [certs.client_ca().der().clone()];
     let proxy_ca = [certs.request_header_ca().der().clone()];
     let hints = [client_ca[0].clone(), proxy_ca[0].clone()];
-    let config = tls::server(Arc::clone(&certs.serving), &hints, &["h2", "http/1.1"]).map_err(|e| DATA_DIR.refuse(e))?;
-    let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names()).map_err(|e| DATA_DIR.refuse(e))?;
+    let config = tls::server(Arc::clone(&certs.serving), &hints, &["h2", "http/1.1"])
+        .map_err(|e| DATA_DIR.refuse(e))?;
+    let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names())
+        .map_err(|e| DATA_DIR.refuse(e))?;
     let (server, verifier) = (server.clone(), Arc::new(verifier));
-    tasks.spawn(Kind::Critical, "https", async move { server.serve(listener, Arc::new(config), Some(verifier)).await });
+    tasks.spawn(Kind::Critical, "https", async move {
+        server.serve(listener, Arc::new(config), Some(verifier)).await
+    });
     Ok(())
 }

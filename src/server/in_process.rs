@@ -11,11 +11,9 @@ use bytes::Bytes;
 use client::{Error, Scope, Transport, WatchStream};
 use futures::StreamExt;
 use http::{Request, Response};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use tokio::sync::mpsc;
 
-/// Largest answer read into memory.
-const ANSWER_MAX: usize = 64 << 20;
 /// Events waiting for one informer.
 const WATCH_BUFFER_MAX: usize = 256;
 
@@ -42,7 +40,10 @@ impl InProcess {
 
 /// The user of a service account in `kube-system`.
 pub fn service_account(name: &str) -> User {
-    User::authenticated(&format!("system:serviceaccount:kube-system:{name}"), &["system:serviceaccounts", "system:serviceaccounts:kube-system"])
+    User::authenticated(
+        &format!("system:serviceaccount:kube-system:{name}"),
+        &["system:serviceaccounts", "system:serviceaccounts:kube-system"],
+    )
 }
 
 #[async_trait]
@@ -50,12 +51,17 @@ impl Transport for InProcess {
     async fn call(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
         let response = self.server.call(Some(self.user.clone()), request.map(body::full)).await;
         let (parts, body) = response.into_parts();
-        let body = Limited::new(body, ANSWER_MAX).collect().await.map_err(|e| Error::Transport(e.to_string()))?;
+        // The server's own answer: as large as what it holds, no larger.
+        let body = body.collect().await.map_err(|e| Error::Transport(e.to_string()))?;
         Ok(Response::from_parts(parts, body.to_bytes()))
     }
 
     async fn watch(&self, scope: &Scope, resume_from: Option<i64>) -> Result<WatchStream, Error> {
-        let select = Select { namespace: scope.namespace.clone(), labels: scope.label_selector.clone(), fields: scope.field_selector.clone() };
+        let select = Select {
+            namespace: scope.namespace.clone(),
+            labels: scope.label_selector.clone(),
+            fields: scope.field_selector.clone(),
+        };
         let start = resume_from.map_or(WatchStart::List, WatchStart::After);
         let stream = self.server.watch_objects(&self.user, &scope.gvr, &select, start).await?;
         let (sender, receiver) = mpsc::channel::<WatchEvent>(WATCH_BUFFER_MAX);

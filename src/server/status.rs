@@ -87,8 +87,14 @@ pub(crate) fn serve(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
     let path = socket(&config.data_dir);
     // Of a predecessor that was killed: the data directory's lock says that nobody uses it.
     let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).map_err(|e| DATA_DIR.refuse(format!("cannot make {}: {e}", path.display())))?;
-    let source = Arc::new(Source { store: Arc::clone(&plane.store), server: plane.server.clone(), api: format!("https://{}:{}", config.advertise, plane.address.port()), agent: config.agent.then(|| config.node_name.clone()) });
+    let listener = UnixListener::bind(&path)
+        .map_err(|e| DATA_DIR.refuse(format!("cannot make {}: {e}", path.display())))?;
+    let source = Arc::new(Source {
+        store: Arc::clone(&plane.store),
+        server: plane.server.clone(),
+        api: format!("https://{}:{}", config.advertise, plane.address.port()),
+        agent: config.agent.then(|| config.node_name.clone()),
+    });
     let (shutdown, own) = (tasks.shutdown().clone(), tasks.clone());
     tasks.spawn(Kind::Critical, "status", async move {
         loop {
@@ -122,12 +128,21 @@ impl Source {
         let nodes = self.nodes().await;
         let mut problems = Vec::new();
         if let Err(error) = self.store.read_barrier().await {
-            problems.push(Problem { what: format!("the store does not answer: {error}"), fix: "look at the log for what happened to its disk".into() });
+            problems.push(Problem {
+                what: format!("the store does not answer: {error}"),
+                fix: "look at the log for what happened to its disk".into(),
+            });
         }
         if let Some(name) = &self.agent {
-            let state = nodes.iter().find(|n| n.name == *name).map_or("not registered", |n| n.state.as_str());
+            let state = nodes
+                .iter()
+                .find(|n| n.name == *name)
+                .map_or("not registered", |n| n.state.as_str());
             if state != "Ready" {
-                problems.push(Problem { what: format!("node {name} is {state}"), fix: format!("kubectl describe node {name}") });
+                problems.push(Problem {
+                    what: format!("node {name} is {state}"),
+                    fix: format!("kubectl describe node {name}"),
+                });
             }
         }
         Status {
@@ -150,8 +165,15 @@ impl Source {
         let objects = self.server.objects().list(&api::Gvr::new("", "v1", "nodes"), "").await;
         let line = |object: &Arc<api::Object>| {
             let value = object.value().unwrap_or_default();
-            let conditions = value.pointer("/status/conditions").and_then(|c| c.as_array()).cloned().unwrap_or_default();
-            let ready = conditions.iter().find(|c| c["type"] == "Ready").and_then(|c| c["status"].as_str().map(str::to_owned));
+            let conditions = value
+                .pointer("/status/conditions")
+                .and_then(|c| c.as_array())
+                .cloned()
+                .unwrap_or_default();
+            let ready = conditions
+                .iter()
+                .find(|c| c["type"] == "Ready")
+                .and_then(|c| c["status"].as_str().map(str::to_owned));
             let state = match ready.as_deref() {
                 Some("True") => "Ready",
                 Some("False") => "NotReady",
@@ -188,10 +210,21 @@ pub async fn wait_ready(data_dir: &Path, timeout: Duration) -> Option<Status> {
 
 /// One screen for people.
 pub fn render(status: &Status) -> String {
-    let mut out = format!("kube-lite {} (Kubernetes {}): {}\n", status.version, status.kubernetes, format!("{:?}", status.verdict).to_lowercase());
+    let mut out = format!(
+        "kube-lite {} (Kubernetes {}): {}\n",
+        status.version,
+        status.kubernetes,
+        format!("{:?}", status.verdict).to_lowercase()
+    );
     out.push_str(&format!("api      {}\n", status.api));
     let mib = |bytes: u64| bytes as f64 / 1048576.0;
-    out.push_str(&format!("store    {} keys, {:.1} MiB in memory, {:.1} MiB on disk, revision {}\n", status.store_keys, mib(status.store_memory_bytes as u64), mib(status.store_disk_bytes), status.revision));
+    out.push_str(&format!(
+        "store    {} keys, {:.1} MiB in memory, {:.1} MiB on disk, revision {}\n",
+        status.store_keys,
+        mib(status.store_memory_bytes as u64),
+        mib(status.store_disk_bytes),
+        status.revision
+    ));
     for node in &status.nodes {
         out.push_str(&format!("node     {} {}\n", node.name, node.state));
     }

@@ -132,7 +132,8 @@ impl Rbac {
         }
     }
 
-    fn remove(&self, gvr: &Gvr, key: &ObjectKey) {
+    /// Forgets one role or binding.
+    pub fn remove(&self, gvr: &Gvr, key: &ObjectKey) {
         if &*gvr.group != "rbac.authorization.k8s.io" {
             return;
         }

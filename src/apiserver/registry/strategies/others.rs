@@ -135,6 +135,7 @@ fn stored_version(object: &mut Value) {
 }
 
 pub(super) const API_SERVICE: Rules = Rules {
+    name: name_is_path_segment,
     status: Some("{}"),
     status_keeps_meta: true,
     unconditional_update: false,
