@@ -197,14 +197,11 @@ impl Object {
         &self.raw
     }
 
-    /// Appends the full JSON, resource version included.
+    /// Appends the full JSON, resource version included (unless it is 0: an object that was not stored).
     pub fn write_json(&self, out: &mut Vec<u8>) {
         let (head, tail) = self.raw.split_at(self.splice as usize);
         out.extend_from_slice(head);
-        let comma = if self.bare { "" } else { "," };
-        out.extend_from_slice(
-            format!("\"resourceVersion\":\"{}\"{comma}", self.resource_version).as_bytes(),
-        );
+        self.write_version(out);
         out.extend_from_slice(tail);
     }
 
@@ -217,11 +214,17 @@ impl Object {
         };
         out.push(b'{');
         out.extend_from_slice(front);
-        let comma = if self.bare { "" } else { "," };
-        out.extend_from_slice(
-            format!("\"resourceVersion\":\"{}\"{comma}", self.resource_version).as_bytes(),
-        );
+        self.write_version(out);
         out.extend_from_slice(tail);
+    }
+
+    fn write_version(&self, out: &mut Vec<u8>) {
+        use std::io::Write;
+        if self.resource_version != 0 {
+            let comma = if self.bare { "" } else { "," };
+            // Writing to memory cannot fail.
+            let _ = write!(out, "\"resourceVersion\":\"{}\"{comma}", self.resource_version);
+        }
     }
 
     /// The full JSON, resource version included.

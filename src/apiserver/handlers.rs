@@ -148,6 +148,10 @@ pub(crate) async fn plain(
             response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
             response
         }
+        "openapi" if reads => {
+            let registry = inner.objects.registry();
+            inner.openapi.answer(registry, path, request.headers(), query).await.unwrap_or_else(status::page_not_found)
+        }
         "" if reads => roots(inner, request.headers(), query),
         // Under a served group a path that names nothing is a Status, elsewhere plain text, as upstream's two routers have it.
         "api" if path != "/api/" => status::response(&status::no_resource()),

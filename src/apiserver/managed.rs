@@ -52,19 +52,27 @@ pub(crate) fn track(
     old: Option<&Value>,
     value: &mut Value,
 ) {
+    let reset = reset(row, subresource);
+    track_kind(context, &row.spec.gvk, row.spec.unstructured, reset, subresource, given, old, value);
+}
+
+/// The same for any kind, such as Scale.
+#[expect(clippy::too_many_arguments, reason = "each is another fact of the one write")]
+pub(crate) fn track_kind(
+    context: &Context,
+    kind: &Gvk,
+    custom: bool,
+    reset: Option<&Set>,
+    subresource: &str,
+    given: &str,
+    old: Option<&Value>,
+    value: &mut Value,
+) {
     let registry = context.server.objects.registry();
-    let Some(ty) = registry.schema.kind(&row.spec.gvk) else { return };
+    let Some(ty) = registry.schema.kind(kind) else { return };
     let now = metadata::now();
-    let write = apply::Write {
-        schema: &registry.schema,
-        ty,
-        gvk: &row.spec.gvk,
-        custom: row.spec.unstructured,
-        manager: manager(context, given),
-        subresource,
-        reset: reset(row, subresource),
-        now: &now,
-    };
+    let manager = manager(context, given);
+    let write = apply::Write { schema: &registry.schema, ty, gvk: kind, custom, manager, subresource, reset, now: &now };
     apply::track_update(&write, old, value);
 }
 

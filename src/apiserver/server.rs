@@ -84,6 +84,7 @@ pub(crate) struct Inner {
     pub(crate) services: Services,
     pub(crate) ready: healthz::Checks,
     pub(crate) documents: ArcSwap<discovery::Documents>,
+    pub(crate) openapi: crate::openapi::OpenApi,
 }
 
 /// The API server.
@@ -113,6 +114,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
     let inner = Inner {
         services,
         documents,
+        openapi: crate::openapi::OpenApi::default(),
         limits,
         metrics: Metrics::new(),
         ready: healthz::Checks::new(Arc::clone(&objects)),
@@ -151,6 +153,17 @@ impl ApiServer {
     /// The schema of everything served.
     pub fn schema(&self) -> Arc<Schema> {
         Arc::clone(&self.inner.objects.registry().schema)
+    }
+
+    /// The server is not ready until [`ApiServer::finished`] is called with the same name, which must be one of upstream's
+    /// post-start hooks (`rbac/bootstrap-roles`).
+    pub fn unfinished(&self, step: &'static str) {
+        self.inner.ready.wait_for(step);
+    }
+
+    /// A step of [`ApiServer::unfinished`] is done.
+    pub fn finished(&self, step: &'static str) {
+        self.inner.ready.done(step);
     }
 
     /// Registry, storage and caches, for callers in the same process.
@@ -391,9 +404,3 @@ fn forbidden(user: &User, info: &RequestInfo, reason: &str) -> Status {
     status
 }
 
-/// A response without a body.
-pub(crate) fn no_content(code: StatusCode) -> Response<Body> {
-    let mut response = Response::new(body::empty());
-    *response.status_mut() = code;
-    response
-}

@@ -115,6 +115,13 @@ pub(crate) fn go_json(bytes: &[u8], error: &serde_json::Error) -> String {
     codec::json::parse(bytes).err().map_or_else(|| error.to_string(), |e| e.to_string())
 }
 
+/// Fills in the defaults that the schema table states.
+pub(crate) fn default(schema: &Schema, kind: &Gvk, value: &mut Value) {
+    if let Some(ty) = schema.kind(kind) {
+        api::schema::defaults::apply_table(schema, ty, value);
+    }
+}
+
 /// A value in the normal form of its kind, after defaults and edits.
 pub(crate) fn normalize(schema: &Schema, kind: &Gvk, value: &mut Value) {
     if let Some(ty) = schema.kind(kind) {

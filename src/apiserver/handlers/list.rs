@@ -204,7 +204,7 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
     let bad = |why: &str| {
         Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
     };
-    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| bad("illegal base64 data"))?;
+    let bytes = go_base64(text).ok_or_else(|| bad("illegal base64 data"))?;
     let mut token: Token =
         serde_json::from_slice(&bytes).map_err(|e| bad(&go_json_error(&bytes, &e)))?;
     if token.v != TOKEN_VERSION {
@@ -229,6 +229,14 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
         token.start = format!("{}/{}", filter.namespace, token.start);
     }
     Ok(token)
+}
+
+/// Base64 as Go reads it: what is left over in the last character is not looked at.
+fn go_base64(text: &str) -> Option<Vec<u8>> {
+    use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+    let config = GeneralPurposeConfig::new().with_encode_padding(false).with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone);
+    GeneralPurpose::new(&base64::alphabet::URL_SAFE, config).decode(text).ok()
 }
 
 /// Go's text for a first byte that starts no JSON value; other faults keep the decoder's own words.

@@ -12,7 +12,7 @@ use crate::convert;
 use crate::negotiate::{self, Accepted, Media, Offer, Transform};
 use crate::registry::Resource;
 use crate::request::Query;
-use crate::status;
+use crate::{status, table};
 
 /// A refusal, in the encoding the client accepts (JSON when that cannot be told).
 pub(crate) fn refusal(context: &Context, refusal: &Status) -> Response<Body> {
@@ -63,12 +63,10 @@ pub(crate) fn object(
     let object = convert::object(&context.row, object);
     let value = match accepted.transform {
         Transform::None => object.value().map_err(|e| Status::internal(&e.to_string()))?,
-        Transform::Table => table(
-            context,
-            &accepted,
-            std::slice::from_ref(&object),
-            &object.resource_version.to_string(),
-        )?,
+        Transform::Table => {
+            let metadata = revision_only(object.resource_version);
+            table(&context.row, &accepted, include(context), std::slice::from_ref(&object), metadata, false, true)?
+        }
         Transform::Partial | Transform::PartialList => {
             partial(&object, &accepted.transform_version)?
         }
@@ -157,7 +155,7 @@ pub(crate) fn list(
     }
     let mut value = match accepted.transform {
         Transform::None => list_value(row, &items)?,
-        Transform::Table => table(context, &accepted, &items, &head.revision.to_string())?,
+        Transform::Table => table(row, &accepted, include(context), &items, head.metadata(), true, true)?,
         Transform::Partial | Transform::PartialList => {
             let items: Result<Vec<Value>, Status> =
                 items.iter().map(|o| partial(o, &accepted.transform_version)).collect();
@@ -240,23 +238,38 @@ pub(crate) fn partial(object: &Object, version: &str) -> Result<Value, Status> {
     )
 }
 
-/// The objects as a Table.
+/// The objects as a Table; `list` says that they are one, `headers` that columns are wanted.
 ///
 /// # Errors
 /// 400 for an unknown `includeObject`.
 pub(crate) fn table(
-    context: &Context,
+    row: &Resource,
     accepted: &Accepted,
+    include: &str,
     items: &[Arc<Object>],
-    revision: &str,
+    metadata: Map<String, Value>,
+    list: bool,
+    headers: bool,
 ) -> Result<Value, Status> {
-    crate::tables::table(
-        &context.row,
-        &accepted.transform_version,
-        context.query.get("includeObject").unwrap_or_default(),
-        items,
-        revision,
-    )
+    let include = table::IncludeObject::parse(include).map_err(Status::bad_request)?;
+    let objects: Result<Vec<Value>, Status> = items.iter().map(|o| o.value().map_err(|e| Status::internal(&e.to_string()))).collect();
+    let options =
+        table::Options { include, no_headers: !headers, list, custom: row.spec.columns.as_deref(), now: jiff::Timestamp::now() };
+    let mut value = table::render(&row.spec.gvk, &objects?, metadata, &options);
+    if let Some(map) = value.as_object_mut() {
+        map.insert("apiVersion".into(), format!("meta.k8s.io/{}", accepted.transform_version).into());
+    }
+    Ok(value)
+}
+
+/// The query's `includeObject`.
+fn include(context: &Context) -> &str {
+    context.query.get("includeObject").unwrap_or_default()
+}
+
+/// The metadata of a table or list at a revision.
+pub(crate) fn revision_only(revision: i64) -> Map<String, Value> {
+    ListHead { revision, ..ListHead::default() }.metadata()
 }
 
 /// Encodes a value.

@@ -73,7 +73,7 @@ pub(super) async fn update(
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "UpdateOptions", false)?;
     let scale = input::object(context, exchange.body, &kind(), options.validation).await?;
-    write(context, name, &options, &mut |_| Ok(scale.clone())).await
+    write(context, name, &options, false, &mut |_| Ok(scale.clone())).await
 }
 
 /// Answers a patch of the scale.
@@ -88,14 +88,14 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
     let bytes = body::read(exchange.body).await?;
     if kind_of_patch == PatchType::Apply {
         let applied = crate::managed::Applied::decode(&bytes, &options)?;
-        return write(context, name, &options, &mut |scale| {
+        return write(context, name, &options, true, &mut |scale| {
             applied.merge(context, &context.row, &kind(), "scale", Some(scale))
         })
         .await;
     }
     let schema = context.server.objects.registry();
     let patch = Patch::decode(kind_of_patch, &bytes)?;
-    write(context, name, &options, &mut |scale| {
+    write(context, name, &options, false, &mut |scale| {
         let patched = patch.apply(&schema.schema, &kind(), scale)?;
         let bytes = serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
         input::decode(context, Media::Json, &bytes, &kind(), options.validation)
@@ -103,16 +103,38 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
     .await
 }
 
+/// Where the replica count is, in the version of the request.
+fn replicas_path(context: &Context) -> Vec<(&str, &'static [&'static str])> {
+    let version = match &*context.row.spec.gvk.group {
+        "" => "v1",
+        _ => "apps/v1",
+    };
+    vec![(version, &["spec", "replicas"])]
+}
+
 async fn write(
     context: &Context,
     name: &str,
     options: &WriteOptions,
+    applies: bool,
     produce: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
 ) -> Result<Response<Body>, Status> {
-    let write = Write::new(context, options);
+    let mut write = Write::new(context, options);
+    // Owners are kept by way of the Scale below.
+    write.applies = true;
     let updated = write
         .update(name, None, &mut |old| {
-            let scale = produce(&scale_of(context, old))?;
+            let paths = replicas_path(context);
+            let owners = old.pointer("/metadata/managedFields");
+            let fault = |why: String| Status::internal(&why);
+            let mut before = scale_of(context, old);
+            if let Some(fields) = api::patch::scale::to_scale(owners, &paths).map_err(fault)? {
+                metadata::metadata_mut(&mut before).insert("managedFields".into(), fields);
+            }
+            let mut scale = produce(&before)?;
+            if !applies {
+                crate::managed::track_kind(context, &kind(), false, None, "scale", &options.manager, Some(&before), &mut scale);
+            }
             let given = metadata::text(&scale, "name");
             if !given.is_empty() && given != name {
                 let text = format!(
@@ -130,6 +152,13 @@ async fn write(
             if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
                 spec.insert("replicas".into(), replicas.into());
             }
+            let fields = scale.pointer("/metadata/managedFields");
+            let version = context.row.spec.gvk.api_version();
+            let fields = api::patch::scale::to_resource(owners, fields, &version, &paths).map_err(fault)?;
+            match fields {
+                Some(fields) => metadata::metadata_mut(&mut new).insert("managedFields".into(), fields),
+                None => metadata::metadata_mut(&mut new).remove("managedFields"),
+            };
             let version = metadata::text(&scale, "resourceVersion").to_owned();
             metadata::metadata_mut(&mut new).insert("resourceVersion".into(), version.into());
             let uid = metadata::text(&scale, "uid");

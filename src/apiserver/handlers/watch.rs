@@ -23,6 +23,8 @@ use crate::{convert, status, wire};
 
 /// Time between bookmarks (upstream's `bookmarkFrequency`).
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+/// How long before its end a watch sends its last bookmark.
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// A watch without `timeoutSeconds` ends at a random time between this and twice this (upstream's `--min-request-timeout`).
 const TIMEOUT_MIN: Duration = Duration::from_secs(1800);
 
@@ -115,10 +117,17 @@ pub(crate) async fn open(
         filter,
         pending,
         bookmarks,
-        next_bookmark: now + BOOKMARK_INTERVAL,
+        next_bookmark: bookmark_after(now, now + timeout),
         deadline: now + timeout,
         over: false,
     })
+}
+
+/// Bookmarks come at intervals, and once shortly before the end, so that the client resumes from there (upstream's
+/// `nextBookmarkTime`).
+fn bookmark_after(now: tokio::time::Instant, deadline: tokio::time::Instant) -> tokio::time::Instant {
+    let last = deadline - BOOKMARK_BEFORE_END;
+    if last > now { last.min(now + BOOKMARK_INTERVAL) } else { deadline + BOOKMARK_INTERVAL }
 }
 
 impl Watch {
@@ -163,10 +172,10 @@ impl Watch {
             Ok((_, revision)) => self.revision = revision,
             Err(_) => self.over = true,
         }
-        if self.bookmarks && !self.over {
+        if self.bookmarks && !self.over && now >= self.next_bookmark {
             self.pending.push_back(Item::Bookmark { revision: self.revision, initial: false });
         }
-        self.next_bookmark = now + BOOKMARK_INTERVAL;
+        self.next_bookmark = bookmark_after(now, self.deadline);
         self.over |= now >= self.deadline;
     }
 }
@@ -211,8 +220,7 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
         row: Arc::clone(&context.row),
         accepted: accepted.clone(),
         include: include(context),
-        schema: Arc::clone(&objects.registry().schema),
-    };
+        schema: Arc::clone(&objects.registry().schema), headers_sent: false };
     let mut response = Response::new(body(watch, encoder));
     *response.status_mut() = StatusCode::OK;
     let kind = match accepted.media {
@@ -265,6 +273,8 @@ struct Encoder {
     accepted: Accepted,
     include: String,
     schema: Arc<api::schema::Schema>,
+    /// A table's columns went out with the first event.
+    headers_sent: bool,
 }
 
 impl Encoder {
@@ -313,14 +323,10 @@ impl Encoder {
         let value = match self.accepted.transform {
             Transform::None => object.value().map_err(|e| Status::internal(&e.to_string())),
             Transform::Table => {
-                let revision = object.resource_version.to_string();
-                crate::tables::table(
-                    &self.row,
-                    version,
-                    &self.include,
-                    std::slice::from_ref(&object),
-                    &revision,
-                )
+                let metadata = super::output::revision_only(object.resource_version);
+                let headers = !std::mem::replace(&mut self.headers_sent, true);
+                let objects = std::slice::from_ref(&object);
+                super::output::table(&self.row, &self.accepted, &self.include, objects, metadata, false, headers)
             }
             Transform::Partial | Transform::PartialList => super::output::partial(&object, version),
         };

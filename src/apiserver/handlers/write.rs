@@ -20,6 +20,9 @@ const GENERATE_MAX: usize = 8;
 /// How often a write that names no resource version is tried against a newer object.
 const RETRY_MAX: usize = 10;
 
+/// The scheduler's decision is no edit of the pod: no strategy looks at it, as upstream.
+const BINDING: &str = "binding";
+
 /// What is written, apart from the object itself.
 pub(super) struct Write<'a> {
     pub(super) context: &'a Context,
@@ -137,6 +140,7 @@ impl<'a> Write<'a> {
     }
 
     fn default(&self, value: &mut Value) {
+        crate::wire::default(&self.context.server.objects.registry().schema, &self.row.spec.gvk, value);
         self.row.spec.strategy.default(value);
     }
 
@@ -209,11 +213,11 @@ impl<'a> Write<'a> {
             && !metadata::text(&value, "generateName").is_empty();
         metadata::fill_on_create(&mut value);
         self.place(&mut value)?;
-        let mut held =
+        let held =
             service_alloc::before_create(self.context, self.row, &mut value, self.options.dry_run)
                 .await?;
         let finished = self.finish_create(value, generated).await;
-        held.settle(finished.is_ok());
+        held.settle(finished.is_ok()).await;
         finished
     }
 
@@ -360,7 +364,7 @@ impl<'a> Write<'a> {
         let mut value = self.mutate(Operation::Update, name, Some(old), value).await?;
         self.default(&mut value);
         metadata::keep_generation(&mut value, old);
-        let mut held = service_alloc::before_update(
+        let held = service_alloc::before_update(
             self.context,
             self.row,
             self.subresource,
@@ -370,7 +374,7 @@ impl<'a> Write<'a> {
         )
         .await?;
         let finished = self.finish_update(name, found, old, value).await;
-        held.settle(matches!(finished, Ok(Ok(_))));
+        held.settle(matches!(finished, Ok(Ok(_))) && !self.options.dry_run).await;
         finished
     }
 
@@ -425,6 +429,24 @@ impl<'a> Write<'a> {
         Ok(())
     }
 
+    /// Strategy and validation of a change.
+    fn check_change(&self, name: &str, old: &Value, value: &mut Value) -> Result<(), Status> {
+        let spec = &self.row.spec;
+        let context = self.strategy_context();
+        self.track(Some(old), value);
+        spec.strategy.prepare_for_update(&context, value, old);
+        metadata::keep_on_update(value, old);
+        let mut errors = metadata::validate_update(value, old, spec.namespaced);
+        errors.extend(spec.strategy.validate_update(&context, value, old));
+        if !errors.is_empty() {
+            return Err(self.invalid(name, &errors));
+        }
+        for warning in spec.strategy.warnings_on_update(&context, value, old) {
+            self.context.warn(warning);
+        }
+        Ok(())
+    }
+
     async fn finish_update(
         &self,
         name: &str,
@@ -432,18 +454,8 @@ impl<'a> Write<'a> {
         old: &Value,
         mut value: Value,
     ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
-        let spec = &self.row.spec;
-        let context = self.strategy_context();
-        self.track(Some(old), &mut value);
-        spec.strategy.prepare_for_update(&context, &mut value, old);
-        metadata::keep_on_update(&mut value, old);
-        let mut errors = metadata::validate_update(&value, old, spec.namespaced);
-        errors.extend(spec.strategy.validate_update(&context, &value, old));
-        if !errors.is_empty() {
-            return Err(self.invalid(name, &errors));
-        }
-        for warning in spec.strategy.warnings_on_update(&context, &value, old) {
-            self.context.warn(warning);
+        if self.subresource != BINDING {
+            self.check_change(name, old, &mut value)?;
         }
         self.admit(Operation::Update, name, Some(old), Some(&value)).await?;
         self.warn_unsupported(&value);

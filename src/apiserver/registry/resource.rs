@@ -11,6 +11,7 @@ use store::kv::Durability;
 use super::builtin;
 use super::strategies::strategy_for;
 use super::strategy::Strategy;
+use crate::table::CustomColumns;
 
 /// The eight verbs of an ordinary resource, in the order that discovery lists them.
 pub const ALL_VERBS: [&str; 8] =
@@ -67,6 +68,8 @@ pub struct ResourceSpec {
     pub strategy: Arc<dyn Strategy>,
     /// A custom resource: items of its lists keep kind and version.
     pub unstructured: bool,
+    /// Printer columns of a custom resource.
+    pub columns: Option<Arc<CustomColumns>>,
 }
 
 impl ResourceSpec {
@@ -88,6 +91,7 @@ impl ResourceSpec {
             storage: gvk.clone(),
             durability: Durability::Synced,
             unstructured: true,
+            columns: None,
             strategy,
             gvr,
             gvk,
@@ -359,6 +363,7 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
         storage,
         durability: if lazy { Durability::Lazy } else { Durability::Synced },
         unstructured: false,
+        columns: None,
         strategy: strategy_for(&gvk),
         gvk,
     })

@@ -1,60 +1,396 @@
 //! Addresses and ports of Services: handed out before validation, given back when the write fails or the Service goes.
+//!
+//! An address is taken by creating its `IPAddress` object, so that no two writers get the same one; a node port by looking at
+//! the Services and at the ports of writes under way.
 
-use api::Status;
-use serde_json::Value;
+mod ports;
+mod ranges;
 
-use super::Resource;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use api::field::{Error, Path};
+use api::{Gvr, Status};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::storage::Written;
+use super::{Resource, metadata};
 use crate::context::Context;
+use ranges::Range;
+
+/// Addresses tried before a range counts as full.
+const TRIES_MAX: u32 = 1024;
 
 /// Allocator of Service addresses and node ports.
 #[derive(Debug)]
-pub(crate) struct Services {}
+pub(crate) struct Services {
+    ranges: Vec<Range>,
+    ports: (u16, u16),
+    /// Node ports of writes that the cache may not show yet, with the revision behind which it does (0: still under way).
+    held: Mutex<HashMap<u16, i64>>,
+}
 
 impl Services {
-    /// Over these ranges.
+    /// Over these ranges: one, or two of different families.
     ///
     /// # Errors
     /// A sentence that names the range that cannot be used.
     pub(crate) fn new(cidrs: &[String], ports: (u16, u16)) -> Result<Self, String> {
-        let _ = (cidrs, ports);
-        Ok(Self {})
+        let ranges = cidrs.iter().map(|cidr| Range::parse(cidr)).collect::<Result<Vec<_>, _>>()?;
+        match ranges.as_slice() {
+            [_] => {}
+            [a, b] if a.family() != b.family() => {}
+            _ => return Err(format!("service ranges {cidrs:?}: give one, or one of each family")),
+        }
+        if ports.0 == 0 || ports.0 > ports.1 {
+            return Err(format!("node ports {}-{}: the first must be at least 1 and not above the last", ports.0, ports.1));
+        }
+        Ok(Self { ranges, ports, held: Mutex::new(HashMap::new()) })
+    }
+
+    fn range(&self, family: &str) -> Option<&Range> {
+        self.ranges.iter().find(|r| r.family() == family)
     }
 }
 
-/// What a write holds until it is decided.
+/// What a write took, to be kept or given back when it is decided.
 #[must_use = "settle it"]
-#[derive(Debug, Default)]
-pub(crate) struct Held {}
+#[derive(Default)]
+pub(crate) struct Held<'a> {
+    context: Option<&'a Context>,
+    taken: Vec<String>,
+    freed: Vec<String>,
+    ports: Vec<u16>,
+}
 
-impl Held {
+impl Held<'_> {
     /// Keeps what was taken when the write was stored, and gives it back otherwise.
-    pub(crate) fn settle(&mut self, stored: bool) {
-        let _ = stored;
+    pub(crate) async fn settle(self, stored: bool) {
+        let Some(context) = self.context else { return };
+        let revision = context.server.objects.storage().backend().revision().0;
+        {
+            let mut held = context.server.services.held.lock();
+            for port in &self.ports {
+                if stored { held.insert(*port, revision) } else { held.remove(port) };
+            }
+        }
+        for address in if stored { &self.freed } else { &self.taken } {
+            release(context, address).await;
+        }
     }
 }
 
-pub(crate) async fn before_create(
-    context: &Context,
-    row: &Resource,
-    value: &mut Value,
-    dry_run: bool,
-) -> Result<Held, Status> {
-    let _ = (context, row, value, dry_run);
-    Ok(Held {})
+fn is_service(row: &Resource) -> bool {
+    row.spec.gvr.group.is_empty() && &*row.spec.gvr.resource == "services"
 }
 
-pub(crate) async fn before_update(
-    context: &Context,
+/// Fills in what a new Service gets.
+///
+/// # Errors
+/// 422 when what it asks for cannot be had.
+pub(crate) async fn before_create<'a>(context: &'a Context, row: &Resource, value: &mut Value, dry_run: bool) -> Result<Held<'a>, Status> {
+    if !is_service(row) {
+        return Ok(Held::default());
+    }
+    if text(value, "clusterIP") != "" && list(value, "clusterIPs").is_empty() {
+        set(value, "clusterIPs", json!([text(value, "clusterIP")]));
+    }
+    allocate(context, value, None, dry_run).await
+}
+
+/// Fills in what a changed Service keeps and gets.
+///
+/// # Errors
+/// As [`before_create`].
+pub(crate) async fn before_update<'a>(
+    context: &'a Context,
     row: &Resource,
     subresource: &str,
     value: &mut Value,
     old: &Value,
     dry_run: bool,
-) -> Result<Held, Status> {
-    let _ = (context, row, subresource, value, old, dry_run);
-    Ok(Held {})
+) -> Result<Held<'a>, Status> {
+    if !is_service(row) || !subresource.is_empty() {
+        return Ok(Held::default());
+    }
+    keep_allocated(value, old);
+    normalize_addresses(value, old);
+    allocate(context, value, Some(old), dry_run).await
 }
 
+/// Gives back what a deleted Service had.
 pub(crate) async fn deleted(context: &Context, row: &Resource, value: &Value) {
-    let _ = (context, row, value);
+    if is_service(row) {
+        for address in list(value, "clusterIPs").into_iter().filter(|ip| ip != "None") {
+            release(context, &address).await;
+        }
+    }
+}
+
+fn text<'a>(service: &'a Value, field: &str) -> &'a str {
+    service.get("spec").and_then(|s| s.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn list(service: &Value, field: &str) -> Vec<String> {
+    let list = service.get("spec").and_then(|s| s.get(field)).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
+}
+
+fn set(service: &mut Value, field: &str, new: Value) {
+    if let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert(field.to_owned(), new);
+    }
+}
+
+fn kind(service: &Value) -> &str {
+    match text(service, "type") {
+        "" => "ClusterIP",
+        kind => kind,
+    }
+}
+
+fn needs_address(service: &Value) -> bool {
+    kind(service) != "ExternalName"
+}
+
+fn invalid(service: &Value, error: Error) -> Status {
+    Status::invalid("", "Service", metadata::text(service, "name"), &[error])
+}
+
+/// Allocated values that the client left out stay.
+fn keep_allocated(value: &mut Value, old: &Value) {
+    if needs_address(old) && needs_address(value) {
+        if text(value, "clusterIP").is_empty() {
+            set(value, "clusterIP", text(old, "clusterIP").into());
+        }
+        if list(value, "clusterIPs").is_empty() && !list(old, "clusterIPs").is_empty() {
+            set(value, "clusterIPs", json!(list(old, "clusterIPs")));
+        }
+    }
+    ports::keep(value, old);
+}
+
+/// Brings the singular and the plural address field together, as old clients know only one.
+fn normalize_addresses(value: &mut Value, old: &Value) {
+    let same = list(value, "clusterIPs") == list(old, "clusterIPs");
+    let (new_ip, old_ip) = (text(value, "clusterIP").to_owned(), text(old, "clusterIP"));
+    if new_ip == old_ip || !same {
+        return;
+    }
+    if new_ip.is_empty() {
+        if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.remove("clusterIPs");
+        }
+    } else {
+        set(value, "clusterIPs", json!([new_ip]));
+    }
+}
+
+async fn allocate<'a>(context: &'a Context, value: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Held<'a>, Status> {
+    let mut held = Held { context: (!dry_run).then_some(context), ..Held::default() };
+    let outcome = allocate_into(context, value, old, dry_run, &mut held).await;
+    match outcome {
+        Ok(()) => Ok(held),
+        Err(refusal) => {
+            held.settle(false).await;
+            Err(refusal)
+        }
+    }
+}
+
+async fn allocate_into(context: &Context, value: &mut Value, old: Option<&Value>, dry_run: bool, held: &mut Held<'_>) -> Result<(), Status> {
+    let services = &context.server.services;
+    let before = old.filter(|o| needs_address(o)).map(|o| list(o, "clusterIPs")).unwrap_or_default();
+    let before: Vec<String> = before.into_iter().filter(|ip| ip != "None").collect();
+    if !needs_address(value)
+        && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        // Defaulted for every type, and meaningless for a mere name.
+        spec.remove("internalTrafficPolicy");
+    }
+    if needs_address(value) {
+        families(services, value, old)?;
+        if text(value, "clusterIP") != "None" {
+            addresses(context, value, &before, dry_run, held).await?;
+            let now = list(value, "clusterIPs");
+            held.freed.extend(before.into_iter().filter(|ip| !now.contains(ip)));
+        }
+    } else {
+        held.freed.extend(before);
+    }
+    ports::allocate(context, value, old, &mut held.ports).await
+}
+
+fn other(family: &str) -> &'static str {
+    if family == "IPv4" { "IPv6" } else { "IPv4" }
+}
+
+/// Policy and families (`initIPFamilyFields` of `pkg/registry/core/service/storage/alloc.go`).
+fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+    let spec = Path::new("spec");
+    let headless = text(value, "clusterIP") == "None";
+    let selectorless = value.pointer("/spec/selector").and_then(Value::as_object).is_none_or(serde_json::Map::is_empty);
+    if text(value, "ipFamilyPolicy").is_empty() {
+        let policy = match old.map(|o| text(o, "ipFamilyPolicy")).filter(|p| !p.is_empty()) {
+            Some(policy) => policy,
+            None if headless && selectorless => "RequireDualStack",
+            None => "SingleStack",
+        };
+        set(value, "ipFamilyPolicy", policy.into());
+    }
+    let policy = text(value, "ipFamilyPolicy").to_owned();
+    let single = policy == "SingleStack";
+    if let Some(old) = old {
+        for field in ["clusterIPs", "ipFamilies"] {
+            let (new, had) = (list(value, field), list(old, field));
+            if single && new == had && new.len() > 1 {
+                set(value, field, json!(new.into_iter().take(1).collect::<Vec<_>>()));
+            } else if !single && !new.is_empty() && new.len() < had.len() {
+                let what = if field == "clusterIPs" { "cluster IP" } else { "IP family" };
+                let detail = format!("must be 'SingleStack' to release the secondary {what}");
+                return Err(invalid(value, Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail)));
+            }
+        }
+    }
+    let mut families = list(value, "ipFamilies");
+    let addresses = list(value, "clusterIPs");
+    for (what, many) in [("cluster IPs", &addresses), ("IP families", &families)] {
+        if single && many.len() == 2 {
+            let detail = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
+            return Err(invalid(value, Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail)));
+        }
+    }
+    for (index, address) in addresses.iter().enumerate().skip(families.len()).filter(|(_, a)| *a != "None") {
+        let family = match address.parse::<IpAddr>() {
+            Ok(IpAddr::V4(_)) => "IPv4",
+            Ok(IpAddr::V6(_)) => "IPv6",
+            // What is no address is refused by validation, with its own text.
+            Err(_) => continue,
+        };
+        if services.range(family).is_none() {
+            let path = spec.child("clusterIPs").index(index);
+            return Err(invalid(value, Error::invalid(&path, json!(addresses), format!("{family} is not configured on this cluster"))));
+        }
+        families.push(family.to_owned());
+    }
+    let primary = services.ranges.first().map_or("IPv4", Range::family);
+    if headless && selectorless {
+        if families.is_empty() {
+            families.push(primary.to_owned());
+        }
+        if families.len() < 2 && !single {
+            families.extend(families.first().map(|f| other(f).to_owned()));
+        }
+        set(value, "ipFamilies", json!(families));
+        return Ok(());
+    }
+    if policy == "RequireDualStack" && services.ranges.len() < 2 {
+        let detail = "this cluster is not configured for dual-stack services";
+        return Err(invalid(value, Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail)));
+    }
+    for (index, family) in families.iter().enumerate() {
+        if services.range(family).is_none() {
+            let path = spec.child("ipFamilies").index(index);
+            return Err(invalid(value, Error::invalid(&path, family.as_str(), "not configured on this cluster")));
+        }
+    }
+    if families.is_empty() {
+        families.push(primary.to_owned());
+    }
+    if !single && families.len() == 1 && services.ranges.len() == 2 {
+        families.extend(families.first().map(|f| other(f).to_owned()));
+    }
+    set(value, "ipFamilies", json!(families));
+    Ok(())
+}
+
+async fn addresses(context: &Context, value: &mut Value, before: &[String], dry_run: bool, held: &mut Held<'_>) -> Result<(), Status> {
+    let services = &context.server.services;
+    let mut now = list(value, "clusterIPs");
+    let shown = json!(now);
+    let path = Path::new("spec").child("clusterIPs");
+    for (index, family) in list(value, "ipFamilies").iter().enumerate() {
+        let Some(range) = services.range(family) else { continue };
+        match now.get(index).filter(|ip| !ip.is_empty()).cloned() {
+            Some(given) if before.contains(&given) => {}
+            Some(given) => {
+                let refuse = |why: &str| invalid(value, Error::invalid(&path, shown.clone(), format!("failed to allocate IP {given}: {why}")));
+                let Ok(address) = given.parse::<IpAddr>() else { continue };
+                range.check(address).map_err(|why| refuse(&why))?;
+                if !take(context, value, &address, dry_run).await? {
+                    return Err(refuse("provided IP is already allocated"));
+                }
+                held.taken.push(address.to_string());
+            }
+            None => {
+                let address = next(context, value, range, dry_run).await?;
+                held.taken.push(address.clone());
+                if index < now.len() {
+                    if let Some(slot) = now.get_mut(index) {
+                        *slot = address;
+                    }
+                } else {
+                    now.push(address);
+                }
+            }
+        }
+    }
+    if let Some(first) = now.first() {
+        set(value, "clusterIP", first.as_str().into());
+    }
+    set(value, "clusterIPs", json!(now));
+    Ok(())
+}
+
+async fn next(context: &Context, service: &Value, range: &Range, dry_run: bool) -> Result<String, Status> {
+    for attempt in 0..TRIES_MAX {
+        let address = range.candidate(attempt, base::clock::random_u64());
+        if take(context, service, &address, dry_run).await? {
+            return Ok(address.to_string());
+        }
+    }
+    let name = metadata::text(service, "name");
+    Err(Status::internal(&format!("failed to allocate a serviceIP for Service {}: range is full", api::field::go_quote(name))))
+}
+
+fn addresses_row(context: &Context) -> Result<Arc<Resource>, Status> {
+    context.server.objects.row(&Gvr::new("networking.k8s.io", "v1", "ipaddresses"))
+}
+
+/// Creates the `IPAddress` of an address; whether it was free.
+async fn take(context: &Context, service: &Value, address: &IpAddr, dry_run: bool) -> Result<bool, Status> {
+    let row = addresses_row(context)?;
+    let storage = context.server.objects.storage();
+    let name = address.to_string();
+    if dry_run {
+        return Ok(storage.get(&row, "", &name).await?.is_none());
+    }
+    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    let mut object = json!({
+        "metadata": {"name": name, "labels": {
+            "ipaddress.kubernetes.io/ip-family": family, "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
+        "spec": {"parentRef": {"resource": "services", "namespace": metadata::text(service, "namespace"), "name": metadata::text(service, "name")}},
+    });
+    metadata::fill_on_create(&mut object);
+    metadata::metadata_mut(&mut object).insert("generation".into(), 1.into());
+    Ok(matches!(storage.create(&row, &object).await?, Written::Done(_)))
+}
+
+/// Deletes the `IPAddress` of an address; what cannot be deleted is found and removed by the address controller.
+async fn release(context: &Context, address: &str) {
+    let Ok(row) = addresses_row(context) else { return };
+    let storage = context.server.objects.storage();
+    for _ in 0..3 {
+        match storage.get(&row, "", address).await {
+            Ok(Some(object)) => match storage.delete(&row, &object).await {
+                Ok(Err(_)) => {}
+                Ok(Ok(_)) => return,
+                Err(error) => return tracing::warn!(address, %error, "service address was not released"),
+            },
+            Ok(None) => return,
+            Err(error) => return tracing::warn!(address, %error, "service address was not released"),
+        }
+    }
 }

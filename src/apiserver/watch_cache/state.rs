@@ -16,7 +16,7 @@ const RING_EVENTS_MAX: usize = 4096;
 const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Selectable fields of one object.
-pub type Fields = Box<[(&'static str, String)]>;
+pub(crate) type Fields = Box<[(&'static str, String)]>;
 
 /// An object in the cache, with its selectable fields once somebody asked for them.
 #[derive(Debug)]
@@ -137,7 +137,7 @@ pub struct Page {
 
 /// A place in the ring: load generation and running number of the event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sequence {
+pub(super) struct Sequence {
     generation: u64,
     number: u64,
 }

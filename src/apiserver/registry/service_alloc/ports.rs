@@ -1,0 +1,181 @@
+//! Node ports and health-check node ports of Services.
+
+use std::collections::HashSet;
+
+use api::field::{Error, Path};
+use api::{Gvr, Status};
+use serde_json::Value;
+
+use super::{invalid, kind, set, text};
+use crate::context::Context;
+use crate::watch_cache::Filter;
+
+fn wants_ports(service: &Value) -> bool {
+    match kind(service) {
+        "NodePort" => true,
+        "LoadBalancer" => service.pointer("/spec/allocateLoadBalancerNodePorts").and_then(Value::as_bool).unwrap_or(true),
+        _ => false,
+    }
+}
+
+fn may_have_ports(service: &Value) -> bool {
+    matches!(kind(service), "NodePort" | "LoadBalancer")
+}
+
+fn wants_health_port(service: &Value) -> bool {
+    kind(service) == "LoadBalancer" && text(service, "externalTrafficPolicy") == "Local"
+}
+
+fn port_of(entry: &Value, field: &str) -> u16 {
+    entry.get(field).and_then(Value::as_u64).and_then(|p| u16::try_from(p).ok()).unwrap_or(0)
+}
+
+fn entries(service: &Value) -> &[Value] {
+    service.pointer("/spec/ports").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn all_ports(service: &Value) -> HashSet<u16> {
+    let mut ports: HashSet<u16> = entries(service).iter().map(|e| port_of(e, "nodePort")).collect();
+    ports.insert(service.get("spec").map_or(0, |spec| port_of(spec, "healthCheckNodePort")));
+    ports.remove(&0);
+    ports
+}
+
+/// Node ports that the client left out stay with the ports of the same name.
+pub(super) fn keep(value: &mut Value, old: &Value) {
+    if may_have_ports(old) && may_have_ports(value) {
+        let now: HashSet<u16> = entries(value).iter().map(|e| port_of(e, "nodePort")).collect();
+        let name = |e: &Value| e.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let had: Vec<(String, u16)> = entries(old).iter().map(|e| (name(e), port_of(e, "nodePort"))).collect();
+        for entry in value.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            if port_of(entry, "nodePort") == 0
+                && let Some((_, port)) = had.iter().find(|(n, p)| *n == name(entry) && *p != 0 && !now.contains(p))
+                && let Some(map) = entry.as_object_mut()
+            {
+                map.insert("nodePort".into(), (*port).into());
+            }
+        }
+    }
+    if wants_health_port(old) && wants_health_port(value) {
+        let none = value.get("spec").is_none_or(|spec| port_of(spec, "healthCheckNodePort") == 0);
+        let had = old.get("spec").map_or(0, |spec| port_of(spec, "healthCheckNodePort"));
+        if none && had != 0 {
+            set(value, "healthCheckNodePort", had.into());
+        }
+    }
+}
+
+/// Takes the ports that the Service needs; those taken are noted in `taken`.
+pub(super) async fn allocate(context: &Context, value: &mut Value, old: Option<&Value>, taken: &mut Vec<u16>) -> Result<(), Status> {
+    if !may_have_ports(value) {
+        return Ok(());
+    }
+    let own = old.map(all_ports).unwrap_or_default();
+    let used = used(context).await?;
+    let mut book = Book { context, used, own, taken };
+    let count = entries(value).len();
+    let mut by_port: Vec<(i64, u16)> = Vec::new();
+    for index in 0..count {
+        let Some(entry) = entries(value).get(index) else { continue };
+        let asked = port_of(entry, "nodePort");
+        let port = entry.get("port").and_then(Value::as_i64).unwrap_or(0);
+        if asked == 0 && !wants_ports(value) {
+            continue;
+        }
+        let path = Path::new("spec").child("ports").index(index).child("nodePort");
+        let shared = by_port.iter().find(|(p, _)| *p == port).map(|(_, n)| *n);
+        let given = match (asked, shared) {
+            (0, Some(shared)) => shared,
+            // The same port under another protocol, asked for explicitly later in the list.
+            (0, None) => match entries(value).iter().filter(|e| e.get("port").and_then(Value::as_i64) == Some(port)).map(|e| port_of(e, "nodePort")).find(|p| *p != 0) {
+                Some(later) => later,
+                None => book.next().map_err(|why| Status::internal(why))?,
+            },
+            (asked, shared) if shared == Some(asked) || by_port.iter().any(|(_, n)| *n == asked) => asked,
+            (asked, _) => {
+                book.take(asked).map_err(|why| invalid(value, Error::invalid(&path, asked, why)))?;
+                asked
+            }
+        };
+        by_port.push((port, given));
+        let entry = value.pointer_mut("/spec/ports").and_then(Value::as_array_mut).and_then(|p| p.get_mut(index));
+        if let Some(map) = entry.and_then(Value::as_object_mut) {
+            map.insert("nodePort".into(), given.into());
+        }
+    }
+    if wants_health_port(value) {
+        let asked = value.get("spec").map_or(0, |spec| port_of(spec, "healthCheckNodePort"));
+        let port = if asked == 0 {
+            book.next().map_err(|why| Status::internal(why))?
+        } else {
+            let refuse = |why: String| Status::internal(&format!("failed to allocate requested HealthCheck NodePort {asked}: {why}"));
+            book.take(asked).map_err(refuse)?;
+            asked
+        };
+        set(value, "healthCheckNodePort", port.into());
+    }
+    Ok(())
+}
+
+/// Ports of all Services.
+async fn used(context: &Context) -> Result<HashSet<u16>, Status> {
+    let row = context.server.objects.row(&Gvr::new("", "v1", "services"))?;
+    let cache = context.server.objects.fresh_cache(&row).await?;
+    let mut used = HashSet::new();
+    for object in cache.list(&Filter::default(), None, 0).items {
+        // Most Services have no node port: their bytes say so without being parsed.
+        if contains(object.raw(), b"odePort\":") {
+            used.extend(all_ports(&object.value().unwrap_or_default()));
+        }
+    }
+    let reached = cache.revision();
+    context.server.services.held.lock().retain(|_, revision| *revision == 0 || *revision > reached);
+    Ok(used)
+}
+
+fn contains(bytes: &[u8], needle: &[u8]) -> bool {
+    bytes.windows(needle.len()).any(|window| window == needle)
+}
+
+struct Book<'a> {
+    context: &'a Context,
+    used: HashSet<u16>,
+    own: HashSet<u16>,
+    taken: &'a mut Vec<u16>,
+}
+
+impl Book<'_> {
+    fn take(&mut self, port: u16) -> Result<(), String> {
+        let services = &self.context.server.services;
+        let (low, high) = services.ports;
+        if self.own.contains(&port) {
+            return Ok(());
+        }
+        if port < low || port > high {
+            return Err(format!("provided port is not in the valid range. The range of valid ports is {low}-{high}"));
+        }
+        let mut held = services.held.lock();
+        if self.used.contains(&port) || held.contains_key(&port) {
+            return Err("provided port is already allocated".into());
+        }
+        held.insert(port, 0);
+        self.taken.push(port);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<u16, &'static str> {
+        let (low, high) = self.context.server.services.ports;
+        let size = u64::from(high - low) + 1;
+        // People pick from the lower end, so that is given last.
+        let reserved = (size / 32).clamp(16, 128).min(size / 2);
+        let start = base::clock::random_u64() % (size - reserved);
+        let upper = (0..size - reserved).map(|step| reserved + (start + step) % (size - reserved));
+        for offset in upper.chain(0..reserved) {
+            let port = u16::try_from(u64::from(low) + offset).unwrap_or(high);
+            if !self.own.contains(&port) && self.take(port).is_ok() {
+                return Ok(port);
+            }
+        }
+        Err("failed to allocate a nodePort: range is full")
+    }
+}

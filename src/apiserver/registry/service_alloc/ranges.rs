@@ -1,0 +1,103 @@
+//! Ranges of Service addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// One range, without its first address and, for IPv4, its last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Range {
+    v4: bool,
+    base: u128,
+    /// Addresses of the whole block.
+    size: u128,
+    text: String,
+}
+
+/// Largest block that is drawn from; of a larger IPv6 range the rest is only given when asked for.
+const DRAWN_MAX: u128 = 1 << 64;
+
+impl Range {
+    /// From CIDR notation.
+    ///
+    /// # Errors
+    /// A sentence that names the range.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let bad = || format!("service range {text:?} is no network such as 10.43.0.0/16");
+        let (address, bits) = text.split_once('/').ok_or_else(bad)?;
+        let address: IpAddr = address.parse().map_err(|_| bad())?;
+        let bits: u32 = bits.parse().map_err(|_| bad())?;
+        let (v4, width, number) = match address {
+            IpAddr::V4(a) => (true, 32, u128::from(u32::from(a))),
+            IpAddr::V6(a) => (false, 128, u128::from(a)),
+        };
+        if bits == 0 || bits > width {
+            return Err(bad());
+        }
+        let size = 1_u128.checked_shl(width - bits).ok_or_else(bad)?;
+        if size < 8 {
+            return Err(format!("service range {text:?} is too small: it needs at least 8 addresses"));
+        }
+        Ok(Self { v4, base: number & !(size - 1), size, text: text.to_owned() })
+    }
+
+    /// `IPv4` or `IPv6`.
+    pub(super) fn family(&self) -> &'static str {
+        if self.v4 { "IPv4" } else { "IPv6" }
+    }
+
+    fn number(address: IpAddr) -> u128 {
+        match address {
+            IpAddr::V4(a) => u128::from(u32::from(a)),
+            IpAddr::V6(a) => u128::from(a),
+        }
+    }
+
+    /// Whether an address may be handed out.
+    ///
+    /// # Errors
+    /// Upstream's text.
+    pub(super) fn check(&self, address: IpAddr) -> Result<(), String> {
+        let number = Self::number(address);
+        if address.is_ipv4() != self.v4 || number < self.base || number - self.base >= self.size {
+            return Err("the provided network does not match the current range".into());
+        }
+        let offset = number - self.base;
+        if offset == 0 || (self.v4 && offset == self.size - 1) {
+            return Err(format!("the provided IP ({address}) is not in the valid range. The range of valid IPs is {}", self.text));
+        }
+        Ok(())
+    }
+
+    /// An address to try: at random from the upper part first, since people pick from the lower
+    /// (`calculateRangeOffset` of `pkg/registry/core/service/ipallocator`).
+    pub(super) fn candidate(&self, attempt: u32, random: u64) -> IpAddr {
+        let usable = self.size.min(DRAWN_MAX) - if self.v4 { 2 } else { 1 };
+        let reserved = (self.size / 16).clamp(16, 256).min(usable / 2);
+        let random = u128::from(random);
+        let offset = if attempt < 256 { reserved + random % (usable - reserved) } else { (random + u128::from(attempt)) % usable };
+        let number = self.base + 1 + offset;
+        // Numbers of an IPv4 range fit 32 bits by construction.
+        if self.v4 { IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or_default())) } else { IpAddr::V6(Ipv6Addr::from(number)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn candidates_are_inside_and_edges_are_not_given() {
+        let range = Range::parse("10.96.0.0/16").unwrap();
+        for attempt in [0, 300] {
+            for random in [0, 1, 65_533, u64::MAX] {
+                let address = range.candidate(attempt, random);
+                assert_eq!(range.check(address), Ok(()), "{address}");
+            }
+        }
+        assert!(range.check("10.96.0.0".parse().unwrap()).is_err());
+        assert!(range.check("10.96.255.255".parse().unwrap()).is_err());
+        assert_eq!(range.check("1.2.3.4".parse().unwrap()).unwrap_err(), "the provided network does not match the current range");
+        assert!(Range::parse("10.96.0.0/33").is_err());
+        let six = Range::parse("fd00::/108").unwrap();
+        assert_eq!(six.check(six.candidate(0, 5)), Ok(()));
+    }
+}
