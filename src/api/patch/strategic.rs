@@ -261,7 +261,8 @@ impl<'a> Merger<'a> {
             let (field, element) = self.list_field(meta, &name)?;
             let key = field.patch.merge_key.as_deref().unwrap_or_default();
             check_order(wanted.as_deref().unwrap_or_default(), &order_list, key)?;
-            let server_order = live.clone().unwrap_or_default();
+            let mut server_order = live.clone().unwrap_or_default();
+            let patched = wanted.clone().unwrap_or_default();
             let merged = match (live, wanted) {
                 (Some(live), None) => live,
                 (None, Some(wanted)) => wanted.into_iter().filter_map(without_directives).collect(),
@@ -270,12 +271,16 @@ impl<'a> Merger<'a> {
                 }
                 (None, None) => continue,
             };
+            // Upstream cannot order lists without any element.
+            if server_order.is_empty() && patched.is_empty() {
+                return Err(plain("no elements in any of the given slices"));
+            }
+            elements_are_maps(&server_order, &patched)?;
+            if field.patch.merge && !key.is_empty() {
+                server_order = order_after_merge(&server_order, &patched, key);
+            }
             patch.remove(&name);
-            let ordered = if merged.is_empty() {
-                merged
-            } else {
-                order(merged, &order_list, &server_order, key)?
-            };
+            let ordered = order(merged, &order_list, &server_order, key)?;
             original.insert(name, Value::Array(ordered));
         }
         Ok(())
@@ -467,13 +472,52 @@ fn order(
     Ok(out)
 }
 
+/// The server's order as upstream sees it after a merge.
+///
+/// Upstream merges into the array that it later takes the order from: elements deleted from it move the rest up, and
+/// new ones fill the places that became free. Which elements count as known to the server hangs on that.
+fn order_after_merge(live: &[Value], patch: &[Value], key: &str) -> Vec<Value> {
+    let mut places: Vec<Value> = live.iter().map(|v| only_key(v, key)).collect();
+    let mut len = places.len();
+    let directive = |v: &Value| v.get(DIRECTIVE).and_then(Value::as_str).map(str::to_owned);
+    for item in patch.iter().filter(|v| directive(v).as_deref() == Some("delete")) {
+        let position = |places: &[Value], len: usize| {
+            places.iter().take(len).position(|v| same_element(v, item, key))
+        };
+        while let Some(at) = position(&places, len) {
+            for i in at + 1..len {
+                if let (Some(next), Some(slot)) = (places.get(i).cloned(), places.get_mut(i - 1)) {
+                    *slot = next;
+                }
+            }
+            len -= 1;
+        }
+    }
+    if patch.iter().any(|v| directive(v).as_deref() == Some("replace")) {
+        return places;
+    }
+    let mut merged: Vec<Value> = places.iter().take(len).cloned().collect();
+    for item in patch.iter().filter(|v| v.get(DIRECTIVE).is_none()) {
+        if !merged.iter().any(|v| same_element(v, item, key)) {
+            let item = only_key(item, key);
+            if let Some(slot) = places.get_mut(merged.len()) {
+                *slot = item.clone();
+            }
+            merged.push(item);
+        }
+    }
+    places
+}
+
 /// The order must name every element of the patch, in the patch's order.
 fn check_order(patch: &[Value], order_list: &[Value], key: &str) -> Merged<()> {
     if patch.is_empty() || order_list.is_empty() {
         return Ok(());
     }
-    let mut wanted = patch.iter().filter(|v| v.get(DIRECTIVE).is_none()).peekable();
+    let deletes = |v: &&Value| v.get(DIRECTIVE).and_then(Value::as_str) == Some("delete");
+    let mut wanted = patch.iter().filter(|v| key.is_empty() || !deletes(v)).peekable();
     for entry in order_list {
+        while wanted.next_if(|v| v.get(DIRECTIVE).is_some()).is_some() {}
         let Some(next) = wanted.peek() else { break };
         if !key.is_empty() {
             for side in [next, &entry] {
@@ -487,6 +531,7 @@ fn check_order(patch: &[Value], order_list: &[Value], key: &str) -> Merged<()> {
             wanted.next();
         }
     }
+    // A directive behind the last ordered element counts as unordered, as it does upstream.
     if wanted.peek().is_some() {
         let show = |list: &[Value]| gotext::v(&Value::Array(list.to_vec()));
         let text = format!(

@@ -158,3 +158,16 @@ fn replaces_the_selector_of_a_disruption_budget() {
     let patch = json!({"spec":{"selector":{"matchLabels":{"c":"d"}}}});
     assert_eq!(apply(("policy", "v1", "PodDisruptionBudget"), live, patch.clone()).unwrap(), patch);
 }
+
+#[test]
+fn orders_by_what_the_merge_left_of_the_servers_list() {
+    let live = template(json!({"containers":[{"name":"d"},{"name":"a"}]}));
+    let patch =
+        template(json!({"containers":[{"name":"b"},{"$patch":"delete","name":"a"},{"name":"c"}],
+        "$setElementOrder/containers":[{"name":"b"},{"name":"a"},{"name":"c"}]}));
+    let want = template(json!({"containers":[{"name":"d"},{"name":"b"},{"name":"c"}]}));
+    assert_eq!(apply(DEPLOYMENT, live, patch).unwrap(), want);
+    let patch = json!({"metadata":{"finalizers":[],"$setElementOrder/finalizers":[]}});
+    let e = apply(DEPLOYMENT, json!({"metadata":{}}), patch).unwrap_err();
+    assert_eq!(e.message, "no elements in any of the given slices");
+}
