@@ -8,6 +8,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
+use crate::registry::storage::Transformer;
+
 /// What an encrypted value begins with, before the id of its key and a colon; upstream's form.
 const PREFIX: &[u8] = b"k8s:enc:aesgcm:v1:";
 
@@ -175,6 +177,27 @@ impl Keys {
         let current = self.0.first().map(|key| key.id.as_bytes());
         let rest = stored.strip_prefix(PREFIX);
         !matches!((rest, current), (Some(rest), Some(id)) if rest.strip_prefix(id).is_some_and(|r| r.first() == Some(&b':')))
+    }
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keys({})", self.0.len())
+    }
+}
+
+impl Transformer for Keys {
+    fn seal(&self, resource: &str, key: &str, plain: &[u8]) -> Result<Option<Vec<u8>>, String> {
+        if resource != "secrets" {
+            return Ok(None);
+        }
+        self.encrypt(key, plain).map(|sealed| Some(sealed.to_vec())).map_err(|e| e.to_string())
+    }
+
+    fn open(&self, key: &str, stored: &[u8]) -> Result<Vec<u8>, String> {
+        self.decrypt(key, &Bytes::copy_from_slice(stored))
+            .map(|plain| plain.to_vec())
+            .map_err(|e| e.to_string())
     }
 }
 

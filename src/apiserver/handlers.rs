@@ -152,6 +152,7 @@ pub(crate) async fn plain(
             let registry = inner.objects.registry();
             inner.openapi.answer(registry, path, request.headers(), query).await.unwrap_or_else(status::page_not_found)
         }
+        ".well-known" | "openid" if reads => issuer(inner, path),
         "" if reads => roots(inner, request.headers(), query),
         // Under a served group a path that names nothing is a Status, elsewhere plain text, as upstream's two routers have it.
         "api" if path != "/api/" => status::response(&status::no_resource()),
@@ -162,6 +163,26 @@ pub(crate) async fn plain(
         }
         _ => status::page_not_found(),
     }
+}
+
+/// What OpenID clients ask of the issuer of service-account tokens.
+fn issuer(inner: &Inner, path: &str) -> Response<Body> {
+    let documents = inner.parts.token_issuer.as_ref().and_then(|issuer| issuer.discovery());
+    let (document, kind) = match (path, documents) {
+        ("/.well-known/openid-configuration", Some((configuration, _))) => {
+            (configuration, "application/json")
+        }
+        ("/openid/v1/jwks", Some((_, keys))) => (keys, "application/jwk-set+json"),
+        _ => return status::page_not_found(),
+    };
+    let mut response = Response::new(crate::body::full(document.to_string()));
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    headers.insert(
+        http::header::CACHE_CONTROL,
+        http::HeaderValue::from_static("public, max-age=3600"),
+    );
+    response
 }
 
 fn roots(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Body> {

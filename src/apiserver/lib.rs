@@ -25,6 +25,7 @@ pub mod registry;
 pub mod request;
 pub mod reviews;
 pub mod seams;
+pub mod security;
 pub mod selection;
 pub mod serve;
 mod server;

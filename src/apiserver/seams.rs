@@ -21,6 +21,11 @@ pub trait TokenIssuer: Send + Sync {
         service_account: &Value,
         request: Value,
     ) -> Result<Value, Status>;
+
+    /// The documents at `/.well-known/openid-configuration` and `/openid/v1/jwks`, where the issuer is described.
+    fn discovery(&self) -> Option<(Value, Value)> {
+        None
+    }
 }
 
 /// Answers the kinds that are only created: reviews of tokens, access, oneself.

@@ -78,7 +78,7 @@ impl Plugin for NamespaceLifecycle {
         request: &Request<'_>,
         object: &mut Option<Value>,
     ) -> Result<(), Status> {
-        let is_namespace = &*request.gvk.group == "" && &*request.gvk.kind == "Namespace";
+        let is_namespace = request.gvk.group.is_empty() && &*request.gvk.kind == "Namespace";
         if is_namespace {
             if request.operation == Operation::Delete {
                 if IMMORTAL.contains(&request.name) {

@@ -19,7 +19,7 @@ const MAX_TOKEN: usize = 16 * 1024;
 pub struct BadKey(String);
 
 enum Private {
-    Ec(EcdsaKeyPair),
+    Ec(Box<EcdsaKeyPair>),
     Rsa(Box<RsaKeyPair>),
 }
 
@@ -89,7 +89,7 @@ impl SigningKey {
                 return Err(BadKey("unexpected length of the public point".into()));
             };
             let own = json!({"kty": "EC", "crv": "P-256", "x": b64(x), "y": b64(y)});
-            (Private::Ec(ec), Algorithm::Es256, point, own)
+            (Private::Ec(Box::new(ec)), Algorithm::Es256, point, own)
         } else if pair.is_compatible(&rcgen::PKCS_RSA_SHA256) {
             let rsa = RsaKeyPair::from_pkcs8(pair.serialized_der()).map_err(rejected)?;
             let public = rsa.public();

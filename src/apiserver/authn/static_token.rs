@@ -41,7 +41,7 @@ impl TokenAuthenticator for StaticTokens {
         _: &[String],
     ) -> Result<Option<TokenIdentity>, String> {
         let asked = fingerprint(token);
-        let found = self.0.iter().filter(|(known, _)| same(known, &asked)).last();
+        let found = self.0.iter().rfind(|(known, _)| same(known, &asked));
         Ok(found.map(|(_, user)| TokenIdentity { user: user.clone(), audiences: Vec::new() }))
     }
 }

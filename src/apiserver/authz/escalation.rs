@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use api::Status;
 use api::field::go_quote;
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::rbac::{Rbac, RoleRef};
 use super::rule::{Rule, compact, go_list, missing, nullable, shown};
 use super::{Attributes, Authorizer, Decision};
-use crate::admission::{Operation, Request};
+use crate::admission::{Operation, Plugin, Request};
 use crate::user::User;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -159,6 +160,24 @@ impl Escalation {
             why = format!("{why}; resolution errors: [{}]", errors.join(", "));
         }
         Err(why)
+    }
+}
+
+#[async_trait]
+impl Plugin for Escalation {
+    fn name(&self) -> &'static str {
+        "RBACEscalation"
+    }
+
+    async fn mutate(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        match object.as_ref() {
+            Some(object) => self.check(request, object).await,
+            None => Ok(()),
+        }
     }
 }
 

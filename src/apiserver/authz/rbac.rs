@@ -132,7 +132,25 @@ impl Rbac {
         }
     }
 
-    /// Forgets one role or binding.
+    /// Holds exactly these objects of one of the four resources from now on.
+    pub fn replace(&self, gvr: &Gvr, objects: &[Arc<Object>]) {
+        let namespaced = matches!(&*gvr.resource, "roles" | "rolebindings");
+        let gone: Vec<ObjectKey> = {
+            let state = self.state.read();
+            let roles = state.roles.keys().filter(|_| gvr.resource.ends_with("roles"));
+            let bindings = state.bindings.keys().filter(|_| gvr.resource.ends_with("rolebindings"));
+            let ours = roles.chain(bindings).filter(|key| namespaced != key.namespace.is_empty());
+            ours.filter(|key| !objects.iter().any(|o| o.key == **key)).cloned().collect()
+        };
+        for key in &gone {
+            self.remove(gvr, key);
+        }
+        for object in objects {
+            self.put(gvr, object);
+        }
+    }
+
+    /// Takes one role or binding away.
     pub fn remove(&self, gvr: &Gvr, key: &ObjectKey) {
         if &*gvr.group != "rbac.authorization.k8s.io" {
             return;

@@ -225,7 +225,7 @@ pub(super) fn constraints(
         sorted.into_iter().filter(|n| matches!(n.rsplit('.').next(), Some("cpu" | "memory")))
     {
         let (field, resource) = name.split_once('.').unwrap_or(("requests", name));
-        let lacks = |c: &&Value| !has(get(get(*c, "resources"), field), resource);
+        let lacks = |c: &&Value| !has(get(get(c, "resources"), field), resource);
         let mut bad: Vec<&str> = items(spec, "containers")
             .iter()
             .chain(items(spec, "initContainers"))

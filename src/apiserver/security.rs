@@ -1,0 +1,346 @@
+//! Who may what, put together: authentication, authorization, admission, reviews and tokens over one set of objects.
+
+use std::sync::Arc;
+
+use api::{Gvr, Status};
+use async_trait::async_trait;
+use base::Tasks;
+use base::tasks::Kind;
+use http::{HeaderMap, Method, Request};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::admission::node_restriction::NodeRestriction;
+use crate::admission::{self, Operation, Plugin};
+use crate::authn::bootstrap_token::BootstrapTokens;
+use crate::authn::issuer::TokenIssuer;
+use crate::authn::jws::{BadKey, SigningKey};
+use crate::authn::service_account::ServiceAccounts;
+use crate::authn::static_token::StaticTokens;
+use crate::authn::{Union, impersonate};
+use crate::authz::Authorizer;
+use crate::authz::chain::Chain;
+use crate::authz::escalation::Escalation;
+use crate::authz::node::Node;
+use crate::authz::rbac::Rbac;
+use crate::lookup::{self, Lookup};
+use crate::objects::Objects;
+use crate::reviews::Reviews;
+use crate::seams::{self, Connect};
+use crate::server::{ApiServer, Parts};
+use crate::user::User;
+use crate::watch_cache::{Filter, Position};
+use crate::{body, bootstrap};
+
+/// What is particular to this cluster.
+pub struct Settings {
+    /// Issuer of service-account tokens, such as `https://kubernetes.default.svc.cluster.local`.
+    pub issuer: String,
+    /// PEM of the key that signs them.
+    pub service_account_key: String,
+    /// Host and port at which OpenID clients reach the server.
+    pub address: String,
+    /// Tokens of callers in this process or on this machine.
+    pub tokens: Vec<(String, User)>,
+    /// Requests without credentials are `system:anonymous` (upstream's default) instead of refused.
+    pub anonymous: bool,
+}
+
+/// The parts, for [`crate::build`].
+pub struct Security {
+    /// Who asks.
+    pub authenticator: Arc<Union>,
+    /// May they.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// Roles and bindings, kept current by [`Security::follow`].
+    pub rbac: Arc<Rbac>,
+    /// The built-in plugins in order.
+    pub admission: Vec<Arc<dyn Plugin>>,
+    /// Access, token and rules reviews.
+    pub reviews: Arc<Reviews>,
+    /// Issues tokens.
+    pub issuer: Arc<Issuer>,
+}
+
+impl Security {
+    /// Everything over these objects.
+    ///
+    /// # Errors
+    /// When the key cannot be used.
+    pub fn new(objects: &Arc<Objects>, settings: Settings) -> Result<Self, BadKey> {
+        let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
+        let audiences = vec![settings.issuer.clone()];
+        let key = SigningKey::from_pem(&settings.service_account_key)?;
+        let issuer =
+            TokenIssuer::new(Arc::clone(&lookup), &settings.issuer, audiences.clone(), key);
+        let accounts = ServiceAccounts::new(
+            Arc::clone(&lookup),
+            vec![settings.issuer],
+            audiences.clone(),
+            issuer.public_keys(),
+        );
+        let authenticator = Arc::new(Union::new(
+            vec![
+                Arc::new(StaticTokens::new(settings.tokens)),
+                Arc::new(accounts),
+                Arc::new(BootstrapTokens::new(Arc::clone(&lookup))),
+            ],
+            settings.anonymous,
+        ));
+        let rbac = Arc::new(Rbac::new());
+        let node = Node::new(Arc::clone(&lookup), bootstrap::node_rules());
+        let authorizer: Arc<dyn Authorizer> =
+            Arc::new(Chain::new(vec![Arc::new(node), Arc::clone(&rbac) as Arc<dyn Authorizer>]));
+        let escalation = Escalation::new(Arc::clone(&rbac), Arc::clone(&authorizer));
+        let restriction =
+            Arc::new(NodeRestriction::new(Arc::clone(&lookup), Arc::clone(&authorizer)));
+        Ok(Self {
+            admission: admission::chain::plugins(&lookup, &authorizer, escalation),
+            reviews: Arc::new(Reviews::new(
+                Arc::clone(&authenticator),
+                Arc::clone(&authorizer),
+                Arc::clone(&rbac),
+                audiences,
+            )),
+            issuer: Arc::new(Issuer { tokens: issuer, restriction, address: settings.address }),
+            authenticator,
+            authorizer,
+            rbac,
+        })
+    }
+
+    /// The parts of a server over `objects`.
+    pub fn parts(&self, objects: &Arc<Objects>, connect: Option<Arc<dyn Connect>>) -> Parts {
+        Parts {
+            objects: Arc::clone(objects),
+            authenticator: Arc::clone(&self.authenticator) as Arc<dyn crate::authn::Authenticator>,
+            authorizer: Arc::clone(&self.authorizer),
+            admission: self.admission.clone(),
+            token_issuer: Some(Arc::clone(&self.issuer) as Arc<dyn seams::TokenIssuer>),
+            reviews: Some(Arc::clone(&self.reviews) as Arc<dyn seams::ReviewHandler>),
+            connect,
+            impersonation: Some(Arc::new(Impersonator(Arc::clone(&self.authorizer)))),
+        }
+    }
+
+    /// Loads all roles and bindings, and keeps them current until shutdown. Requests of others than `system:masters` are
+    /// refused until the first load is done, so await this before serving.
+    ///
+    /// # Errors
+    /// When a cache does not load.
+    pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
+        for gvr in [
+            &lookup::CLUSTER_ROLES,
+            &lookup::ROLES,
+            &lookup::CLUSTER_ROLE_BINDINGS,
+            &lookup::ROLE_BINDINGS,
+        ] {
+            let row = objects.row(gvr)?;
+            let position = load(objects, &row, &self.rbac, gvr).await?;
+            let (objects, rbac, shutdown) =
+                (Arc::clone(objects), Arc::clone(&self.rbac), tasks.shutdown().clone());
+            tasks.spawn(Kind::Critical, "rbac", async move {
+                tokio::select! {
+                    end = keep(objects, rbac, gvr, position) => end,
+                    () = shutdown.requested() => Ok(()),
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+async fn load(
+    objects: &Objects,
+    row: &Arc<crate::registry::Resource>,
+    rbac: &Rbac,
+    gvr: &Gvr,
+) -> Result<Position, Status> {
+    let cache = objects.fresh_cache(row).await?;
+    let (page, position) = cache.list_and_watch(&Filter::default());
+    rbac.replace(gvr, &page.items);
+    Ok(position)
+}
+
+/// Applies events until the process stops; a follower that fell behind loads anew.
+async fn keep(
+    objects: Arc<Objects>,
+    rbac: Arc<Rbac>,
+    gvr: &Gvr,
+    mut position: Position,
+) -> Result<(), Status> {
+    let mut backoff =
+        base::Backoff::new(std::time::Duration::from_millis(10), std::time::Duration::from_secs(5));
+    loop {
+        match position.next().await {
+            Ok((events, _)) => {
+                backoff.reset();
+                for event in events {
+                    if event.deleted {
+                        rbac.remove(gvr, &event.entry.object.key);
+                    } else {
+                        rbac.put(gvr, &event.entry.object);
+                    }
+                }
+            }
+            Err(_) => {
+                base::clock::sleep(backoff.next_delay()).await;
+                let row = objects.row(gvr)?;
+                match load(&objects, &row, &rbac, gvr).await {
+                    Ok(fresh) => position = fresh,
+                    Err(error) => {
+                        tracing::warn!(%gvr, %error, "roles and bindings stand still, the next round loads them anew")
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Issues service-account tokens; a node gets only those of its own pods.
+pub struct Issuer {
+    tokens: TokenIssuer,
+    restriction: Arc<NodeRestriction>,
+    address: String,
+}
+
+#[async_trait]
+impl seams::TokenIssuer for Issuer {
+    async fn issue(
+        &self,
+        user: &User,
+        service_account: &Value,
+        mut request: Value,
+    ) -> Result<Value, Status> {
+        let field = |name| api::value::str_in(service_account, &["metadata", name]);
+        let (namespace, name) = (field("namespace"), field("name"));
+        let warnings = Mutex::default();
+        let asked = admission::Request {
+            operation: Operation::Create,
+            gvr: &lookup::SERVICE_ACCOUNTS,
+            gvk: &api::Gvk::new("authentication.k8s.io", "v1", "TokenRequest"),
+            subresource: "token",
+            namespace,
+            name,
+            user,
+            dry_run: false,
+            old: None,
+            warnings: &warnings,
+        };
+        let mut object = Some(request.clone());
+        self.restriction.mutate(&asked, &mut object).await?;
+        self.tokens.create(namespace, name, &mut request).await?;
+        Ok(request)
+    }
+
+    fn discovery(&self) -> Option<(Value, Value)> {
+        Some((self.tokens.openid_configuration(&self.address), self.tokens.jwks()))
+    }
+}
+
+#[async_trait]
+impl seams::ReviewHandler for Reviews {
+    async fn review(
+        &self,
+        kind: &str,
+        user: &User,
+        namespace: &str,
+        mut review: Value,
+    ) -> Result<Value, Status> {
+        self.create(&format!("{}s", kind.to_lowercase()), namespace, user, &mut review).await?;
+        Ok(review)
+    }
+}
+
+/// `Impersonate-*` headers.
+struct Impersonator(Arc<dyn Authorizer>);
+
+#[async_trait]
+impl seams::Impersonation for Impersonator {
+    async fn apply(&self, user: User, headers: &HeaderMap) -> Result<User, Status> {
+        let acting = impersonate::impersonated(headers, &user, &*self.0).await?;
+        if let Some(acting) = &acting {
+            tracing::debug!(user = user.name, acting = acting.name, "impersonation");
+        }
+        Ok(acting.unwrap_or(user))
+    }
+}
+
+/// Writes bootstrap objects through the server itself, as a member of `system:masters`.
+pub struct BootstrapWriter {
+    server: ApiServer,
+    user: User,
+}
+
+impl BootstrapWriter {
+    /// Over this server.
+    pub fn new(server: ApiServer) -> Self {
+        Self { server, user: User::authenticated("system:apiserver", &["system:masters"]) }
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+        object: Option<Value>,
+    ) -> Result<(), Status> {
+        let mut path = if gvr.group.is_empty() {
+            format!("/api/{}", gvr.version)
+        } else {
+            format!("/apis/{}/{}", gvr.group, gvr.version)
+        };
+        if !namespace.is_empty() {
+            path = format!("{path}/namespaces/{namespace}");
+        }
+        path = format!("{path}/{}", gvr.resource);
+        if !name.is_empty() {
+            path = format!("{path}/{name}");
+        }
+        let content = object.map(|o| o.to_string()).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header(http::header::USER_AGENT, "kube-lite/bootstrap")
+            .body(body::full(content))
+            .map_err(|e| Status::internal(&e.to_string()))?;
+        let response = self.server.call(Some(self.user.clone()), request).await;
+        if response.status().is_success() {
+            return Ok(());
+        }
+        let code = response.status().as_u16();
+        let bytes = body::read(response.into_body()).await?;
+        let refusal = serde_json::from_slice::<Status>(&bytes);
+        Err(refusal
+            .unwrap_or_else(|_| Status::failure(code, "Unknown", String::from_utf8_lossy(&bytes))))
+    }
+}
+
+#[async_trait]
+impl bootstrap::Writer for BootstrapWriter {
+    fn serves(&self, gvr: &Gvr) -> bool {
+        self.server.objects().row(gvr).is_ok()
+    }
+
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value> {
+        self.server.objects().get_live(gvr, namespace, name).await?.value().ok()
+    }
+
+    async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {
+        self.send(Method::POST, gvr, namespace, "", Some(object)).await
+    }
+
+    async fn update(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {
+        let name = api::value::str_in(&object, &["metadata", "name"]).to_owned();
+        self.send(Method::PUT, gvr, namespace, &name, Some(object)).await
+    }
+
+    async fn delete(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<(), Status> {
+        self.send(Method::DELETE, gvr, namespace, name, None).await
+    }
+}
+
+#[cfg(test)]
+mod tests;
