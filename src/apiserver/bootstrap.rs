@@ -203,7 +203,8 @@ fn service(settings: &Settings) -> Value {
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
         "spec": {
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": settings.port}],
-            "clusterIP": settings.service_ip.to_string(), "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP",
+            "clusterIP": settings.service_ip.to_string(), "clusterIPs": [settings.service_ip.to_string()],
+            "ipFamilies": [if settings.service_ip.is_ipv4() { "IPv4" } else { "IPv6" }], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP",
         },
     })
 }

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use api::Gvk;
 use api::field::ErrorList;
 use api::validation::meta;
-use api::value::{ensure_object, get, has, items, items_mut, object_mut, remove, semantic_equal, set, str_at, str_in};
+use api::value::{
+    ensure_object, get, has, items, items_mut, object_mut, remove, semantic_equal, set, str_at,
+    str_in,
+};
 use serde_json::{Value, json};
 
 use super::strategies::strategy_for;
@@ -88,7 +91,12 @@ fn bases(cases: &[Case]) -> BTreeMap<String, Base> {
 }
 
 fn admin() -> User {
-    User { name: "admin".into(), uid: "1".into(), groups: vec!["system:masters".into(), "system:authenticated".into()], ..User::default() }
+    User {
+        name: "admin".into(),
+        uid: "1".into(),
+        groups: vec!["system:masters".into(), "system:authenticated".into()],
+        ..User::default()
+    }
 }
 
 /// What the pipeline does around the strategy on create; the object or the errors.
@@ -107,7 +115,9 @@ fn create(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     strategy.default(&mut object);
     allocate(&mut object);
     strategy.prepare_for_create(&context, &mut object);
-    let mut errors = meta::validate_create(&object, base.namespaced, |name, prefix| strategy.validate_name(name, prefix));
+    let mut errors = meta::validate_create(&object, base.namespaced, |name, prefix| {
+        strategy.validate_name(name, prefix)
+    });
     errors.extend(strategy.validate(&context, &object));
     if errors.is_empty() { Ok(object) } else { Err(errors) }
 }
@@ -117,7 +127,8 @@ fn update(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let (mut object, mut old) = (body.clone(), base.object.clone());
     let namespace = if base.namespaced { "a" } else { "" };
     let context = WriteContext { user, namespace, subresource: "", dry_run: true };
-    for (key, value) in [("uid", "$uid"), ("resourceVersion", "$rv"), ("creationTimestamp", "$ct")] {
+    for (key, value) in [("uid", "$uid"), ("resourceVersion", "$rv"), ("creationTimestamp", "$ct")]
+    {
         set(old.get_mut("metadata").unwrap(), key, value);
         if let Some(meta) = object_mut(&mut object, "metadata") {
             if str_at(meta, key).is_empty() || key == "creationTimestamp" {
@@ -167,7 +178,13 @@ fn comparable(mut object: Value) -> Value {
     if let Some(spec) = object_mut(&mut object, "spec") {
         match kind.as_str() {
             "Service" => {
-                for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "healthCheckNodePort"] {
+                for key in [
+                    "clusterIP",
+                    "clusterIPs",
+                    "ipFamilies",
+                    "ipFamilyPolicy",
+                    "healthCheckNodePort",
+                ] {
                     remove(spec, key);
                 }
                 items_mut(spec, "ports").iter_mut().for_each(|port| drop(remove(port, "nodePort")));
@@ -187,14 +204,19 @@ fn comparable(mut object: Value) -> Value {
 }
 
 fn admitted_pod(spec: &mut Value) {
-    for key in ["priority", "preemptionPolicy", "serviceAccount", "serviceAccountName", "imagePullSecrets"] {
+    for key in
+        ["priority", "preemptionPolicy", "serviceAccount", "serviceAccountName", "imagePullSecrets"]
+    {
         remove(spec, key);
     }
     let added = |name: &str| name.starts_with("kube-api-access-");
-    let keep = |list: &[Value], keep: &dyn Fn(&Value) -> bool| list.iter().filter(|v| keep(v)).cloned().collect::<Vec<_>>();
+    let keep = |list: &[Value], keep: &dyn Fn(&Value) -> bool| {
+        list.iter().filter(|v| keep(v)).cloned().collect::<Vec<_>>()
+    };
     let volumes = keep(items(spec, "volumes"), &|v| !added(str_at(v, "name")));
     set(spec, "volumes", volumes);
-    let tolerations = keep(items(spec, "tolerations"), &|t| !str_at(t, "key").starts_with("node.kubernetes.io/"));
+    let tolerations =
+        keep(items(spec, "tolerations"), &|t| !str_at(t, "key").starts_with("node.kubernetes.io/"));
     set(spec, "tolerations", tolerations);
     for list in ["containers", "initContainers"] {
         for container in items_mut(spec, list) {
@@ -216,7 +238,9 @@ fn walk(value: &mut Value) {
             if text.len() == 20 && text.starts_with("20") && text.ends_with('Z') {
                 *text = "$T".into();
             }
-            if let Some(amount) = (text.len() < 12).then(|| api::quantity::Quantity::parse(text).ok()).flatten() {
+            if let Some(amount) =
+                (text.len() < 12).then(|| api::quantity::Quantity::parse(text).ok()).flatten()
+            {
                 *text = amount.to_string();
             }
             for mark in ["$uid", "$rv", "$ct"] {
@@ -257,7 +281,8 @@ fn difference(want: &Value, got: &Value, at: &str, out: &mut Vec<String>) {
         (Value::Object(x), Value::Object(y)) => {
             let keys: std::collections::BTreeSet<_> = x.keys().chain(y.keys()).collect();
             for key in keys {
-                let (a, b) = (x.get(key).unwrap_or(&Value::Null), y.get(key).unwrap_or(&Value::Null));
+                let (a, b) =
+                    (x.get(key).unwrap_or(&Value::Null), y.get(key).unwrap_or(&Value::Null));
                 if !semantic_equal(a, b) {
                     difference(a, b, &format!("{at}.{key}"), out);
                 }
@@ -275,7 +300,12 @@ fn difference(want: &Value, got: &Value, at: &str, out: &mut Vec<String>) {
 }
 
 /// Looks at one case; adds what differs to `notes`.
-fn judge(case: &Case, outcome: Result<Value, ErrorList>, counts: &mut Counts, notes: &mut Vec<String>) {
+fn judge(
+    case: &Case,
+    outcome: Result<Value, ErrorList>,
+    counts: &mut Counts,
+    notes: &mut Vec<String>,
+) {
     match (case.code, outcome) {
         (200 | 201, Ok(object)) => {
             let (want, got) = (comparable(case.answer.clone()), comparable(object));
@@ -287,7 +317,9 @@ fn judge(case: &Case, outcome: Result<Value, ErrorList>, counts: &mut Counts, no
                 notes.push(format!("OBJECT {} {}", case.id, list.join(" | ")));
             }
         }
-        (200 | 201, Err(errors)) => notes.push(format!("REFUSED {} {:?}", case.id, causes(&errors))),
+        (200 | 201, Err(errors)) => {
+            notes.push(format!("REFUSED {} {:?}", case.id, causes(&errors)))
+        }
         (_, Ok(_)) => notes.push(format!("ACCEPTED {} {:?}", case.id, wanted(&case.answer))),
         (_, Err(errors)) => {
             counts.refused += 1;
@@ -306,7 +338,10 @@ fn judge(case: &Case, outcome: Result<Value, ErrorList>, counts: &mut Counts, no
 #[test]
 fn recorded_answers_agree() {
     let Some(folder) = folder() else {
-        assert!(std::env::var_os("CI").is_none(), "shared/answers is missing beside the repository");
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "shared/answers is missing beside the repository"
+        );
         eprintln!("skipped: shared/answers is not here");
         return;
     };
@@ -319,8 +354,16 @@ fn recorded_answers_agree() {
         for case in cases.iter().filter(|c| matches!(c.code, 200 | 201 | 422)) {
             let Some(base) = bases.get(&case.group) else { continue };
             let (have, all) = totals.entry(&case.group).or_default();
-            if case.code == 422 { all.refused += 1 } else { all.accepted += 1 }
-            let outcome = if name == "create" { create(base, &case.body, &user) } else { update(base, &case.body, &user) };
+            if case.code == 422 {
+                all.refused += 1
+            } else {
+                all.accepted += 1
+            }
+            let outcome = if name == "create" {
+                create(base, &case.body, &user)
+            } else {
+                update(base, &case.body, &user)
+            };
             judge(case, outcome, have, &mut report);
         }
         let mut sum = Counts::default();
@@ -334,7 +377,9 @@ fn recorded_answers_agree() {
             sum.texts += have.texts;
         }
         eprintln!("{name} total: {sum:?}");
-        let enough = sum.accepted >= floor.accepted && sum.refused >= floor.refused && sum.texts >= floor.texts;
+        let enough = sum.accepted >= floor.accepted
+            && sum.refused >= floor.refused
+            && sum.texts >= floor.texts;
         assert!(enough, "{name}: fewer answers agree than before: {sum:?}, at least {floor:?}");
     }
     if let Some(path) = std::env::var_os("ANSWERS_REPORT") {
