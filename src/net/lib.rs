@@ -1,1 +1,24 @@
-//! net
+//! The pod network of a node: CNI, service proxy in nftables, cluster DNS, masquerade.
+//!
+//! [`run`] does everything until shutdown; [`cni_main`] is the executable's face towards the container runtime.
+//! Speaks to the kernel by netlink alone and knows neither the node agent nor the API server.
+
+mod addr;
+mod cni;
+mod config;
+mod dns;
+mod host;
+mod ipam;
+mod netlink;
+mod nft;
+mod proxy;
+mod run;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod traffic_tests;
+
+pub use addr::{BadCidr, Cidr, Family};
+pub use cni::{cni_main, is_cni_call};
+pub use config::{Config, Error};
+pub use run::{remove, run};

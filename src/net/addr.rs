@@ -1,0 +1,217 @@
+//! Address families and CIDR blocks.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// An address family; allocators, maps and tables exist once per family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both, in order.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+
+    /// `IPv4` or `IPv6`, as in `spec.ipFamilies` and `addressType`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    /// `AF_INET` or `AF_INET6`, which are also `NFPROTO_IPV4` and `NFPROTO_IPV6`.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Self::V4 => 2,
+            Self::V6 => 10,
+        }
+    }
+
+    /// Bytes of an address.
+    pub(crate) fn length(self) -> u8 {
+        match self {
+            Self::V4 => 4,
+            Self::V6 => 16,
+        }
+    }
+
+    /// Bits of an address.
+    pub fn bits(self) -> u8 {
+        self.length() * 8
+    }
+
+    /// `0.0.0.0` or `::`.
+    pub fn unspecified(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        }
+    }
+}
+
+/// The bytes of an address in network order.
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(a) => a.octets().to_vec(),
+        IpAddr::V6(a) => a.octets().to_vec(),
+    }
+}
+
+/// The address of 4 or 16 bytes.
+pub(crate) fn from_octets(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(four) = <[u8; 4]>::try_from(bytes) {
+        return Some(IpAddr::from(four));
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
+}
+
+/// A block of addresses; host bits are zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cidr {
+    address: IpAddr,
+    prefix: u8,
+}
+
+/// Why a text is no CIDR block.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not an address block such as 10.42.0.0/16")]
+pub struct BadCidr(pub String);
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(a) => u128::from(u32::from(a)),
+        IpAddr::V6(a) => u128::from(a),
+    }
+}
+
+fn address(family: Family, number: u128) -> IpAddr {
+    match family {
+        // Only values below 2^32 reach this arm: they come from a V4 block's own arithmetic.
+        Family::V4 => IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX))),
+        Family::V6 => IpAddr::V6(Ipv6Addr::from(number)),
+    }
+}
+
+impl Cidr {
+    /// The block of `prefix` bits around an address; host bits are cleared.
+    ///
+    /// # Errors
+    /// When the prefix is longer than the address.
+    pub fn new(ip: IpAddr, prefix: u8) -> Result<Self, BadCidr> {
+        let family = Family::of(ip);
+        if prefix > family.bits() {
+            return Err(BadCidr(format!("{ip}/{prefix}")));
+        }
+        let host = u32::from(family.bits() - prefix);
+        let cleared = number(ip).checked_shr(host).unwrap_or(0).checked_shl(host).unwrap_or(0);
+        Ok(Self { address: address(family, cleared), prefix })
+    }
+
+    /// The block of one address.
+    pub fn host(ip: IpAddr) -> Self {
+        Self { address: ip, prefix: Family::of(ip).bits() }
+    }
+
+    /// The lowest address.
+    pub fn first(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The highest address.
+    pub fn last(&self) -> IpAddr {
+        address(self.family(), number(self.address).saturating_add(self.size() - 1))
+    }
+
+    /// How many addresses there are, at most `u128::MAX`.
+    pub fn size(&self) -> u128 {
+        1_u128.checked_shl(u32::from(self.family().bits() - self.prefix)).unwrap_or(u128::MAX)
+    }
+
+    /// The address `index` places after the first one, if the block has it.
+    pub fn nth(&self, index: u128) -> Option<IpAddr> {
+        (index < self.size())
+            .then(|| address(self.family(), number(self.address).saturating_add(index)))
+    }
+
+    /// How far an address lies behind the first one, if the block has it.
+    pub fn index_of(&self, ip: IpAddr) -> Option<u128> {
+        self.contains(ip).then(|| number(ip) - number(self.address))
+    }
+
+    /// The length of the network part in bits.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// Its family.
+    pub fn family(&self) -> Family {
+        Family::of(self.address)
+    }
+
+    /// Whether the address lies inside.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        Family::of(ip) == self.family()
+            && Self::new(ip, self.prefix).is_ok_and(|block| block.address == self.address)
+    }
+
+    /// The network mask's bytes.
+    pub(crate) fn mask(&self) -> Vec<u8> {
+        let mut left = usize::from(self.prefix);
+        (0..self.family().length())
+            .map(|_| {
+                let bits = left.min(8);
+                left -= bits;
+                u8::try_from(0xff00_u16 >> bits & 0xff).unwrap_or(0)
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = BadCidr;
+
+    fn from_str(text: &str) -> Result<Self, BadCidr> {
+        let bad = || BadCidr(text.to_owned());
+        let (ip, prefix) = text.trim().split_once('/').ok_or_else(bad)?;
+        let ip: IpAddr = ip.parse().map_err(|_| bad())?;
+        Self::new(ip, prefix.parse().map_err(|_| bad())?).map_err(|_| bad())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_both_families_know_their_bounds() {
+        let four: Cidr = "10.42.3.7/24".parse().unwrap();
+        assert_eq!(four.to_string(), "10.42.3.0/24");
+        assert_eq!(four.last().to_string(), "10.42.3.255");
+        assert_eq!(four.nth(1).unwrap().to_string(), "10.42.3.1");
+        assert!(!four.contains("10.42.4.0".parse().unwrap()));
+        assert_eq!("10.0.0.0/9".parse::<Cidr>().unwrap().mask(), [255, 128, 0, 0]);
+        let six: Cidr = "fd00:42::/64".parse().unwrap();
+        assert_eq!(six.last().to_string(), "fd00:42::ffff:ffff:ffff:ffff");
+        assert_eq!(six.index_of("fd00:42::10".parse().unwrap()), Some(16));
+        let all: Cidr = "::/0".parse().unwrap();
+        assert!(all.contains("::1".parse().unwrap()) && !all.contains("1.1.1.1".parse().unwrap()));
+        assert!("10.0.0.0/33".parse::<Cidr>().is_err() && "10.0.0.0".parse::<Cidr>().is_err());
+    }
+}

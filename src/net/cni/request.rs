@@ -1,0 +1,191 @@
+//! What the plugin asks and the agent answers.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::proxy::rules::HostPort;
+use crate::proxy::services::protocol_number;
+
+/// One CNI call, as it travels to the agent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) command: String,
+    pub(crate) container: String,
+    pub(crate) netns: String,
+    pub(crate) interface: String,
+    pub(crate) config: Value,
+}
+
+/// The calls of the specification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Command {
+    Add,
+    Delete,
+    Check,
+    Status,
+    Collect,
+}
+
+/// A CNI error: codes 1 to 99 are the specification's (4 bad environment, 5 I/O, 6 decoding, 7 bad configuration,
+/// 11 try again later, 50 plugin not available).
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failure {
+    pub(crate) code: u32,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn environment(message: impl Into<String>) -> Self {
+        Self { code: 4, message: message.into() }
+    }
+
+    pub(crate) fn io(message: impl Into<String>) -> Self {
+        Self { code: 5, message: message.into() }
+    }
+
+    pub(crate) fn decode(message: impl Into<String>) -> Self {
+        Self { code: 6, message: message.into() }
+    }
+
+    pub(crate) fn config(message: impl Into<String>) -> Self {
+        Self { code: 7, message: message.into() }
+    }
+
+    pub(crate) fn again(message: impl Into<String>) -> Self {
+        Self { code: 11, message: message.into() }
+    }
+}
+
+/// The answer: a result or a failure.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) result: Value,
+    pub(crate) failure: Option<Failure>,
+}
+
+impl Reply {
+    pub(crate) fn done(result: Value) -> Self {
+        Self { result, failure: None }
+    }
+
+    pub(crate) fn failed(failure: Failure) -> Self {
+        Self { result: Value::Null, failure: Some(failure) }
+    }
+}
+
+impl Request {
+    /// Which call it is, with the arguments it needs present.
+    pub(crate) fn command(&self) -> Result<Command, Failure> {
+        let command = match self.command.as_str() {
+            "ADD" => Command::Add,
+            "DEL" => Command::Delete,
+            "CHECK" => Command::Check,
+            "STATUS" => Command::Status,
+            "GC" => Command::Collect,
+            other => return Err(Failure::environment(format!("unknown CNI_COMMAND {other:?}"))),
+        };
+        let pod = matches!(command, Command::Add | Command::Delete | Command::Check);
+        if pod && (self.container.is_empty() || self.interface.is_empty()) {
+            return Err(Failure::environment("CNI_CONTAINERID and CNI_IFNAME must be set"));
+        }
+        if matches!(command, Command::Add | Command::Check) && self.netns.is_empty() {
+            return Err(Failure::environment("CNI_NETNS must be set"));
+        }
+        Ok(command)
+    }
+
+    /// Host ports asked for; the pod's address comes later. Bandwidth limits are refused by name.
+    pub(crate) fn host_ports(
+        &self,
+        addresses: &[std::net::IpAddr],
+    ) -> Result<Vec<HostPort>, Failure> {
+        let runtime = &self.config["runtimeConfig"];
+        let limits = runtime["bandwidth"].as_object().into_iter().flatten();
+        if let Some((limit, _)) = limits.into_iter().find(|(_, v)| v.as_u64() != Some(0)) {
+            let text = format!(
+                "bandwidth limit {limit} is not supported: remove the annotations kubernetes.io/ingress-bandwidth and kubernetes.io/egress-bandwidth"
+            );
+            return Err(Failure::config(text));
+        }
+        let mut out = Vec::new();
+        for mapping in runtime["portMappings"].as_array().into_iter().flatten() {
+            let number = |name: &str| mapping[name].as_u64().and_then(|p| u16::try_from(p).ok());
+            let bad = || Failure::config(format!("bad port mapping {mapping}"));
+            let (Some(host_port), Some(port)) = (number("hostPort"), number("containerPort"))
+            else {
+                return Err(bad());
+            };
+            if host_port == 0 {
+                continue;
+            }
+            let name = mapping["protocol"].as_str().unwrap_or("tcp").to_ascii_uppercase();
+            let protocol = protocol_number(Some(&name)).ok_or_else(bad)?;
+            let host_ip = match mapping["hostIP"].as_str().unwrap_or_default() {
+                "" => None,
+                ip => Some(ip.parse::<std::net::IpAddr>().map_err(|_| bad())?),
+            };
+            for address in addresses {
+                let any = crate::Family::of(*address).unspecified();
+                let host_ip = host_ip.filter(|ip| !ip.is_unspecified()).unwrap_or(any);
+                if host_ip.is_ipv4() == address.is_ipv4() {
+                    out.push(HostPort { host_ip, host_port, protocol, address: *address, port });
+                }
+            }
+        }
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn request(runtime: Value) -> Request {
+        Request {
+            command: "ADD".into(),
+            container: "c".into(),
+            netns: "/n".into(),
+            interface: "eth0".into(),
+            config: json!({"runtimeConfig": runtime}),
+        }
+    }
+
+    #[test]
+    fn port_mappings_are_made_per_family_and_bandwidth_is_refused_by_name() {
+        let both = ["10.42.0.2".parse().unwrap(), "fd00::2".parse().unwrap()];
+        let text = |mapping: Value| -> Vec<String> {
+            let list = request(json!({"portMappings":[mapping]})).host_ports(&both).unwrap();
+            list.iter()
+                .map(|p| format!("{} {} {} {}", p.host_ip, p.host_port, p.protocol, p.address))
+                .collect()
+        };
+        assert_eq!(
+            text(json!({"hostPort":80,"containerPort":8080,"protocol":"tcp"})),
+            ["0.0.0.0 80 6 10.42.0.2", ":: 80 6 fd00::2"]
+        );
+        assert_eq!(
+            text(json!({"hostPort":80,"containerPort":8080,"protocol":"UDP","hostIP":"127.0.0.1"})),
+            ["127.0.0.1 80 17 10.42.0.2"]
+        );
+        assert!(text(json!({"hostPort":0,"containerPort":8080})).is_empty());
+        let bad = request(json!({"portMappings":[{"hostPort":70000,"containerPort":1}]}));
+        assert_eq!(bad.host_ports(&both).unwrap_err().code, 7);
+        let limited = request(json!({"bandwidth":{"ingressRate":1000}}));
+        let message = limited.host_ports(&both).unwrap_err().message;
+        assert!(message.starts_with("bandwidth limit ingressRate is not supported"), "{message}");
+    }
+
+    #[test]
+    fn calls_without_their_arguments_are_refused() {
+        let mut call = request(json!({}));
+        assert_eq!(call.command(), Ok(Command::Add));
+        call.netns.clear();
+        assert_eq!(call.command().unwrap_err().code, 4);
+        call.command = "DEL".into();
+        assert_eq!(call.command(), Ok(Command::Delete));
+        call.command = "FORMAT".into();
+        assert_eq!(call.command().unwrap_err().message, "unknown CNI_COMMAND \"FORMAT\"");
+    }
+}

@@ -1,0 +1,76 @@
+//! What the network of one node is made with.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use crate::addr::Cidr;
+
+/// Settings of [`crate::run`]; every name that is global to a host is here, so that several nodes share one machine.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Name of the Node object.
+    pub node_name: String,
+    /// Addresses of this node.
+    pub node_ips: Vec<IpAddr>,
+    /// Name of our nftables tables, one per family.
+    pub table: String,
+    /// Name of the pods' bridge.
+    pub bridge: String,
+    /// All pods of the cluster, at most one block per family.
+    pub cluster_cidrs: Vec<Cidr>,
+    /// All services of the cluster.
+    pub service_cidrs: Vec<Cidr>,
+    /// This node's pods; empty means what `spec.podCIDRs` of the Node says (remembered for starts without a server).
+    pub pod_cidrs: Vec<Cidr>,
+    /// Addresses at which cluster DNS answers; empty switches it off.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster, `cluster.local` by default.
+    pub cluster_domain: String,
+    /// Where names outside the cluster are asked: the node's resolver configuration.
+    pub resolv_conf: PathBuf,
+    /// Durable state: leases of pod addresses.
+    pub state_dir: PathBuf,
+    /// Socket through which the CNI plugin asks.
+    pub socket: PathBuf,
+    /// Where the runtime looks for network configuration.
+    pub cni_conf_dir: PathBuf,
+    /// Where the runtime looks for plugins.
+    pub cni_bin_dir: PathBuf,
+    /// MTU of pods; without it that of the link that holds the node's address.
+    pub mtu: Option<u32>,
+}
+
+/// Why the network cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Files, sockets or netlink; the message names what.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The kernel refused our table.
+    #[error("{0}")]
+    Nftables(String),
+    /// A value that cannot work.
+    #[error("{0}")]
+    Config(String),
+    /// A worker thread panicked.
+    #[error("a network worker stopped: {0}")]
+    Worker(#[from] tokio::task::JoinError),
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        |source| Self::Io { what, source }
+    }
+}
+
+impl From<crate::nft::Error> for Error {
+    fn from(error: crate::nft::Error) -> Self {
+        Self::Nftables(error.to_string())
+    }
+}

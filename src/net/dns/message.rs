@@ -1,0 +1,212 @@
+//! Between DNS messages and the zone.
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
+use hickory_proto::rr::{DNSClass, Name, RData, Record as Wire, RecordType};
+use std::net::IpAddr;
+
+use crate::dns::zone::{Answer, Data, Directory, Kind, Record, Zone};
+
+/// Seconds that answers may be kept (k3s's and CoreDNS's value for Kubernetes).
+pub(crate) const TTL: u32 = 30;
+/// Largest UDP answer sent, whatever the client offers: it passes every usual link unfragmented.
+const UDP_MAX: u16 = 1232;
+const UDP_MIN: u16 = 512;
+
+/// What to do with a message.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Send this.
+    Reply(Box<Message>),
+    /// Ask elsewhere.
+    Forward(Box<Message>),
+    /// Not a question at all: no answer, or two servers would answer each other forever.
+    Ignore,
+}
+
+fn kind(wire: RecordType) -> Kind {
+    match wire {
+        RecordType::A => Kind::A,
+        RecordType::AAAA => Kind::Aaaa,
+        RecordType::SRV => Kind::Srv,
+        RecordType::PTR => Kind::Ptr,
+        RecordType::CNAME => Kind::Cname,
+        RecordType::TXT => Kind::Txt,
+        RecordType::SOA => Kind::Soa,
+        RecordType::NS => Kind::Ns,
+        RecordType::ANY => Kind::Any,
+        _ => Kind::Other,
+    }
+}
+
+/// The name in lower case without the final dot.
+pub(crate) fn plain(name: &Name) -> String {
+    let mut text = name.to_ascii().to_ascii_lowercase();
+    if text.ends_with('.') {
+        text.pop();
+    }
+    text
+}
+
+fn absolute(name: &str) -> Option<Name> {
+    Name::from_ascii(format!("{name}.")).ok()
+}
+
+fn soa(zone: &Zone) -> Option<Wire> {
+    let data = SOA::new(
+        absolute(&format!("ns.dns.{}", zone.domain))?,
+        absolute(&format!("hostmaster.{}", zone.domain))?,
+        1,
+        7200,
+        1800,
+        86_400,
+        TTL,
+    );
+    Some(Wire::from_rdata(absolute(&zone.domain)?, TTL, RData::SOA(data)))
+}
+
+fn wire(record: &Record, zone: &Zone) -> Option<Wire> {
+    let data = match &record.data {
+        Data::Address(IpAddr::V4(a)) => RData::A(A(*a)),
+        Data::Address(IpAddr::V6(a)) => RData::AAAA(AAAA(*a)),
+        Data::Srv { port, weight, target } => {
+            RData::SRV(SRV::new(0, *weight, *port, absolute(target)?))
+        }
+        Data::Ptr(name) => RData::PTR(PTR(absolute(name)?)),
+        Data::Cname(name) => RData::CNAME(CNAME(absolute(name)?)),
+        Data::Ns(name) => RData::NS(NS(absolute(name)?)),
+        Data::Txt(text) => RData::TXT(TXT::new(vec![text.clone()])),
+        Data::Soa => return soa(zone),
+    };
+    Some(Wire::from_rdata(absolute(&record.name)?, TTL, data))
+}
+
+/// The frame of an answer to a question.
+pub(crate) fn response(request: &Message, code: ResponseCode) -> Message {
+    let mut out = Message::response(request.metadata.id, request.metadata.op_code);
+    out.metadata.recursion_desired = request.metadata.recursion_desired;
+    out.metadata.recursion_available = true;
+    out.metadata.response_code = code;
+    out.add_queries(request.queries.iter().cloned());
+    if request.edns.is_some() {
+        let mut edns = Edns::new();
+        edns.set_max_payload(UDP_MAX);
+        out.set_edns(edns);
+    }
+    out
+}
+
+/// Reads a message and answers it from the zone if it is ours. `turn` rotates several addresses.
+pub(crate) fn outcome(
+    bytes: &[u8],
+    zone: &Zone,
+    directory: Option<&dyn Directory>,
+    turn: usize,
+) -> Outcome {
+    let request = match Message::from_vec(bytes) {
+        Ok(request) => request,
+        Err(_) => {
+            let (Some(id), Some(flags)) = (bytes.get(..2), bytes.get(2)) else {
+                return Outcome::Ignore;
+            };
+            if flags & 0x80 != 0 {
+                return Outcome::Ignore;
+            }
+            let id = id.try_into().map_or(0, u16::from_be_bytes);
+            let message = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
+            return Outcome::Reply(Box::new(message));
+        }
+    };
+    if request.metadata.message_type != MessageType::Query {
+        return Outcome::Ignore;
+    }
+    let reply = |code| Outcome::Reply(Box::new(response(&request, code)));
+    if request.metadata.op_code != OpCode::Query {
+        return reply(ResponseCode::NotImp);
+    }
+    let [query] = request.queries.as_slice() else { return reply(ResponseCode::FormErr) };
+    if request.edns.as_ref().is_some_and(|e| e.version() != 0) {
+        return reply(ResponseCode::BADVERS);
+    }
+    let name = plain(query.name());
+    let class = query.query_class();
+    if class != DNSClass::IN && class != DNSClass::ANY {
+        return reply(ResponseCode::Refused);
+    }
+    let nobody = Nobody;
+    let answer = zone.answer(&name, kind(query.query_type()), directory.unwrap_or(&nobody));
+    if answer == Answer::Foreign {
+        return Outcome::Forward(Box::new(request));
+    }
+    if directory.is_none() {
+        // The cluster was not seen yet: a wrong "no such name" would be remembered by clients.
+        return reply(ResponseCode::ServFail);
+    }
+    let mut out = response(&request, ResponseCode::NoError);
+    out.metadata.authoritative = true;
+    let owner = query.name().clone();
+    match answer {
+        Answer::Records { answers, additionals } => {
+            let mut list: Vec<Wire> = answers.iter().filter_map(|r| wire(r, zone)).collect();
+            if !list.is_empty() {
+                let shift = turn % list.len();
+                list.rotate_left(shift);
+            }
+            for record in &mut list {
+                // The question's own spelling of the name, which also compresses to a pointer.
+                record.name = owner.clone();
+            }
+            if list.is_empty() {
+                out.insert_authorities(soa(zone).into_iter().collect());
+            }
+            out.insert_answers(list);
+            out.insert_additionals(additionals.iter().filter_map(|r| wire(r, zone)).collect());
+        }
+        _ => {
+            out.metadata.response_code = ResponseCode::NXDomain;
+            out.insert_authorities(soa(zone).into_iter().collect());
+        }
+    }
+    Outcome::Reply(Box::new(out))
+}
+
+/// The cluster before anything of it was seen.
+struct Nobody;
+
+impl Directory for Nobody {
+    fn service(&self, _: &str, _: &str) -> Option<crate::dns::zone::ServiceInfo> {
+        None
+    }
+    fn endpoints(&self, _: &str, _: &str) -> Vec<crate::dns::zone::EndpointInfo> {
+        Vec::new()
+    }
+    fn has_namespace(&self, _: &str) -> bool {
+        false
+    }
+    fn services_at(&self, _: IpAddr) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    fn endpoints_at(&self, _: IpAddr) -> Vec<(String, String, Option<String>)> {
+        Vec::new()
+    }
+}
+
+/// The largest UDP answer to this request.
+pub(crate) fn udp_limit(request: &[u8]) -> usize {
+    let offered = Message::from_vec(request).ok().and_then(|m| m.edns.map(|e| e.max_payload()));
+    usize::from(offered.unwrap_or(UDP_MIN).clamp(UDP_MIN, UDP_MAX))
+}
+
+/// The bytes of an answer, cut short with the truncation bit when longer than `limit`.
+pub(crate) fn encode(message: &Message, limit: usize) -> Option<Vec<u8>> {
+    let bytes = message.to_vec().ok()?;
+    if bytes.len() <= limit {
+        return Some(bytes);
+    }
+    if !message.additionals.is_empty() {
+        let mut shorter = message.clone();
+        shorter.additionals.clear();
+        return encode(&shorter, limit);
+    }
+    message.truncate().to_vec().ok()
+}

@@ -1,0 +1,134 @@
+//! The node's side of the pod network: bridge, gateway addresses, forwarding.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use crate::addr::{Cidr, Family};
+use crate::config::{Config, Error};
+use crate::netlink::Socket;
+use crate::netlink::route::Link;
+
+/// Ethernet's; used when the node's link is not found.
+const MTU: u32 = 1500;
+
+/// Writes a kernel setting under `/proc/sys/net` of the thread's network namespace.
+pub(crate) fn sysctl(name: &str, value: &str) -> io::Result<()> {
+    let path = Path::new("/proc/sys/net").join(name);
+    let error =
+        |e: io::Error| io::Error::new(e.kind(), format!("cannot set {}: {e}", path.display()));
+    if std::fs::read_to_string(&path).map_err(error)?.trim() == value {
+        return Ok(());
+    }
+    std::fs::write(&path, value).map_err(error)
+}
+
+/// The gateway of a block: its first usable address.
+pub(crate) fn gateway(block: &Cidr) -> Option<IpAddr> {
+    block.nth(1)
+}
+
+fn underlay_mtu(socket: &mut Socket, node_ips: &[IpAddr]) -> io::Result<u32> {
+    for link in socket.links()? {
+        let own = socket.addresses(link.index)?;
+        if link.mtu > 0 && own.iter().any(|(a, _)| node_ips.contains(a)) {
+            return Ok(link.mtu);
+        }
+    }
+    Ok(MTU)
+}
+
+/// An address of the bridge's own: without one it takes that of a port, and changes it when ports come and go, which
+/// pods' neighbour entries do not follow.
+fn hardware_address(node: &str) -> [u8; 6] {
+    let hash =
+        node.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    let [a, b, c, d] = hash.to_be_bytes();
+    [0x0a, 0x58, a, b, c, d]
+}
+
+/// The bridge as it should be; safe to repeat. Returns the link and the pods' MTU.
+pub(crate) fn ensure_bridge(config: &Config, blocks: &[Cidr]) -> Result<(Link, u32), Error> {
+    let mut socket = Socket::route().map_err(Error::io("cannot open a route socket"))?;
+    let named = |what: &str| format!("cannot {what} bridge {}", config.bridge);
+    let mtu = match config.mtu {
+        Some(mtu) => mtu,
+        None => underlay_mtu(&mut socket, &config.node_ips)
+            .map_err(Error::io("cannot read the node's links"))?,
+    };
+    if socket.link(&config.bridge).map_err(Error::io(named("find")))?.is_none() {
+        let mac = hardware_address(&config.node_name);
+        socket.add_bridge(&config.bridge, mtu, mac).map_err(Error::io(named("make")))?;
+    }
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let link = socket
+        .link(&config.bridge)
+        .and_then(|l| l.ok_or_else(missing))
+        .map_err(Error::io(named("find")))?;
+    socket.set_up(link.index).map_err(Error::io(named("set up")))?;
+    let settings = |family: Family| match family {
+        Family::V4 => vec![
+            ("ipv4/ip_forward".to_owned(), "1"),
+            (format!("ipv4/conf/{}/route_localnet", config.bridge), "1"),
+            (format!("ipv4/conf/{}/send_redirects", config.bridge), "0"),
+        ],
+        Family::V6 => vec![
+            (format!("ipv6/conf/{}/disable_ipv6", config.bridge), "0"),
+            (format!("ipv6/conf/{}/accept_dad", config.bridge), "0"),
+            (format!("ipv6/conf/{}/accept_ra", config.bridge), "0"),
+        ],
+    };
+    for family in Family::ALL {
+        if !present_family(config, family) {
+            continue;
+        }
+        for (name, value) in settings(family) {
+            sysctl(&name, value).map_err(Error::io("the pod network needs a kernel setting"))?;
+        }
+        if family == Family::V6 {
+            forward_v6(&mut socket).map_err(Error::io("cannot forward IPv6"))?;
+        }
+    }
+    let mut wanted: Vec<(IpAddr, u8)> =
+        blocks.iter().filter_map(|b| Some((gateway(b)?, b.prefix()))).collect();
+    wanted.extend(config.cluster_dns.iter().map(|ip| (*ip, Family::of(*ip).bits())));
+    let present = socket.addresses(link.index).map_err(Error::io(named("read addresses of")))?;
+    for (ip, prefix) in &present {
+        let link_local = matches!(ip, IpAddr::V6(a) if a.segments()[0] & 0xffc0 == 0xfe80);
+        // A block that the node no longer has must not keep its route.
+        if !blocks.is_empty() && !link_local && !wanted.contains(&(*ip, *prefix)) {
+            let _ = socket.delete_address(link.index, *ip, *prefix);
+        }
+    }
+    for (ip, prefix) in wanted {
+        socket
+            .add_address(link.index, ip, prefix)
+            .map_err(Error::io(format!("cannot give {ip}/{prefix} to bridge {}", config.bridge)))?;
+    }
+    for block in &config.service_cidrs {
+        // Without a default route the node could not even send to a service; translation happens before it leaves.
+        if present_family(config, block.family()) && !blocks.is_empty() {
+            socket.add_route(link.index, *block, None).map_err(Error::io(format!(
+                "cannot route services {block} to {}",
+                config.bridge
+            )))?;
+        }
+    }
+    Ok((link, mtu))
+}
+
+fn present_family(config: &Config, family: Family) -> bool {
+    config.cluster_cidrs.iter().any(|c| c.family() == family)
+}
+
+/// Switches IPv6 forwarding on without losing routes learned from router advertisements.
+fn forward_v6(socket: &mut Socket) -> io::Result<()> {
+    for link in socket.links()? {
+        let name = format!("ipv6/conf/{}/accept_ra", link.name);
+        let path = Path::new("/proc/sys/net").join(&name);
+        if std::fs::read_to_string(path).is_ok_and(|v| v.trim() == "1") {
+            sysctl(&name, "2")?;
+        }
+    }
+    sysctl("ipv6/conf/all/forwarding", "1")
+}

@@ -1,0 +1,346 @@
+//! The service proxy: services and endpoints become elements of flat nftables maps.
+
+mod health;
+pub(crate) mod nft;
+pub(crate) mod rules;
+pub(crate) mod services;
+pub(crate) mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Object;
+use api::k8s::api::core::v1::{Node, Service};
+use api::k8s::api::discovery::v1::EndpointSlice;
+use base::{Backoff, Shutdown, Tasks};
+use client::{Informer, Informers, Scope, gvr_of};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+use crate::addr::Family;
+use crate::config::{Config, Error};
+use crate::netlink::Socket;
+use crate::netlink::conntrack;
+use nft::Layout;
+use rules::{Groups, HostPort, Place, Wanted};
+use services::SERVICE_NAME_LABEL;
+use state::State;
+
+/// Host ports of all pods of this node, by owner.
+pub(crate) type HostPorts = BTreeMap<String, Vec<HostPort>>;
+/// Index of EndpointSlices by `namespace/service`.
+pub(crate) const BY_SERVICE: &str = "service";
+/// Changes that come within this time are applied together.
+const GATHER: Duration = Duration::from_millis(5);
+
+pub(crate) fn slice_services(slice: &Object) -> Vec<String> {
+    let name = slice.label(SERVICE_NAME_LABEL);
+    name.map(|n| format!("{}/{n}", slice.key.namespace)).into_iter().collect()
+}
+
+/// One family's table with what it should hold.
+#[derive(Debug)]
+struct Table {
+    layout: Layout,
+    state: State,
+    groups: Groups,
+}
+
+#[derive(Debug)]
+struct Engine {
+    socket: Socket,
+    tables: Vec<Table>,
+    place: Place,
+    /// The table is ours and equals the state.
+    live: bool,
+}
+
+impl Engine {
+    fn sync(&mut self) -> Result<(), Error> {
+        for table in &mut self.tables {
+            let family = table.layout.family;
+            let difference = table.state.take_difference();
+            if !self.live {
+                table.layout.replace(&mut self.socket, &table.state, &self.place)?;
+            } else if !difference.is_empty() {
+                table.layout.apply(&mut self.socket, &table.state, &difference)?;
+            }
+            let stale = conntrack::forget_stale(&mut self.socket, family, &difference.udp);
+            match stale {
+                Ok(0) => {}
+                Ok(count) => {
+                    tracing::debug!(count, "forgot UDP connections to endpoints that are gone")
+                }
+                Err(error) => tracing::warn!(%error, "cannot forget UDP connections"),
+            }
+        }
+        self.live = true;
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Dirty {
+    services: Mutex<BTreeSet<(String, String)>>,
+    all: std::sync::atomic::AtomicBool,
+    wake: Notify,
+}
+
+impl Dirty {
+    fn service(&self, namespace: &str, name: &str) {
+        self.services.lock().insert((namespace.to_owned(), name.to_owned()));
+        self.wake.notify_one();
+    }
+
+    fn everything(&self) {
+        self.all.store(true, std::sync::atomic::Ordering::Release);
+        self.wake.notify_one();
+    }
+}
+
+/// Keeps the tables as the API says, until shutdown.
+pub(crate) struct Proxy {
+    services: Informer<Service>,
+    slices: Informer<EndpointSlice>,
+    node: Informer<Node>,
+    node_name: String,
+    dirty: Arc<Dirty>,
+    host_ports: watch::Receiver<HostPorts>,
+    health: health::HealthChecks,
+    engine: Option<Engine>,
+    synced: bool,
+}
+
+impl Proxy {
+    pub(crate) fn new(
+        config: &Config,
+        informers: &Informers,
+        tasks: &Tasks,
+        host_ports: watch::Receiver<HostPorts>,
+    ) -> Result<Self, Error> {
+        let dirty = Arc::new(Dirty::default());
+        let services = informers.of::<Service>();
+        let note = Arc::clone(&dirty);
+        services.on_change(move |c| note.service(&c.object().key.namespace, &c.object().key.name));
+        let slices = informers.of::<EndpointSlice>();
+        slices.add_index(BY_SERVICE, slice_services);
+        let note = Arc::clone(&dirty);
+        slices.on_change(move |change| {
+            let objects = match change {
+                client::Change::Updated { old, new } => vec![old, new],
+                other => vec![other.object()],
+            };
+            for object in objects {
+                if let Some(name) = object.label(SERVICE_NAME_LABEL) {
+                    note.service(&object.key.namespace, name);
+                }
+            }
+        });
+        let scope =
+            Scope::all(gvr_of::<Node>()).fields(format!("metadata.name={}", config.node_name));
+        let node = informers.scoped::<Node>(scope);
+        let note = Arc::clone(&dirty);
+        let zone_before = Mutex::new(None::<String>);
+        node.on_change(move |change| {
+            // A node's status changes all the time; only its zone matters here.
+            let zone = change.object().label("topology.kubernetes.io/zone").map(str::to_owned);
+            let mut before = zone_before.lock();
+            if *before != zone {
+                *before = zone;
+                note.everything();
+            }
+        });
+        let of = |blocks: &[crate::Cidr], family| -> Vec<crate::Cidr> {
+            blocks.iter().copied().filter(|b| b.family() == family).collect()
+        };
+        let tables = Family::ALL
+            .into_iter()
+            .filter(|f| config.cluster_cidrs.iter().any(|c| c.family() == *f))
+            .map(|family| Table {
+                layout: Layout {
+                    family,
+                    table: config.table.clone(),
+                    bridge: config.bridge.clone(),
+                    cluster: of(&config.cluster_cidrs, family),
+                    service: of(&config.service_cidrs, family),
+                },
+                state: State::default(),
+                groups: Groups::default(),
+            })
+            .collect();
+        let engine = Engine {
+            socket: Socket::netfilter().map_err(Error::io("cannot open a netfilter socket"))?,
+            tables,
+            place: Place {
+                node: config.node_name.clone(),
+                zone: String::new(),
+                node_ips: config.node_ips.clone(),
+                own_ips: config.cluster_dns.clone(),
+            },
+            live: false,
+        };
+        Ok(Self {
+            services,
+            slices,
+            node,
+            node_name: config.node_name.clone(),
+            dirty,
+            host_ports,
+            health: health::HealthChecks::new(tasks.clone()),
+            engine: Some(engine),
+            synced: false,
+        })
+    }
+
+    /// Runs until shutdown; what the kernel refuses is tried again as a whole.
+    pub(crate) async fn run(mut self, shutdown: Shutdown) -> Result<(), Error> {
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+        self.start().await?;
+        let ready = {
+            let (services, slices, node) =
+                (self.services.clone(), self.slices.clone(), self.node.clone());
+            async move { tokio::join!(services.synced(), slices.synced(), node.synced()) }
+        };
+        tokio::pin!(ready);
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => return Ok(()),
+                _ = &mut ready, if !self.synced => {
+                    // Before the first full view a table of an earlier run stays as it is.
+                    self.synced = true;
+                    self.dirty.everything();
+                }
+                () = self.dirty.wake.notified() => {}
+                changed = self.host_ports.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+            base::clock::sleep(GATHER).await;
+            while let Err(error) = self.sync().await {
+                tracing::warn!(%error, "service rules not applied, will replace the table");
+                if let Some(engine) = &mut self.engine {
+                    engine.live = false;
+                }
+                if !backoff.wait(&shutdown).await {
+                    return Ok(());
+                }
+            }
+            backoff.reset();
+        }
+    }
+
+    /// Makes a table at once where none stands from an earlier run: pods need masquerade before the API answers.
+    async fn start(&mut self) -> Result<(), Error> {
+        let Some(mut engine) = self.engine.take() else { return Ok(()) };
+        let list = self.host_ports.borrow_and_update().clone();
+        self.engine = base::tasks::blocking(move || -> Result<Engine, Error> {
+            for table in &mut engine.tables {
+                plan_host_ports(table, &list);
+                let layout = &table.layout;
+                if !crate::nft::has_table(&mut engine.socket, layout.family, &layout.table)? {
+                    layout.replace(&mut engine.socket, &table.state, &engine.place)?;
+                }
+            }
+            Ok(engine)
+        })
+        .await?
+        .map(Some)?;
+        Ok(())
+    }
+
+    async fn sync(&mut self) -> Result<(), Error> {
+        let Some(mut engine) = self.engine.take() else { return Ok(()) };
+        let list = self.host_ports.borrow_and_update().clone();
+        for table in &mut engine.tables {
+            plan_host_ports(table, &list);
+        }
+        if !self.synced {
+            // Only what adds to an earlier run's table; the full view replaces it anyway.
+            let (engine, result) = base::tasks::blocking(move || {
+                for table in &mut engine.tables {
+                    let difference = table.state.take_difference();
+                    if let Err(error) =
+                        table.layout.apply(&mut engine.socket, &table.state, &difference)
+                    {
+                        return (engine, Err(error.into()));
+                    }
+                }
+                (engine, Ok(()))
+            })
+            .await?;
+            self.engine = Some(engine);
+            return result.or_else(|error: Error| {
+                tracing::debug!(%error, "host ports wait for the full table");
+                Ok(())
+            });
+        }
+        if self.dirty.all.swap(false, std::sync::atomic::Ordering::AcqRel) {
+            let node = self.node.get("", &self.node_name);
+            engine.place.zone = node
+                .and_then(|n| n.metadata.labels?.remove("topology.kubernetes.io/zone"))
+                .unwrap_or_default();
+            let known = self.services.cache().list("").into_iter();
+            let mut keys: BTreeSet<(String, String)> =
+                known.map(|o| (o.key.namespace.to_string(), o.key.name.to_string())).collect();
+            for owner in engine.tables.iter().flat_map(|t| t.state.owners()) {
+                if let Some((namespace, name)) = owner.split_once('/') {
+                    keys.insert((namespace.to_owned(), name.to_owned()));
+                }
+            }
+            self.dirty.services.lock().extend(keys);
+        }
+        let keys = std::mem::take(&mut *self.dirty.services.lock());
+        for (namespace, name) in keys {
+            self.plan(&mut engine, &namespace, &name);
+        }
+        let (engine, result) = base::tasks::blocking(move || {
+            let result = engine.sync();
+            (engine, result)
+        })
+        .await?;
+        self.engine = Some(engine);
+        result
+    }
+
+    fn plan(&self, engine: &mut Engine, namespace: &str, name: &str) {
+        let key = format!("{namespace}/{name}");
+        let service = self.services.get(namespace, name);
+        let ports = service.as_ref().map(services::ports).unwrap_or_default();
+        let slices = self.slices.by_index(BY_SERVICE, &key);
+        let endpoints = services::endpoints(&slices, &self.node_name);
+        let local: BTreeSet<_> = endpoints
+            .values()
+            .flatten()
+            .filter(|e| e.local && e.ready)
+            .map(|e| e.address)
+            .collect();
+        let port = service.as_ref().and_then(services::health_check_port);
+        self.health.set(namespace, name, port, local.len());
+        for table in &mut engine.tables {
+            if ports.is_empty() {
+                table.groups.release(&key);
+            }
+            let family = table.layout.family;
+            let wanted = rules::plan(&mut table.groups, &ports, &endpoints, &engine.place, family);
+            table.state.replace(&key, wanted);
+        }
+    }
+}
+
+fn plan_host_ports(table: &mut Table, list: &HostPorts) {
+    let gone: Vec<String> = table
+        .state
+        .owners()
+        .filter(|o| !o.contains('/') && !list.contains_key(*o))
+        .cloned()
+        .collect();
+    for owner in gone {
+        table.state.replace(&owner, Wanted::default());
+    }
+    for (owner, ports) in list {
+        table.state.replace(owner, rules::plan_host_ports(ports, table.layout.family));
+    }
+}

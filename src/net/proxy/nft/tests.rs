@@ -1,0 +1,107 @@
+//! The table in a kernel: replaced, changed and emptied.
+
+use super::*;
+use crate::proxy::rules::{Groups, plan};
+use crate::proxy::services::{Endpoint, Port};
+use crate::testing::{in_namespace, privileged, shell};
+use std::collections::BTreeMap;
+
+fn endpoint(address: &str) -> Endpoint {
+    Endpoint {
+        address: address.parse().unwrap(),
+        port: 8080,
+        ready: true,
+        serving: true,
+        terminating: false,
+        local: true,
+        zones: Vec::new(),
+        nodes: Vec::new(),
+    }
+}
+
+fn port(seconds: u32) -> Port {
+    let list = |a: &[&str]| a.iter().map(|a| a.parse().unwrap()).collect();
+    Port {
+        name: "n/s:".into(),
+        port_name: String::new(),
+        protocol: 6,
+        number: 80,
+        node_port: 30080,
+        cluster_ips: list(&["10.43.0.9", "fd00:43::9"]),
+        external_ips: list(&["192.0.2.1"]),
+        load_balancer_ips: list(&["192.0.2.7", "2001:db8::7"]),
+        source_ranges: vec!["10.0.0.0/8".parse().unwrap(), "10.1.0.0/16".parse().unwrap()],
+        affinity_seconds: seconds,
+        external_local: seconds > 0,
+        internal_local: false,
+    }
+}
+
+fn layout(family: Family) -> Layout {
+    let (cluster, service) = match family {
+        Family::V4 => ("10.42.0.0/16", "10.43.0.0/16"),
+        Family::V6 => ("fd00:42::/56", "fd00:43::/112"),
+    };
+    Layout {
+        family,
+        table: "kl".into(),
+        bridge: "br0".into(),
+        cluster: vec![cluster.parse().unwrap()],
+        service: vec![service.parse().unwrap()],
+    }
+}
+
+/// Elements only: nft 1.0.6 cannot print rules that chain one lookup into another.
+const LIST: &str = "nft list sets; nft list maps";
+
+#[test]
+fn every_transition_is_taken_by_the_kernel() {
+    if !privileged("every_transition_is_taken_by_the_kernel") {
+        return;
+    }
+    in_namespace(|| {
+        for family in Family::ALL {
+            let layout = layout(family);
+            let pods: &[&str] = match family {
+                Family::V4 => &["10.42.0.2", "10.42.0.3", "10.42.0.4"],
+                Family::V6 => &["fd00:42::2", "fd00:42::3", "fd00:42::4"],
+            };
+            let mut socket = Socket::netfilter().unwrap();
+            let mut state = State::default();
+            let mut groups = Groups::default();
+            let place = Place {
+                node: "me".into(),
+                own_ips: vec!["10.43.0.10".parse().unwrap()],
+                ..Place::default()
+            };
+            layout.replace(&mut socket, &state, &place).unwrap();
+            for seconds in [0, 10_800, 60] {
+                for count in [0, 1, 3, 2, 0] {
+                    let list: Vec<Endpoint> = pods[..count].iter().map(|a| endpoint(a)).collect();
+                    let all = BTreeMap::from([((String::new(), 6), list)]);
+                    let wanted = plan(&mut groups, &[port(seconds)], &all, &place, family);
+                    state.replace("n/s", wanted);
+                    let difference = state.take_difference();
+                    layout.apply(&mut socket, &state, &difference).unwrap();
+                    let incremental = shell(LIST);
+                    layout.replace(&mut socket, &state, &place).unwrap();
+                    let sorted = |text: &str| {
+                        let mut lines: Vec<String> = text
+                            .replace("elements = { ", "\n")
+                            .split([',', '\n'])
+                            .map(|l| l.trim().trim_end_matches(" }").to_owned())
+                            .collect();
+                        lines.sort();
+                        lines
+                    };
+                    assert_eq!(sorted(&incremental), sorted(&shell(LIST)));
+                }
+            }
+            state.replace("n/s", crate::proxy::rules::Wanted::default());
+            let difference = state.take_difference();
+            layout.apply(&mut socket, &state, &difference).unwrap();
+            remove(&mut socket, family, "kl").unwrap();
+        }
+        assert_eq!(shell("nft list ruleset"), "");
+    });
+}

@@ -1,0 +1,177 @@
+//! Wires the parts of the network of one node together.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::Node;
+use base::{Kind, Tasks};
+use client::{Client, Informers, Scope, gvr_of};
+use tokio::sync::watch;
+
+use crate::addr::{Cidr, Family};
+use crate::cni::{self, Server};
+use crate::config::{Config, Error};
+use crate::dns;
+use crate::host;
+use crate::netlink::Socket;
+use crate::proxy::{self, HostPorts, Proxy};
+
+fn remembered_path(config: &Config) -> PathBuf {
+    config.state_dir.join("pod-cidrs")
+}
+
+fn parse_blocks<'a>(list: impl Iterator<Item = &'a str>) -> Vec<Cidr> {
+    list.filter_map(|block| match block.parse() {
+        Ok(block) => Some(block),
+        Err(error) => {
+            tracing::warn!(%error, "pod address block ignored");
+            None
+        }
+    })
+    .collect()
+}
+
+/// The node's blocks as last told by the API, so that pods start without it.
+fn remembered(config: &Config) -> Vec<Cidr> {
+    if !config.pod_cidrs.is_empty() {
+        return config.pod_cidrs.clone();
+    }
+    let text = base::fs::read_to_string(&remembered_path(config)).unwrap_or_default();
+    parse_blocks(text.lines())
+}
+
+fn check(config: &Config) -> Result<(), Error> {
+    for (name, length) in [("bridge name", config.bridge.len())] {
+        if length == 0 || length > 15 {
+            return Err(Error::Config(format!(
+                "{name} {:?} must have 1 to 15 characters",
+                config.bridge
+            )));
+        }
+    }
+    if config.table.is_empty() || config.table.len() > 255 {
+        return Err(Error::Config(format!(
+            "nftables table name {:?} must have 1 to 255 characters",
+            config.table
+        )));
+    }
+    if config.cluster_cidrs.is_empty() {
+        return Err(Error::Config("the pod network needs a cluster CIDR".into()));
+    }
+    Ok(())
+}
+
+/// Runs the network of this node until shutdown. Rules, links and leases stay when it ends, so that pods and their
+/// connections go on; the next start adopts them.
+///
+/// # Errors
+/// When the kernel or a path refuses what the network cannot do without; the message names it.
+pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Error> {
+    check(&config)?;
+    base::fs::create_dir(&config.state_dir, 0o700)
+        .map_err(Error::io("cannot use the network's state directory"))?;
+    let known = remembered(&config);
+    let (blocks, blocks_seen) = watch::channel(known.clone());
+    let (host_ports, host_ports_seen) = watch::channel(HostPorts::new());
+    let server = {
+        let (config, known) = (config.clone(), known.clone());
+        let seen = blocks_seen.clone();
+        base::tasks::blocking(move || {
+            host::ensure_bridge(&config, &known)?;
+            Server::open(&config, seen, host_ports)
+        })
+        .await??
+    };
+    let listener = Server::bind(&config)?;
+    let informers = Informers::new(client, tasks.clone());
+    let proxy = Proxy::new(&config, &informers, &tasks, host_ports_seen)?;
+    if !config.cluster_dns.is_empty() {
+        dns::serve(&config, dns::Cluster::new(&informers), &tasks);
+    }
+    let shutdown = tasks.shutdown().clone();
+    tasks.spawn(Kind::Critical, "proxy", proxy.run(shutdown.clone()));
+    let serving = Arc::new(server).run(listener, tasks.clone(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "cni-server", async move {
+        serving.await;
+        Ok::<(), Error>(())
+    });
+    if config.pod_cidrs.is_empty() {
+        follow_node(&config, &informers, blocks.clone());
+    }
+    {
+        let config = config.clone();
+        base::tasks::blocking(move || cni::install(&config)).await??;
+    }
+    apply_blocks(&config, blocks_seen, known, &tasks).await?;
+    drop(blocks);
+    Ok(())
+}
+
+fn follow_node(config: &Config, informers: &Informers, blocks: watch::Sender<Vec<Cidr>>) {
+    let scope = Scope::all(gvr_of::<Node>()).fields(format!("metadata.name={}", config.node_name));
+    informers.scoped::<Node>(scope).on_change(move |change| {
+        let Some(node) = client::informer::decode::<Node>(change.object()) else { return };
+        let Some(spec) = node.spec else { return };
+        let mut list = spec.pod_cidrs.unwrap_or_default();
+        if list.is_empty() {
+            list.extend(spec.pod_cidr);
+        }
+        let list = parse_blocks(list.iter().map(String::as_str));
+        blocks.send_if_modified(|old| {
+            let changed = !list.is_empty() && *old != list;
+            if changed {
+                *old = list;
+            }
+            changed
+        });
+    });
+}
+
+/// Remembers new blocks and moves the bridge to them, until shutdown.
+async fn apply_blocks(
+    config: &Config,
+    mut blocks: watch::Receiver<Vec<Cidr>>,
+    mut applied: Vec<Cidr>,
+    tasks: &Tasks,
+) -> Result<(), Error> {
+    loop {
+        let now = blocks.borrow_and_update().clone();
+        if now != applied {
+            let config = config.clone();
+            let list = now.clone();
+            base::tasks::blocking(move || -> Result<(), Error> {
+                let text: String = list.iter().map(|b| format!("{b}\n")).collect();
+                base::fs::write_atomic(&remembered_path(&config), text.as_bytes(), 0o600)
+                    .map_err(Error::io("cannot remember the pod address blocks"))?;
+                host::ensure_bridge(&config, &list)?;
+                Ok(())
+            })
+            .await??;
+            applied = now;
+        }
+        tokio::select! {
+            () = tasks.shutdown().requested() => return Ok(()),
+            changed = blocks.changed() => if changed.is_err() {
+                tasks.shutdown().requested().await;
+                return Ok(());
+            },
+        }
+    }
+}
+
+/// Takes the network away for uninstallation: tables and bridge. Goes on after a failure and returns all of them.
+pub fn remove(config: &Config) -> Vec<Error> {
+    let mut faults = Vec::new();
+    match Socket::netfilter() {
+        Ok(mut socket) => {
+            for family in Family::ALL {
+                let removed = proxy::nft::remove(&mut socket, family, &config.table);
+                faults.extend(removed.err().map(Error::from));
+            }
+        }
+        Err(error) => faults.push(Error::io("cannot open a netfilter socket")(error)),
+    }
+    let removed = Socket::route().and_then(|mut s| s.delete_link(&config.bridge));
+    faults.extend(removed.err().map(Error::io(format!("cannot remove bridge {}", config.bridge))));
+    faults
+}

@@ -1,0 +1,124 @@
+//! Throw-away network namespaces for tests.
+
+use std::process::Command;
+
+/// Whether tests that need root may run; without it they say so, and fail where `CI=true`.
+pub(crate) fn privileged(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        #[expect(clippy::disallowed_methods, reason = "tests may ask whether they run in CI")]
+        let ci = std::env::var("CI").is_ok_and(|v| v == "true");
+        assert!(!ci, "{test} needs root");
+        #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+        {
+            eprintln!("skipped: {test} needs root");
+        }
+    }
+    root
+}
+
+/// Runs `work` on a thread of its own in a new network namespace with `lo` up.
+pub(crate) fn in_namespace<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        shell("ip link set lo up");
+        work()
+    });
+    match thread.join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Runs a shell command in the thread's namespace and returns its output.
+pub(crate) fn shell(command: &str) -> String {
+    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    assert!(output.status.success(), "{command}: {}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// A namespace of its own that lives as long as this value: a pod, or another machine.
+pub(crate) struct Pod {
+    work: Option<std::sync::mpsc::Sender<Work>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    pub(crate) tid: i32,
+}
+
+impl Pod {
+    pub(crate) fn new() -> Self {
+        let (work, queue) = std::sync::mpsc::channel::<Work>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            tell.send(nix::unistd::gettid().as_raw()).unwrap();
+            for work in queue {
+                work();
+            }
+        });
+        Self { work: Some(work), thread: Some(thread), tid: told.recv().unwrap() }
+    }
+
+    /// The path of its namespace.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/self/task/{}/ns/net", self.tid)
+    }
+
+    /// Runs `work` inside and waits for it.
+    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (tell, told) = std::sync::mpsc::channel();
+        let work = Box::new(move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            tell.send(result).unwrap();
+        });
+        self.work.as_ref().unwrap().send(work).unwrap();
+        told.recv().unwrap().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        self.work.take();
+        self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// A dual-stack node's settings with all files under `directory`.
+pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
+    let blocks = |list: &[&str]| list.iter().map(|b| b.parse().unwrap()).collect();
+    crate::Config {
+        node_name: "me".into(),
+        node_ips: vec!["192.0.2.1".parse().unwrap()],
+        table: "kube-lite".into(),
+        bridge: "cni0".into(),
+        cluster_cidrs: blocks(&["10.42.0.0/16", "fd00:42::/48"]),
+        service_cidrs: blocks(&["10.43.0.0/16", "fd00:43::/112"]),
+        pod_cidrs: blocks(&["10.42.0.0/24", "fd00:42::/64"]),
+        cluster_dns: vec!["10.43.0.10".parse().unwrap()],
+        cluster_domain: "cluster.local".into(),
+        resolv_conf: directory.join("resolv.conf"),
+        state_dir: directory.join("state"),
+        socket: directory.join("cni.sock"),
+        cni_conf_dir: directory.join("net.d"),
+        cni_bin_dir: directory.join("bin"),
+        mtu: None,
+    }
+}
+
+/// A CNI call for `eth0` of a pod.
+pub(crate) fn request(
+    command: &str,
+    container: &str,
+    pod: &Pod,
+    runtime: serde_json::Value,
+) -> crate::cni::Request {
+    crate::cni::Request {
+        command: command.into(),
+        container: container.into(),
+        netns: pod.path(),
+        interface: "eth0".into(),
+        config: serde_json::json!({"cniVersion": "1.0.0", "runtimeConfig": runtime}),
+    }
+}

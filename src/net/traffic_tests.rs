@@ -1,0 +1,430 @@
+//! Real traffic through namespaces: pods on a node, a client outside, both families.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::addr::Family;
+use crate::cni::{Command, Server};
+use crate::netlink::{Socket, conntrack};
+use crate::proxy::HostPorts;
+use crate::proxy::nft::Layout;
+use crate::proxy::rules::{Groups, Place, Wanted, plan, plan_host_ports};
+use crate::proxy::services::{Endpoint, Port};
+use crate::proxy::state::State;
+use crate::testing::{Pod, config, in_namespace, privileged, request, shell};
+
+const WAIT: Duration = Duration::from_millis(1500);
+
+struct Node {
+    family: Family,
+    layout: Layout,
+    state: State,
+    groups: Groups,
+    place: Place,
+    socket: Socket,
+    server: Server,
+    ports: watch::Receiver<HostPorts>,
+    outside: Pod,
+    pods: Vec<(Pod, IpAddr)>,
+    _directory: tempfile::TempDir,
+    _blocks: watch::Sender<Vec<crate::Cidr>>,
+}
+
+/// Serves TCP and UDP on port 8080: answers with its own name and the address it sees.
+fn serve(name: &'static str, family: Family) {
+    let any = SocketAddr::new(family.unspecified(), 8080);
+    let tcp = TcpListener::bind(any).unwrap();
+    let udp = UdpSocket::bind(any).unwrap();
+    std::thread::spawn(move || {
+        for stream in tcp.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let Ok(peer) = stream.peer_addr() else { continue };
+            std::thread::spawn(move || {
+                let mut line = [0; 1];
+                while stream.read_exact(&mut line).is_ok() {
+                    let _ = stream.write_all(format!("{name} {}\n", peer.ip()).as_bytes());
+                }
+            });
+        }
+    });
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((_, peer)) = udp.recv_from(&mut buffer) {
+            let _ = udp.send_to(format!("{name} {}\n", peer.ip()).as_bytes(), peer);
+        }
+    });
+}
+
+fn line(stream: &mut TcpStream) -> String {
+    stream.set_read_timeout(Some(WAIT)).unwrap();
+    let mut out = String::new();
+    let mut byte = [0];
+    if stream.write_all(b"?").is_err() {
+        return "broken".into();
+    }
+    while stream.read_exact(&mut byte).is_ok() && byte[0] != b'\n' {
+        out.push(char::from(byte[0]));
+    }
+    out
+}
+
+/// What a TCP request answers: `name peer`, `refused` or `dropped`.
+fn ask(to: &str) -> String {
+    match TcpStream::connect_timeout(&to.parse().unwrap(), WAIT) {
+        Ok(mut stream) => line(&mut stream),
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => "refused".into(),
+        Err(e) if e.kind() == std::io::ErrorKind::TimedOut => "dropped".into(),
+        Err(e) => e.to_string(),
+    }
+}
+
+fn udp(socket: &UdpSocket, to: &str) -> String {
+    let mut buffer = [0; 64];
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    socket.send_to(b"?", to).map_or_else(
+        |e| e.to_string(),
+        |_| match socket.recv(&mut buffer) {
+            Ok(n) => String::from_utf8_lossy(&buffer[..n]).trim().to_owned(),
+            Err(e) => e.kind().to_string(),
+        },
+    )
+}
+
+fn who(answer: &str) -> String {
+    answer.split(' ').next().unwrap().to_owned()
+}
+
+impl Node {
+    /// A node 192.0.2.1 with pods `a` and `b`, and a client 192.0.2.9 outside.
+    fn new(family: Family) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = config(directory.path());
+        config.cluster_cidrs.retain(|c| c.family() == family);
+        config.service_cidrs.retain(|c| c.family() == family);
+        config.pod_cidrs.retain(|c| c.family() == family);
+        let outside = Pod::new();
+        shell(&format!(
+            "ip link add out type veth peer name eth0 netns {}; ip link set out up
+             ip addr add 192.0.2.1/24 dev out; ip addr add 2001:db8::1/64 dev out nodad",
+            outside.tid
+        ));
+        outside.run(|| {
+            shell(
+                "ip link set lo up; ip link set eth0 up; ip addr add 192.0.2.9/24 dev eth0
+                 ip addr add 2001:db8::9/64 dev eth0 nodad
+                 ip route add default via 192.0.2.1; ip route add default via 2001:db8::1",
+            )
+        });
+        let (blocks, seen) = watch::channel(config.pod_cidrs.clone());
+        let (tell, ports) = watch::channel(HostPorts::new());
+        let server = Server::open(&config, seen, tell).unwrap();
+        let layout = Layout {
+            family,
+            table: "kube-lite".into(),
+            bridge: "cni0".into(),
+            cluster: config.cluster_cidrs.clone(),
+            service: config.service_cidrs.clone(),
+        };
+        let place = Place { node: "me".into(), ..Place::default() };
+        let mut node = Self {
+            family,
+            layout,
+            state: State::default(),
+            groups: Groups::default(),
+            place,
+            socket: Socket::netfilter().unwrap(),
+            server,
+            ports,
+            outside,
+            pods: Vec::new(),
+            _directory: directory,
+            _blocks: blocks,
+        };
+        node.restart();
+        for name in ["a", "b"] {
+            let runtime = if name == "a" {
+                json!({"portMappings":[{"hostPort":8081,"containerPort":8080,"protocol":"tcp"}]})
+            } else {
+                json!({})
+            };
+            let pod = Pod::new();
+            let call = request("ADD", name, &pod, runtime);
+            let result = node.server.work(Command::Add, &call).unwrap();
+            let address = result["ips"][0]["address"].as_str().unwrap();
+            let address = address.split('/').next().unwrap().parse().unwrap();
+            pod.run(move || serve(name, family));
+            node.pods.push((pod, address));
+        }
+        node
+    }
+
+    fn restart(&mut self) {
+        self.layout.replace(&mut self.socket, &self.state, &self.place).unwrap();
+        let _ = self.state.take_difference();
+    }
+
+    fn apply(&mut self) {
+        let list = self.ports.borrow_and_update().clone();
+        for (owner, ports) in list {
+            self.state.replace(&owner, plan_host_ports(&ports, self.family));
+        }
+        let difference = self.state.take_difference();
+        self.layout.apply(&mut self.socket, &self.state, &difference).unwrap();
+        conntrack::forget_stale(&mut self.socket, self.family, &difference.udp).unwrap();
+    }
+
+    /// Sets the service with these pods as endpoints; a pod's `remote` twin counts as on another node.
+    fn service(&mut self, protocol: u8, pods: &[(usize, bool)], change: impl FnOnce(&mut Port)) {
+        let mut port = Port {
+            name: format!("n/s{protocol}:"),
+            port_name: String::new(),
+            protocol,
+            number: 80,
+            node_port: 30080,
+            cluster_ips: vec![self.vip()],
+            external_ips: vec![self.external()],
+            load_balancer_ips: Vec::new(),
+            source_ranges: Vec::new(),
+            affinity_seconds: 0,
+            external_local: false,
+            internal_local: false,
+        };
+        change(&mut port);
+        let list = pods.iter().map(|(index, local)| Endpoint {
+            address: self.pods[*index].1,
+            port: 8080,
+            ready: true,
+            serving: true,
+            terminating: false,
+            local: *local,
+            zones: Vec::new(),
+            nodes: Vec::new(),
+        });
+        let all = BTreeMap::from([((String::new(), protocol), list.collect())]);
+        let wanted = plan(&mut self.groups, &[port], &all, &self.place, self.family);
+        self.state.replace(&format!("n/s{protocol}"), wanted);
+        self.apply();
+    }
+
+    fn vip(&self) -> IpAddr {
+        let text = if self.family == Family::V4 { "10.43.0.9" } else { "fd00:43::9" };
+        text.parse().unwrap()
+    }
+
+    fn external(&self) -> IpAddr {
+        let text = if self.family == Family::V4 { "203.0.113.5" } else { "2001:db8:5::5" };
+        text.parse().unwrap()
+    }
+
+    fn node(&self) -> IpAddr {
+        let text = if self.family == Family::V4 { "192.0.2.1" } else { "2001:db8::1" };
+        text.parse().unwrap()
+    }
+
+    fn client(&self) -> IpAddr {
+        let text = if self.family == Family::V4 { "192.0.2.9" } else { "2001:db8::9" };
+        text.parse().unwrap()
+    }
+
+    fn at(ip: IpAddr, port: u16) -> String {
+        SocketAddr::new(ip, port).to_string()
+    }
+
+    fn from_pod(&self, pod: usize, ip: IpAddr, port: u16) -> String {
+        let to = Self::at(ip, port);
+        self.pods[pod].0.run(move || ask(&to))
+    }
+
+    fn from_outside(&self, ip: IpAddr, port: u16) -> String {
+        let to = Self::at(ip, port);
+        self.outside.run(move || ask(&to))
+    }
+}
+
+fn each_family(name: &str, test: fn(&mut Node)) {
+    if !privileged(name) {
+        return;
+    }
+    for family in Family::ALL {
+        in_namespace(move || test(&mut Node::new(family)));
+    }
+}
+
+#[test]
+fn cluster_node_and_external_addresses_reach_all_endpoints() {
+    each_family("cluster_node_and_external_addresses_reach_all_endpoints", |node| {
+        node.service(6, &[(0, true), (1, true)], |_| {});
+        let (vip, own, external) = (node.vip(), node.node(), node.external());
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..24 {
+            seen.insert(who(&node.from_pod(0, vip, 80)));
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["a", "b"]);
+        for answer in [
+            node.from_outside(own, 30080),
+            node.from_outside(external, 80),
+            node.from_outside(vip, 80),
+            ask(&Node::at(vip, 80)),
+            ask(&Node::at(own, 30080)),
+            node.from_pod(1, own, 30080),
+        ] {
+            assert!(["a", "b"].contains(&who(&answer).as_str()), "{answer}");
+        }
+        // Another port of a cluster address is refused, an address without a service dropped.
+        assert_eq!(node.from_pod(0, vip, 81), "refused");
+        node.service(6, &[], |_| {});
+        assert_eq!(node.from_pod(0, vip, 80), "refused");
+        assert_eq!(node.from_outside(own, 30080), "refused");
+        assert_eq!(ask(&Node::at(vip, 80)), "refused");
+    });
+}
+
+#[test]
+fn pods_keep_their_address_inside_and_are_masqueraded_outside_and_in_a_hairpin() {
+    each_family("pods_keep_their_address_inside", |node| {
+        node.service(6, &[(0, true)], |_| {});
+        let (a, b) = (node.pods[0].1, node.pods[1].1);
+        let gateway = if node.family == Family::V4 { "10.42.0.1" } else { "fd00:42::1" };
+        assert_eq!(node.from_pod(1, node.vip(), 80), format!("a {b}"));
+        assert_eq!(node.from_pod(0, node.vip(), 80), format!("a {gateway}"), "hairpin");
+        assert_eq!(node.from_pod(1, a, 8080), format!("a {b}"));
+        let family = node.family;
+        node.outside.run(move || serve("out", family));
+        assert_eq!(node.from_pod(0, node.client(), 8080), format!("out {}", node.node()));
+    });
+}
+
+#[test]
+fn policy_local_keeps_the_client_and_drops_without_local_endpoints() {
+    each_family("policy_local_keeps_the_client", |node| {
+        let (own, client, external) = (node.node(), node.client(), node.external());
+        node.service(6, &[(0, true), (1, false)], |p| p.external_local = true);
+        for _ in 0..6 {
+            assert_eq!(node.from_outside(own, 30080), format!("a {client}"));
+            assert_eq!(node.from_outside(external, 80), format!("a {client}"));
+        }
+        node.service(6, &[(1, false)], |p| p.external_local = true);
+        assert_eq!(node.from_outside(own, 30080), "dropped");
+        assert_eq!(
+            who(&node.from_pod(0, own, 30080)),
+            "b",
+            "this cluster's pods take the short way"
+        );
+        assert_eq!(who(&ask(&Node::at(own, 30080))), "b");
+        assert_eq!(who(&node.from_pod(0, node.vip(), 80)), "b");
+        node.service(6, &[(0, true), (1, false)], |p| p.internal_local = true);
+        for _ in 0..6 {
+            assert_eq!(who(&node.from_pod(1, node.vip(), 80)), "a");
+        }
+        node.service(6, &[(1, false)], |p| p.internal_local = true);
+        assert_eq!(node.from_pod(0, node.vip(), 80), "dropped");
+    });
+}
+
+#[test]
+fn affinity_holds_over_changes_and_restarts_and_expires() {
+    each_family("affinity_holds", |node| {
+        let both: &[(usize, bool)] = &[(0, true), (1, true)];
+        node.service(6, both, |p| p.affinity_seconds = 2);
+        let (vip, own) = (node.vip(), node.node());
+        let first = who(&node.from_pod(0, vip, 80));
+        for _ in 0..10 {
+            assert_eq!(who(&node.from_pod(0, vip, 80)), first);
+            assert_eq!(who(&node.from_pod(0, own, 30080)), first, "one service, one endpoint");
+        }
+        node.restart();
+        for _ in 0..10 {
+            assert_eq!(who(&node.from_pod(0, vip, 80)), first, "after a restart");
+        }
+        let (gone, other) = if first == "a" { (1, "b") } else { (0, "a") };
+        node.service(6, &[(gone, true)], |p| p.affinity_seconds = 2);
+        assert_eq!(who(&node.from_pod(0, vip, 80)), other, "its endpoint went");
+        node.service(6, both, |p| p.affinity_seconds = 2);
+        for _ in 0..10 {
+            assert_eq!(who(&node.from_pod(0, vip, 80)), other);
+        }
+        // After expiry both are chosen again.
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..8 {
+            shell("sleep 3");
+            seen.insert(who(&node.from_pod(0, vip, 80)));
+            if seen.len() == 2 {
+                return;
+            }
+        }
+        panic!("affinity never expired: {seen:?}");
+    });
+}
+
+#[test]
+fn a_udp_client_follows_when_its_endpoint_goes() {
+    each_family("a_udp_client_follows", |node| {
+        let to = Node::at(node.vip(), 80);
+        let any = SocketAddr::new(node.family.unspecified(), 0);
+        let socket = std::sync::Arc::new(node.pods[1].0.run(move || UdpSocket::bind(any).unwrap()));
+        node.service(17, &[], |_| {});
+        assert!(!udp(&socket, &to).starts_with('a'));
+        node.service(17, &[(0, true)], |_| {});
+        assert_eq!(who(&udp(&socket, &to)), "a");
+        node.service(17, &[(1, true)], |_| {});
+        assert_eq!(who(&udp(&socket, &to)), "b");
+    });
+}
+
+#[test]
+fn connections_outlive_a_restart_and_changes_of_other_services() {
+    each_family("connections_outlive_a_restart", |node| {
+        node.service(6, &[(0, true)], |_| {});
+        let to = Node::at(node.vip(), 80).parse().unwrap();
+        let mut stream = node.pods[1].0.run(move || TcpStream::connect_timeout(&to, WAIT).unwrap());
+        assert_eq!(who(&line(&mut stream)), "a");
+        node.restart();
+        assert_eq!(who(&line(&mut stream)), "a");
+        node.service(6, &[(1, true)], |_| {});
+        assert_eq!(who(&line(&mut stream)), "a", "endpoint out of the service, connection not cut");
+        node.state.replace("n/s6", Wanted::default());
+        node.apply();
+        assert_eq!(who(&line(&mut stream)), "a");
+    });
+}
+
+#[test]
+fn host_ports_are_reached_from_everywhere() {
+    each_family("host_ports_are_reached_from_everywhere", |node| {
+        node.apply();
+        let own = node.node();
+        assert_eq!(who(&node.from_outside(own, 8081)), "a");
+        assert_eq!(who(&node.from_pod(1, own, 8081)), "a");
+        assert_eq!(who(&node.from_pod(0, own, 8081)), "a", "hairpin");
+        assert_eq!(who(&ask(&Node::at(own, 8081))), "a");
+        if node.family == Family::V4 {
+            assert_eq!(who(&ask("127.0.0.1:8081")), "a");
+        }
+    });
+}
+
+#[test]
+fn source_ranges_keep_others_from_a_load_balancer_address() {
+    each_family("source_ranges_keep_others", |node| {
+        let external = node.external();
+        let set = |range: &'static str| {
+            move |p: &mut Port| {
+                p.load_balancer_ips = std::mem::take(&mut p.external_ips);
+                p.source_ranges = vec![range.parse().unwrap()];
+            }
+        };
+        let (inside, other) = match node.family {
+            Family::V4 => ("192.0.2.0/24", "198.51.100.0/24"),
+            Family::V6 => ("2001:db8::/64", "2001:db8:77::/64"),
+        };
+        node.service(6, &[(0, true)], set(inside));
+        assert_eq!(who(&node.from_outside(external, 80)), "a");
+        node.service(6, &[(0, true)], set(other));
+        assert_eq!(node.from_outside(external, 80), "dropped");
+    });
+}
