@@ -69,6 +69,9 @@ pub(crate) fn ensure_bridge(config: &Config, blocks: &[Cidr]) -> Result<(Link, u
     let settings = |family: Family| match family {
         Family::V4 => vec![
             ("ipv4/ip_forward".to_owned(), "1"),
+            // Pods send everything to the bridge, also for neighbours. A redirect would be wrong, and it uses up the
+            // allowance of ICMP messages that refusals need; the kernel asks both settings.
+            ("ipv4/conf/all/send_redirects".to_owned(), "0"),
             (format!("ipv4/conf/{}/route_localnet", config.bridge), "1"),
             (format!("ipv4/conf/{}/send_redirects", config.bridge), "0"),
         ],

@@ -17,7 +17,6 @@ const NEW_TABLE: u16 = 0;
 const GET_TABLE: u16 = 1;
 const DELETE_TABLE: u16 = 2;
 const NEW_CHAIN: u16 = 3;
-const DELETE_CHAIN: u16 = 5;
 const NEW_RULE: u16 = 6;
 const DELETE_RULE: u16 = 8;
 const NEW_SET: u16 = 9;
@@ -61,10 +60,6 @@ impl Batch {
         Self { family, table: table.to_owned(), messages: Vec::new(), next_set: 1 }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
     fn push(&mut self, kind: u16, flags: u16, what: String, fill: impl FnOnce(&mut Writer)) {
         let mut body = Writer::default();
         body.raw(&[self.family.number(), 0, 0, 0]).text(1, &self.table);
@@ -98,12 +93,6 @@ impl Batch {
     pub(crate) fn flush_chain(&mut self, name: &str) {
         self.push(DELETE_RULE, 0, format!("flush of chain {name}"), |w| {
             w.text(2, name);
-        });
-    }
-
-    pub(crate) fn delete_chain(&mut self, name: &str) {
-        self.push(DELETE_CHAIN, 0, format!("deletion of chain {name}"), |w| {
-            w.text(3, name);
         });
     }
 

@@ -67,7 +67,7 @@ pub(crate) struct Set {
 const DYNAMIC_ELEMENTS_MAX: u32 = 65_536;
 
 impl Set {
-    pub(crate) fn set(name: &str, key: &[Field]) -> Self {
+    pub(crate) fn of(name: &str, key: &[Field]) -> Self {
         Self::map(name, key, &[])
     }
 

@@ -39,7 +39,7 @@ fn maps_sets_and_intervals_read_back() {
         let key = Value::default().address([10, 43, 0, 1].into()).protocol(6).port(443).0;
         let data = Value::default().address([10, 42, 0, 2].into()).port(6443).0;
         batch.add_elements("m", &[Element::pair(key, data)]);
-        batch.add_set(&Set::set("i", &[Field::Port, a]).interval());
+        batch.add_set(&Set::of("i", &[Field::Port, a]).interval());
         let with = |last| Value::default().port(80).address([10, 0, 0, last].into()).0;
         let element = Element { end: Some(with(9)), ..Element::key(with(3)) };
         batch.add_elements("i", &[element]);

@@ -58,14 +58,14 @@ impl Layout {
         let pair = [Field::Number, Field::Number];
         let text = name.text();
         match name {
-            SetName::ClusterIps => Set::set(&text, &[a]),
+            SetName::ClusterIps => Set::of(&text, &[a]),
             SetName::Masquerade
             | SetName::Local
             | SetName::Reject
             | SetName::Drop
-            | SetName::Firewalled => Set::set(&text, &key),
-            SetName::Allowed => Set::set(&text, &[a, Field::Protocol, Field::Port, a]).interval(),
-            SetName::Hairpin => Set::set(&text, &[a, a, Field::Protocol, Field::Port]),
+            | SetName::Firewalled => Set::of(&text, &key),
+            SetName::Allowed => Set::of(&text, &[a, Field::Protocol, Field::Port, a]).interval(),
+            SetName::Hairpin => Set::of(&text, &[a, a, Field::Protocol, Field::Port]),
             SetName::Endpoints | SetName::Live => Set::map(&text, &pair, &endpoint),
             SetName::Slots => Set::map(&text, &pair, &[Field::Number]),
             SetName::HostPorts => Set::map(&text, &key, &endpoint),

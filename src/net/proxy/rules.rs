@@ -109,7 +109,7 @@ impl Groups {
 
 /// A pod's host port.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct HostPort {
+pub(crate) struct HostPort {
     /// Address it listens on; unspecified for all.
     pub host_ip: IpAddr,
     /// Port on the host.
@@ -124,7 +124,7 @@ pub struct HostPort {
 
 /// What decides besides the service itself.
 #[derive(Debug, Clone, Default)]
-pub struct Place {
+pub(crate) struct Place {
     /// Name of this node.
     pub node: String,
     /// `topology.kubernetes.io/zone` of this node.

@@ -27,7 +27,7 @@ pub(crate) fn protocol_number(name: Option<&str>) -> Option<u8> {
 
 /// One port of one service, for both families.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Port {
+pub(crate) struct Port {
     /// `namespace/name:port`.
     pub name: String,
     /// The port's name, which EndpointSlices repeat.
@@ -63,7 +63,7 @@ impl Port {
 
 /// One address behind a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     /// Pod address.
     pub address: IpAddr,
     /// Pod port.
@@ -137,7 +137,7 @@ fn port(service: &Service, port: &ServicePort) -> Option<Port> {
 }
 
 /// The ports to serve; none of a headless, external or foreign service.
-pub fn ports(service: &Service) -> Vec<Port> {
+pub(crate) fn ports(service: &Service) -> Vec<Port> {
     let Some(spec) = &service.spec else { return Vec::new() };
     let foreign =
         service.metadata.labels.as_ref().is_some_and(|l| l.contains_key(PROXY_NAME_LABEL));
@@ -149,7 +149,7 @@ pub fn ports(service: &Service) -> Vec<Port> {
 }
 
 /// The health check port that `externalTrafficPolicy: Local` load balancers ask.
-pub fn health_check_port(service: &Service) -> Option<u16> {
+pub(crate) fn health_check_port(service: &Service) -> Option<u16> {
     let spec = service.spec.as_ref()?;
     let wanted = spec.type_.as_deref() == Some("LoadBalancer")
         && spec.external_traffic_policy.as_deref() == Some("Local");
@@ -158,7 +158,10 @@ pub fn health_check_port(service: &Service) -> Option<u16> {
 }
 
 /// The endpoints of a service, by port name; one per address and port, the readiest of several.
-pub fn endpoints(slices: &[EndpointSlice], node: &str) -> BTreeMap<(String, u8), Vec<Endpoint>> {
+pub(crate) fn endpoints(
+    slices: &[EndpointSlice],
+    node: &str,
+) -> BTreeMap<(String, u8), Vec<Endpoint>> {
     let mut out: BTreeMap<(String, u8), Vec<Endpoint>> = BTreeMap::new();
     for slice in slices {
         let labels = slice.metadata.labels.as_ref();
@@ -211,7 +214,7 @@ pub fn endpoints(slices: &[EndpointSlice], node: &str) -> BTreeMap<(String, u8),
 
 /// The endpoints a port uses on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Usable {
+pub(crate) struct Usable {
     /// For policy Cluster.
     pub cluster: Vec<Endpoint>,
     /// For policy Local.
@@ -244,7 +247,13 @@ fn topology(endpoints: &[&Endpoint], node: &str, zone: &str) -> Topology {
 }
 
 /// Chooses endpoints as upstream does: ready ones by topology hints, else serving ones that terminate.
-pub fn usable(port: &Port, all: &[Endpoint], family: Family, node: &str, zone: &str) -> Usable {
+pub(crate) fn usable(
+    port: &Port,
+    all: &[Endpoint],
+    family: Family,
+    node: &str,
+    zone: &str,
+) -> Usable {
     let all: Vec<&Endpoint> = all.iter().filter(|e| Family::of(e.address) == family).collect();
     let uses_cluster = !port.internal_local || port.is_external();
     let uses_local = port.internal_local || (port.external_local && port.is_external());
