@@ -1,36 +1,14 @@
 //! Joins the security parts to the seams of the API server.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use api::{Gvr, Status};
-use apiserver::authn::issuer::TokenIssuer;
-use apiserver::seams;
 use apiserver::{ApiServer, User, body};
 use async_trait::async_trait;
 use client::Client;
 use http::{Method, Request};
 use http_body_util::BodyExt;
 use serde_json::Value;
-
-/// Issues tokens for the `token` subresource.
-pub struct Tokens(pub Arc<TokenIssuer>);
-
-#[async_trait]
-impl seams::TokenIssuer for Tokens {
-    async fn issue(
-        &self,
-        _user: &User,
-        service_account: &Value,
-        request: Value,
-    ) -> Result<Value, Status> {
-        let text = |pointer: &str| {
-            service_account.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-        };
-        let mut request = request;
-        self.0.create(text("/metadata/namespace"), text("/metadata/name"), &mut request).await?;
-        Ok(request)
-    }
-}
 
 /// Writes the objects that every cluster starts with, through the whole pipeline.
 pub struct BootstrapWriter {

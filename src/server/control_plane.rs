@@ -3,20 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use api::Gvr;
 use api::schema::Schema;
-use apiserver::authn::issuer::TokenIssuer;
-use apiserver::authn::jws::SigningKey;
-use apiserver::authn::service_account::ServiceAccounts;
 use apiserver::authn::x509::Verifier;
-use apiserver::authz::chain::{Chain, Masters};
-use apiserver::authz::node::Node;
-use apiserver::authz::rbac::Rbac;
-use apiserver::lookup::Lookup;
-use apiserver::{ApiServer, Objects, Parts, User};
+use apiserver::encryption::Keys;
+use apiserver::security::Security;
+use apiserver::{ApiServer, Objects};
 use base::pki::tls;
 use base::{Kind, Tasks};
-use client::{Change, Client, Informers};
 use cluster::certs::{Names, ServerCerts};
 use store::Backend;
 use tokio::net::TcpListener;
@@ -24,9 +17,8 @@ use tokio::net::TcpListener;
 use crate::catalogue::{
     DATA_DIR, DATA_DIR_LOCKED, PORT_IN_USE, Refusal, SERVER_STOPPED, STORE_DAMAGED,
 };
-use crate::server::adapters::{BootstrapWriter, Tokens};
+use crate::server::adapters::BootstrapWriter;
 use crate::server::config::Config;
-use crate::server::in_process::InProcess;
 
 /// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -65,10 +57,23 @@ pub async fn start(
     write_kubeconfig(config, &certs, address.port())?;
 
     let schema = Schema::builtin();
-    let objects = Objects::new(Arc::clone(&store), None, schema, tasks);
-    let rbac = Arc::new(Rbac::new());
-    let server = build(config, &objects, &rbac, &certs, tasks)?;
-    feed_rbac(&server, &rbac, tasks).await;
+    // Secrets are sealed from the first write; the key file stands beside the certificates.
+    let keys = Keys::load_or_create(&config.data_dir.join("server/tls/encryption.keys"))
+        .map_err(|e| DATA_DIR.refuse(e))?;
+    let objects = Objects::new(Arc::clone(&store), Some(Arc::new(keys)), schema, tasks);
+    let settings = apiserver::security::Settings {
+        issuer: ISSUER.to_owned(),
+        service_account_key: certs.service_account_key.clone(),
+        address: std::net::SocketAddr::new(config.advertise, address.port()).to_string(),
+        tokens: Vec::new(),
+        anonymous: true,
+    };
+    let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
+    let server = build(config, &objects, &security, tasks)?;
+    security
+        .follow(&objects, tasks)
+        .await
+        .map_err(|e| SERVER_STOPPED.refuse(format!("roles and bindings cannot be loaded: {e}")))?;
     let settings = apiserver::bootstrap::Settings {
         service_ip: config.service_cidrs.first().and_then(|c| c.nth(1)).unwrap_or(config.advertise),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
@@ -134,36 +139,10 @@ fn write_kubeconfig(config: &Config, certs: &ServerCerts, port: u16) -> Result<(
 fn build(
     config: &Config,
     objects: &Arc<Objects>,
-    rbac: &Arc<Rbac>,
-    certs: &ServerCerts,
+    security: &Security,
     tasks: &Tasks,
 ) -> Result<ApiServer, Refusal> {
-    let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
-    let audiences = vec![ISSUER.to_owned()];
-    let key = SigningKey::from_pem(&certs.service_account_key).map_err(|e| DATA_DIR.refuse(e))?;
-    let issuer = Arc::new(TokenIssuer::new(Arc::clone(&lookup), ISSUER, audiences.clone(), key));
-    let accounts = ServiceAccounts::new(
-        Arc::clone(&lookup),
-        vec![ISSUER.to_owned()],
-        audiences,
-        issuer.public_keys(),
-    );
-    let bootstrap = apiserver::authn::bootstrap_token::BootstrapTokens::new(Arc::clone(&lookup));
-    let authenticator =
-        Arc::new(apiserver::authn::Union::new(vec![Arc::new(accounts), Arc::new(bootstrap)], true));
-    let node = Node::new(Arc::clone(&lookup), apiserver::bootstrap::node_rules());
-    let authorizer =
-        Arc::new(Chain::new(vec![Arc::new(Masters), Arc::new(node), Arc::clone(rbac) as _]));
-    let parts = Parts {
-        objects: Arc::clone(objects),
-        authenticator: Arc::clone(&authenticator) as _,
-        authorizer: Arc::clone(&authorizer) as _,
-        admission: Vec::new(),
-        token_issuer: Some(Arc::new(Tokens(Arc::clone(&issuer)))),
-        reviews: None,
-        connect: None,
-        impersonation: None,
-    };
+    let parts = security.parts(objects, None);
     let settings = apiserver::Config {
         product_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
@@ -171,25 +150,6 @@ fn build(
         ..apiserver::Config::default()
     };
     apiserver::build(settings, parts, tasks.clone()).map_err(|e| SERVER_STOPPED.refuse(e))
-}
-
-/// The RBAC authorizer sees every change of roles and bindings, as the server itself reads them.
-async fn feed_rbac(server: &ApiServer, rbac: &Arc<Rbac>, tasks: &Tasks) {
-    let user = User::authenticated("system:apiserver", &["system:masters"]);
-    let client = Client::new(
-        Arc::new(InProcess::new(server.clone(), user, tasks.clone())),
-        "kube-apiserver",
-    );
-    let informers = Informers::new(client, tasks.clone());
-    for resource in ["roles", "clusterroles", "rolebindings", "clusterrolebindings"] {
-        let gvr = Gvr::new("rbac.authorization.k8s.io", "v1", resource);
-        let (rbac, of) = (Arc::clone(rbac), gvr.clone());
-        informers.of_gvr(gvr).on_change(move |change| match change {
-            Change::Added(object) | Change::Updated { new: object, .. } => rbac.put(&of, object),
-            Change::Deleted(object) => rbac.remove(&of, &object.key),
-        });
-    }
-    informers.synced().await;
 }
 
 fn listen(
