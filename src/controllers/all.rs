@@ -15,6 +15,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("garbage-collector-controller", crate::gc::start),
     ("replicaset-controller", crate::replicaset::start),
     ("replicationcontroller-controller", crate::replication::start),
+    ("deployment-controller", crate::deployment::start),
 ];
 
 /// Starts every controller that is not disabled.

@@ -3,13 +3,17 @@
 //! [`start`] starts all that [`all`] lists. A controller is one file: listeners that enqueue keys, a pure decision,
 //! and writes through its own [`client::Client`].
 
+mod adoption;
 pub mod all;
 mod claim;
 mod context;
+mod deployment;
 mod endpoints;
 mod endpoints_of;
 mod endpointslice;
 mod gc;
+mod history;
+mod int_or_percent;
 mod keyed;
 mod namespace;
 mod pod_control;
