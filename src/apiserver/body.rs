@@ -22,6 +22,14 @@ pub fn empty() -> Body {
     full(Bytes::new())
 }
 
+/// All bytes of a response of this server, for callers in the same process.
+///
+/// # Errors
+/// When the body ends early.
+pub async fn collect(body: Body) -> Result<Bytes, BodyError> {
+    body.collect().await.map(http_body_util::Collected::to_bytes)
+}
+
 /// Upstream's `MaxRequestBodyBytes`.
 pub(crate) const REQUEST_BYTES_MAX: usize = 3 * 1024 * 1024;
 

@@ -262,12 +262,12 @@ mod tests {
     #[test]
     fn rows_are_listed_as_upstream_lists_them() {
         let documents = Documents::of(&Registry::builtin(Arc::new(Schema::new())));
-        let deployments = &documents.legacy["/apis/apps/v1"]["resources"][2];
+        let deployments = &documents.legacy["/apis/apps/v1"]["resources"][3];
         assert_eq!(
             deployments.to_string(),
             r#"{"categories":["all"],"kind":"Deployment","name":"deployments","namespaced":true,"shortNames":["deploy"],"singularName":"deployment","storageVersionHash":"8aSe+NMegvE=","verbs":["create","delete","deletecollection","get","list","patch","update","watch"]}"#
         );
-        let scale = &documents.legacy["/apis/apps/v1"]["resources"][3];
+        let scale = &documents.legacy["/apis/apps/v1"]["resources"][4];
         assert_eq!(
             (scale["name"].as_str(), scale["group"].as_str()),
             (Some("deployments/scale"), Some("autoscaling"))

@@ -150,7 +150,11 @@ pub(crate) async fn plain(
         }
         "openapi" if reads => {
             let registry = inner.objects.registry();
-            inner.openapi.answer(registry, path, request.headers(), query).await.unwrap_or_else(status::page_not_found)
+            inner
+                .openapi
+                .answer(registry, path, request.headers(), query)
+                .await
+                .unwrap_or_else(status::page_not_found)
         }
         ".well-known" | "openid" if reads => issuer(inner, path),
         "" if reads => roots(inner, request.headers(), query),

@@ -53,7 +53,16 @@ pub(crate) fn track(
     value: &mut Value,
 ) {
     let reset = reset(row, subresource);
-    track_kind(context, &row.spec.gvk, row.spec.unstructured, reset, subresource, given, old, value);
+    track_kind(
+        context,
+        &row.spec.gvk,
+        row.spec.unstructured,
+        reset,
+        subresource,
+        given,
+        old,
+        value,
+    );
 }
 
 /// The same for any kind, such as Scale.
@@ -72,7 +81,16 @@ pub(crate) fn track_kind(
     let Some(ty) = registry.schema.kind(kind) else { return };
     let now = metadata::now();
     let manager = manager(context, given);
-    let write = apply::Write { schema: &registry.schema, ty, gvk: kind, custom, manager, subresource, reset, now: &now };
+    let write = apply::Write {
+        schema: &registry.schema,
+        ty,
+        gvk: kind,
+        custom,
+        manager,
+        subresource,
+        reset,
+        now: &now,
+    };
     apply::track_update(&write, old, value);
 }
 

@@ -86,13 +86,13 @@ impl Objects {
         Ok(cache)
     }
 
-    /// The cache of a row once it is loaded.
+    /// The cache of a row once it is loaded and shows what this server wrote.
     ///
     /// # Errors
     /// When it does not load in time.
     pub async fn loaded_cache(&self, row: &Arc<Resource>) -> Result<Arc<Cache>, Status> {
         let cache = self.caches.of(row, None);
-        cache.wait_for(0).await?;
+        cache.wait_for(row.written.load(std::sync::atomic::Ordering::Relaxed)).await?;
         Ok(cache)
     }
 

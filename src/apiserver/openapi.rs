@@ -59,7 +59,13 @@ fn served(registry: &Registry) -> Vec<Served> {
 
 impl OpenApi {
     /// Answers a path below `/openapi`; `None` when it names no document.
-    pub(crate) async fn answer(&self, registry: Arc<Registry>, path: &str, headers: &HeaderMap, query: &Query) -> Option<Response<Body>> {
+    pub(crate) async fn answer(
+        &self,
+        registry: Arc<Registry>,
+        path: &str,
+        headers: &HeaderMap,
+        query: &Query,
+    ) -> Option<Response<Body>> {
         let path = path.trim_end_matches('/').to_owned();
         let address = Arc::as_ptr(&registry) as usize;
         let known = {
@@ -74,7 +80,8 @@ impl OpenApi {
             None => {
                 let wanted = path.clone();
                 // Rendering walks the whole schema: away from the workers that answer requests.
-                let made = base::tasks::blocking(move || render(&registry, &wanted)).await.ok()??;
+                let made =
+                    base::tasks::blocking(move || render(&registry, &wanted)).await.ok()??;
                 let document = Arc::new(made);
                 self.rendered.lock().1.insert(path.clone(), Arc::clone(&document));
                 document
@@ -91,27 +98,35 @@ fn render(registry: &Registry, path: &str) -> Option<Document> {
         "v2" => openapi::v2(schema, &served, VERSION),
         "v3" => openapi::v3_index(schema, &served, VERSION),
         rest => {
-            let (group, version) = match rest.strip_prefix("v3/")?.split('/').collect::<Vec<_>>().as_slice() {
-                ["api", version] => (String::new(), (*version).to_owned()),
-                ["apis", group, version] => ((*group).to_owned(), (*version).to_owned()),
-                _ => return None,
-            };
+            let (group, version) =
+                match rest.strip_prefix("v3/")?.split('/').collect::<Vec<_>>().as_slice() {
+                    ["api", version] => (String::new(), (*version).to_owned()),
+                    ["apis", group, version] => ((*group).to_owned(), (*version).to_owned()),
+                    _ => return None,
+                };
             openapi::v3(schema, &served, &group, &version, VERSION)?
         }
     };
     let bytes = serde_json::to_vec(&value).ok()?;
     let digest = ring::digest::digest(&ring::digest::SHA512, &bytes);
-    let tag = format!("\"{}\"", base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest.as_ref()));
+    let tag =
+        format!("\"{}\"", base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest.as_ref()));
     Some(Document { gzip: negotiate::compress(&bytes)?.into(), tag })
 }
 
 fn respond(document: &Document, headers: &HeaderMap, query: &Query) -> Response<Body> {
     let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
-    let json = accept.is_empty() || ["application/json", "*/*", "application/*"].iter().any(|t| accept.contains(t));
+    let json = accept.is_empty()
+        || ["application/json", "*/*", "application/*"].iter().any(|t| accept.contains(t));
     if !json {
-        return status::response(&api::Status::failure(406, "NotAcceptable", "only application/json is served here"));
+        return status::response(&api::Status::failure(
+            406,
+            "NotAcceptable",
+            "only application/json is served here",
+        ));
     }
-    let same = headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok()) == Some(document.tag.as_str());
+    let same = headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok())
+        == Some(document.tag.as_str());
     let gzip = negotiate::accepts_gzip(headers);
     let mut response = if same {
         let mut response = Response::new(body::empty());

@@ -404,3 +404,5 @@ fn forbidden(user: &User, info: &RequestInfo, reason: &str) -> Status {
     status
 }
 
+#[cfg(test)]
+mod tests;

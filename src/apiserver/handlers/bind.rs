@@ -110,8 +110,7 @@ fn bound(pod: &Value, name: &str, binding: &Value, uid: &str) -> Result<Value, S
 
 /// Sets the condition `PodScheduled` to true.
 fn set_scheduled(pod: &mut Value) {
-    let condition = json!({"type": "PodScheduled", "status": "True", "observedGeneration": metadata::number(pod, "generation"),
-        "lastProbeTime": null, "lastTransitionTime": metadata::now()});
+    let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": metadata::now()});
     let Some(map) = pod.as_object_mut() else { return };
     let status = map.entry("status").or_insert_with(|| json!({}));
     let Some(status) = status.as_object_mut() else { return };

@@ -131,7 +131,9 @@ async fn page_at(
             storage.range_at(row, &filter.namespace, start.as_deref(), revision, chunk).await;
         let found = match found {
             Ok(found) => found,
-            Err(StoreError::Compacted { .. }) => return Err(expired(token, start.as_deref())),
+            Err(StoreError::Compacted { .. }) => {
+                return Err(expired(token, start.as_deref().map(|s| relative(s, filter))));
+            }
             Err(error) => return Err(status::of_store(&error)),
         };
         let at = *revision.get_or_insert(found.revision);
@@ -234,7 +236,9 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
 /// Base64 as Go reads it: what is left over in the last character is not looked at.
 fn go_base64(text: &str) -> Option<Vec<u8>> {
     use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-    let config = GeneralPurposeConfig::new().with_encode_padding(false).with_decode_allow_trailing_bits(true)
+    let config = GeneralPurposeConfig::new()
+        .with_encode_padding(false)
+        .with_decode_allow_trailing_bits(true)
         .with_decode_padding_mode(DecodePaddingMode::RequireNone);
     GeneralPurpose::new(&base64::alphabet::URL_SAFE, config).decode(text).ok()
 }

@@ -65,7 +65,15 @@ pub(crate) fn object(
         Transform::None => object.value().map_err(|e| Status::internal(&e.to_string()))?,
         Transform::Table => {
             let metadata = revision_only(object.resource_version);
-            table(&context.row, &accepted, include(context), std::slice::from_ref(&object), metadata, false, true)?
+            table(
+                &context.row,
+                &accepted,
+                include(context),
+                std::slice::from_ref(&object),
+                metadata,
+                false,
+                true,
+            )?
         }
         Transform::Partial | Transform::PartialList => {
             partial(&object, &accepted.transform_version)?
@@ -155,7 +163,9 @@ pub(crate) fn list(
     }
     let mut value = match accepted.transform {
         Transform::None => list_value(row, &items)?,
-        Transform::Table => table(row, &accepted, include(context), &items, head.metadata(), true, true)?,
+        Transform::Table => {
+            table(row, &accepted, include(context), &items, head.metadata(), true, true)?
+        }
         Transform::Partial | Transform::PartialList => {
             let items: Result<Vec<Value>, Status> =
                 items.iter().map(|o| partial(o, &accepted.transform_version)).collect();
@@ -252,12 +262,21 @@ pub(crate) fn table(
     headers: bool,
 ) -> Result<Value, Status> {
     let include = table::IncludeObject::parse(include).map_err(Status::bad_request)?;
-    let objects: Result<Vec<Value>, Status> = items.iter().map(|o| o.value().map_err(|e| Status::internal(&e.to_string()))).collect();
-    let options =
-        table::Options { include, no_headers: !headers, list, custom: row.spec.columns.as_deref(), now: jiff::Timestamp::now() };
+    let objects: Result<Vec<Value>, Status> =
+        items.iter().map(|o| o.value().map_err(|e| Status::internal(&e.to_string()))).collect();
+    let options = table::Options {
+        include,
+        no_headers: !headers,
+        list,
+        custom: row.spec.columns.as_deref(),
+        now: jiff::Timestamp::now(),
+    };
     let mut value = table::render(&row.spec.gvk, &objects?, metadata, &options);
     if let Some(map) = value.as_object_mut() {
-        map.insert("apiVersion".into(), format!("meta.k8s.io/{}", accepted.transform_version).into());
+        map.insert(
+            "apiVersion".into(),
+            format!("meta.k8s.io/{}", accepted.transform_version).into(),
+        );
     }
     Ok(value)
 }

@@ -133,7 +133,16 @@ async fn write(
             }
             let mut scale = produce(&before)?;
             if !applies {
-                crate::managed::track_kind(context, &kind(), false, None, "scale", &options.manager, Some(&before), &mut scale);
+                crate::managed::track_kind(
+                    context,
+                    &kind(),
+                    false,
+                    None,
+                    "scale",
+                    &options.manager,
+                    Some(&before),
+                    &mut scale,
+                );
             }
             let given = metadata::text(&scale, "name");
             if !given.is_empty() && given != name {
@@ -154,9 +163,12 @@ async fn write(
             }
             let fields = scale.pointer("/metadata/managedFields");
             let version = context.row.spec.gvk.api_version();
-            let fields = api::patch::scale::to_resource(owners, fields, &version, &paths).map_err(fault)?;
+            let fields =
+                api::patch::scale::to_resource(owners, fields, &version, &paths).map_err(fault)?;
             match fields {
-                Some(fields) => metadata::metadata_mut(&mut new).insert("managedFields".into(), fields),
+                Some(fields) => {
+                    metadata::metadata_mut(&mut new).insert("managedFields".into(), fields)
+                }
                 None => metadata::metadata_mut(&mut new).remove("managedFields"),
             };
             let version = metadata::text(&scale, "resourceVersion").to_owned();

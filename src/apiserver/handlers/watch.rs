@@ -125,7 +125,10 @@ pub(crate) async fn open(
 
 /// Bookmarks come at intervals, and once shortly before the end, so that the client resumes from there (upstream's
 /// `nextBookmarkTime`).
-fn bookmark_after(now: tokio::time::Instant, deadline: tokio::time::Instant) -> tokio::time::Instant {
+fn bookmark_after(
+    now: tokio::time::Instant,
+    deadline: tokio::time::Instant,
+) -> tokio::time::Instant {
     let last = deadline - BOOKMARK_BEFORE_END;
     if last > now { last.min(now + BOOKMARK_INTERVAL) } else { deadline + BOOKMARK_INTERVAL }
 }
@@ -220,7 +223,9 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
         row: Arc::clone(&context.row),
         accepted: accepted.clone(),
         include: include(context),
-        schema: Arc::clone(&objects.registry().schema), headers_sent: false };
+        schema: Arc::clone(&objects.registry().schema),
+        headers_sent: false,
+    };
     let mut response = Response::new(body(watch, encoder));
     *response.status_mut() = StatusCode::OK;
     let kind = match accepted.media {
@@ -326,7 +331,15 @@ impl Encoder {
                 let metadata = super::output::revision_only(object.resource_version);
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
                 let objects = std::slice::from_ref(&object);
-                super::output::table(&self.row, &self.accepted, &self.include, objects, metadata, false, headers)
+                super::output::table(
+                    &self.row,
+                    &self.accepted,
+                    &self.include,
+                    objects,
+                    metadata,
+                    false,
+                    headers,
+                )
             }
             Transform::Partial | Transform::PartialList => super::output::partial(&object, version),
         };

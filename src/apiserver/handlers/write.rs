@@ -10,6 +10,7 @@ use super::{MODIFIED, input, options::WriteOptions};
 use crate::admission::{Operation, Request};
 use crate::context::Context;
 use crate::convert;
+use crate::lookup::Lookup;
 use crate::registry::storage::{self, Written};
 use crate::registry::strategy::WriteContext;
 use crate::registry::{Resource, metadata, service_alloc};
@@ -140,7 +141,11 @@ impl<'a> Write<'a> {
     }
 
     fn default(&self, value: &mut Value) {
-        crate::wire::default(&self.context.server.objects.registry().schema, &self.row.spec.gvk, value);
+        crate::wire::default(
+            &self.context.server.objects.registry().schema,
+            &self.row.spec.gvk,
+            value,
+        );
         self.row.spec.strategy.default(value);
     }
 
@@ -364,6 +369,7 @@ impl<'a> Write<'a> {
         let mut value = self.mutate(Operation::Update, name, Some(old), value).await?;
         self.default(&mut value);
         metadata::keep_generation(&mut value, old);
+        self.check_node(name, old).await?;
         let held = service_alloc::before_update(
             self.context,
             self.row,
@@ -376,6 +382,24 @@ impl<'a> Write<'a> {
         let finished = self.finish_update(name, found, old, value).await;
         held.settle(matches!(finished, Ok(Ok(_))) && !self.options.dry_run).await;
         finished
+    }
+
+    /// A pod's resources can only be changed where its node is known, since that has to take the change up.
+    async fn check_node(&self, name: &str, old: &Value) -> Result<(), Status> {
+        let node = old.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+        if self.subresource != "resize" || node.is_empty() {
+            return Ok(());
+        }
+        let found = self.context.server.objects.get(&crate::lookup::NODES, "", node).await;
+        match found {
+            Some(_) => Ok(()),
+            None => Err(Status::forbidden(
+                "",
+                "pods",
+                name,
+                &format!("node {} not found", api::field::go_quote(node)),
+            )),
+        }
     }
 
     /// Name, namespace, uid and resource version against the stored object.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use api::schema::Schema;
 use api::{Gvk, Gvr};
@@ -116,6 +117,8 @@ pub struct Resource {
     pub storage_hash: String,
     /// Several versions share this storage, so stored objects may have to be converted.
     pub converts: bool,
+    /// Revision of the newest write of this server, so that its own readers of the cache can wait for it.
+    pub written: AtomicI64,
 }
 
 impl Resource {
@@ -128,7 +131,7 @@ impl Resource {
         );
         let storage_hash = storage_hash(&spec);
         let converts = spec.storage != spec.gvk;
-        Self { stored_head, storage_hash, converts, spec }
+        Self { stored_head, storage_hash, converts, written: AtomicI64::new(0), spec }
     }
 
     /// The verb is served on the resource itself.

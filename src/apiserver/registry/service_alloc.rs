@@ -45,7 +45,10 @@ impl Services {
             _ => return Err(format!("service ranges {cidrs:?}: give one, or one of each family")),
         }
         if ports.0 == 0 || ports.0 > ports.1 {
-            return Err(format!("node ports {}-{}: the first must be at least 1 and not above the last", ports.0, ports.1));
+            return Err(format!(
+                "node ports {}-{}: the first must be at least 1 and not above the last",
+                ports.0, ports.1
+            ));
         }
         Ok(Self { ranges, ports, held: Mutex::new(HashMap::new()) })
     }
@@ -73,7 +76,11 @@ impl Held<'_> {
         {
             let mut held = context.server.services.held.lock();
             for port in &self.ports {
-                if stored { held.insert(*port, revision) } else { held.remove(port) };
+                if stored {
+                    held.insert(*port, revision)
+                } else {
+                    held.remove(port)
+                };
             }
         }
         for address in if stored { &self.freed } else { &self.taken } {
@@ -90,7 +97,12 @@ fn is_service(row: &Resource) -> bool {
 ///
 /// # Errors
 /// 422 when what it asks for cannot be had.
-pub(crate) async fn before_create<'a>(context: &'a Context, row: &Resource, value: &mut Value, dry_run: bool) -> Result<Held<'a>, Status> {
+pub(crate) async fn before_create<'a>(
+    context: &'a Context,
+    row: &Resource,
+    value: &mut Value,
+    dry_run: bool,
+) -> Result<Held<'a>, Status> {
     if !is_service(row) {
         return Ok(Held::default());
     }
@@ -188,7 +200,12 @@ fn normalize_addresses(value: &mut Value, old: &Value) {
     }
 }
 
-async fn allocate<'a>(context: &'a Context, value: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Held<'a>, Status> {
+async fn allocate<'a>(
+    context: &'a Context,
+    value: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+) -> Result<Held<'a>, Status> {
     let mut held = Held { context: (!dry_run).then_some(context), ..Held::default() };
     let outcome = allocate_into(context, value, old, dry_run, &mut held).await;
     match outcome {
@@ -200,9 +217,16 @@ async fn allocate<'a>(context: &'a Context, value: &mut Value, old: Option<&Valu
     }
 }
 
-async fn allocate_into(context: &Context, value: &mut Value, old: Option<&Value>, dry_run: bool, held: &mut Held<'_>) -> Result<(), Status> {
+async fn allocate_into(
+    context: &Context,
+    value: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+    held: &mut Held<'_>,
+) -> Result<(), Status> {
     let services = &context.server.services;
-    let before = old.filter(|o| needs_address(o)).map(|o| list(o, "clusterIPs")).unwrap_or_default();
+    let before =
+        old.filter(|o| needs_address(o)).map(|o| list(o, "clusterIPs")).unwrap_or_default();
     let before: Vec<String> = before.into_iter().filter(|ip| ip != "None").collect();
     if !needs_address(value)
         && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
@@ -231,7 +255,10 @@ fn other(family: &str) -> &'static str {
 fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     let spec = Path::new("spec");
     let headless = text(value, "clusterIP") == "None";
-    let selectorless = value.pointer("/spec/selector").and_then(Value::as_object).is_none_or(serde_json::Map::is_empty);
+    let selectorless = value
+        .pointer("/spec/selector")
+        .and_then(Value::as_object)
+        .is_none_or(serde_json::Map::is_empty);
     if text(value, "ipFamilyPolicy").is_empty() {
         let policy = match old.map(|o| text(o, "ipFamilyPolicy")).filter(|p| !p.is_empty()) {
             Some(policy) => policy,
@@ -250,7 +277,10 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
             } else if !single && !new.is_empty() && new.len() < had.len() {
                 let what = if field == "clusterIPs" { "cluster IP" } else { "IP family" };
                 let detail = format!("must be 'SingleStack' to release the secondary {what}");
-                return Err(invalid(value, Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail)));
+                return Err(invalid(
+                    value,
+                    Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail),
+                ));
             }
         }
     }
@@ -258,11 +288,18 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
     let addresses = list(value, "clusterIPs");
     for (what, many) in [("cluster IPs", &addresses), ("IP families", &families)] {
         if single && many.len() == 2 {
-            let detail = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
-            return Err(invalid(value, Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail)));
+            let detail = format!(
+                "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
+            );
+            return Err(invalid(
+                value,
+                Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail),
+            ));
         }
     }
-    for (index, address) in addresses.iter().enumerate().skip(families.len()).filter(|(_, a)| *a != "None") {
+    for (index, address) in
+        addresses.iter().enumerate().skip(families.len()).filter(|(_, a)| *a != "None")
+    {
         let family = match address.parse::<IpAddr>() {
             Ok(IpAddr::V4(_)) => "IPv4",
             Ok(IpAddr::V6(_)) => "IPv6",
@@ -271,7 +308,14 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
         };
         if services.range(family).is_none() {
             let path = spec.child("clusterIPs").index(index);
-            return Err(invalid(value, Error::invalid(&path, json!(addresses), format!("{family} is not configured on this cluster"))));
+            return Err(invalid(
+                value,
+                Error::invalid(
+                    &path,
+                    json!(addresses),
+                    format!("{family} is not configured on this cluster"),
+                ),
+            ));
         }
         families.push(family.to_owned());
     }
@@ -293,7 +337,10 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
     for (index, family) in families.iter().enumerate() {
         if services.range(family).is_none() {
             let path = spec.child("ipFamilies").index(index);
-            return Err(invalid(value, Error::invalid(&path, family.as_str(), "not configured on this cluster")));
+            return Err(invalid(
+                value,
+                Error::invalid(&path, family.as_str(), "not configured on this cluster"),
+            ));
         }
     }
     if families.is_empty() {
@@ -306,7 +353,13 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
     Ok(())
 }
 
-async fn addresses(context: &Context, value: &mut Value, before: &[String], dry_run: bool, held: &mut Held<'_>) -> Result<(), Status> {
+async fn addresses(
+    context: &Context,
+    value: &mut Value,
+    before: &[String],
+    dry_run: bool,
+    held: &mut Held<'_>,
+) -> Result<(), Status> {
     let services = &context.server.services;
     let mut now = list(value, "clusterIPs");
     let shown = json!(now);
@@ -316,7 +369,16 @@ async fn addresses(context: &Context, value: &mut Value, before: &[String], dry_
         match now.get(index).filter(|ip| !ip.is_empty()).cloned() {
             Some(given) if before.contains(&given) => {}
             Some(given) => {
-                let refuse = |why: &str| invalid(value, Error::invalid(&path, shown.clone(), format!("failed to allocate IP {given}: {why}")));
+                let refuse = |why: &str| {
+                    invalid(
+                        value,
+                        Error::invalid(
+                            &path,
+                            shown.clone(),
+                            format!("failed to allocate IP {given}: {why}"),
+                        ),
+                    )
+                };
                 let Ok(address) = given.parse::<IpAddr>() else { continue };
                 range.check(address).map_err(|why| refuse(&why))?;
                 if !take(context, value, &address, dry_run).await? {
@@ -344,7 +406,12 @@ async fn addresses(context: &Context, value: &mut Value, before: &[String], dry_
     Ok(())
 }
 
-async fn next(context: &Context, service: &Value, range: &Range, dry_run: bool) -> Result<String, Status> {
+async fn next(
+    context: &Context,
+    service: &Value,
+    range: &Range,
+    dry_run: bool,
+) -> Result<String, Status> {
     for attempt in 0..TRIES_MAX {
         let address = range.candidate(attempt, base::clock::random_u64());
         if take(context, service, &address, dry_run).await? {
@@ -352,7 +419,10 @@ async fn next(context: &Context, service: &Value, range: &Range, dry_run: bool) 
         }
     }
     let name = metadata::text(service, "name");
-    Err(Status::internal(&format!("failed to allocate a serviceIP for Service {}: range is full", api::field::go_quote(name))))
+    Err(Status::internal(&format!(
+        "failed to allocate a serviceIP for Service {}: range is full",
+        api::field::go_quote(name)
+    )))
 }
 
 fn addresses_row(context: &Context) -> Result<Arc<Resource>, Status> {
@@ -360,7 +430,12 @@ fn addresses_row(context: &Context) -> Result<Arc<Resource>, Status> {
 }
 
 /// Creates the `IPAddress` of an address; whether it was free.
-async fn take(context: &Context, service: &Value, address: &IpAddr, dry_run: bool) -> Result<bool, Status> {
+async fn take(
+    context: &Context,
+    service: &Value,
+    address: &IpAddr,
+    dry_run: bool,
+) -> Result<bool, Status> {
     let row = addresses_row(context)?;
     let storage = context.server.objects.storage();
     let name = address.to_string();
@@ -387,10 +462,14 @@ async fn release(context: &Context, address: &str) {
             Ok(Some(object)) => match storage.delete(&row, &object).await {
                 Ok(Err(_)) => {}
                 Ok(Ok(_)) => return,
-                Err(error) => return tracing::warn!(address, %error, "service address was not released"),
+                Err(error) => {
+                    return tracing::warn!(address, %error, "service address was not released");
+                }
             },
             Ok(None) => return,
-            Err(error) => return tracing::warn!(address, %error, "service address was not released"),
+            Err(error) => {
+                return tracing::warn!(address, %error, "service address was not released");
+            }
         }
     }
 }

@@ -199,6 +199,7 @@ impl Storage {
         };
         let answer = self.backend.txn(txn).await.map_err(|e| status::of_store(&e))?;
         if answer.succeeded {
+            row.written.fetch_max(answer.revision.0, std::sync::atomic::Ordering::Relaxed);
             return Ok(Ok(answer.revision.0));
         }
         let current = match answer.responses.first() {

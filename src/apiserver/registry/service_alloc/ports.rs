@@ -13,7 +13,10 @@ use crate::watch_cache::Filter;
 fn wants_ports(service: &Value) -> bool {
     match kind(service) {
         "NodePort" => true,
-        "LoadBalancer" => service.pointer("/spec/allocateLoadBalancerNodePorts").and_then(Value::as_bool).unwrap_or(true),
+        "LoadBalancer" => service
+            .pointer("/spec/allocateLoadBalancerNodePorts")
+            .and_then(Value::as_bool)
+            .unwrap_or(true),
         _ => false,
     }
 }
@@ -46,10 +49,14 @@ pub(super) fn keep(value: &mut Value, old: &Value) {
     if may_have_ports(old) && may_have_ports(value) {
         let now: HashSet<u16> = entries(value).iter().map(|e| port_of(e, "nodePort")).collect();
         let name = |e: &Value| e.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let had: Vec<(String, u16)> = entries(old).iter().map(|e| (name(e), port_of(e, "nodePort"))).collect();
-        for entry in value.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten() {
+        let had: Vec<(String, u16)> =
+            entries(old).iter().map(|e| (name(e), port_of(e, "nodePort"))).collect();
+        for entry in
+            value.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten()
+        {
             if port_of(entry, "nodePort") == 0
-                && let Some((_, port)) = had.iter().find(|(n, p)| *n == name(entry) && *p != 0 && !now.contains(p))
+                && let Some((_, port)) =
+                    had.iter().find(|(n, p)| *n == name(entry) && *p != 0 && !now.contains(p))
                 && let Some(map) = entry.as_object_mut()
             {
                 map.insert("nodePort".into(), (*port).into());
@@ -66,7 +73,12 @@ pub(super) fn keep(value: &mut Value, old: &Value) {
 }
 
 /// Takes the ports that the Service needs; those taken are noted in `taken`.
-pub(super) async fn allocate(context: &Context, value: &mut Value, old: Option<&Value>, taken: &mut Vec<u16>) -> Result<(), Status> {
+pub(super) async fn allocate(
+    context: &Context,
+    value: &mut Value,
+    old: Option<&Value>,
+    taken: &mut Vec<u16>,
+) -> Result<(), Status> {
     if !may_have_ports(value) {
         return Ok(());
     }
@@ -87,18 +99,31 @@ pub(super) async fn allocate(context: &Context, value: &mut Value, old: Option<&
         let given = match (asked, shared) {
             (0, Some(shared)) => shared,
             // The same port under another protocol, asked for explicitly later in the list.
-            (0, None) => match entries(value).iter().filter(|e| e.get("port").and_then(Value::as_i64) == Some(port)).map(|e| port_of(e, "nodePort")).find(|p| *p != 0) {
+            (0, None) => match entries(value)
+                .iter()
+                .filter(|e| e.get("port").and_then(Value::as_i64) == Some(port))
+                .map(|e| port_of(e, "nodePort"))
+                .find(|p| *p != 0)
+            {
                 Some(later) => later,
                 None => book.next().map_err(|why| Status::internal(why))?,
             },
-            (asked, shared) if shared == Some(asked) || by_port.iter().any(|(_, n)| *n == asked) => asked,
+            (asked, shared)
+                if shared == Some(asked) || by_port.iter().any(|(_, n)| *n == asked) =>
+            {
+                asked
+            }
             (asked, _) => {
-                book.take(asked).map_err(|why| invalid(value, Error::invalid(&path, asked, why)))?;
+                book.take(asked)
+                    .map_err(|why| invalid(value, Error::invalid(&path, asked, why)))?;
                 asked
             }
         };
         by_port.push((port, given));
-        let entry = value.pointer_mut("/spec/ports").and_then(Value::as_array_mut).and_then(|p| p.get_mut(index));
+        let entry = value
+            .pointer_mut("/spec/ports")
+            .and_then(Value::as_array_mut)
+            .and_then(|p| p.get_mut(index));
         if let Some(map) = entry.and_then(Value::as_object_mut) {
             map.insert("nodePort".into(), given.into());
         }
@@ -108,7 +133,11 @@ pub(super) async fn allocate(context: &Context, value: &mut Value, old: Option<&
         let port = if asked == 0 {
             book.next().map_err(|why| Status::internal(why))?
         } else {
-            let refuse = |why: String| Status::internal(&format!("failed to allocate requested HealthCheck NodePort {asked}: {why}"));
+            let refuse = |why: String| {
+                Status::internal(&format!(
+                    "failed to allocate requested HealthCheck NodePort {asked}: {why}"
+                ))
+            };
             book.take(asked).map_err(refuse)?;
             asked
         };
@@ -152,7 +181,9 @@ impl Book<'_> {
             return Ok(());
         }
         if port < low || port > high {
-            return Err(format!("provided port is not in the valid range. The range of valid ports is {low}-{high}"));
+            return Err(format!(
+                "provided port is not in the valid range. The range of valid ports is {low}-{high}"
+            ));
         }
         let mut held = services.held.lock();
         if self.used.contains(&port) || held.contains_key(&port) {

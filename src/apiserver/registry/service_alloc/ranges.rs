@@ -34,7 +34,9 @@ impl Range {
         }
         let size = 1_u128.checked_shl(width - bits).ok_or_else(bad)?;
         if size < 8 {
-            return Err(format!("service range {text:?} is too small: it needs at least 8 addresses"));
+            return Err(format!(
+                "service range {text:?} is too small: it needs at least 8 addresses"
+            ));
         }
         Ok(Self { v4, base: number & !(size - 1), size, text: text.to_owned() })
     }
@@ -62,7 +64,10 @@ impl Range {
         }
         let offset = number - self.base;
         if offset == 0 || (self.v4 && offset == self.size - 1) {
-            return Err(format!("the provided IP ({address}) is not in the valid range. The range of valid IPs is {}", self.text));
+            return Err(format!(
+                "the provided IP ({address}) is not in the valid range. The range of valid IPs is {}",
+                self.text
+            ));
         }
         Ok(())
     }
@@ -73,10 +78,18 @@ impl Range {
         let usable = self.size.min(DRAWN_MAX) - if self.v4 { 2 } else { 1 };
         let reserved = (self.size / 16).clamp(16, 256).min(usable / 2);
         let random = u128::from(random);
-        let offset = if attempt < 256 { reserved + random % (usable - reserved) } else { (random + u128::from(attempt)) % usable };
+        let offset = if attempt < 256 {
+            reserved + random % (usable - reserved)
+        } else {
+            (random + u128::from(attempt)) % usable
+        };
         let number = self.base + 1 + offset;
         // Numbers of an IPv4 range fit 32 bits by construction.
-        if self.v4 { IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or_default())) } else { IpAddr::V6(Ipv6Addr::from(number)) }
+        if self.v4 {
+            IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or_default()))
+        } else {
+            IpAddr::V6(Ipv6Addr::from(number))
+        }
     }
 }
 
@@ -95,7 +108,10 @@ mod tests {
         }
         assert!(range.check("10.96.0.0".parse().unwrap()).is_err());
         assert!(range.check("10.96.255.255".parse().unwrap()).is_err());
-        assert_eq!(range.check("1.2.3.4".parse().unwrap()).unwrap_err(), "the provided network does not match the current range");
+        assert_eq!(
+            range.check("1.2.3.4".parse().unwrap()).unwrap_err(),
+            "the provided network does not match the current range"
+        );
         assert!(Range::parse("10.96.0.0/33").is_err());
         let six = Range::parse("fd00::/108").unwrap();
         assert_eq!(six.check(six.candidate(0, 5)), Ok(()));

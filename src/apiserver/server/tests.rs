@@ -1,0 +1,188 @@
+//! The whole server over memory: what one client sees.
+
+use super::*;
+use crate::in_process::{Select, WatchStart};
+use crate::registry::ResourceSpec;
+use crate::registry::strategy::Plain;
+use api::WatchEvent;
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+struct AllowAll;
+
+#[async_trait::async_trait]
+impl Authorizer for AllowAll {
+    async fn authorize(&self, _: &User, _: &Attributes<'_>) -> Decision {
+        Decision::Allow(String::new())
+    }
+}
+
+fn server() -> ApiServer {
+    let tasks = Tasks::default();
+    let objects = Objects::new(store::open_memory_with(&tasks), None, Schema::builtin(), &tasks);
+    let authenticator = Arc::new(crate::authn::Union::new(Vec::new(), true));
+    let parts = Parts {
+        objects,
+        authenticator,
+        authorizer: Arc::new(AllowAll),
+        admission: Vec::new(),
+        token_issuer: None,
+        reviews: None,
+        connect: None,
+        impersonation: None,
+    };
+    build(Config::default(), parts, tasks).unwrap()
+}
+
+async fn ask(server: &ApiServer, method: &str, url: &str, kind: &str, body: &str) -> (u16, Value) {
+    let mut request = Request::builder().method(method).uri(url);
+    if !kind.is_empty() {
+        request = request.header("content-type", kind);
+    }
+    let response = server.call(None, request.body(body::full(body.to_owned())).unwrap()).await;
+    let code = response.status().as_u16();
+    let bytes = body::collect(response.into_body()).await.unwrap();
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    (code, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+async fn post(server: &ApiServer, url: &str, body: Value) -> (u16, Value) {
+    ask(server, "POST", url, "application/json", &body.to_string()).await
+}
+
+#[tokio::test]
+async fn a_kind_registered_at_run_time_is_served_like_any_other() {
+    let server = server();
+    let gvr = Gvr::new("x.io", "v1", "things");
+    assert_eq!(ask(&server, "GET", "/apis/x.io/v1/namespaces/n/things", "", "").await.0, 404);
+    let mut schema = Schema::clone(&server.schema());
+    let metadata = schema.by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap();
+    let field = |name: &str, shape| api::schema::Field::new(name, shape);
+    let spec = schema.add_type(api::schema::Type::new(
+        "io.x.v1.ThingSpec".into(),
+        vec![field("size", api::schema::Shape::Int64)],
+    ));
+    let fields = vec![
+        field("apiVersion", api::schema::Shape::String),
+        field("kind", api::schema::Shape::String),
+        field("metadata", api::schema::Shape::Struct(metadata)),
+        field("spec", api::schema::Shape::Struct(spec)),
+    ];
+    let ty = schema.add_type(api::schema::Type::new("io.x.v1.Thing".into(), fields));
+    schema.add_kind(Gvk::new("x.io", "v1", "Thing"), ty);
+    server.register(
+        vec![ResourceSpec::custom(gvr.clone(), "Thing", true, Arc::new(Plain))],
+        Arc::new(schema),
+    );
+
+    let things = "/apis/x.io/v1/namespaces/n/things";
+    let (code, made) =
+        post(&server, things, json!({"metadata": {"name": "a"}, "spec": {"size": 1}})).await;
+    assert_eq!((code, made["kind"].as_str()), (201, Some("Thing")), "{made}");
+    let user = User::anonymous();
+    let stream =
+        server.watch_objects(&user, &gvr, &Select::default(), WatchStart::List).await.unwrap();
+    let mut stream = std::pin::pin!(stream);
+    assert!(matches!(stream.next().await, Some(WatchEvent::Added(o)) if &*o.key.name == "a"));
+    assert!(matches!(stream.next().await, Some(WatchEvent::Bookmark { initial: true, .. })));
+
+    let body = r#"{"apiVersion": "x.io/v1", "kind": "Thing", "metadata": {"name": "a"}, "spec": {"size": 5}}"#;
+    let url = format!("{things}/a?fieldManager=me&force=true");
+    let (code, applied) = ask(&server, "PATCH", &url, "application/apply-patch+yaml", body).await;
+    assert_eq!((code, applied["spec"]["size"].as_i64()), (200, Some(5)), "{applied}");
+    assert!(
+        matches!(stream.next().await, Some(WatchEvent::Modified(o)) if o.value().unwrap()["spec"]["size"] == 5)
+    );
+
+    let (_, discovered) = ask(&server, "GET", "/apis/x.io/v1", "", "").await;
+    assert_eq!(discovered["resources"][0]["name"], "things");
+    let (code, document) = ask(&server, "GET", "/openapi/v3/apis/x.io/v1", "", "").await;
+    assert_eq!(code, 200);
+    assert!(
+        document["paths"].get("/apis/x.io/v1/namespaces/{namespace}/things").is_some(),
+        "{document}"
+    );
+}
+
+#[tokio::test]
+async fn pages_hold_their_revision_and_expire_with_a_fresh_token() {
+    let server = server();
+    let url = "/api/v1/namespaces/n/configmaps";
+    for name in ["a", "b", "c"] {
+        assert_eq!(post(&server, url, json!({"metadata": {"name": name}})).await.0, 201);
+    }
+    let (_, first) = ask(&server, "GET", &format!("{url}?limit=1"), "", "").await;
+    assert_eq!(first["metadata"]["remainingItemCount"], 2);
+    let token = first["metadata"]["continue"].as_str().unwrap().to_owned();
+    ask(&server, "DELETE", &format!("{url}/b"), "", "").await;
+    let (_, second) = ask(&server, "GET", &format!("{url}?limit=1&continue={token}"), "", "").await;
+    assert_eq!(second["items"][0]["metadata"]["name"], "b", "{second}");
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    let storage = server.objects().storage();
+    storage.compact(storage.backend().revision().0).await.unwrap();
+    let (code, expired) =
+        ask(&server, "GET", &format!("{url}?limit=1&continue={token}"), "", "").await;
+    assert_eq!((code, expired["reason"].as_str()), (410, Some("Expired")));
+    let fresh = expired["metadata"]["continue"].as_str().unwrap();
+    let (_, rest) = ask(&server, "GET", &format!("{url}?continue={fresh}"), "", "").await;
+    let names: Vec<_> =
+        rest["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].clone()).collect();
+    assert_eq!(names, ["c"]);
+}
+
+#[tokio::test]
+async fn no_two_services_get_the_same_address_or_port() {
+    let server = server();
+    let url = "/api/v1/namespaces/n/services";
+    let made = futures::future::join_all((0..40).map(|n| {
+        let body = json!({"metadata": {"name": format!("s{n}")}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}});
+        let server = server.clone();
+        async move { post(&server, url, body).await }
+    }))
+    .await;
+    let mut addresses = std::collections::HashSet::new();
+    let mut ports = std::collections::HashSet::new();
+    for (code, service) in made {
+        assert_eq!(code, 201, "{service}");
+        assert!(addresses.insert(service["spec"]["clusterIP"].to_string()), "{service}");
+        assert!(ports.insert(service["spec"]["ports"][0]["nodePort"].to_string()), "{service}");
+    }
+    let (_, list) = ask(&server, "GET", "/apis/networking.k8s.io/v1/ipaddresses", "", "").await;
+    assert_eq!(list["items"].as_array().unwrap().len(), 40);
+    ask(&server, "DELETE", &format!("{url}/s0"), "", "").await;
+    let (_, list) = ask(&server, "GET", "/apis/networking.k8s.io/v1/ipaddresses", "", "").await;
+    assert_eq!(list["items"].as_array().unwrap().len(), 39);
+}
+
+#[tokio::test]
+async fn every_listed_resource_answers_list_and_watch() {
+    let server = server();
+    let registry = server.objects().registry();
+    for row in registry.rows().filter(|row| row.has_verb("watch")) {
+        let gvr = &row.spec.gvr;
+        let base =
+            if gvr.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", gvr.group) };
+        let url = format!("{base}/{}/{}", gvr.version, gvr.resource);
+        let (code, list) = ask(&server, "GET", &url, "", "").await;
+        assert_eq!(code, 200, "{url}: {list}");
+        assert_eq!(list["kind"], format!("{}List", row.spec.gvk.kind));
+        let request =
+            Request::get(format!("{url}?watch=1&timeoutSeconds=1")).body(body::empty()).unwrap();
+        assert_eq!(server.call(None, request).await.status(), 200, "{url}");
+    }
+}
+
+#[tokio::test]
+async fn events_are_one_object_under_two_names() {
+    let server = server();
+    let event = json!({"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "namespace": "n", "name": "p"}, "note": "hello",
+        "reason": "R", "action": "A", "type": "Normal", "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "c", "reportingInstance": "i"});
+    let (code, made) = post(&server, "/apis/events.k8s.io/v1/namespaces/n/events", event).await;
+    assert_eq!((code, made["note"].as_str()), (201, Some("hello")), "{made}");
+    let (_, core) = ask(&server, "GET", "/api/v1/namespaces/n/events/e", "", "").await;
+    assert_eq!(
+        (core["message"].as_str(), core["involvedObject"]["name"].as_str()),
+        (Some("hello"), Some("p"))
+    );
+}
