@@ -1,3 +1,5 @@
+//! The documents against what upstream publishes.
+
 use super::*;
 
 fn served() -> Vec<Served> {

@@ -1,3 +1,5 @@
+//! Decoding against literal expectations and recorded answers.
+
 use serde_json::json;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Encoding and decoding against the golden files.
+
 use std::path::PathBuf;
 
 use serde_json::json;
