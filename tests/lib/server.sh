@@ -1,0 +1,47 @@
+# Helpers of the suites: a server on scratch directories, checks that count, clean-up whatever happens.
+# usage: . tests/lib/server.sh
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+bin=${KUBE_LITE_BIN:?set KUBE_LITE_BIN to the kube-lite to test (tests/run does)}
+scratch=$(mktemp -d /tmp/kube-lite-test.XXXXXX)
+passed=0 failed=0
+server_pid=
+# A port that nobody listens on now.
+free_port() { python3 -c 'import socket; s=socket.socket(); s.bind(("127.0.0.1",0)); print(s.getsockname()[1])'; }
+port=$(free_port)
+export KUBECONFIG=$scratch/kubeconfig
+start_server() { # flags...
+  "$bin" server --config=/dev/null --data-dir="$scratch/data" --https-listen-port="$port" --write-kubeconfig="$KUBECONFIG" --node-ip=127.0.0.1 "$@" >>"$scratch/log" 2>&1 &
+  server_pid=$!
+  # Ready is an event of the server's own status socket; --wait follows it.
+  "$bin" status --data-dir="$scratch/data" --wait=ready --timeout=60 >/dev/null 2>&1 || { echo "FAIL server did not get ready"; tail -n 30 "$scratch/log"; failed=$((failed + 1)); return 1; }
+}
+stop_server() { # signal
+  [ -n "$server_pid" ] || return 0
+  kill "-${1:-TERM}" "$server_pid" 2>/dev/null; wait "$server_pid" 2>/dev/null; server_pid=
+}
+check() { # name, command...: passes when the command succeeds
+  local name=$1; shift
+  if "$@" >"$scratch/out" 2>&1; then passed=$((passed + 1)); echo "ok   $name"; else failed=$((failed + 1)); echo "FAIL $name"; tail -n 15 "$scratch/out"; fi
+}
+equals() { # name, want, command...: passes when the command prints exactly this
+  local name=$1 want=$2 got; shift 2
+  got=$("$@" 2>&1)
+  if [ "$got" = "$want" ]; then passed=$((passed + 1)); echo "ok   $name"; else failed=$((failed + 1)); printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got"; fi
+}
+refuses() { # name, part of the text, command...: passes when the command fails and says this
+  local name=$1 want=$2 got; shift 2
+  if got=$("$@" 2>&1); then failed=$((failed + 1)); printf 'FAIL %s: was not refused: %s\n' "$name" "$got"; return; fi
+  case $got in *"$want"*) passed=$((passed + 1)); echo "ok   $name" ;; *) failed=$((failed + 1)); printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got" ;; esac
+}
+finish() {
+  stop_server
+  # shellcheck disable=SC2046
+  [ "$failed" = 0 ] || { echo "last lines of the server's log:"; tail -n 20 "$scratch/log" 2>/dev/null; }
+  if declare -F cleanup >/dev/null; then cleanup; fi
+  rm -rf "$scratch"
+  echo "$passed passed, $failed failed"
+  [ "$failed" = 0 ]
+}
+trap 'finish; exit $?' EXIT
+trap 'exit 1' INT TERM
