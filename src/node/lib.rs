@@ -3,12 +3,34 @@
 //! [`run`] is the whole of it. Decisions (which containers to start, what a pod's status is) are pure functions over what
 //! was observed; the runtime, the API server and the disk are behind thin shells.
 
+mod admit;
+mod cgroups;
 pub mod config;
-pub mod containerd;
+mod containerd;
 mod digest;
+mod handler;
 mod image_name;
+mod images;
+mod machine;
+mod node;
+mod objects;
+mod observed;
 mod pause;
+mod plan;
+mod pod;
+mod pods;
+mod probes;
+mod report;
+mod resources;
+mod run;
 pub mod runtime;
+mod spec;
+mod status;
+mod status_writer;
 mod tarball;
+mod tokens;
+mod volumes;
+mod worker;
 
 pub use config::{Config, HttpConfig, RuntimeConfig};
+pub use run::{NodeError, run};

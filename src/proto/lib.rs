@@ -1,4 +1,4 @@
-//! Generated clients of CRI v1 and of containerd's own services; `cargo run -p xtask -- protos` makes them from `proto/`.
+//! Generated clients of CRI v1, of containerd's own services and of gRPC health checks; `cargo run -p xtask -- protos` makes them from `proto/`.
 //!
 //! Modules follow the packages of the interfaces: [`runtime::v1`], `containerd::services::events::v1`, ….
 
@@ -7,4 +7,4 @@ mod generated {
     include!("gen/includes.rs");
 }
 
-pub use generated::{containerd, runtime};
+pub use generated::{containerd, grpc, runtime};

@@ -57,7 +57,7 @@ pub(crate) async fn listen(
 async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), tonic::Status> {
     let channel = channel(socket);
     let filters = ["exit", "start", "oom", "delete"]
-        .map(|t| format!("namespace=={NAMESPACE},topic==/tasks/{t}"))
+        .map(|t| format!("namespace==\"{NAMESPACE}\",topic==\"/tasks/{t}\""))
         .to_vec();
     let mut client = EventsClient::new(channel.clone());
     let mut stream = match client.subscribe(SubscribeRequest { filters }).await {

@@ -65,6 +65,13 @@ pub mod containerd {
         }
     }
 }
+pub mod grpc {
+    pub mod health {
+        pub mod v1 {
+            include!("grpc.health.v1.rs");
+        }
+    }
+}
 pub mod runtime {
     pub mod v1 {
         include!("runtime.v1.rs");

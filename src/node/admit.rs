@@ -1,0 +1,149 @@
+//! The node's own admission: a pod that was bound here and cannot run here fails with a reason, as the kubelet's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::Quantity;
+
+use crate::node::Node;
+use crate::pod::{Pod, Role};
+use crate::resources;
+use crate::spec;
+
+/// Reason and message of the refusal; `None` admits.
+pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
+    let allocatable = node.allocatable.load();
+    unsupported(pod)
+        .or_else(|| sysctls(pod))
+        .or_else(|| resources_left(pod, others, &allocatable))
+        .or_else(|| host_ports(pod, others))
+        .or_else(|| selector(node, pod))
+}
+
+fn refuse(reason: &str, message: impl Into<String>) -> Option<(String, String)> {
+    Some((reason.to_owned(), message.into()))
+}
+
+/// Fields that this node cannot honour; a pod that needs them is not run without them.
+fn unsupported(pod: &Pod) -> Option<(String, String)> {
+    let spec = pod.spec();
+    let no = |what: &str| {
+        refuse(
+            "UnsupportedByNode",
+            format!("Pod was rejected: {what} is not supported by this node"),
+        )
+    };
+    if spec.host_users == Some(false) {
+        return no("spec.hostUsers: false");
+    }
+    if spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()) {
+        return no("spec.resourceClaims");
+    }
+    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
+        return refuse(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        );
+    }
+    for member in &pod.members {
+        let c = &member.container;
+        if c.volume_devices.as_ref().is_some_and(|d| !d.is_empty()) {
+            return no("volumeDevices");
+        }
+        if c.restart_policy_rules.iter().flatten().any(|r| r.action != "Restart") {
+            return no("restartPolicyRules with action RestartAllContainers");
+        }
+    }
+    None
+}
+
+fn sysctls(pod: &Pod) -> Option<(String, String)> {
+    let name = spec::unsafe_sysctl(pod)?;
+    refuse("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"))
+}
+
+fn resources_left(
+    pod: &Pod,
+    others: &[Arc<Pod>],
+    allocatable: &BTreeMap<String, Quantity>,
+) -> Option<(String, String)> {
+    let zero = Quantity::from_int(0);
+    if let Some(most) = allocatable.get("pods")
+        && i64::try_from(others.len()).unwrap_or(i64::MAX) >= most.value()
+    {
+        return refuse(
+            "OutOfpods",
+            format!(
+                "Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: {}, capacity: {}",
+                others.len(),
+                most.value()
+            ),
+        );
+    }
+    for name in resources::pod_resource_names(pod) {
+        let wanted = resources::pod_request(pod, &name);
+        if wanted.is_zero() {
+            continue;
+        }
+        let used = others.iter().fold(zero, |sum, p| sum.plus(resources::pod_request(p, &name)));
+        let capacity = allocatable.get(&name).copied().unwrap_or(zero);
+        if wanted.plus(used) > capacity {
+            let number = |q: Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
+            let message = format!(
+                "Pod was rejected: Node didn't have enough resource: {name}, requested: {}, used: {}, capacity: {}",
+                number(wanted),
+                number(used),
+                number(capacity)
+            );
+            return refuse(&format!("OutOf{name}"), message);
+        }
+    }
+    None
+}
+
+fn ports(pod: &Pod) -> Vec<(String, String, i32)> {
+    pod.members
+        .iter()
+        .filter(|m| matches!(m.role, Role::Main | Role::Sidecar))
+        .flat_map(|m| m.container.ports.iter().flatten())
+        .filter_map(|p| {
+            let port = p.host_port.filter(|p| *p > 0)?;
+            let ip = p
+                .host_ip
+                .clone()
+                .filter(|ip| !ip.is_empty())
+                .unwrap_or_else(|| "0.0.0.0".to_owned());
+            Some((ip, p.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port))
+        })
+        .collect()
+}
+
+fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
+    let wanted = ports(pod);
+    let any = |ip: &str| matches!(ip, "0.0.0.0" | "::");
+    let clash = others.iter().flat_map(|p| ports(p)).any(|(ip, protocol, port)| {
+        wanted
+            .iter()
+            .any(|w| w.1 == protocol && w.2 == port && (w.0 == ip || any(&w.0) || any(&ip)))
+    });
+    if clash {
+        return refuse(
+            "NodePorts",
+            "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+        );
+    }
+    None
+}
+
+/// `spec.nodeSelector` against the labels that this node registers with.
+fn selector(node: &Node, pod: &Pod) -> Option<(String, String)> {
+    let labels = node.labels.load();
+    let wrong = pod.spec().node_selector.iter().flatten().any(|(k, v)| labels.get(k) != Some(v));
+    if wrong && !labels.is_empty() {
+        return refuse(
+            "NodeAffinity",
+            "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        );
+    }
+    None
+}

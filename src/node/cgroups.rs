@@ -1,0 +1,239 @@
+//! Our own part of the cgroup tree: `kubepods`, its QoS classes, and one group per pod; v1 hierarchies or v2.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::pod::Pod;
+use crate::resources::{self, CPU_PERIOD, Qos};
+
+/// The v1 controllers that pods are limited with.
+const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "blkio", "hugetlb"];
+
+/// The tree under one root.
+#[derive(Debug, Clone)]
+pub(crate) struct Cgroups {
+    mount: PathBuf,
+    /// `/kubepods` under the configured root.
+    top: String,
+    v2: bool,
+}
+
+impl Cgroups {
+    /// The tree under `root` (a path in each hierarchy, `/` for the top).
+    pub(crate) fn new(root: &str) -> Self {
+        let mount = PathBuf::from("/sys/fs/cgroup");
+        let v2 = mount.join("cgroup.controllers").exists();
+        Self { mount, top: format!("{}/kubepods", root.trim_end_matches('/')), v2 }
+    }
+
+    pub(crate) fn is_v2(&self) -> bool {
+        self.v2
+    }
+
+    /// Cgroup of a pod: `/kubepods/burstable/pod<uid>`, as the runtime takes it for a parent.
+    pub(crate) fn pod_path(&self, pod: &Pod) -> String {
+        self.path(resources::qos(pod), &pod.uid)
+    }
+
+    fn path(&self, qos: Qos, uid: &str) -> String {
+        match qos {
+            Qos::Guaranteed => format!("{}/pod{uid}", self.top),
+            Qos::Burstable => format!("{}/burstable/pod{uid}", self.top),
+            Qos::BestEffort => format!("{}/besteffort/pod{uid}", self.top),
+        }
+    }
+
+    /// The folders of a cgroup: one, or one for each v1 hierarchy there is.
+    fn folders(&self, path: &str) -> Vec<(&'static str, PathBuf)> {
+        let relative = path.trim_start_matches('/');
+        if self.v2 {
+            return vec![("", self.mount.join(relative))];
+        }
+        CONTROLLERS
+            .iter()
+            .filter(|c| self.mount.join(c).is_dir())
+            .map(|c| (*c, self.mount.join(c).join(relative)))
+            .collect()
+    }
+
+    /// Makes `kubepods` and the classes, with the memory and CPU that all pods together may use.
+    ///
+    /// # Errors
+    /// A hierarchy that cannot be written.
+    pub(crate) fn setup(&self, cpu_milli: i64, memory: i64) -> io::Result<()> {
+        for path in [
+            self.top.clone(),
+            format!("{}/burstable", self.top),
+            format!("{}/besteffort", self.top),
+        ] {
+            self.create(&path)?;
+        }
+        self.set(&self.top, "cpu", "cpu.shares", resources::shares(cpu_milli))?;
+        self.set(&self.top, "memory", "memory.limit_in_bytes", memory)?;
+        self.set(&format!("{}/besteffort", self.top), "cpu", "cpu.shares", resources::shares(0))
+    }
+
+    /// Makes or updates the group of a pod.
+    ///
+    /// # Errors
+    /// A hierarchy that cannot be written.
+    pub(crate) fn apply(&self, pod: &Pod) -> io::Result<()> {
+        let path = self.pod_path(pod);
+        self.create(&path)?;
+        let (requests, limits) = (resources::pod_requests(pod), resources::pod_limits(pod));
+        self.set(&path, "cpu", "cpu.shares", resources::shares(requests.cpu_milli))?;
+        if limits.cpu_complete && limits.cpu_milli > 0 {
+            self.set(&path, "cpu", "cpu.cfs_quota_us", resources::quota(limits.cpu_milli))?;
+        }
+        if limits.memory_complete && limits.memory > 0 {
+            self.set(&path, "memory", "memory.limit_in_bytes", limits.memory)?;
+        }
+        Ok(())
+    }
+
+    /// Sets what all burstable pods together ask for.
+    pub(crate) fn set_burstable_shares(&self, cpu_milli: i64) -> io::Result<()> {
+        self.set(
+            &format!("{}/burstable", self.top),
+            "cpu",
+            "cpu.shares",
+            resources::shares(cpu_milli),
+        )
+    }
+
+    fn create(&self, path: &str) -> io::Result<()> {
+        for (controller, folder) in self.folders(path) {
+            if folder.is_dir() {
+                continue;
+            }
+            if controller == "cpuset" {
+                create_cpuset(&self.mount.join(controller), path)?;
+                continue;
+            }
+            if self.v2 {
+                delegate(&self.mount, path);
+            }
+            named(&folder, std::fs::create_dir_all(&folder))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a v1 value, or its v2 counterpart.
+    fn set(&self, path: &str, controller: &str, file: &str, value: i64) -> io::Result<()> {
+        let (file, value) =
+            if self.v2 { translate(file, value) } else { (file, value.to_string()) };
+        for (name, folder) in self.folders(path) {
+            if self.v2 || name == controller {
+                let target = folder.join(file);
+                if target.exists()
+                    && std::fs::read_to_string(&target).unwrap_or_default().trim() != value
+                {
+                    named(&target, std::fs::write(&target, &value))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the group of a pod and what the runtime left under it, whatever its class.
+    pub(crate) fn remove(&self, uid: &str) {
+        for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
+            for (_, folder) in self.folders(&self.path(qos, uid)) {
+                remove_tree(&folder);
+            }
+        }
+    }
+
+    /// Uids of pods that have a group.
+    pub(crate) fn pods(&self) -> Vec<String> {
+        let mut out = std::collections::BTreeSet::new();
+        for path in [
+            self.top.clone(),
+            format!("{}/burstable", self.top),
+            format!("{}/besteffort", self.top),
+        ] {
+            for (_, folder) in self.folders(&path) {
+                for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                    if let Some(uid) =
+                        entry.file_name().to_str().and_then(|n| n.strip_prefix("pod"))
+                    {
+                        out.insert(uid.to_owned());
+                    }
+                }
+            }
+        }
+        out.into_iter().collect()
+    }
+}
+
+fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
+    result.map_err(|e| io::Error::new(e.kind(), format!("cgroup {}: {e}", path.display())))
+}
+
+/// A v1 cpuset is born empty and takes no process until it has processors and memory nodes.
+fn create_cpuset(hierarchy: &Path, path: &str) -> io::Result<()> {
+    let mut folder = hierarchy.to_owned();
+    for part in path.split('/').filter(|p| !p.is_empty()) {
+        let parent = folder.clone();
+        folder.push(part);
+        if !folder.is_dir() {
+            named(&folder, std::fs::create_dir(&folder))?;
+        }
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            let own = std::fs::read_to_string(folder.join(file)).unwrap_or_default();
+            if own.trim().is_empty() {
+                let value = std::fs::read_to_string(parent.join(file)).unwrap_or_default();
+                named(&folder, std::fs::write(folder.join(file), value.trim()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Switches the controllers on in every ancestor of a v2 group; a controller that is missing stays off.
+fn delegate(mount: &Path, path: &str) {
+    let mut folder = mount.to_owned();
+    let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty()).collect();
+    for part in std::iter::once("").chain(parts.iter().take(parts.len().saturating_sub(1)).copied())
+    {
+        folder.push(part);
+        let _ = std::fs::create_dir_all(&folder);
+        for controller in ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"] {
+            let _ = std::fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"));
+        }
+    }
+}
+
+/// The v2 file and value of a v1 setting.
+fn translate(file: &str, value: i64) -> (&'static str, String) {
+    match file {
+        // The kernel's own mapping of shares 2…262144 to weights 1…10000.
+        "cpu.shares" => {
+            ("cpu.weight", (1 + ((value - 2) * 9999) / 262_142).clamp(1, 10_000).to_string())
+        }
+        "cpu.cfs_quota_us" => ("cpu.max", format!("{value} {CPU_PERIOD}")),
+        _ => ("memory.max", value.to_string()),
+    }
+}
+
+/// Removes nested groups, leaves first; a group that still has processes stays.
+fn remove_tree(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|t| t.is_dir()) {
+            remove_tree(&entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(folder);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_become_weights_as_the_kernel_maps_them() {
+        assert_eq!(translate("cpu.shares", 2).1, "1");
+        assert_eq!(translate("cpu.shares", 1024).1, "39");
+        assert_eq!(translate("cpu.shares", 262_144).1, "10000");
+    }
+}

@@ -1,0 +1,70 @@
+//! Facts of the machine: processors, memory, kernel, identity.
+
+use std::path::Path;
+
+/// What does not change while we run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Machine {
+    pub(crate) cpus: i64,
+    pub(crate) memory: i64,
+    pub(crate) kernel: String,
+    pub(crate) os_image: String,
+    pub(crate) machine_id: String,
+    pub(crate) system_uuid: String,
+    pub(crate) boot_id: String,
+}
+
+fn line(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// `amd64`, `arm64`, …: Go's name of this architecture.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+impl Machine {
+    /// Reads `/proc`, `/sys` and `/etc`; what is missing stays empty.
+    pub(crate) fn read() -> Self {
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let total = memory
+            .lines()
+            .find_map(|l| l.strip_prefix("MemTotal:"))
+            .and_then(|l| l.trim().strip_suffix(" kB"))
+            .and_then(|kb| kb.trim().parse::<i64>().ok())
+            .map_or(0, |kb| kb.saturating_mul(1024));
+        let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let os_image = release
+            .lines()
+            .find_map(|l| l.strip_prefix("PRETTY_NAME="))
+            .map(|v| v.trim_matches('"').to_owned())
+            .unwrap_or_else(|| "Linux".to_owned());
+        let machine_id = ["/etc/machine-id", "/var/lib/dbus/machine-id"]
+            .iter()
+            .map(|p| line(p))
+            .find(|id| !id.is_empty())
+            .unwrap_or_default();
+        let uuid = line("/sys/class/dmi/id/product_uuid");
+        Self {
+            cpus: std::thread::available_parallelism()
+                .map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
+            memory: total,
+            kernel: line("/proc/sys/kernel/osrelease"),
+            os_image,
+            system_uuid: if uuid.is_empty() { machine_id.clone() } else { uuid },
+            machine_id,
+            boot_id: line("/proc/sys/kernel/random/boot_id"),
+        }
+    }
+}
+
+/// Bytes of the file system under `path`: all, and available to us.
+pub(crate) fn disk(path: &Path) -> Option<(u64, u64)> {
+    let stat = nix::sys::statvfs::statvfs(path).ok()?;
+    let unit = stat.fragment_size();
+    Some((stat.blocks().saturating_mul(unit), stat.blocks_available().saturating_mul(unit)))
+}

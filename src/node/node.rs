@@ -1,0 +1,99 @@
+//! What all parts of one node agent share.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use api::Quantity;
+use api::k8s::api::core::v1 as core;
+use api::k8s::api::core::v1::{ObjectReference, Service};
+use arc_swap::ArcSwap;
+use base::Tasks;
+use client::events::{EventType, reference};
+use client::{Client, EventRecorder, Informer};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::cgroups::Cgroups;
+use crate::config::Config;
+use crate::machine::Machine;
+use crate::pod::{Member, Pod, Role};
+use crate::runtime::{Runtime, RuntimeVersion};
+use crate::status_writer::StatusWriter;
+
+/// Image pulls at one time; more only share the same line.
+const PULLS_MAX: usize = 4;
+
+/// One node agent.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) config: Config,
+    pub(crate) client: Client,
+    pub(crate) tasks: Tasks,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) version: RuntimeVersion,
+    pub(crate) events: EventRecorder,
+    pub(crate) status: StatusWriter,
+    pub(crate) services: Informer<Service>,
+    pub(crate) objects: crate::objects::Objects,
+    pub(crate) tokens: crate::tokens::Tokens,
+    pub(crate) cgroups: Cgroups,
+    pub(crate) machine: Machine,
+    pub(crate) pulls: Semaphore,
+    pub(crate) allocatable: ArcSwap<BTreeMap<String, Quantity>>,
+    /// Labels of the Node object as last seen; empty before.
+    pub(crate) labels: ArcSwap<BTreeMap<String, String>>,
+    /// Which pod a container or sandbox belongs to, for events of the runtime.
+    pub(crate) owners: Mutex<HashMap<String, Arc<str>>>,
+}
+
+impl Node {
+    pub(crate) fn pulls() -> Semaphore {
+        Semaphore::new(PULLS_MAX)
+    }
+
+    /// An event about a pod.
+    pub(crate) fn pod_event(
+        &self,
+        pod: &Pod,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        self.events.event_for(self.pod_reference(pod), kind, reason, message);
+    }
+
+    /// An event about a container of a pod.
+    pub(crate) fn container_event(
+        &self,
+        pod: &Pod,
+        member: &Member,
+        kind: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let list = match member.role {
+            Role::Main => "containers",
+            Role::Init | Role::Sidecar => "initContainers",
+            Role::Ephemeral => "ephemeralContainers",
+        };
+        let object = ObjectReference {
+            field_path: Some(format!("spec.{list}{{{}}}", member.name())),
+            ..self.pod_reference(pod)
+        };
+        self.events.event_for(object, kind, reason, message);
+    }
+
+    fn pod_reference(&self, pod: &Pod) -> ObjectReference {
+        ObjectReference { api_version: Some("v1".into()), ..reference::<core::Pod>(&pod.object) }
+    }
+
+    /// Remembers whose a container or sandbox is.
+    pub(crate) fn own(&self, id: &str, uid: &Arc<str>) {
+        self.owners.lock().insert(id.to_owned(), Arc::clone(uid));
+    }
+
+    /// Forgets all of a pod.
+    pub(crate) fn disown(&self, uid: &str) {
+        self.owners.lock().retain(|_, owner| **owner != *uid);
+    }
+}

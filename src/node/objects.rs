@@ -1,0 +1,230 @@
+//! ConfigMaps and Secrets that pods of this node use: each watched by name, as the Node authorizer allows, while in use.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Gvr, Object, WatchEvent};
+use base::{Backoff, Kind, Shutdown, Tasks};
+use client::{Client, Scope};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+
+/// Kind of an object that a pod may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Source {
+    ConfigMap,
+    Secret,
+}
+
+/// One object.
+pub(crate) type Reference = (Source, String, String);
+
+/// What is known of an object.
+#[derive(Debug, Clone)]
+pub(crate) enum Found {
+    /// No answer yet; the last error, when there was one.
+    Unknown(String),
+    Missing,
+    Present(Arc<Object>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    users: BTreeSet<Arc<str>>,
+    value: watch::Sender<Found>,
+    stop: Shutdown,
+}
+
+#[derive(Debug)]
+struct Inner {
+    client: Client,
+    tasks: Tasks,
+    entries: Mutex<HashMap<Reference, Entry>>,
+    wakes: Mutex<HashMap<Arc<str>, Arc<Notify>>>,
+}
+
+/// The objects in use; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Objects(Arc<Inner>);
+
+impl Objects {
+    pub(crate) fn new(client: Client, tasks: Tasks) -> Self {
+        Self(Arc::new(Inner { client, tasks, entries: Mutex::default(), wakes: Mutex::default() }))
+    }
+
+    /// Says what a pod uses from now on: new objects are watched, and changes of any wake the pod.
+    pub(crate) fn use_all(&self, uid: &Arc<str>, wake: &Arc<Notify>, wanted: &BTreeSet<Reference>) {
+        let mut entries = self.0.entries.lock();
+        entries.retain(|reference, entry| {
+            if !wanted.contains(reference) {
+                entry.users.remove(uid);
+            }
+            if entry.users.is_empty() {
+                entry.stop.request();
+            }
+            !entry.users.is_empty()
+        });
+        for reference in wanted {
+            let entry = entries.entry(reference.clone()).or_insert_with(|| self.start(reference));
+            entry.users.insert(Arc::clone(uid));
+        }
+        drop(entries);
+        let mut wakes = self.0.wakes.lock();
+        if wanted.is_empty() {
+            wakes.remove(uid);
+        } else {
+            wakes.insert(Arc::clone(uid), Arc::clone(wake));
+        }
+    }
+
+    /// What is known now.
+    pub(crate) fn get(&self, reference: &Reference) -> Found {
+        let entries = self.0.entries.lock();
+        entries.get(reference).map_or(Found::Missing, |e| e.value.borrow().clone())
+    }
+
+    /// Waits until all objects of a pod are known, or `limit` passes.
+    pub(crate) async fn known(&self, wanted: &BTreeSet<Reference>, limit: Duration) {
+        let receivers: Vec<watch::Receiver<Found>> = {
+            let entries = self.0.entries.lock();
+            wanted.iter().filter_map(|r| entries.get(r)).map(|e| e.value.subscribe()).collect()
+        };
+        let all = async {
+            for mut receiver in receivers {
+                let _ = receiver.wait_for(|found| !matches!(found, Found::Unknown(_))).await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, all).await;
+    }
+
+    fn start(&self, reference: &Reference) -> Entry {
+        let (source, namespace, name) = reference;
+        let resource = match source {
+            Source::ConfigMap => "configmaps",
+            Source::Secret => "secrets",
+        };
+        let scope = Scope {
+            namespace: namespace.clone(),
+            ..Scope::all(Gvr::new("", "v1", resource)).fields(format!("metadata.name={name}"))
+        };
+        let stop = self.0.tasks.shutdown().child();
+        let value = watch::Sender::new(Found::Unknown(String::new()));
+        let run = follow(self.clone(), reference.clone(), scope, value.clone(), stop.clone());
+        self.0.tasks.spawn(Kind::Request, "object-watch", run);
+        Entry { users: BTreeSet::new(), value, stop }
+    }
+
+    fn changed(&self, reference: &Reference) {
+        let users =
+            self.0.entries.lock().get(reference).map(|e| e.users.clone()).unwrap_or_default();
+        let wakes = self.0.wakes.lock();
+        for wake in users.iter().filter_map(|uid| wakes.get(uid)) {
+            wake.notify_one();
+        }
+    }
+}
+
+async fn follow(
+    objects: Objects,
+    reference: Reference,
+    scope: Scope,
+    value: watch::Sender<Found>,
+    stop: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+    loop {
+        let session = session(&objects, &reference, &scope, &value);
+        let outcome = tokio::select! {
+            () = stop.requested() => return Ok(()),
+            outcome = session => outcome,
+        };
+        match outcome {
+            Ok(()) => backoff.reset(),
+            Err(error) => {
+                tracing::debug!(object = ?reference, %error, "cannot watch");
+                value.send_if_modified(|found| match found {
+                    Found::Unknown(last) => {
+                        *last = error.to_string();
+                        true
+                    }
+                    _ => false,
+                });
+            }
+        }
+        if !backoff.wait(&stop).await {
+            return Ok(());
+        }
+    }
+}
+
+/// One watch from its start to its end.
+async fn session(
+    objects: &Objects,
+    reference: &Reference,
+    scope: &Scope,
+    value: &watch::Sender<Found>,
+) -> Result<(), client::Error> {
+    let mut events = objects.0.client.transport().watch(scope, None).await?;
+    let mut seen = false;
+    let mut listed = false;
+    while let Some(event) = events.recv().await {
+        let found = match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                seen = true;
+                Found::Present(object)
+            }
+            WatchEvent::Bookmark { initial: true, .. } => {
+                listed = true;
+                if seen {
+                    continue;
+                }
+                Found::Missing
+            }
+            WatchEvent::Deleted(_) => Found::Missing,
+            WatchEvent::Bookmark { .. } => continue,
+            WatchEvent::Error(status) => {
+                return if listed { Ok(()) } else { Err((*status).into()) };
+            }
+        };
+        let changed = value.send_if_modified(|now| {
+            let same = match (&*now, &found) {
+                (Found::Present(a), Found::Present(b)) => a.raw() == b.raw(),
+                (Found::Missing, Found::Missing) => true,
+                _ => false,
+            };
+            *now = found;
+            !same
+        });
+        if changed {
+            objects.changed(reference);
+        }
+    }
+    Ok(())
+}
+
+/// The data of a ConfigMap or Secret: text, `binaryData` and Secret values decoded.
+pub(crate) fn data(source: Source, object: &Object) -> BTreeMap<String, Vec<u8>> {
+    use base64::Engine;
+    let Ok(value) = object.value() else { return BTreeMap::new() };
+    let decode = |v: &Value| {
+        base64::engine::general_purpose::STANDARD
+            .decode(v.as_str().unwrap_or_default())
+            .unwrap_or_default()
+    };
+    let entries =
+        |field: &str| value.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut out = BTreeMap::new();
+    for (key, v) in entries("data") {
+        let bytes = match source {
+            Source::ConfigMap => v.as_str().unwrap_or_default().as_bytes().to_vec(),
+            Source::Secret => decode(&v),
+        };
+        out.insert(key, bytes);
+    }
+    if source == Source::ConfigMap {
+        out.extend(entries("binaryData").into_iter().map(|(k, v)| (k, decode(&v))));
+    }
+    out
+}

@@ -1,0 +1,192 @@
+//! What the runtime says about one pod, in the terms that decisions are made in.
+
+use std::collections::HashMap;
+
+use proto::runtime::v1 as cri;
+
+use crate::runtime::{Runtime, RuntimeError};
+
+/// Names of the labels and annotations on sandboxes and containers; the kubelet's, so that tools find what they expect.
+pub(crate) mod label {
+    pub(crate) const POD_NAME: &str = "io.kubernetes.pod.name";
+    pub(crate) const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+    pub(crate) const POD_UID: &str = "io.kubernetes.pod.uid";
+    pub(crate) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+    pub(crate) const HASH: &str = "io.kubernetes.container.hash";
+    pub(crate) const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+    pub(crate) const MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+    pub(crate) const MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+    pub(crate) const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+    pub(crate) const PORTS: &str = "io.kubernetes.container.ports";
+    pub(crate) const DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
+    pub(crate) const TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sandbox {
+    pub(crate) id: String,
+    pub(crate) attempt: u32,
+    pub(crate) created_at: i64,
+    pub(crate) ready: bool,
+    pub(crate) host_network: bool,
+    /// Without a network of its own there are none.
+    pub(crate) ips: Vec<String>,
+}
+
+/// State of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Created,
+    Running,
+    Exited,
+    Unknown,
+}
+
+/// A container.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Container {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) sandbox: String,
+    pub(crate) state: State,
+    /// Nanoseconds since the epoch; zero when it has not happened.
+    pub(crate) created_at: i64,
+    pub(crate) started_at: i64,
+    pub(crate) finished_at: i64,
+    pub(crate) exit_code: i32,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) restart_count: i32,
+    pub(crate) image: String,
+    pub(crate) image_ref: String,
+    pub(crate) hash: String,
+    pub(crate) log_path: String,
+    pub(crate) annotations: HashMap<String, String>,
+    /// Paths in the container and on the host.
+    pub(crate) mounts: Vec<(String, String)>,
+    pub(crate) resources: Option<cri::LinuxContainerResources>,
+    pub(crate) user: Option<cri::LinuxContainerUser>,
+    pub(crate) stop_signal: Option<String>,
+}
+
+/// All of one pod, newest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Observed {
+    pub(crate) sandboxes: Vec<Sandbox>,
+    pub(crate) containers: Vec<Container>,
+}
+
+impl Observed {
+    /// The newest container of this name.
+    pub(crate) fn container(&self, name: &str) -> Option<&Container> {
+        self.containers.iter().find(|c| c.name == name)
+    }
+
+    /// The newest container of this name in the current sandbox.
+    pub(crate) fn active(&self, name: &str) -> Option<&Container> {
+        let sandbox = self.sandboxes.first().filter(|s| s.ready)?;
+        self.containers.iter().find(|c| c.name == name && c.sandbox == sandbox.id)
+    }
+
+    pub(crate) fn ready_sandbox(&self) -> Option<&Sandbox> {
+        self.sandboxes.first().filter(|s| s.ready)
+    }
+
+    pub(crate) fn is_running(&self, id: &str) -> bool {
+        self.containers.iter().any(|c| c.id == id && c.state == State::Running)
+            || self.sandboxes.iter().any(|s| s.id == id && s.ready)
+    }
+
+    pub(crate) fn any_running(&self) -> bool {
+        self.containers.iter().any(|c| c.state == State::Running)
+    }
+}
+
+/// Asks the runtime for everything that belongs to the pod `uid`.
+///
+/// # Errors
+/// When the runtime does not answer; what vanishes between two questions is left out.
+pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<Observed, RuntimeError> {
+    let (sandboxes, containers) =
+        futures::try_join!(runtime.sandboxes(Some(uid)), runtime.containers(Some(uid)))?;
+    let mut observed = Observed::default();
+    for sandbox in sandboxes {
+        match runtime.sandbox_status(&sandbox.id).await {
+            Ok(status) => observed.sandboxes.push(sandbox_of(status)),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    for container in containers {
+        match runtime.container_status(&container.id).await {
+            Ok(status) => {
+                observed.containers.push(container_of(status, container.pod_sandbox_id));
+            }
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    observed.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
+    observed.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
+    Ok(observed)
+}
+
+fn sandbox_of(status: cri::PodSandboxStatus) -> Sandbox {
+    let ready = status.state() == cri::PodSandboxState::SandboxReady;
+    let network_mode = status
+        .linux
+        .and_then(|l| l.namespaces)
+        .and_then(|n| n.options)
+        .map_or(cri::NamespaceMode::Pod, |o| o.network());
+    let ips = status.network.map_or_else(Vec::new, |n| {
+        let more = n.additional_ips.into_iter().map(|ip| ip.ip);
+        std::iter::once(n.ip)
+            .chain(more)
+            .filter(|ip| ip.parse::<std::net::IpAddr>().is_ok())
+            .collect()
+    });
+    Sandbox {
+        id: status.id,
+        attempt: status.metadata.map_or(0, |m| m.attempt),
+        created_at: status.created_at,
+        ready,
+        host_network: network_mode == cri::NamespaceMode::Node,
+        ips,
+    }
+}
+
+fn container_of(status: cri::ContainerStatus, sandbox: String) -> Container {
+    let state = match status.state() {
+        cri::ContainerState::ContainerCreated => State::Created,
+        cri::ContainerState::ContainerRunning => State::Running,
+        cri::ContainerState::ContainerExited => State::Exited,
+        cri::ContainerState::ContainerUnknown => State::Unknown,
+    };
+    let stop_signal = status.stop_signal();
+    let stop_signal = (stop_signal != cri::Signal::RuntimeDefault)
+        .then(|| stop_signal.as_str_name().trim_start_matches("SIGNAL_").to_owned());
+    let annotation = |key: &str| status.annotations.get(key).cloned().unwrap_or_default();
+    Container {
+        name: status.labels.get(label::CONTAINER_NAME).cloned().unwrap_or_default(),
+        hash: annotation(label::HASH),
+        restart_count: annotation(label::RESTART_COUNT).parse().unwrap_or_default(),
+        id: status.id,
+        sandbox,
+        state,
+        created_at: status.created_at,
+        started_at: status.started_at,
+        finished_at: status.finished_at,
+        exit_code: status.exit_code,
+        reason: status.reason,
+        message: status.message,
+        image: status.image.map(|i| i.image).unwrap_or_default(),
+        image_ref: status.image_ref,
+        log_path: status.log_path,
+        annotations: status.annotations,
+        mounts: status.mounts.into_iter().map(|m| (m.container_path, m.host_path)).collect(),
+        resources: status.resources.and_then(|r| r.linux),
+        user: status.user.and_then(|u| u.linux),
+        stop_signal,
+    }
+}

@@ -1,0 +1,290 @@
+//! Which pods belong to this node, and one worker for each: fed by the API, by the runtime's events, by what is found on disk.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::ObjectKey;
+use api::k8s::api::core::v1 as core;
+use base::{Kind, Shutdown};
+use client::events::EventType;
+use client::{Change, Informer};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, mpsc};
+
+use crate::admit;
+use crate::containerd::events::Signal;
+use crate::node::Node;
+use crate::observed::label;
+use crate::pod::{Origin, Pod};
+use crate::runtime::ContainerEventKind;
+use crate::volumes;
+use crate::worker::{Desired, Handle, Worker};
+
+/// A full look at runtime and disk, in case an event was lost (the kubelet looks each 2 s; events make this enough).
+const HOUSEKEEPING: Duration = Duration::from_secs(300);
+/// Workers that ended and are not yet taken note of.
+const DONE_MAX: usize = 64;
+
+/// The pods of this node, for others to look at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Table(Arc<RwLock<HashMap<Arc<str>, Arc<Handle>>>>);
+
+impl Table {
+    /// A pod by namespace and name, the newest when there are several.
+    pub(crate) fn find(&self, namespace: &str, name: &str) -> Option<(Arc<Pod>, Arc<Handle>)> {
+        let table = self.0.read();
+        let mut found: Vec<_> = table
+            .values()
+            .map(|h| (h.desired.borrow().clone(), Arc::clone(h)))
+            .filter(|(d, _)| *d.pod.key.namespace == *namespace && *d.pod.key.name == *name)
+            .collect();
+        found.sort_by_key(|(d, _)| d.removed);
+        found.into_iter().next().map(|(d, h)| (d.pod, h))
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Arc<Handle>)> {
+        self.0
+            .read()
+            .values()
+            .map(|h| (Arc::clone(&h.desired.borrow().pod), Arc::clone(h)))
+            .collect()
+    }
+}
+
+/// What the informer noted: keys of pods that changed.
+#[derive(Debug, Default)]
+struct Dirty {
+    keys: Mutex<BTreeSet<ObjectKey>>,
+    notify: Notify,
+}
+
+/// The pod manager.
+#[derive(Debug)]
+pub(crate) struct Pods {
+    node: Arc<Node>,
+    table: Table,
+    informer: Informer<core::Pod>,
+    dirty: Arc<Dirty>,
+    /// Torn down here and not yet gone from the API.
+    finished: HashSet<Arc<str>>,
+    done: (mpsc::Sender<Arc<str>>, mpsc::Receiver<Arc<str>>),
+    swept: bool,
+}
+
+impl Pods {
+    pub(crate) fn new(node: Arc<Node>, informer: Informer<core::Pod>) -> Self {
+        let dirty = Arc::new(Dirty::default());
+        let noted = Arc::clone(&dirty);
+        informer.on_change(move |change: &Change| {
+            noted.keys.lock().insert(change.object().key.clone());
+            noted.notify.notify_one();
+        });
+        Self {
+            node,
+            table: Table::default(),
+            informer,
+            dirty,
+            finished: HashSet::new(),
+            done: mpsc::channel(DONE_MAX),
+            swept: false,
+        }
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        self.table.clone()
+    }
+
+    /// Runs until shutdown; pods then go on without us.
+    pub(crate) async fn run(
+        mut self,
+        mut signals: mpsc::Receiver<Signal>,
+        lost: impl Fn() + Send,
+        shutdown: Shutdown,
+    ) -> Result<(), std::convert::Infallible> {
+        let synced = self.informer.clone();
+        let mut first_list = std::pin::pin!(async move { synced.synced().await });
+        let mut listed = false;
+        let mut next_look = base::clock::now() + HOUSEKEEPING;
+        loop {
+            tokio::select! {
+                () = shutdown.requested() => return Ok(()),
+                () = &mut first_list, if !listed => listed = true,
+                () = self.dirty.notify.notified() => {}
+                signal = signals.recv() => match signal {
+                    Some(signal) => self.hear(signal, &lost),
+                    None => return Ok(()),
+                },
+                Some(uid) = self.done.1.recv() => self.ended(&uid),
+                () = tokio::time::sleep_until(next_look) => {
+                    next_look = base::clock::now() + HOUSEKEEPING;
+                    self.swept = false;
+                }
+            }
+            let keys = std::mem::take(&mut *self.dirty.keys.lock());
+            for key in keys {
+                self.reconcile(&key);
+            }
+            if listed && !self.swept {
+                self.swept = true;
+                self.sweep().await;
+            }
+        }
+    }
+
+    fn hear(&mut self, signal: Signal, lost: &impl Fn()) {
+        match signal {
+            Signal::Event(event) => {
+                let Some(uid) = self.node.owners.lock().get(&event.id).cloned() else { return };
+                let table = self.table.0.read();
+                let Some(handle) = table.get(&uid) else { return };
+                if event.kind == ContainerEventKind::Exited {
+                    handle.exits.lock().insert(event.id);
+                }
+                handle.wake.notify_one();
+            }
+            Signal::Restarted => {
+                self.swept = false;
+                for handle in self.table.0.read().values() {
+                    handle.wake.notify_one();
+                }
+            }
+            Signal::Lost => lost(),
+        }
+    }
+
+    fn ended(&mut self, uid: &Arc<str>) {
+        let handle = self.table.0.write().remove(uid);
+        if let Some(handle) = handle {
+            let key = handle.desired.borrow().pod.key.clone();
+            self.finished.insert(Arc::clone(uid));
+            self.dirty.keys.lock().insert(key);
+            self.dirty.notify.notify_one();
+        }
+    }
+
+    /// Makes the workers of one key fit what the API has.
+    fn reconcile(&mut self, key: &ObjectKey) {
+        let object = self.informer.cache().get(&key.namespace, &key.name);
+        let current = object.as_ref().map(|o| Arc::clone(&o.uid));
+        for handle in self.table.0.read().values() {
+            let other = {
+                let desired = handle.desired.borrow();
+                desired.pod.key == *key
+                    && desired.pod.origin == Origin::Api
+                    && Some(&desired.pod.uid) != current.as_ref()
+            };
+            if other {
+                handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
+            }
+        }
+        let Some(object) = object else {
+            let cached = self.informer.cache();
+            let still: HashSet<Arc<str>> =
+                cached.list("").iter().map(|o| Arc::clone(&o.uid)).collect();
+            self.finished.retain(|uid| still.contains(uid));
+            return;
+        };
+        if self.finished.contains(&object.uid) {
+            return;
+        }
+        let Some(pod) = Pod::from_object(&object) else { return };
+        if pod.is_mirror() {
+            return;
+        }
+        let pod = Arc::new(pod);
+        if let Some(handle) = self.table.0.read().get(&pod.uid) {
+            handle.desired.send_modify(|d| d.pod = pod);
+            return;
+        }
+        let refused = self.admit(&pod);
+        self.start(Desired { api_uid: Some(pod.uid.to_string()), pod, removed: false, refused });
+    }
+
+    /// Only a pod that has not begun can be refused: what runs is adopted.
+    fn admit(&self, pod: &Arc<Pod>) -> Option<(String, String)> {
+        let begun = pod.api_status().is_some_and(|s| s.start_time.is_some());
+        if begun || pod.is_deleted() || pod.is_api_terminal() {
+            return None;
+        }
+        let others: Vec<Arc<Pod>> = self
+            .table
+            .all()
+            .into_iter()
+            .filter(|(p, h)| {
+                !p.is_api_terminal()
+                    && !matches!(
+                        h.shown.lock().status.phase.as_deref(),
+                        Some("Succeeded" | "Failed")
+                    )
+            })
+            .map(|(p, _)| p)
+            .collect();
+        let refused = admit::check(&self.node, pod, &others)?;
+        self.node.pod_event(pod, EventType::Warning, &refused.0, refused.1.clone());
+        Some(refused)
+    }
+
+    fn start(&self, desired: Desired) {
+        let uid = Arc::clone(&desired.pod.uid);
+        let (worker, handle) = Worker::new(Arc::clone(&self.node), desired);
+        self.table.0.write().insert(Arc::clone(&uid), Arc::new(handle));
+        let done = self.done.0.clone();
+        self.node.tasks.spawn(Kind::Request, "pod-worker", async move {
+            let outcome = worker.run().await;
+            let _ = done.send(uid).await;
+            outcome
+        });
+    }
+
+    /// Ends what no pod of ours explains: sandboxes and containers, folders, cgroups.
+    async fn sweep(&self) {
+        let (Ok(sandboxes), Ok(containers)) =
+            (self.node.runtime.sandboxes(None).await, self.node.runtime.containers(None).await)
+        else {
+            return;
+        };
+        let known: HashSet<Arc<str>> = self.table.0.read().keys().cloned().collect();
+        let mut orphans: HashMap<String, core::Pod> = HashMap::new();
+        let things = sandboxes.iter().map(|s| (&s.labels, None)).chain(
+            containers.iter().map(|c| (&c.labels, c.annotations.get(label::TERMINATION_GRACE))),
+        );
+        for (labels, grace) in things {
+            let Some(uid) = labels.get(label::POD_UID).filter(|uid| !known.contains(uid.as_str()))
+            else {
+                continue;
+            };
+            let orphan = orphans.entry(uid.clone()).or_default();
+            orphan.metadata.name = labels.get(label::POD_NAME).cloned();
+            orphan.metadata.namespace = labels.get(label::POD_NAMESPACE).cloned();
+            orphan.metadata.uid = Some(uid.clone());
+            let spec = orphan.spec.get_or_insert_default();
+            if let Some(seconds) = grace.and_then(|g| g.parse().ok()) {
+                spec.termination_grace_period_seconds = Some(seconds);
+            }
+        }
+        let on_disk = std::fs::read_dir(self.node.config.root_dir.join("pods"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let left: BTreeSet<String> = on_disk
+            .filter_map(|e| e.file_name().into_string().ok())
+            .chain(self.node.cgroups.pods())
+            .filter(|uid| !known.contains(uid.as_str()) && !orphans.contains_key(uid))
+            .collect();
+        for uid in left {
+            tracing::info!(uid, "removing what a former pod left");
+            let dir = self.node.config.pod_dir(&uid);
+            if let Ok(Err(error)) = base::tasks::blocking(move || volumes::tear_down(&dir)).await {
+                tracing::warn!(uid, %error, "cannot remove a former pod's folder");
+            }
+            self.node.cgroups.remove(&uid);
+        }
+        for (_, object) in orphans {
+            let Some(pod) = Pod::new(object, Origin::Api) else { continue };
+            tracing::info!(pod = %pod.key, uid = %pod.uid, "ending a pod that the API does not know");
+            self.start(Desired { pod: Arc::new(pod), removed: true, api_uid: None, refused: None });
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Probes of running containers: one task per probe, results by container id, a wake-up when a result changes.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use base::{Kind, Shutdown};
+use client::events::EventType;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::handler::{self, Target};
+use crate::node::Node;
+use crate::observed::{Observed, State};
+use crate::plan::Health;
+use crate::pod::{Pod, Role};
+
+/// What a probe decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Type {
+    Startup,
+    Readiness,
+    Liveness,
+}
+
+impl Type {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "Startup",
+            Self::Readiness => "Readiness",
+            Self::Liveness => "Liveness",
+        }
+    }
+}
+
+type Results = Arc<Mutex<HashMap<String, Health>>>;
+
+/// The probes of one pod.
+#[derive(Debug)]
+pub(crate) struct Probes {
+    results: Results,
+    running: HashMap<(String, Type), Shutdown>,
+    wake: Arc<Notify>,
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        for stop in self.running.values() {
+            stop.request();
+        }
+    }
+}
+
+impl Probes {
+    pub(crate) fn new(wake: Arc<Notify>) -> Self {
+        Self { results: Results::default(), running: HashMap::new(), wake }
+    }
+
+    /// Results so far, by container id.
+    pub(crate) fn results(&self) -> HashMap<String, Health> {
+        self.results.lock().clone()
+    }
+
+    /// A container that already was started before we were: its startup probe is not asked again.
+    pub(crate) fn adopt(&self, id: &str, ready: bool) {
+        let mut results = self.results.lock();
+        results.entry(id.to_owned()).or_insert(Health {
+            startup: Some(true),
+            readiness: Some(ready),
+            liveness: None,
+        });
+    }
+
+    /// Starts probes of running containers, ends those of containers that are gone. A pod that is being deleted keeps
+    /// only its readiness probes.
+    pub(crate) fn sync(&mut self, node: &Arc<Node>, pod: &Arc<Pod>, observed: &Observed) {
+        let ips = crate::worker::pod_ips(node, pod, observed);
+        let mut wanted = HashSet::new();
+        for member in pod.members.iter().filter(|m| matches!(m.role, Role::Main | Role::Sidecar)) {
+            let Some(container) =
+                observed.active(member.name()).filter(|c| c.state == State::Running)
+            else {
+                continue;
+            };
+            let c = &member.container;
+            for (type_, probe) in [
+                (Type::Startup, &c.startup_probe),
+                (Type::Readiness, &c.readiness_probe),
+                (Type::Liveness, &c.liveness_probe),
+            ] {
+                let Some(probe) = probe else { continue };
+                if pod.is_deleted() && type_ != Type::Readiness {
+                    continue;
+                }
+                let key = (container.id.clone(), type_);
+                wanted.insert(key.clone());
+                if self.running.contains_key(&key) {
+                    continue;
+                }
+                let stop = node.tasks.shutdown().child();
+                self.running.insert(key, stop.clone());
+                let task = Task {
+                    node: Arc::clone(node),
+                    pod: Arc::clone(pod),
+                    container: c.clone(),
+                    id: container.id.clone(),
+                    started_at: container.started_at,
+                    ip: ips.first().cloned().unwrap_or_default(),
+                    type_,
+                    probe: probe.clone(),
+                    results: Arc::clone(&self.results),
+                    wake: Arc::clone(&self.wake),
+                };
+                node.tasks.spawn(Kind::Request, "probe", task.run(stop));
+            }
+        }
+        self.running.retain(|key, stop| {
+            let keep = wanted.contains(key);
+            if !keep {
+                stop.request();
+            }
+            keep
+        });
+        let ids: HashSet<&str> = observed.containers.iter().map(|c| c.id.as_str()).collect();
+        self.results.lock().retain(|id, _| ids.contains(id.as_str()));
+    }
+}
+
+struct Task {
+    node: Arc<Node>,
+    pod: Arc<Pod>,
+    container: core::Container,
+    id: String,
+    started_at: i64,
+    ip: String,
+    type_: Type,
+    probe: core::Probe,
+    results: Results,
+    wake: Arc<Notify>,
+}
+
+fn seconds(value: Option<i32>, default: u64) -> Duration {
+    Duration::from_secs(
+        value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(default),
+    )
+}
+
+impl Task {
+    async fn run(self, stop: Shutdown) -> Result<(), std::convert::Infallible> {
+        tokio::select! {
+            () = stop.requested() => {}
+            () = self.probe_until_decided() => {}
+        }
+        Ok(())
+    }
+
+    async fn probe_until_decided(&self) {
+        let period = seconds(self.probe.period_seconds, 10);
+        self.initial_delay().await;
+        let mut run = (None, 0_i32);
+        loop {
+            let begun = base::clock::now();
+            let health = self.results.lock().get(&self.id).copied().unwrap_or_default();
+            let started = self.container.startup_probe.is_none() || health.startup == Some(true);
+            if self.type_ == Type::Startup && started {
+                return;
+            }
+            if started || self.type_ == Type::Startup {
+                let outcome = self.once().await;
+                let good = outcome.is_ok();
+                run = if run.0 == Some(good) {
+                    (run.0, run.1.saturating_add(1))
+                } else {
+                    (Some(good), 1)
+                };
+                if let Err(message) = outcome {
+                    self.unhealthy(&message);
+                }
+                let threshold = if good {
+                    self.probe.success_threshold.unwrap_or(1)
+                } else {
+                    self.probe.failure_threshold.unwrap_or(3)
+                };
+                if run.1 >= threshold {
+                    self.decide(good);
+                    let final_ =
+                        self.type_ == Type::Startup || (self.type_ == Type::Liveness && !good);
+                    if final_ {
+                        return;
+                    }
+                }
+            }
+            let wait = if started || self.type_ == Type::Startup {
+                period.saturating_sub(begun.elapsed())
+            } else {
+                // Not yet started: the startup probe's decision wakes nobody here, so look each second.
+                Duration::from_secs(1).min(period)
+            };
+            base::clock::sleep(wait).await;
+        }
+    }
+
+    /// Waits until the container is as old as `initialDelaySeconds`.
+    async fn initial_delay(&self) {
+        let delay = Duration::from_secs(
+            self.probe.initial_delay_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0),
+        );
+        let started = Duration::from_nanos(u64::try_from(self.started_at).unwrap_or_default());
+        let age = base::clock::unix_time().saturating_sub(started);
+        base::clock::sleep(delay.saturating_sub(age)).await;
+    }
+
+    async fn once(&self) -> handler::Outcome {
+        let limit = seconds(self.probe.timeout_seconds, 1);
+        let target = Target {
+            runtime: &*self.node.runtime,
+            container_id: &self.id,
+            container: &self.container,
+            pod_ip: &self.ip,
+            user_agent: "kube-probe/1.37",
+        };
+        if let Some(action) = &self.probe.exec {
+            handler::exec(target, action, limit).await
+        } else if let Some(action) = &self.probe.http_get {
+            handler::http(target, action, limit).await
+        } else if let Some(action) = &self.probe.tcp_socket {
+            handler::tcp(target, action, limit).await
+        } else if let Some(action) = &self.probe.grpc {
+            handler::grpc(target, action, limit).await
+        } else {
+            Ok(())
+        }
+    }
+
+    fn unhealthy(&self, message: &str) {
+        if let Some(member) = self.pod.member(&self.container.name) {
+            let text = format!("{} probe failed: {message}", self.type_.name());
+            self.node.container_event(&self.pod, member, EventType::Warning, "Unhealthy", text);
+        }
+    }
+
+    fn decide(&self, good: bool) {
+        let mut results = self.results.lock();
+        let health = results.entry(self.id.clone()).or_default();
+        let slot = match self.type_ {
+            Type::Startup => &mut health.startup,
+            Type::Readiness => &mut health.readiness,
+            Type::Liveness => &mut health.liveness,
+        };
+        let changed = *slot != Some(good);
+        *slot = Some(good);
+        drop(results);
+        if changed {
+            self.wake.notify_one();
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The Node object: registration, status, lease. Pods never wait for it.
+
+mod status;
+
+pub(crate) use status::amounts;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::coordination::v1::{Lease, LeaseSpec};
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use base::{Backoff, Shutdown};
+use client::Patch;
+use client::owner_reference;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::machine;
+use crate::node::Node;
+
+/// Renewal and duration of the lease (`nodeLeaseDurationSeconds` 40, renewed at a quarter).
+const RENEW: Duration = Duration::from_secs(10);
+const LEASE_SECONDS: i32 = 40;
+/// While the runtime is not ready it is asked this often.
+const UNREADY_LOOK: Duration = Duration::from_millis(250);
+
+/// Registers the node and keeps its status and lease fresh until shutdown.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+    let object = loop {
+        match register(&node).await {
+            Ok(object) => break object,
+            Err(error) => tracing::debug!(%error, "cannot register the node yet"),
+        }
+        if !backoff.wait(&shutdown).await {
+            return Ok(());
+        }
+    };
+    let mut reporter =
+        Reporter { node, object, written: Value::Null, lease: None, status_at: None };
+    let mut renew_at = base::clock::now();
+    while !shutdown.is_requested() {
+        let ready = reporter.status().await;
+        if base::clock::now() >= renew_at {
+            reporter.renew().await;
+            renew_at = base::clock::now() + RENEW;
+        }
+        let next = if ready { renew_at } else { renew_at.min(base::clock::now() + UNREADY_LOOK) };
+        tokio::select! {
+            () = shutdown.requested() => break,
+            () = tokio::time::sleep_until(next) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Labels that every node has.
+fn labels(node: &Node) -> BTreeMap<String, String> {
+    let mut out = node.config.labels.clone();
+    for (key, value) in [
+        ("kubernetes.io/hostname", node.config.hostname.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", machine::architecture()),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", machine::architecture()),
+    ] {
+        out.insert(key.to_owned(), value.to_owned());
+    }
+    out
+}
+
+/// Makes the Node object, or brings the labels of an existing one up to date.
+async fn register(node: &Node) -> Result<core::Node, client::Error> {
+    let name = &node.config.node_name;
+    let labels = labels(node);
+    let object = core::Node {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some(labels.clone()),
+            annotations: Some(
+                [(
+                    "volumes.kubernetes.io/controller-managed-attach-detach".to_owned(),
+                    "true".to_owned(),
+                )]
+                .into(),
+            ),
+            ..ObjectMeta::default()
+        },
+        spec: Some(core::NodeSpec {
+            provider_id: Some(node.config.provider_id.clone()).filter(|p| !p.is_empty()),
+            taints: (!node.config.taints.is_empty()).then(|| node.config.taints.clone()),
+            ..core::NodeSpec::default()
+        }),
+        ..core::Node::default()
+    };
+    let registered = match node.client.create("", &object).await {
+        Ok(created) => created,
+        Err(error) if error.is_already_exists() => {
+            let existing: core::Node = node.client.get("", name).await?;
+            let own = existing.metadata.labels.clone().unwrap_or_default();
+            if labels.iter().all(|(k, v)| own.get(k) == Some(v)) {
+                existing
+            } else {
+                let patch = json!({"metadata": {"labels": labels}});
+                node.client.patch("", name, "", &Patch::Strategic(&patch)).await?
+            }
+        }
+        Err(error) => return Err(error),
+    };
+    node.labels.store(Arc::new(registered.metadata.labels.clone().unwrap_or_default()));
+    Ok(registered)
+}
+
+struct Reporter {
+    node: Arc<Node>,
+    object: core::Node,
+    /// The status written last, without times.
+    written: Value,
+    lease: Option<Lease>,
+    status_at: Option<Instant>,
+}
+
+impl Reporter {
+    /// Writes the status when it changed or is old; whether the node is ready.
+    async fn status(&mut self) -> bool {
+        let (status, ready) = status::make(&self.node).await;
+        let due = self.status_at.is_none_or(|at| at.elapsed() >= self.node.config.status_interval);
+        if status == self.written && !due {
+            return ready;
+        }
+        let before = self.object.status.clone().unwrap_or_default();
+        let patch = json!({"status": status::with_times(&status, &before)});
+        let name = &self.node.config.node_name;
+        match self
+            .node
+            .client
+            .patch::<core::Node>("", name, "status", &Patch::Strategic(&patch))
+            .await
+        {
+            Ok(object) => {
+                if ready && !status::is_ready(&before) {
+                    self.node.events.event(
+                        &object,
+                        client::events::EventType::Normal,
+                        "NodeReady",
+                        format!("Node {name} status is now: NodeReady"),
+                    );
+                }
+                self.node
+                    .labels
+                    .store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
+                self.object = object;
+                self.written = status;
+                self.status_at = Some(base::clock::now());
+            }
+            Err(error) if error.is_not_found() => {
+                // Somebody deleted the node: it registers again, as the kubelet does not but a user expects.
+                if let Ok(object) = register(&self.node).await {
+                    self.object = object;
+                }
+            }
+            Err(error) => tracing::debug!(%error, "cannot write the node status"),
+        }
+        ready
+    }
+
+    async fn renew(&mut self) {
+        if let Err(error) = self.try_renew().await {
+            tracing::debug!(%error, "cannot renew the node lease");
+            self.lease = None;
+        }
+    }
+
+    async fn try_renew(&mut self) -> Result<(), client::Error> {
+        const NAMESPACE: &str = "kube-node-lease";
+        let name = self.node.config.node_name.clone();
+        let now = jiff::Timestamp::from_microsecond(
+            i64::try_from(base::clock::unix_time().as_micros()).unwrap_or_default(),
+        );
+        let now = now.ok().map(MicroTime);
+        let known = match self.lease.take() {
+            Some(lease) => Some(lease),
+            None => match self.node.client.get::<Lease>(NAMESPACE, &name).await {
+                Ok(lease) => Some(lease),
+                Err(error) if error.is_not_found() => None,
+                Err(error) => return Err(error),
+            },
+        };
+        self.lease = Some(match known {
+            Some(mut lease) => {
+                let spec = lease.spec.get_or_insert_default();
+                spec.holder_identity = Some(name);
+                spec.lease_duration_seconds = Some(LEASE_SECONDS);
+                spec.renew_time = now;
+                self.node.client.update(&lease).await?
+            }
+            None => {
+                let mut owner = owner_reference(&self.object);
+                (owner.controller, owner.block_owner_deletion) = (None, None);
+                let lease = Lease {
+                    metadata: ObjectMeta {
+                        name: Some(name.clone()),
+                        namespace: Some(NAMESPACE.to_owned()),
+                        owner_references: Some(vec![owner]),
+                        ..ObjectMeta::default()
+                    },
+                    spec: Some(LeaseSpec {
+                        holder_identity: Some(name),
+                        lease_duration_seconds: Some(LEASE_SECONDS),
+                        renew_time: now,
+                        ..LeaseSpec::default()
+                    }),
+                };
+                self.node.client.create(NAMESPACE, &lease).await?
+            }
+        });
+        Ok(())
+    }
+}

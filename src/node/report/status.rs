@@ -1,0 +1,224 @@
+//! What the status of the Node object says.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::Quantity;
+use api::k8s::api::core::v1 as core;
+use serde_json::{Value, json};
+
+use crate::machine;
+use crate::node::Node;
+
+/// Memory kept from pods: the kubelet's default eviction threshold.
+const EVICTION_MEMORY: i64 = 100 << 20;
+/// Images listed (`nodeStatusMaxImages`), and names of each.
+const IMAGES_MAX: usize = 50;
+const NAMES_MAX: usize = 5;
+
+/// Capacity and allocatable of the machine.
+pub(crate) fn amounts(
+    node_config: &crate::Config,
+    machine: &machine::Machine,
+) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
+    let disk = machine::disk(&node_config.root_dir)
+        .map_or(0, |(size, _)| i64::try_from(size).unwrap_or(i64::MAX));
+    let mut capacity = BTreeMap::from([
+        ("cpu".to_owned(), Quantity::from_int(machine.cpus)),
+        ("memory".to_owned(), Quantity::bytes(machine.memory)),
+        ("ephemeral-storage".to_owned(), Quantity::bytes(disk)),
+        ("pods".to_owned(), Quantity::from_int(i64::from(node_config.max_pods))),
+    ]);
+    for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(kb) = name
+            .strip_prefix("hugepages-")
+            .and_then(|n| n.strip_suffix("kB"))
+            .and_then(|n| n.parse::<i64>().ok())
+        else {
+            continue;
+        };
+        let count = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok();
+        let count = count.and_then(|t| t.trim().parse::<i64>().ok()).unwrap_or(0);
+        let size =
+            if kb % (1 << 20) == 0 { format!("{}Gi", kb >> 20) } else { format!("{}Mi", kb >> 10) };
+        capacity
+            .insert(format!("hugepages-{size}"), Quantity::bytes(count.saturating_mul(kb << 10)));
+    }
+    let zero = Quantity::from_int(0);
+    let mut allocatable = capacity.clone();
+    let mut take = |name: &str, amount: Quantity| {
+        if let Some(value) = allocatable.get_mut(name) {
+            *value = value.minus(amount).max(zero);
+        }
+    };
+    take("memory", Quantity::bytes(EVICTION_MEMORY));
+    take("ephemeral-storage", Quantity::bytes(disk / 10));
+    for (name, text) in &node_config.reserved {
+        take(name, Quantity::parse(text).unwrap_or(zero));
+    }
+    (capacity, allocatable)
+}
+
+fn texts(list: &BTreeMap<String, Quantity>) -> BTreeMap<&String, String> {
+    list.iter().map(|(k, v)| (k, v.to_string())).collect()
+}
+
+fn condition(type_: &str, status: bool, reason: &str, message: &str) -> Value {
+    json!({"type": type_, "status": if status { "True" } else { "False" }, "reason": reason, "message": message})
+}
+
+/// The status without times, and whether the node is ready.
+pub(super) async fn make(node: &Node) -> (Value, bool) {
+    let (capacity, allocatable) = amounts(&node.config, &node.machine);
+    let (capacity_text, allocatable_text) = (texts(&capacity), texts(&allocatable));
+    let status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
+    node.allocatable.store(Arc::new(allocatable.clone()));
+    let problem = runtime_problem(node).await;
+    let ready = match &problem {
+        None => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+        Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
+    };
+    let m = &node.machine;
+    let mut status = status;
+    status["conditions"] = json!([memory(), disk(node), pids(), ready]);
+    status["addresses"] = addresses(node);
+    status["images"] = images(node).await;
+    status["daemonEndpoints"] =
+        json!({"kubeletEndpoint": {"Port": node.config.http.as_ref().map_or(10250, |h| h.port)}});
+    status["nodeInfo"] = json!({
+        "architecture": machine::architecture(), "operatingSystem": "linux",
+        "bootID": m.boot_id, "machineID": m.machine_id, "systemUUID": m.system_uuid,
+        "kernelVersion": m.kernel, "osImage": m.os_image,
+        "containerRuntimeVersion": format!("{}://{}", node.version.name, node.version.version),
+        "kubeletVersion": node.config.version, "kubeProxyVersion": node.config.version,
+    });
+    (status, problem.is_none())
+}
+
+async fn runtime_problem(node: &Node) -> Option<String> {
+    let conditions = match node.runtime.conditions().await {
+        Ok(conditions) => conditions,
+        Err(error) => return Some(format!("container runtime is down: {error}")),
+    };
+    let bad: Vec<String> = conditions
+        .iter()
+        .filter(|c| !c.status && matches!(c.r#type.as_str(), "RuntimeReady" | "NetworkReady"))
+        .map(|c| {
+            let what = if c.r#type == "NetworkReady" {
+                "container runtime network"
+            } else {
+                "container runtime"
+            };
+            format!(
+                "{what} not ready: {}=false reason:{} message:{}",
+                c.r#type, c.reason, c.message
+            )
+        })
+        .collect();
+    (!bad.is_empty()).then(|| {
+        format!("[{}]", bad.join(", "))
+            .trim_matches(if bad.len() == 1 { &['[', ']'][..] } else { &[][..] })
+            .to_owned()
+    })
+}
+
+fn memory() -> Value {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = text
+        .lines()
+        .find_map(|l| l.strip_prefix("MemAvailable:"))
+        .and_then(|l| l.trim().strip_suffix(" kB"))
+        .and_then(|n| n.trim().parse::<i64>().ok())
+        .map_or(i64::MAX, |kb| kb.saturating_mul(1024));
+    if available < EVICTION_MEMORY {
+        return condition(
+            "MemoryPressure",
+            true,
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
+        );
+    }
+    condition(
+        "MemoryPressure",
+        false,
+        "KubeletHasSufficientMemory",
+        "kubelet has sufficient memory available",
+    )
+}
+
+fn disk(node: &Node) -> Value {
+    // The kubelet's defaults: less than 10 % of nodefs or 15 % of imagefs.
+    let low = |path: &std::path::Path, percent: u64| {
+        machine::disk(path)
+            .is_some_and(|(size, free)| free.saturating_mul(100) < size.saturating_mul(percent))
+    };
+    if low(&node.config.root_dir, 10) || low(&node.config.runtime.data_dir, 15) {
+        return condition(
+            "DiskPressure",
+            true,
+            "KubeletHasDiskPressure",
+            "kubelet has disk pressure",
+        );
+    }
+    condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+}
+
+fn pids() -> Value {
+    condition(
+        "PIDPressure",
+        false,
+        "KubeletHasSufficientPID",
+        "kubelet has sufficient PID available",
+    )
+}
+
+fn addresses(node: &Node) -> Value {
+    let of = |type_: &'static str| move |ip: &std::net::IpAddr| json!({"type": type_, "address": ip.to_string()});
+    let mut out: Vec<Value> = node.config.node_ips.iter().map(of("InternalIP")).collect();
+    out.extend(node.config.external_ips.iter().map(of("ExternalIP")));
+    out.push(json!({"type": "Hostname", "address": node.config.hostname}));
+    // Merging by type would lose the second address of a type.
+    out.push(json!({"$patch": "replace"}));
+    Value::Array(out)
+}
+
+async fn images(node: &Node) -> Value {
+    let mut images = node.runtime.images().await.unwrap_or_default();
+    images.sort_by(|a, b| b.size.cmp(&a.size).then_with(|| a.id.cmp(&b.id)));
+    images
+        .into_iter()
+        .take(IMAGES_MAX)
+        .map(|image| {
+            let mut names: Vec<String> =
+                image.repo_digests.into_iter().chain(image.repo_tags).collect();
+            names.truncate(NAMES_MAX);
+            json!({"names": names, "sizeBytes": image.size})
+        })
+        .collect()
+}
+
+pub(super) fn is_ready(status: &core::NodeStatus) -> bool {
+    status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// Adds heartbeat and transition times to the conditions.
+pub(super) fn with_times(status: &Value, before: &core::NodeStatus) -> Value {
+    let mut out = status.clone();
+    let now = jiff::Timestamp::from_second(
+        i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default(),
+    )
+    .map(|t| t.to_string())
+    .unwrap_or_default();
+    for condition in out["conditions"].as_array_mut().into_iter().flatten() {
+        let same = before
+            .conditions
+            .iter()
+            .flatten()
+            .find(|c| condition["type"] == *c.type_ && condition["status"] == *c.status);
+        let since = same.and_then(|c| c.last_transition_time.as_ref()).map(|t| t.0.to_string());
+        condition["lastHeartbeatTime"] = now.clone().into();
+        condition["lastTransitionTime"] = since.unwrap_or_else(|| now.clone()).into();
+    }
+    out
+}

@@ -1,0 +1,293 @@
+//! Requests and limits in the units of the kernel: shares, quotas, bytes, scores.
+
+use std::collections::BTreeMap;
+
+use api::Quantity;
+use api::k8s::api::core::v1 as core;
+use api::k8s::apimachinery::pkg::api::resource::Quantity as Text;
+use proto::runtime::v1 as cri;
+
+use crate::pod::{Member, Pod, Role};
+
+/// Length of a CFS period in microseconds (`cm.QuotaPeriod`).
+pub(crate) const CPU_PERIOD: i64 = 100_000;
+/// Smallest quota in microseconds (`cm.MinQuotaPeriod`).
+const CPU_QUOTA_MIN: i64 = 1_000;
+const SHARES_MIN: i64 = 2;
+const SHARES_MAX: i64 = 262_144;
+
+/// Quality-of-service class of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Qos {
+    Guaranteed,
+    Burstable,
+    BestEffort,
+}
+
+impl Qos {
+    /// As the API writes it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+type List = BTreeMap<String, Text>;
+
+fn parse(text: &Text) -> Quantity {
+    Quantity::parse(&text.0).unwrap_or_else(|_| Quantity::from_int(0))
+}
+
+/// A limit or request by name; `None` when it is not set.
+fn get(list: Option<&List>, name: &str) -> Option<Quantity> {
+    list.and_then(|l| l.get(name)).map(parse)
+}
+
+fn limits(c: &core::Container) -> Option<&List> {
+    c.resources.as_ref().and_then(|r| r.limits.as_ref())
+}
+
+fn requests(c: &core::Container) -> Option<&List> {
+    c.resources.as_ref().and_then(|r| r.requests.as_ref())
+}
+
+/// Relative CPU weight of cgroup v1 for thousandths of a core.
+pub(crate) fn shares(milli: i64) -> i64 {
+    if milli == 0 {
+        SHARES_MIN
+    } else {
+        (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX)
+    }
+}
+
+/// CFS quota for thousandths of a core; zero is no limit.
+pub(crate) fn quota(milli: i64) -> i64 {
+    if milli == 0 { 0 } else { (milli.saturating_mul(CPU_PERIOD) / 1000).max(CPU_QUOTA_MIN) }
+}
+
+/// The pod's class, by the rules of `pkg/apis/core/v1/helper/qos`.
+pub(crate) fn qos(pod: &Pod) -> Qos {
+    let mut any = false;
+    let mut guaranteed = true;
+    let pod_level = pod.spec().resources.as_ref();
+    let lists: Vec<(Option<&List>, Option<&List>)> = match pod_level {
+        Some(r) if r.limits.is_some() || r.requests.is_some() => {
+            vec![(r.limits.as_ref(), r.requests.as_ref())]
+        }
+        _ => pod
+            .members
+            .iter()
+            .filter(|m| m.role != Role::Ephemeral)
+            .map(|m| (limits(&m.container), requests(&m.container)))
+            .collect(),
+    };
+    for (limits, requests) in lists {
+        for name in ["cpu", "memory"] {
+            let limit = get(limits, name).filter(|q| !q.is_zero());
+            let request = get(requests, name).filter(|q| !q.is_zero()).or(limit);
+            any |= limit.is_some() || request.is_some();
+            guaranteed &= limit.is_some() && limit == request;
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => Qos::BestEffort,
+        (true, true) => Qos::Guaranteed,
+        (true, false) => Qos::Burstable,
+    }
+}
+
+/// What a whole pod asks for: the larger of its running containers and its largest init phase, plus overhead.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct PodAmount {
+    pub(crate) cpu_milli: i64,
+    pub(crate) memory: i64,
+    /// Every running container has a limit; only meaningful for limits.
+    pub(crate) cpu_complete: bool,
+    pub(crate) memory_complete: bool,
+}
+
+fn amount(
+    pod: &Pod,
+    name: &str,
+    of: impl Fn(&core::Container) -> Option<Quantity>,
+    pod_level: Option<Quantity>,
+) -> (Quantity, bool) {
+    let zero = Quantity::from_int(0);
+    let overhead = get(pod.spec().overhead.as_ref(), name).unwrap_or(zero);
+    if let Some(set) = pod_level {
+        return (set.plus(overhead), true);
+    }
+    let mut running = zero;
+    let mut sidecars = zero;
+    let mut largest_init = zero;
+    let mut complete = true;
+    for member in &pod.members {
+        let value = of(&member.container);
+        let set = value.is_some_and(|q| !q.is_zero());
+        let value = value.unwrap_or(zero);
+        match member.role {
+            Role::Main => {
+                running = running.plus(value);
+                complete &= set;
+            }
+            Role::Sidecar => {
+                sidecars = sidecars.plus(value);
+                complete &= set;
+                largest_init = largest_init.max(sidecars);
+            }
+            Role::Init => largest_init = largest_init.max(value.plus(sidecars)),
+            Role::Ephemeral => {}
+        }
+    }
+    let sum = running.plus(sidecars).max(largest_init);
+    let sum = if sum.is_zero() { sum } else { sum.plus(overhead) };
+    (sum, complete)
+}
+
+/// Requests (a limit stands in where none is given).
+pub(crate) fn pod_requests(pod: &Pod) -> PodAmount {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
+    let of = |name: &'static str| {
+        amount(
+            pod,
+            name,
+            |c| get(requests(c), name).or_else(|| get(limits(c), name)),
+            get(level, name),
+        )
+    };
+    PodAmount {
+        cpu_milli: of("cpu").0.milli_value(),
+        memory: of("memory").0.value(),
+        ..PodAmount::default()
+    }
+}
+
+/// A request of the whole pod for any resource, in units.
+pub(crate) fn pod_request(pod: &Pod, name: &str) -> Quantity {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref());
+    amount(pod, name, |c| get(requests(c), name).or_else(|| get(limits(c), name)), get(level, name))
+        .0
+}
+
+/// Names of all resources that a pod asks for.
+pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
+    let of = |c: &Member| {
+        requests(&c.container)
+            .into_iter()
+            .chain(limits(&c.container))
+            .flat_map(|l| l.keys().cloned())
+            .collect::<Vec<_>>()
+    };
+    pod.members.iter().flat_map(of).collect()
+}
+
+/// Limits.
+pub(crate) fn pod_limits(pod: &Pod) -> PodAmount {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    let of = |name: &'static str| amount(pod, name, |c| get(limits(c), name), get(level, name));
+    let ((cpu, cpu_complete), (memory, memory_complete)) = (of("cpu"), of("memory"));
+    PodAmount {
+        cpu_milli: cpu.milli_value(),
+        memory: memory.value(),
+        cpu_complete,
+        memory_complete,
+    }
+}
+
+/// `oom_score_adj` of a container, by the formula of `pkg/kubelet/qos`.
+pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
+    // `system-node-critical`; only it counts as node-critical.
+    if pod.spec().priority.is_some_and(|p| p >= 2_000_001_000) {
+        return -997;
+    }
+    match qos(pod) {
+        Qos::Guaranteed => return -997,
+        Qos::BestEffort => return 1000,
+        Qos::Burstable => {}
+    }
+    let request = |m: &Member| {
+        get(requests(&m.container), "memory")
+            .or_else(|| get(limits(&m.container), "memory"))
+            .map_or(0, |q| q.value())
+    };
+    let capacity = capacity.max(1);
+    let score = |bytes: i64| {
+        1000 - i64::try_from(i128::from(bytes) * 1000 / i128::from(capacity)).unwrap_or(1000)
+    };
+    let mut adjust = score(request(member));
+    if member.role == Role::Sidecar {
+        let least = pod.of_role(Role::Main).map(request).min().unwrap_or(0);
+        adjust = adjust.min(score(least));
+    }
+    // Above guaranteed pods, and not the same as best-effort ones.
+    if adjust < 3 {
+        return 3;
+    }
+    if adjust == 1000 { 999 } else { adjust }
+}
+
+/// A container's resources for the runtime.
+pub(crate) fn linux(
+    pod: &Pod,
+    member: &Member,
+    capacity: i64,
+    cgroup_v2: bool,
+) -> cri::LinuxContainerResources {
+    let c = &member.container;
+    let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    let limit =
+        |name: &str| get(limits(c), name).filter(|q| !q.is_zero()).or_else(|| get(level, name));
+    let cpu_limit = limit("cpu").map_or(0, |q| q.milli_value());
+    let cpu_request = get(requests(c), "cpu").map_or(cpu_limit, |q| q.milli_value());
+    let mut out = cri::LinuxContainerResources {
+        cpu_period: CPU_PERIOD,
+        cpu_quota: quota(cpu_limit),
+        cpu_shares: shares(cpu_request),
+        memory_limit_in_bytes: limit("memory").map_or(0, |q| q.value()),
+        oom_score_adj: oom_score(pod, member, capacity),
+        ..cri::LinuxContainerResources::default()
+    };
+    if cgroup_v2 {
+        // The whole container dies of an OOM kill, and nothing swaps, as the kubelet's defaults say.
+        out.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+        out.unified.insert("memory.swap.max".to_owned(), "0".to_owned());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod;
+    use serde_json::json;
+
+    #[test]
+    fn classes_follow_limits_and_requests() {
+        let class =
+            |resources| qos(&pod(json!({"containers": [{"name": "a", "resources": resources}]})));
+        assert_eq!(class(json!({})), Qos::BestEffort);
+        assert_eq!(class(json!({"requests": {"cpu": "1"}})), Qos::Burstable);
+        assert_eq!(class(json!({"limits": {"cpu": "1", "memory": "1Gi"}})), Qos::Guaranteed);
+        assert_eq!(
+            class(json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}})),
+            Qos::Burstable
+        );
+    }
+
+    #[test]
+    fn kernel_units_are_those_of_upstream() {
+        assert_eq!((shares(0), shares(1), shares(1000), shares(10_000_000)), (2, 2, 1024, 262_144));
+        assert_eq!((quota(0), quota(5), quota(500)), (0, 1000, 50_000));
+        let p = pod(json!({
+            "initContainers": [{"name": "i", "resources": {"requests": {"cpu": "3"}}}],
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}],
+            "overhead": {"cpu": "100m"},
+        }));
+        let amount = pod_requests(&p);
+        assert_eq!((amount.cpu_milli, amount.memory), (3100, 1 << 30));
+        assert_eq!(oom_score(&p, &p.members[1], 4 << 30), 750);
+    }
+}

@@ -1,0 +1,186 @@
+//! Wires the node agent together and starts its tasks.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use arc_swap::ArcSwap;
+use base::{Backoff, Kind, Tasks};
+use client::{Client, EventRecorder, Informers};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::cgroups::Cgroups;
+use crate::config::Config;
+use crate::containerd::events::{EVENTS_MAX, Signal, listen};
+use crate::containerd::import;
+use crate::containerd::supervise::{self, Containerd};
+use crate::machine::Machine;
+use crate::node::Node;
+use crate::objects::Objects;
+use crate::pods::Pods;
+use crate::report;
+use crate::runtime::cri::CriRuntime;
+use crate::runtime::{Runtime, RuntimeVersion};
+use crate::status_writer::StatusWriter;
+use crate::tokens::Tokens;
+
+/// A runtime that does not answer for this long ends the start.
+const RUNTIME_WAIT: Duration = Duration::from_secs(120);
+
+/// Why the node agent cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// No runtime, or it cannot be started; says what to install.
+    #[error("cannot run containers: {0}")]
+    Runtime(String),
+    /// A folder or cgroup cannot be written.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// Starts the node agent: the runtime, then tasks in `tasks` for pods, status, lease. Returns once the runtime answers;
+/// the tasks run until `tasks` is shut down, and pods go on after that. The server need not be reachable.
+///
+/// # Errors
+/// No usable container runtime, or folders and cgroups that cannot be written.
+pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), NodeError> {
+    for (dir, mode) in [
+        (&config.root_dir, 0o750),
+        (&config.root_dir.join("pods"), 0o750),
+        (&config.pod_logs_dir, 0o755),
+        (&config.container_logs_dir, 0o755),
+    ] {
+        base::fs::create_dir(dir, mode)?;
+    }
+    let (socket, containerd) = start_runtime(&config, &tasks).await?;
+    let runtime = CriRuntime::new(&socket);
+    let version = wait_for(&runtime, &tasks).await?;
+    let machine = Machine::read();
+    let cgroups = Cgroups::new(&config.cgroup_root);
+    let (_, allocatable) = report::amounts(&config, &machine);
+    let of = |name: &str| allocatable.get(name).copied();
+    cgroups
+        .setup(of("cpu").map_or(0, |q| q.milli_value()), of("memory").map_or(0, |q| q.value()))?;
+    if containerd.is_some() {
+        import_images(&config, &socket, &runtime, &tasks).await?;
+    }
+    let informers = Informers::new(client.clone(), tasks.clone());
+    let pods = informers
+        .scoped(Client::scope::<core::Pod>().fields(format!("spec.nodeName={}", config.node_name)));
+    let node = Arc::new(Node {
+        events: EventRecorder::new(client.clone(), "kubelet", &config.node_name, &tasks),
+        status: StatusWriter::default(),
+        services: informers.of::<core::Service>(),
+        objects: Objects::new(client.clone(), tasks.clone()),
+        tokens: Tokens::new(client.clone()),
+        pulls: Node::pulls(),
+        allocatable: ArcSwap::from_pointee(allocatable),
+        labels: ArcSwap::from_pointee(BTreeMap::new()),
+        owners: Mutex::new(HashMap::new()),
+        runtime: Arc::new(runtime),
+        tasks: tasks.clone(),
+        config,
+        client: client.clone(),
+        version,
+        cgroups,
+        machine,
+    });
+    let shutdown = tasks.shutdown().clone();
+    let (sender, signals) = mpsc::channel::<Signal>(EVENTS_MAX);
+    tasks.spawn(Kind::Critical, "runtime-events", listen(socket, sender, shutdown.clone()));
+    tasks.spawn(Kind::Critical, "pod-status", node.status.clone().run(client, shutdown.clone()));
+    tasks.spawn(Kind::Critical, "node-status", report::run(Arc::clone(&node), shutdown.clone()));
+    let pods = Pods::new(node, pods);
+    let lost = move || {
+        if let Some(containerd) = &containerd {
+            containerd.suspect();
+        }
+    };
+    tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
+    Ok(())
+}
+
+/// The runtime's socket; with an own containerd its handle.
+async fn start_runtime(
+    config: &Config,
+    tasks: &Tasks,
+) -> Result<(PathBuf, Option<Containerd>), NodeError> {
+    if let Some(endpoint) = &config.runtime.endpoint {
+        return Ok((endpoint.clone(), None));
+    }
+    let (mut handle, supervisor, binaries) =
+        supervise::prepare(&config.runtime).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
+    tracing::debug!(containerd = %binaries.containerd.display(), engine = %binaries.engine.display(), "container runtime");
+    tasks.spawn(Kind::Critical, "containerd", supervisor.run(tasks.shutdown().clone()));
+    tokio::time::timeout(RUNTIME_WAIT, handle.ready()).await.map_err(|_| {
+        let log = config.runtime.data_dir.join("containerd.log");
+        NodeError::Runtime(format!("containerd does not answer; see {}", log.display()))
+    })?;
+    Ok((handle.socket().to_owned(), Some(handle)))
+}
+
+async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion, NodeError> {
+    let mut backoff = Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
+    let begun = base::clock::now();
+    loop {
+        match runtime.version().await {
+            Ok(version) => return Ok(version),
+            Err(error) if begun.elapsed() > RUNTIME_WAIT => {
+                return Err(NodeError::Runtime(error.to_string()));
+            }
+            Err(_) => {}
+        }
+        if !backoff.wait(tasks.shutdown()).await {
+            return Err(NodeError::Runtime(
+                "stopped before the container runtime answered".to_owned(),
+            ));
+        }
+    }
+}
+
+/// The pause image now, the archives beside everything else.
+async fn import_images(
+    config: &Config,
+    socket: &std::path::Path,
+    runtime: &CriRuntime,
+    tasks: &Tasks,
+) -> Result<(), NodeError> {
+    import::pause_image(socket).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
+    let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
+    // The CRI plugin learns of the image by an event of its own.
+    while runtime
+        .image(crate::pause::IMAGE)
+        .await
+        .map_err(|e| NodeError::Runtime(e.to_string()))?
+        .is_none()
+    {
+        if backoff.failures() > 50 || !backoff.wait(tasks.shutdown()).await {
+            return Err(NodeError::Runtime(
+                "the built-in pause image does not show up in containerd".to_owned(),
+            ));
+        }
+    }
+    let (folder, socket) = (config.runtime.images_dir.clone(), socket.to_owned());
+    tasks.spawn(Kind::Request, "image-import", async move {
+        let mut archives: Vec<PathBuf> =
+            std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        archives.sort();
+        let is_archive = |p: &PathBuf| {
+            let name = p.to_string_lossy();
+            [".tar", ".tar.gz", ".tgz", ".tar.zst"].iter().any(|end| name.ends_with(end))
+        };
+        for path in archives.into_iter().filter(is_archive) {
+            match import::archive(&socket, &path).await {
+                Ok(names) => tracing::info!(archive = %path.display(), ?names, "images imported"),
+                Err(error) => {
+                    tracing::error!(archive = %path.display(), %error, "images not imported")
+                }
+            }
+        }
+        Ok::<(), std::convert::Infallible>(())
+    });
+    Ok(())
+}

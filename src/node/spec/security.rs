@@ -1,0 +1,199 @@
+//! Security contexts, pod and container merged as upstream merges them.
+
+use std::path::Path;
+
+use api::k8s::api::core::v1 as core;
+use proto::runtime::v1 as cri;
+use proto::runtime::v1::security_profile::ProfileType;
+
+use super::{BadSpec, namespaces};
+use crate::pod::{Member, Pod};
+
+/// Paths of `/proc` and `/sys` that containers may not read, unless `procMount: Unmasked`.
+const MASKED: [&str; 12] = [
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+/// … and may not write.
+const READ_ONLY: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+fn number(value: i64) -> Option<cri::Int64Value> {
+    Some(cri::Int64Value { value })
+}
+
+fn selinux(options: &core::SELinuxOptions) -> cri::SeLinuxOption {
+    let text = |t: &Option<String>| t.clone().unwrap_or_default();
+    cri::SeLinuxOption {
+        user: text(&options.user),
+        role: text(&options.role),
+        r#type: text(&options.type_),
+        level: text(&options.level),
+    }
+}
+
+fn groups_policy(pod: Option<&core::PodSecurityContext>) -> i32 {
+    match pod.and_then(|s| s.supplemental_groups_policy.as_deref()) {
+        Some("Strict") => cri::SupplementalGroupsPolicy::Strict.into(),
+        _ => cri::SupplementalGroupsPolicy::Merge.into(),
+    }
+}
+
+fn groups(pod: Option<&core::PodSecurityContext>) -> Vec<i64> {
+    let Some(s) = pod else { return Vec::new() };
+    s.fs_group.into_iter().chain(s.supplemental_groups.iter().flatten().copied()).collect()
+}
+
+/// Context of the sandbox.
+pub(super) fn sandbox(pod: &Pod) -> Result<cri::LinuxSandboxSecurityContext, BadSpec> {
+    let context = pod.spec().security_context.as_ref();
+    let privileged = pod
+        .members
+        .iter()
+        .any(|m| m.container.security_context.as_ref().and_then(|s| s.privileged) == Some(true));
+    Ok(cri::LinuxSandboxSecurityContext {
+        namespace_options: Some(namespaces(pod)),
+        run_as_user: context.and_then(|s| s.run_as_user).and_then(number),
+        run_as_group: context.and_then(|s| s.run_as_group).and_then(number),
+        selinux_options: context.and_then(|s| s.se_linux_options.as_ref()).map(selinux),
+        supplemental_groups: groups(context),
+        supplemental_groups_policy: groups_policy(context),
+        privileged,
+        seccomp: Some(profile(ProfileType::RuntimeDefault, "")),
+        ..cri::LinuxSandboxSecurityContext::default()
+    })
+}
+
+fn profile(type_: ProfileType, path: &str) -> cri::SecurityProfile {
+    cri::SecurityProfile { profile_type: type_.into(), localhost_ref: path.to_owned() }
+}
+
+fn seccomp(
+    profile_: Option<&core::SeccompProfile>,
+    root: &Path,
+) -> Result<cri::SecurityProfile, BadSpec> {
+    let Some(wanted) = profile_ else { return Ok(profile(ProfileType::Unconfined, "")) };
+    match wanted.type_.as_str() {
+        "Unconfined" => Ok(profile(ProfileType::Unconfined, "")),
+        "RuntimeDefault" => Ok(profile(ProfileType::RuntimeDefault, "")),
+        "Localhost" => {
+            let file = wanted.localhost_profile.as_deref().unwrap_or_default();
+            if file.is_empty()
+                || Path::new(file).is_absolute()
+                || file.split('/').any(|p| p == "..")
+            {
+                return Err(BadSpec(format!(
+                    "localhost seccomp profile {file:?} must be a relative path without .."
+                )));
+            }
+            Ok(profile(ProfileType::Localhost, &root.join(file).to_string_lossy()))
+        }
+        other => Err(BadSpec(format!("seccomp profile type {other:?} is not supported"))),
+    }
+}
+
+fn apparmor(
+    profile_: Option<&core::AppArmorProfile>,
+) -> Result<Option<cri::SecurityProfile>, BadSpec> {
+    let Some(wanted) = profile_ else { return Ok(None) };
+    Ok(Some(match wanted.type_.as_str() {
+        "Unconfined" => profile(ProfileType::Unconfined, ""),
+        "RuntimeDefault" => profile(ProfileType::RuntimeDefault, ""),
+        "Localhost" => {
+            profile(ProfileType::Localhost, wanted.localhost_profile.as_deref().unwrap_or_default())
+        }
+        other => return Err(BadSpec(format!("AppArmor profile type {other:?} is not supported"))),
+    }))
+}
+
+/// Context of a container; `image_user` is the user of its image, a number or a name.
+pub(super) fn container(
+    pod: &Pod,
+    member: &Member,
+    image_user: &(Option<i64>, String),
+    seccomp_root: &Path,
+) -> Result<cri::LinuxContainerSecurityContext, BadSpec> {
+    let default = core::SecurityContext::default();
+    let own = member.container.security_context.as_ref().unwrap_or(&default);
+    let of_pod = pod.spec().security_context.as_ref();
+    let user = own.run_as_user.or_else(|| of_pod.and_then(|s| s.run_as_user));
+    let non_root = own.run_as_non_root.or_else(|| of_pod.and_then(|s| s.run_as_non_root));
+    if non_root == Some(true) {
+        check_non_root(member, user, image_user)?;
+    }
+    let options =
+        own.se_linux_options.as_ref().or_else(|| of_pod.and_then(|s| s.se_linux_options.as_ref()));
+    let seccomp_profile =
+        own.seccomp_profile.as_ref().or_else(|| of_pod.and_then(|s| s.seccomp_profile.as_ref()));
+    let privileged = own.privileged == Some(true);
+    let seccomp = if privileged && own.seccomp_profile.is_none() {
+        profile(ProfileType::Unconfined, "")
+    } else {
+        seccomp(seccomp_profile, seccomp_root)?
+    };
+    let app_armor = own
+        .app_armor_profile
+        .as_ref()
+        .or_else(|| of_pod.and_then(|s| s.app_armor_profile.as_ref()));
+    let unmasked = own.proc_mount.as_deref() == Some("Unmasked");
+    let paths = |list: &[&str]| -> Vec<String> {
+        if unmasked { Vec::new() } else { list.iter().map(|p| (*p).to_owned()).collect() }
+    };
+    Ok(cri::LinuxContainerSecurityContext {
+        capabilities: own.capabilities.as_ref().map(|c| cri::Capability {
+            add_capabilities: c.add.clone().unwrap_or_default(),
+            drop_capabilities: c.drop.clone().unwrap_or_default(),
+            ..cri::Capability::default()
+        }),
+        privileged,
+        namespace_options: Some(namespaces(pod)),
+        selinux_options: options.map(selinux),
+        run_as_user: user.or(image_user.0).and_then(number),
+        run_as_group: own
+            .run_as_group
+            .or_else(|| of_pod.and_then(|s| s.run_as_group))
+            .and_then(number),
+        run_as_username: if user.is_none() { image_user.1.clone() } else { String::new() },
+        readonly_rootfs: own.read_only_root_filesystem == Some(true),
+        supplemental_groups: groups(of_pod),
+        supplemental_groups_policy: groups_policy(of_pod),
+        no_new_privs: own.allow_privilege_escalation == Some(false),
+        masked_paths: paths(&MASKED),
+        readonly_paths: paths(&READ_ONLY),
+        seccomp: Some(seccomp),
+        apparmor: apparmor(app_armor)?,
+        ..cri::LinuxContainerSecurityContext::default()
+    })
+}
+
+/// `runAsNonRoot` holds for a number other than zero; a name cannot be judged.
+fn check_non_root(
+    member: &Member,
+    user: Option<i64>,
+    image: &(Option<i64>, String),
+) -> Result<(), BadSpec> {
+    let name = member.name();
+    match (user, image) {
+        (Some(0), _) => Err(BadSpec(format!(
+            "container's runAsUser breaks non-root policy (container: {name})"
+        ))),
+        (Some(_), _) => Ok(()),
+        (None, (Some(0), _)) => Err(BadSpec(format!(
+            "container has runAsNonRoot and image will run as root (container: {name})"
+        ))),
+        (None, (None, user)) if !user.is_empty() => Err(BadSpec(format!(
+            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root (container: {name})"
+        ))),
+        (None, _) => Ok(()),
+    }
+}

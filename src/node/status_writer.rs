@@ -1,0 +1,277 @@
+//! Writes pod statuses to the API: only changes, newest only, and the last word before a pod is deleted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::ObjectKey;
+use api::k8s::api::core::v1 as core;
+use base::{Backoff, Shutdown};
+use client::{Client, DeleteOptions, Patch};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+
+/// Writes at one time.
+const WRITES_MAX: usize = 8;
+
+#[derive(Debug, Clone)]
+struct Entry {
+    key: ObjectKey,
+    /// Uid of the object in the API (for a static pod that of its mirror).
+    api_uid: String,
+    status: core::PodStatus,
+    /// What the API has, as far as we know.
+    written: core::PodStatus,
+    /// Everything is torn down: delete the object after the status.
+    delete: bool,
+    dirty: bool,
+    busy: bool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: Mutex<HashMap<Arc<str>, Entry>>,
+    changed: Notify,
+}
+
+/// The statuses of all pods of this node; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StatusWriter(Arc<Inner>);
+
+impl StatusWriter {
+    /// Sets the newest status of a pod; `known` is what the API has of it.
+    pub(crate) fn set(
+        &self,
+        uid: &Arc<str>,
+        key: &ObjectKey,
+        api_uid: &str,
+        known: Option<&core::PodStatus>,
+        status: core::PodStatus,
+    ) {
+        let mut entries = self.0.entries.lock();
+        let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| Entry {
+            key: key.clone(),
+            api_uid: api_uid.to_owned(),
+            status: core::PodStatus::default(),
+            written: known.cloned().unwrap_or_default(),
+            delete: false,
+            dirty: false,
+            busy: false,
+        });
+        if entry.status == status && entry.api_uid == api_uid {
+            return;
+        }
+        if entry.api_uid != api_uid {
+            entry.api_uid = api_uid.to_owned();
+            entry.written = known.cloned().unwrap_or_default();
+        }
+        entry.status = status;
+        entry.dirty = true;
+        drop(entries);
+        self.0.changed.notify_one();
+    }
+
+    /// The pod is torn down: its object may go once the last status is written.
+    pub(crate) fn finish(&self, uid: &Arc<str>, key: &ObjectKey, api_uid: &str) {
+        let mut entries = self.0.entries.lock();
+        let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| Entry {
+            key: key.clone(),
+            api_uid: api_uid.to_owned(),
+            status: core::PodStatus::default(),
+            written: core::PodStatus::default(),
+            delete: true,
+            dirty: true,
+            busy: false,
+        });
+        entry.delete = true;
+        entry.dirty = true;
+        drop(entries);
+        self.0.changed.notify_one();
+    }
+
+    /// Forgets a pod that the API no longer has.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.0.entries.lock().remove(uid);
+    }
+
+    /// Writes until shutdown.
+    pub(crate) async fn run(
+        self,
+        client: Client,
+        shutdown: Shutdown,
+    ) -> Result<(), std::convert::Infallible> {
+        let mut writes = FuturesUnordered::new();
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        loop {
+            while writes.len() < WRITES_MAX {
+                let Some((uid, entry)) = self.next() else { break };
+                let client = client.clone();
+                writes.push(async move {
+                    let outcome = write(&client, &entry).await;
+                    (uid, entry, outcome)
+                });
+            }
+            tokio::select! {
+                () = shutdown.requested() => return Ok(()),
+                () = self.0.changed.notified() => {}
+                Some((uid, entry, outcome)) = writes.next() => {
+                    let failed = outcome.is_err();
+                    self.done(&uid, entry, outcome);
+                    if failed && !backoff.wait(&shutdown).await {
+                        return Ok(());
+                    }
+                    if !failed {
+                        backoff.reset();
+                    }
+                }
+            }
+        }
+    }
+
+    fn next(&self) -> Option<(Arc<str>, Entry)> {
+        let mut entries = self.0.entries.lock();
+        let (uid, entry) = entries.iter_mut().find(|(_, e)| e.dirty && !e.busy)?;
+        entry.dirty = false;
+        entry.busy = true;
+        Some((Arc::clone(uid), entry.clone()))
+    }
+
+    fn done(&self, uid: &Arc<str>, written: Entry, outcome: Result<Outcome, client::Error>) {
+        let mut entries = self.0.entries.lock();
+        let Some(entry) = entries.get_mut(uid) else { return };
+        entry.busy = false;
+        match outcome {
+            Ok(Outcome::Gone) => {
+                entries.remove(uid);
+            }
+            Ok(Outcome::Written) => entry.written = written.status,
+            Err(error) => {
+                tracing::debug!(pod = %entry.key, %error, "cannot write pod status, trying again");
+                entry.dirty = true;
+            }
+        }
+    }
+}
+
+enum Outcome {
+    Written,
+    Gone,
+}
+
+async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error> {
+    let (namespace, name) = (&*entry.key.namespace, &*entry.key.name);
+    if let Some(status) = difference(&entry.written, &entry.status) {
+        // The uid makes the server refuse the patch for another pod of the same name.
+        let patch = json!({"metadata": {"uid": entry.api_uid}, "status": status});
+        let result =
+            client.patch::<core::Pod>(namespace, name, "status", &Patch::Strategic(&patch)).await;
+        match result {
+            Ok(_) => {}
+            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Outcome::Gone),
+            Err(error) if error.is_invalid() => {
+                tracing::warn!(pod = %entry.key, %error, "the server refuses the pod status");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if !entry.delete {
+        return Ok(Outcome::Written);
+    }
+    let options =
+        DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::with_uid(&entry.api_uid) };
+    match client.delete::<core::Pod>(namespace, name, &options).await {
+        Ok(()) => Ok(Outcome::Gone),
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(Outcome::Gone),
+        Err(error) => Err(error),
+    }
+}
+
+/// A strategic merge patch from one status to another; `None` when there is nothing to change.
+fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
+    let (Ok(Value::Object(old)), Ok(Value::Object(mut new))) =
+        (serde_json::to_value(old), serde_json::to_value(new))
+    else {
+        return None;
+    };
+    let mut out = Map::new();
+    for (key, before) in &old {
+        match new.remove(key) {
+            Some(after) if after == *before => {}
+            Some(after) => {
+                let value = match key.as_str() {
+                    "conditions" => merged_list("type", before, after),
+                    "podIPs" | "hostIPs" => merged_list("ip", before, after),
+                    _ => after,
+                };
+                out.insert(key.clone(), value);
+            }
+            // Fields of others (the scheduler, the resizer) are not ours to remove.
+            None if matches!(
+                key.as_str(),
+                "reason"
+                    | "message"
+                    | "podIP"
+                    | "podIPs"
+                    | "containerStatuses"
+                    | "initContainerStatuses"
+                    | "ephemeralContainerStatuses"
+            ) =>
+            {
+                out.insert(key.clone(), Value::Null);
+            }
+            None => {}
+        }
+    }
+    out.extend(new);
+    (!out.is_empty()).then_some(Value::Object(out))
+}
+
+/// A list merged by key: what changed or is new, and directives for what is gone. A nulled field inside an element is said so.
+fn merged_list(key: &str, before: &Value, after: Value) -> Value {
+    let (Value::Array(before), Value::Array(after)) = (before, after) else { return Value::Null };
+    let mut out = Vec::new();
+    for item in &after {
+        let old = before.iter().find(|o| o.get(key) == item.get(key));
+        if old == Some(item) {
+            continue;
+        }
+        let mut item = item.clone();
+        for (field, _) in old.and_then(Value::as_object).into_iter().flatten() {
+            if item.get(field).is_none() {
+                item[field] = Value::Null;
+            }
+        }
+        out.push(item);
+    }
+    for gone in before.iter().filter(|o| !after.iter().any(|a| a.get(key) == o.get(key))) {
+        if key == "ip" {
+            out.push(json!({"$patch": "delete", key: gone[key]}));
+        }
+    }
+    Value::Array(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_names_only_what_changed() {
+        let status = |value: Value| serde_json::from_value::<core::PodStatus>(value).unwrap();
+        let old = status(
+            json!({"phase": "Pending", "reason": "X", "nominatedNodeName": "n", "podIPs": [{"ip": "1"}],
+            "conditions": [{"type": "Ready", "status": "False", "reason": "R"}, {"type": "Foreign", "status": "True"}]}),
+        );
+        let new = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
+            "conditions": [{"type": "Ready", "status": "True"}]}));
+        assert_eq!(
+            difference(&old, &new).unwrap(),
+            json!({"phase": "Running", "reason": null, "podIPs": [{"ip": "2"}, {"$patch": "delete", "ip": "1"}],
+                "conditions": [{"type": "Ready", "status": "True", "reason": null}]})
+        );
+        assert_eq!(difference(&new, &new), None);
+    }
+}

@@ -1,0 +1,302 @@
+//! The volumes of a pod: made ready before its containers, kept up to date, taken down after them.
+
+mod atomic;
+mod claims;
+mod content;
+mod directory;
+pub(crate) mod mounts;
+mod subpath;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+
+use api::k8s::api::core::v1 as core;
+use proto::runtime::v1 as cri;
+use tokio::time::Instant;
+
+use crate::node::Node;
+use crate::objects::{Reference, Source};
+use crate::pod::{Member, Pod};
+use crate::spec::{self, BadSpec, expand, hosts};
+
+/// A volume that cannot be made ready (yet); the text goes into a `FailedMount` event.
+#[derive(Debug, thiserror::Error)]
+#[error("MountVolume.SetUp failed for volume {volume:?} : {why}")]
+pub(crate) struct VolumeError {
+    pub(crate) volume: String,
+    pub(crate) why: String,
+}
+
+/// Where a volume is on the host.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    pub(crate) read_only: bool,
+}
+
+/// All volumes of a pod.
+#[derive(Debug, Default)]
+pub(crate) struct Volumes {
+    pub(crate) places: HashMap<String, Place>,
+    /// When a token in one of them is due.
+    pub(crate) refresh_at: Option<Instant>,
+}
+
+/// ConfigMaps and Secrets that a pod refers to, in volumes, variables and pull secrets.
+pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
+    let namespace = pod.namespace().to_owned();
+    let mut out = BTreeSet::new();
+    let mut add = |source: Source, name: &str| {
+        if !name.is_empty() {
+            out.insert((source, namespace.clone(), name.to_owned()));
+        }
+    };
+    for volume in pod.spec().volumes.iter().flatten() {
+        if let Some(source) = &volume.config_map {
+            add(Source::ConfigMap, &source.name);
+        }
+        if let Some(source) = &volume.secret {
+            add(Source::Secret, source.secret_name.as_deref().unwrap_or_default());
+        }
+        for source in volume.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            if let Some(source) = &source.config_map {
+                add(Source::ConfigMap, &source.name);
+            }
+            if let Some(source) = &source.secret {
+                add(Source::Secret, &source.name);
+            }
+        }
+    }
+    for member in &pod.members {
+        for source in member.container.env_from.iter().flatten() {
+            if let Some(source) = &source.config_map_ref {
+                add(Source::ConfigMap, &source.name);
+            }
+            if let Some(source) = &source.secret_ref {
+                add(Source::Secret, &source.name);
+            }
+        }
+        for source in member.container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+            if let Some(source) = &source.config_map_key_ref {
+                add(Source::ConfigMap, &source.name);
+            }
+            if let Some(source) = &source.secret_key_ref {
+                add(Source::Secret, &source.name);
+            }
+        }
+    }
+    for secret in pod.spec().image_pull_secrets.iter().flatten() {
+        add(Source::Secret, &secret.name);
+    }
+    out
+}
+
+/// Makes every volume ready, or brings it up to date; idempotent.
+///
+/// # Errors
+/// The first volume that cannot be made.
+pub(crate) async fn set_up(node: &Node, pod: &Pod, ips: &[String]) -> Result<Volumes, VolumeError> {
+    let mut out = Volumes::default();
+    for volume in pod.spec().volumes.iter().flatten() {
+        let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
+        let place =
+            set_up_one(node, pod, volume, ips, &mut out.refresh_at).await.map_err(failed)?;
+        out.places.insert(volume.name.clone(), place);
+    }
+    Ok(out)
+}
+
+async fn set_up_one(
+    node: &Node,
+    pod: &Pod,
+    volume: &core::Volume,
+    ips: &[String],
+    refresh_at: &mut Option<Instant>,
+) -> Result<Place, String> {
+    let base = node.config.pod_dir(&pod.uid).join("volumes");
+    let folder = |plugin: &str| base.join(plugin).join(&volume.name);
+    let fs_group = pod.spec().security_context.as_ref().and_then(|s| s.fs_group);
+    let writable = |path| Place { path, read_only: false };
+    if let Some(source) = &volume.empty_dir {
+        let path = folder("kubernetes.io~empty-dir");
+        directory::empty_dir(source, &path, fs_group, node.machine.memory)?;
+        return Ok(writable(path));
+    }
+    if let Some(source) = &volume.host_path {
+        directory::host_path(source)?;
+        return Ok(writable(PathBuf::from(&source.path)));
+    }
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return claims::place(
+            node,
+            pod,
+            &claim.claim_name,
+            claim.read_only == Some(true),
+            fs_group,
+        )
+        .await;
+    }
+    if volume.ephemeral.is_some() {
+        let name = format!("{}-{}", pod.name(), volume.name);
+        return claims::place(node, pod, &name, false, fs_group).await;
+    }
+    let content = content::render(node, pod, volume, ips).await?;
+    let Some(content) = content else {
+        return Err("this kind of volume is not supported by this node".to_owned());
+    };
+    *refresh_at = [*refresh_at, content.refresh_at].into_iter().flatten().min();
+    let path = folder(content.plugin);
+    if content.in_memory {
+        mounts::tmpfs(&path, 0, "mode=0755").map_err(|e| e.to_string())?;
+    }
+    let group = fs_group.and_then(|g| u32::try_from(g).ok());
+    let target = path.clone();
+    base::tasks::blocking(move || atomic::write(&target, &content.files, group))
+        .await
+        .map_err(|e| e.to_string())?
+        .map_err(|e| e.to_string())?;
+    Ok(Place { path, read_only: true })
+}
+
+/// The mounts of one container: its volumes, `/etc/hosts`, the termination message.
+///
+/// # Errors
+/// A volume that is missing, or a sub-path that leaves its volume.
+pub(crate) fn container_mounts(
+    node: &Node,
+    pod: &Pod,
+    member: &Member,
+    volumes: &Volumes,
+    env: &[(String, String)],
+    ips: &[String],
+) -> Result<Vec<cri::Mount>, BadSpec> {
+    let mut out = Vec::new();
+    let mut own_hosts = false;
+    let pod_dir = node.config.pod_dir(&pod.uid);
+    for (index, mount) in member.container.volume_mounts.iter().flatten().enumerate() {
+        own_hosts |= mount.mount_path == "/etc/hosts";
+        let place = volumes.places.get(&mount.name).ok_or_else(|| {
+            BadSpec(format!(
+                "cannot find volume {:?} to mount into container {:?}",
+                mount.name,
+                member.name()
+            ))
+        })?;
+        if mount.recursive_read_only.as_deref() == Some("Enabled") {
+            return Err(BadSpec(
+                "recursiveReadOnly: Enabled is not supported by this node".to_owned(),
+            ));
+        }
+        let sub_path = match mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
+            Some(expression) => expand_sub_path(expression, env)?,
+            None => mount.sub_path.clone().unwrap_or_default(),
+        };
+        let path = if sub_path.is_empty() {
+            place.path.clone()
+        } else {
+            let target = pod_dir
+                .join("volume-subpaths")
+                .join(&mount.name)
+                .join(member.name())
+                .join(index.to_string());
+            subpath::bind(&place.path, &sub_path, &target).map_err(|why| {
+                BadSpec(format!(
+                    "failed to prepare subPath for volumeMount {:?} of container {:?}: {why}",
+                    mount.name,
+                    member.name()
+                ))
+            })?;
+            target
+        };
+        let propagation = match mount.mount_propagation.as_deref() {
+            Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
+            Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
+            _ => cri::MountPropagation::PropagationPrivate,
+        };
+        let target = Path::new("/").join(&mount.mount_path);
+        out.push(cri::Mount {
+            container_path: target.to_string_lossy().into_owned(),
+            host_path: path.to_string_lossy().into_owned(),
+            readonly: mount.read_only == Some(true) || place.read_only,
+            propagation: propagation.into(),
+            ..cri::Mount::default()
+        });
+    }
+    if !own_hosts && (pod.host_network() || !ips.is_empty()) {
+        out.push(hosts_mount(node, pod, &pod_dir, ips).map_err(|e| BadSpec(e.to_string()))?);
+    }
+    if let Some(path) =
+        member.container.termination_message_path.as_deref().filter(|p| !p.is_empty())
+    {
+        out.push(message_mount(&pod_dir, member, path).map_err(|e| BadSpec(e.to_string()))?);
+    }
+    Ok(out)
+}
+
+fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String, BadSpec> {
+    let missing = std::cell::RefCell::new(None);
+    let out = expand::expand(expression, |name| {
+        let value = env.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+        if value.is_none() {
+            missing.replace(Some(name.to_owned()));
+        }
+        value
+    });
+    match missing.into_inner() {
+        Some(name) => Err(BadSpec(format!("missing value for {name:?}"))),
+        None => Ok(out),
+    }
+}
+
+fn hosts_mount(
+    node: &Node,
+    pod: &Pod,
+    pod_dir: &Path,
+    ips: &[String],
+) -> std::io::Result<cri::Mount> {
+    let aliases = pod.spec().host_aliases.as_deref().unwrap_or_default();
+    let content = if pod.host_network() {
+        hosts::of_host(&std::fs::read_to_string("/etc/hosts").unwrap_or_default(), aliases)
+    } else {
+        let (name, domain) = spec::hostname(pod, &node.config.cluster_domain);
+        hosts::managed(ips, &name, &domain, aliases)
+    };
+    let path = pod_dir.join("etc-hosts");
+    // Written in place: running containers have this very file mounted.
+    if std::fs::read_to_string(&path).unwrap_or_default() != content {
+        std::fs::create_dir_all(pod_dir)?;
+        std::fs::write(&path, content)?;
+        directory::chmod(&path, 0o644)?;
+    }
+    Ok(cri::Mount {
+        container_path: "/etc/hosts".to_owned(),
+        host_path: path.to_string_lossy().into_owned(),
+        ..cri::Mount::default()
+    })
+}
+
+/// Each container instance gets a file of its own to write its last words to.
+fn message_mount(pod_dir: &Path, member: &Member, path: &str) -> std::io::Result<cri::Mount> {
+    let folder = pod_dir.join("containers").join(member.name());
+    std::fs::create_dir_all(&folder)?;
+    let file = folder.join(base::clock::random_suffix(8));
+    std::fs::File::create(&file)?;
+    directory::chmod(&file, 0o666)?;
+    Ok(cri::Mount {
+        container_path: Path::new("/").join(path).to_string_lossy().into_owned(),
+        host_path: file.to_string_lossy().into_owned(),
+        ..cri::Mount::default()
+    })
+}
+
+/// Takes everything of a pod down and removes its directory. Fails when a mount stays, and then removes nothing under it.
+///
+/// # Errors
+/// A mount that cannot be undone or a folder that cannot be removed.
+pub(crate) fn tear_down(pod_dir: &Path) -> std::io::Result<()> {
+    mounts::unmount_below(pod_dir)?;
+    match std::fs::remove_dir_all(pod_dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,217 @@
+//! The files of volumes whose content comes from the API: configMap, secret, downwardAPI, projected.
+
+use std::collections::BTreeMap;
+
+use api::k8s::api::core::v1 as core;
+use tokio::time::Instant;
+
+use super::atomic::{File, Files};
+use crate::node::Node;
+use crate::objects::{Found, Source, data};
+use crate::pod::Pod;
+use crate::spec::downward::{Facts, field, resource};
+
+/// What a volume holds.
+#[derive(Debug, Default)]
+pub(super) struct Content {
+    pub(super) files: Files,
+    pub(super) plugin: &'static str,
+    /// Secrets are never written to a disk.
+    pub(super) in_memory: bool,
+    pub(super) refresh_at: Option<Instant>,
+}
+
+fn mode(item: Option<i32>, default: Option<i32>) -> u32 {
+    item.or(default).and_then(|m| u32::try_from(m).ok()).unwrap_or(0o644) & 0o7777
+}
+
+/// The content of a volume; `None` when it is of another kind.
+pub(super) async fn render(
+    node: &Node,
+    pod: &Pod,
+    volume: &core::Volume,
+    ips: &[String],
+) -> Result<Option<Content>, String> {
+    let allocatable = node.allocatable.load();
+    let facts = Facts { pod_ips: ips, node_ips: &node.config.node_ips, allocatable: &allocatable };
+    let mut out = Content::default();
+    if let Some(source) = &volume.config_map {
+        out.plugin = "kubernetes.io~configmap";
+        let optional = source.optional == Some(true);
+        keys(
+            node,
+            pod,
+            Source::ConfigMap,
+            &source.name,
+            source.items.as_deref(),
+            optional,
+            source.default_mode,
+            &mut out,
+        )?;
+    } else if let Some(source) = &volume.secret {
+        out.plugin = "kubernetes.io~secret";
+        out.in_memory = true;
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        let optional = source.optional == Some(true);
+        keys(
+            node,
+            pod,
+            Source::Secret,
+            name,
+            source.items.as_deref(),
+            optional,
+            source.default_mode,
+            &mut out,
+        )?;
+    } else if let Some(source) = &volume.downward_api {
+        out.plugin = "kubernetes.io~downward-api";
+        out.in_memory = true;
+        downward(pod, source.items.as_deref(), source.default_mode, &facts, &mut out)?;
+    } else if let Some(source) = &volume.projected {
+        out.plugin = "kubernetes.io~projected";
+        out.in_memory = true;
+        projected(node, pod, source, &facts, &mut out).await?;
+    } else {
+        return Ok(None);
+    }
+    Ok(Some(out))
+}
+
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one place for two kinds of objects in two kinds of volumes"
+)]
+fn keys(
+    node: &Node,
+    pod: &Pod,
+    source: Source,
+    name: &str,
+    items: Option<&[core::KeyToPath]>,
+    optional: bool,
+    default_mode: Option<i32>,
+    out: &mut Content,
+) -> Result<(), String> {
+    let kind = if source == Source::ConfigMap { "configmap" } else { "secret" };
+    let reference = (source, pod.namespace().to_owned(), name.to_owned());
+    let found = match node.objects.get(&reference) {
+        Found::Present(object) => data(source, &object),
+        Found::Missing if optional => BTreeMap::new(),
+        Found::Missing => return Err(format!("{kind} {name:?} not found")),
+        Found::Unknown(error) if error.is_empty() => {
+            return Err(format!("{kind} {}/{name} is not read yet", pod.namespace()));
+        }
+        Found::Unknown(error) => return Err(error),
+    };
+    select(found, kind, items, optional, default_mode, &mut out.files)
+}
+
+/// All keys, or those of `items` under their paths.
+fn select(
+    mut found: BTreeMap<String, Vec<u8>>,
+    kind: &str,
+    items: Option<&[core::KeyToPath]>,
+    optional: bool,
+    default_mode: Option<i32>,
+    files: &mut Files,
+) -> Result<(), String> {
+    let Some(items) = items.filter(|i| !i.is_empty()) else {
+        for (key, data) in found {
+            files.insert(key, File { data, mode: mode(None, default_mode), user: None });
+        }
+        return Ok(());
+    };
+    for item in items {
+        match found.get_mut(&item.key) {
+            Some(data) => {
+                let file =
+                    File { data: data.clone(), mode: mode(item.mode, default_mode), user: None };
+                files.insert(item.path.clone(), file);
+            }
+            None if optional => {}
+            None => return Err(format!("{kind} references non-existent key: {}", item.key)),
+        }
+    }
+    Ok(())
+}
+
+fn downward(
+    pod: &Pod,
+    items: Option<&[core::DownwardAPIVolumeFile]>,
+    default_mode: Option<i32>,
+    facts: &Facts<'_>,
+    out: &mut Content,
+) -> Result<(), String> {
+    for item in items.into_iter().flatten() {
+        let text = if let Some(reference) = &item.field_ref {
+            field(pod, &reference.field_path, facts)
+        } else if let Some(selector) = &item.resource_field_ref {
+            resource(pod, None, selector, facts)
+        } else {
+            continue;
+        };
+        let data = text.map_err(|e| e.to_string())?.into_bytes();
+        out.files.insert(
+            item.path.clone(),
+            File { data, mode: mode(item.mode, default_mode), user: None },
+        );
+    }
+    Ok(())
+}
+
+/// The one user that all containers run as; then only it may read tokens.
+fn only_user(pod: &Pod) -> Option<u32> {
+    let of_pod = pod.spec().security_context.as_ref().and_then(|s| s.run_as_user);
+    let mut users = pod
+        .members
+        .iter()
+        .map(|m| m.container.security_context.as_ref().and_then(|s| s.run_as_user).or(of_pod));
+    let first = users.next()??;
+    users.all(|u| u == Some(first)).then_some(()).and_then(|()| u32::try_from(first).ok())
+}
+
+async fn projected(
+    node: &Node,
+    pod: &Pod,
+    volume: &core::ProjectedVolumeSource,
+    facts: &Facts<'_>,
+    out: &mut Content,
+) -> Result<(), String> {
+    let fs_group = pod.spec().security_context.as_ref().and_then(|s| s.fs_group);
+    for source in volume.sources.iter().flatten() {
+        let default = volume.default_mode;
+        if let Some(s) = &source.config_map {
+            let optional = s.optional == Some(true);
+            keys(
+                node,
+                pod,
+                Source::ConfigMap,
+                &s.name,
+                s.items.as_deref(),
+                optional,
+                default,
+                out,
+            )?;
+        } else if let Some(s) = &source.secret {
+            let optional = s.optional == Some(true);
+            keys(node, pod, Source::Secret, &s.name, s.items.as_deref(), optional, default, out)?;
+        } else if let Some(s) = &source.downward_api {
+            downward(pod, s.items.as_deref(), default, facts, out)?;
+        } else if let Some(s) = &source.service_account_token {
+            let seconds = s.expiration_seconds.unwrap_or(3600);
+            let audience = s.audience.as_deref().unwrap_or_default();
+            let (token, due) = node
+                .tokens
+                .get(pod, audience, seconds)
+                .await
+                .map_err(|e| format!("failed to fetch token: {e}"))?;
+            out.refresh_at = Some(out.refresh_at.map_or(due, |at| at.min(due)));
+            let user = if fs_group.is_some() { None } else { only_user(pod) };
+            let mode =
+                if user.is_some() || fs_group.is_some() { 0o600 } else { mode(None, default) };
+            out.files.insert(s.path.clone(), File { data: token.into_bytes(), mode, user });
+        } else {
+            return Err("a projected source of this kind (clusterTrustBundle, podCertificate) is not supported by this node".to_owned());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Volumes that are plain folders: emptyDir, on disk or in memory, and hostPath.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use api::Quantity;
+use api::k8s::api::core::v1 as core;
+
+use super::mounts;
+
+/// Sets permission bits whatever the umask says.
+pub(super) fn chmod(path: &Path, mode: u32) -> io::Result<()> {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+/// Gives a folder of a pod to its `fsGroup`: group-writable, new files inherit the group.
+pub(super) fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
+    let meta = std::fs::symlink_metadata(path)?;
+    if meta.file_type().is_symlink() {
+        return std::os::unix::fs::lchown(path, None, Some(group));
+    }
+    if meta.gid() != group {
+        std::os::unix::fs::chown(path, None, Some(group))?;
+    }
+    let wanted = if meta.is_dir() { 0o2770 } else { 0o660 };
+    if meta.mode() & wanted != wanted {
+        chmod(path, (meta.mode() & 0o7777) | wanted)?;
+    }
+    if meta.is_dir() {
+        for entry in std::fs::read_dir(path)? {
+            give_to_group(&entry?.path(), group)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes an emptyDir.
+pub(super) fn empty_dir(
+    source: &core::EmptyDirVolumeSource,
+    path: &Path,
+    fs_group: Option<i64>,
+    memory: i64,
+) -> Result<(), String> {
+    let medium = source.medium.as_deref().unwrap_or_default();
+    let fresh =
+        !path.exists() || (medium == "Memory" && !mounts::below(path).iter().any(|p| p == path));
+    let make = || -> io::Result<()> {
+        match medium {
+            "" => std::fs::create_dir_all(path)?,
+            _ => {
+                let limit = source
+                    .size_limit
+                    .as_ref()
+                    .and_then(|q| Quantity::parse(&q.0).ok())
+                    .map_or(0, |q| q.value());
+                let size = if limit > 0 { limit.min(memory) } else { 0 };
+                mounts::tmpfs(path, size, "mode=0777")?;
+            }
+        }
+        if fresh {
+            chmod(path, 0o777)?;
+            if let Some(group) = fs_group.and_then(|g| u32::try_from(g).ok()) {
+                give_to_group(path, group)?;
+            }
+        }
+        Ok(())
+    };
+    if !matches!(medium, "" | "Memory") {
+        return Err(format!("emptyDir medium {medium:?} is not supported by this node"));
+    }
+    make().map_err(|e| e.to_string())
+}
+
+/// Checks (or makes) what a hostPath names.
+pub(super) fn host_path(source: &core::HostPathVolumeSource) -> Result<(), String> {
+    let path = Path::new(&source.path);
+    if path.components().any(|c| c == std::path::Component::ParentDir) {
+        return Err(format!("path {:?} must not contain '..'", source.path));
+    }
+    let wanted = source.type_.as_deref().unwrap_or_default();
+    match wanted {
+        "DirectoryOrCreate" if !path.exists() => {
+            std::fs::create_dir_all(path)
+                .and_then(|()| chmod(path, 0o755))
+                .map_err(|e| e.to_string())?;
+        }
+        "FileOrCreate" if !path.exists() => {
+            std::fs::File::create(path)
+                .and_then(|_| chmod(path, 0o644))
+                .map_err(|e| e.to_string())?;
+        }
+        _ => {}
+    }
+    let type_ = std::fs::metadata(path).map(|m| m.file_type());
+    let is = |right: fn(&std::fs::FileType) -> bool| type_.as_ref().is_ok_and(right);
+    let (fine, name) = match wanted {
+        "" => (true, ""),
+        "Directory" | "DirectoryOrCreate" => (is(std::fs::FileType::is_dir), "directory"),
+        "File" | "FileOrCreate" => (is(std::fs::FileType::is_file), "file"),
+        "Socket" => (is(FileTypeExt::is_socket), "socket file"),
+        "CharDevice" => (is(FileTypeExt::is_char_device), "character device"),
+        "BlockDevice" => (is(FileTypeExt::is_block_device), "block device"),
+        other => return Err(format!("hostPath type {other:?} is not supported")),
+    };
+    if fine {
+        Ok(())
+    } else {
+        Err(format!("hostPath type check failed: {} is not a {name}", source.path))
+    }
+}

@@ -1,0 +1,419 @@
+//! One task per pod: observes, reports, decides with [`crate::plan`], acts; woken by events, never by a clock alone.
+
+mod backoff;
+mod message;
+mod start;
+mod stop;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use base::Backoff;
+use client::events::EventType;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::images::PullState;
+use crate::node::Node;
+use crate::observed::{Observed, State, observe};
+use crate::plan::{Plan, plan};
+use crate::pod::{Origin, Pod, Role};
+use crate::probes::Probes;
+use crate::runtime::RuntimeError;
+use crate::status::{self, Input, Waiting, order_addresses};
+use crate::volumes::{self, Volumes};
+
+use backoff::CrashBackoff;
+
+/// A look without an event, in case one was lost.
+const RELIST: Duration = Duration::from_secs(300);
+/// How long an end that was announced may be missing from what the runtime lists.
+const EXIT_LAG_MAX: Duration = Duration::from_secs(5);
+/// Waiting for ConfigMaps and Secrets to be read for the first time.
+const OBJECTS_WAIT: Duration = Duration::from_secs(2);
+
+/// What the pod manager wants of a worker.
+#[derive(Debug, Clone)]
+pub(crate) struct Desired {
+    pub(crate) pod: Arc<Pod>,
+    /// The API has it no more: end it, there is nothing to report to.
+    pub(crate) removed: bool,
+    /// Uid in the API, where a status can be written; a static pod without mirror has none.
+    pub(crate) api_uid: Option<String>,
+    /// The pod may not run here: reason and message of its failure.
+    pub(crate) refused: Option<(String, String)>,
+}
+
+/// The manager's end of a worker.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) desired: watch::Sender<Desired>,
+    pub(crate) wake: Arc<Notify>,
+    pub(crate) exits: Arc<Mutex<HashSet<String>>>,
+    /// The newest status and observation, for the node's own API.
+    pub(crate) shown: Arc<Mutex<Shown>>,
+}
+
+/// What others may look at.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Shown {
+    pub(crate) status: core::PodStatus,
+    pub(crate) observed: Arc<Observed>,
+}
+
+/// One pod's worker.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    node: Arc<Node>,
+    desired: watch::Receiver<Desired>,
+    wake: Arc<Notify>,
+    exits: Arc<Mutex<HashSet<String>>>,
+    shown: Arc<Mutex<Shown>>,
+    probes: Probes,
+    waiting: HashMap<String, Waiting>,
+    pulls: PullState,
+    crashes: CrashBackoff,
+    previous: core::PodStatus,
+    /// The node decided that the pod failed: reason and message.
+    decided: Option<(String, String)>,
+    /// Nothing is started any more.
+    terminal: bool,
+    /// Containers and sandboxes are stopped.
+    stopped: bool,
+    adopted: bool,
+    trouble: Backoff,
+    /// Ends that were announced and are not yet seen, since when.
+    missing: HashMap<String, Instant>,
+}
+
+enum Step {
+    /// The pod is gone from this node.
+    Done,
+    /// Look again by then, or when woken.
+    At(Instant),
+}
+
+/// The pod's addresses: its sandbox's, or the node's.
+pub(crate) fn pod_ips(node: &Node, pod: &Pod, observed: &Observed) -> Vec<String> {
+    if pod.host_network() {
+        return node.config.node_ips.iter().map(ToString::to_string).collect();
+    }
+    let mut ips = observed.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
+    order_addresses(&mut ips, &node.config.node_ips);
+    ips
+}
+
+impl Worker {
+    /// A worker for a pod, and the handle to it.
+    pub(crate) fn new(node: Arc<Node>, desired: Desired) -> (Self, Handle) {
+        let previous = desired.pod.api_status().cloned().unwrap_or_default();
+        let (sender, receiver) = watch::channel(desired);
+        let wake = Arc::new(Notify::new());
+        let exits = Arc::default();
+        let shown = Arc::default();
+        let handle = Handle {
+            desired: sender,
+            wake: Arc::clone(&wake),
+            exits: Arc::clone(&exits),
+            shown: Arc::clone(&shown),
+        };
+        let worker = Self {
+            probes: Probes::new(Arc::clone(&wake)),
+            node,
+            desired: receiver,
+            wake,
+            exits,
+            shown,
+            waiting: HashMap::new(),
+            pulls: PullState::default(),
+            crashes: CrashBackoff::default(),
+            previous,
+            decided: None,
+            terminal: false,
+            stopped: false,
+            adopted: false,
+            trouble: Backoff::new(Duration::from_millis(500), Duration::from_secs(60)),
+            missing: HashMap::new(),
+        };
+        (worker, handle)
+    }
+
+    /// Runs until the pod is gone from this node, or shutdown: then its containers go on.
+    pub(crate) async fn run(mut self) -> Result<(), std::convert::Infallible> {
+        let shutdown = self.node.tasks.shutdown().clone();
+        loop {
+            let desired = self.desired.borrow_and_update().clone();
+            let step = tokio::select! {
+                step = self.sync(&desired) => step,
+                () = shutdown.requested() => return Ok(()),
+            };
+            let Step::At(deadline) = step else {
+                tracing::debug!(pod = %desired.pod.key, uid = %desired.pod.uid, "pod is gone");
+                return Ok(());
+            };
+            tokio::select! {
+                changed = self.desired.changed() => if changed.is_err() { return Ok(()) },
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep_until(deadline) => {}
+                () = shutdown.requested() => return Ok(()),
+            }
+        }
+    }
+
+    async fn observe(&mut self, pod: &Pod) -> Result<Observed, RuntimeError> {
+        let mut observed = observe(&*self.node.runtime, &pod.uid).await?;
+        for id in observed
+            .sandboxes
+            .iter()
+            .map(|s| &s.id)
+            .chain(observed.containers.iter().map(|c| &c.id))
+        {
+            self.node.own(id, &pod.uid);
+        }
+        message::fill(&mut observed, &self.node.config.pod_logs_dir);
+        let now = base::clock::now();
+        for id in std::mem::take(&mut *self.exits.lock()) {
+            self.missing.entry(id).or_insert(now);
+        }
+        self.missing.retain(|id, since| observed.is_running(id) && since.elapsed() < EXIT_LAG_MAX);
+        Ok(observed)
+    }
+
+    async fn sync(&mut self, desired: &Desired) -> Step {
+        let pod = &desired.pod;
+        let observed = match self.observe(pod).await {
+            Ok(observed) => observed,
+            Err(error) => {
+                tracing::debug!(pod = %pod.key, %error, "cannot look at the pod");
+                return Step::At(base::clock::now() + self.trouble.next_delay());
+            }
+        };
+        if !self.adopted {
+            self.adopted = true;
+            self.adopt(pod, &observed);
+        }
+        if self.decided.is_none() {
+            self.decided = desired.refused.clone().or_else(|| deadline_exceeded(pod));
+        }
+        if desired.removed
+            || pod.is_deleted()
+            || self.decided.is_some()
+            || self.terminal
+            || pod.is_api_terminal()
+        {
+            self.terminal = true;
+            return self.finish(desired, observed).await;
+        }
+        match self.advance(desired, observed).await {
+            Ok(deadline) => {
+                self.trouble.reset();
+                Step::At(deadline)
+            }
+            Err(error) => {
+                tracing::debug!(pod = %pod.key, %error, "pod not in its wanted state yet");
+                Step::At(base::clock::now() + self.trouble.next_delay())
+            }
+        }
+    }
+
+    /// What ran before we did was started, and ready if it was.
+    fn adopt(&self, pod: &Pod, observed: &Observed) {
+        let old = self
+            .previous
+            .container_statuses
+            .iter()
+            .chain(&self.previous.init_container_statuses)
+            .flatten();
+        for status in old.filter(|s| s.started == Some(true)) {
+            let running = observed.active(&status.name).filter(|c| c.state == State::Running);
+            if let Some(container) = running
+                && status.container_id.as_deref().is_some_and(|id| id.ends_with(&container.id))
+                && pod.member(&status.name).is_some()
+            {
+                self.probes.adopt(&container.id, status.ready);
+            }
+        }
+    }
+
+    /// Brings a pod that should run closer to what is wanted.
+    async fn advance(&mut self, desired: &Desired, observed: Observed) -> Result<Instant, String> {
+        let pod = &desired.pod;
+        self.probes.sync(&self.node, pod, &observed);
+        let references = volumes::references(pod);
+        self.node.objects.use_all(&pod.uid, &self.wake, &references);
+        self.forget_old_reasons(pod, &observed);
+        self.publish(desired, &observed);
+        let health = self.probes.results();
+        let next = plan(pod, &observed, |id| health.get(id).copied().unwrap_or_default());
+        if next.kill_pod && next.create_sandbox.is_none() {
+            self.terminal = true;
+            self.wake.notify_one();
+            return Ok(base::clock::now() + RELIST);
+        }
+        self.prepare(pod)?;
+        self.node.objects.known(&references, OBJECTS_WAIT).await;
+        let ips = pod_ips(&self.node, pod, &observed);
+        let volumes = match volumes::set_up(&self.node, pod, &ips).await {
+            Ok(volumes) => volumes,
+            Err(error) => {
+                self.node.pod_event(pod, EventType::Warning, "FailedMount", error.to_string());
+                return Err(error.to_string());
+            }
+        };
+        let acted = next != Plan::default();
+        let mut outcome = Ok(());
+        let mut observed = observed;
+        if acted {
+            outcome = self.execute(pod, &next, &observed, &volumes).await;
+            observed = self.observe(pod).await.map_err(|e| e.to_string())?;
+            self.probes.sync(&self.node, pod, &observed);
+            self.publish(desired, &observed);
+        }
+        self.collect(pod, &observed).await;
+        outcome?;
+        Ok(self.deadline(pod, &volumes, &observed))
+    }
+
+    fn forget_old_reasons(&mut self, pod: &Pod, observed: &Observed) {
+        self.waiting.retain(|name, _| {
+            pod.member(name).is_some()
+                && observed.active(name).is_none_or(|c| c.state != State::Running)
+        });
+    }
+
+    /// Folders and cgroup of a pod.
+    fn prepare(&self, pod: &Pod) -> Result<(), String> {
+        let dir = self.node.config.pod_dir(&pod.uid);
+        let logs = self.node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+        let make = || -> std::io::Result<()> {
+            for folder in [dir.join("volumes"), dir.join("plugins"), logs.clone()] {
+                if !folder.is_dir() {
+                    std::fs::create_dir_all(&folder)?;
+                }
+            }
+            self.node.cgroups.apply(pod)
+        };
+        make().map_err(|error| {
+            let message = format!("error making pod data directories: {error}");
+            self.node.pod_event(pod, EventType::Warning, "Failed", message.clone());
+            message
+        })
+    }
+
+    async fn execute(
+        &mut self,
+        pod: &Arc<Pod>,
+        next: &Plan,
+        observed: &Observed,
+        volumes: &Volumes,
+    ) -> Result<(), String> {
+        if next.kill_pod {
+            if next.create_sandbox.is_some() {
+                let message = "Pod sandbox changed, it will be killed and re-created.";
+                self.node.pod_event(pod, EventType::Normal, "SandboxChanged", message);
+            }
+            self.stop_all(pod, observed, pod.grace_seconds()).await?;
+        }
+        let mut sandbox = observed.ready_sandbox().map(|s| s.id.clone());
+        let mut seen = None;
+        if let Some(attempt) = next.create_sandbox {
+            sandbox = Some(self.create_sandbox(pod, attempt).await?);
+            seen = Some(self.observe(pod).await.map_err(|e| e.to_string())?);
+        }
+        let observed = seen.as_ref().unwrap_or(observed);
+        for kill in &next.kill {
+            self.kill_planned(pod, observed, kill).await?;
+        }
+        let Some(sandbox) = sandbox else { return Ok(()) };
+        let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt);
+        let mut failed = Ok(());
+        for index in &next.start {
+            let Some(member) = pod.members.get(*index) else { continue };
+            match self.start(pod, member, &sandbox, attempt, observed, volumes).await {
+                Ok(()) => {
+                    self.waiting.remove(member.name());
+                }
+                Err(why) => {
+                    // Back-offs have a deadline of their own, everything else is tried again soon.
+                    if !matches!(
+                        why.reason,
+                        "CrashLoopBackOff" | "ImagePullBackOff" | "ErrImagePull"
+                    ) {
+                        failed = Err(why.message.clone());
+                    }
+                    self.waiting.insert(member.name().to_owned(), why);
+                }
+            }
+        }
+        failed
+    }
+
+    /// Tells the API and others how the pod is.
+    fn publish(&mut self, desired: &Desired, observed: &Observed) {
+        let health = self.probes.results();
+        let status = status::generate(
+            &desired.pod,
+            &Input {
+                observed,
+                health: &health,
+                waiting: &self.waiting,
+                previous: &self.previous,
+                node_ips: &self.node.config.node_ips,
+                terminal: self.terminal && self.stopped,
+                decided: self.decided.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
+                runtime_name: &self.node.version.name,
+                now: jiff::Timestamp::from_second(
+                    i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default(),
+                )
+                .unwrap_or_default(),
+            },
+        );
+        *self.shown.lock() = Shown { status: status.clone(), observed: Arc::new(observed.clone()) };
+        if let (Some(uid), false) = (&desired.api_uid, desired.removed) {
+            let known =
+                (desired.pod.origin == Origin::Api).then(|| desired.pod.api_status()).flatten();
+            self.node.status.set(&desired.pod.uid, &desired.pod.key, uid, known, status.clone());
+        }
+        self.previous = status;
+    }
+
+    /// When to look again without being woken.
+    fn deadline(&self, pod: &Pod, volumes: &Volumes, observed: &Observed) -> Instant {
+        let now = base::clock::now();
+        let mut times = vec![now + RELIST];
+        times.extend(volumes.refresh_at);
+        times.extend(self.pulls.next_try());
+        times.extend(self.crashes.next_try(pod, observed));
+        times.extend(until_deadline(pod).map(|left| now + left));
+        // An announced end that the runtime does not list yet.
+        times.extend(
+            self.missing.values().map(|since| now + since.elapsed().max(Duration::from_millis(5))),
+        );
+        times.into_iter().min().unwrap_or(now + RELIST)
+    }
+}
+
+/// Time left of `activeDeadlineSeconds`.
+fn until_deadline(pod: &Pod) -> Option<Duration> {
+    let seconds = u64::try_from(pod.spec().active_deadline_seconds?).ok()?;
+    let start = pod.api_status().and_then(|s| s.start_time.as_ref())?.0.as_second();
+    let end = u64::try_from(start).ok()?.saturating_add(seconds);
+    Some(Duration::from_secs(end).saturating_sub(base::clock::unix_time()))
+}
+
+fn deadline_exceeded(pod: &Pod) -> Option<(String, String)> {
+    until_deadline(pod)?.is_zero().then(|| {
+        let message = "Pod was active on the node longer than the specified deadline";
+        ("DeadlineExceeded".to_owned(), message.to_owned())
+    })
+}
+
+/// Sidecars end last, the later before the earlier.
+fn sidecars_last(pod: &Pod) -> Vec<&str> {
+    let mut names: Vec<&str> = pod.of_role(Role::Sidecar).map(crate::pod::Member::name).collect();
+    names.reverse();
+    names
+}

@@ -1,0 +1,69 @@
+//! The delay before a container that ended starts again: 10 s, doubled up to 5 minutes, forgotten after 10 good minutes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::observed::{Container, Observed, State};
+use crate::plan::wants_start;
+use crate::pod::Pod;
+
+/// The kubelet's `MaxCrashLoopBackOff` and `initialNodeBackoff`.
+const INITIAL: Duration = Duration::from_secs(10);
+const MAX: Duration = Duration::from_secs(300);
+
+#[derive(Debug)]
+struct Entry {
+    delay: Duration,
+    /// Wall-clock time of the last start.
+    updated: Duration,
+}
+
+/// Delays by container name and hash.
+#[derive(Debug, Default)]
+pub(super) struct CrashBackoff(HashMap<String, Entry>);
+
+fn key(container: &Container) -> String {
+    format!("{} {}", container.name, container.hash)
+}
+
+fn ended(container: &Container) -> Duration {
+    Duration::from_nanos(u64::try_from(container.finished_at).unwrap_or_default())
+}
+
+impl CrashBackoff {
+    /// How much of the delay is left for a container that ended; `None` when it may start. A start is then assumed.
+    pub(super) fn check(&mut self, container: &Container) -> Option<(Duration, Duration)> {
+        let now = base::clock::unix_time();
+        let end = ended(container);
+        let fresh = Entry { delay: INITIAL, updated: now };
+        match self.0.get_mut(&key(container)) {
+            // It ran well for long: begin again.
+            Some(entry) if end.saturating_sub(entry.updated) > MAX * 2 => *entry = fresh,
+            Some(entry) => {
+                let left = (end + entry.delay).saturating_sub(now);
+                if !left.is_zero() {
+                    return Some((entry.delay, left));
+                }
+                *entry = Entry { delay: (entry.delay * 2).min(MAX), updated: now };
+            }
+            None => {
+                self.0.insert(key(container), fresh);
+            }
+        }
+        None
+    }
+
+    /// When the next container may start.
+    pub(super) fn next_try(&self, pod: &Pod, observed: &Observed) -> Option<Instant> {
+        let now = base::clock::unix_time();
+        pod.members
+            .iter()
+            .filter_map(|m| observed.container(m.name()).map(|c| (m, c)))
+            .filter(|(m, c)| c.state == State::Exited && wants_start(pod, m, Some(c)))
+            .filter_map(|(_, c)| Some((ended(c) + self.0.get(&key(c))?.delay).saturating_sub(now)))
+            .map(|left| base::clock::now() + left + Duration::from_millis(1))
+            .min()
+    }
+}

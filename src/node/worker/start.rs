@@ -1,0 +1,330 @@
+//! Makes sandboxes and starts containers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use client::events::EventType;
+use proto::runtime::v1 as cri;
+
+use super::{Worker, pod_ips};
+use crate::handler::{self, Target};
+use crate::images;
+use crate::node::Node;
+use crate::objects::{self, Found, Source};
+use crate::observed::{Container, Observed, State};
+use crate::pod::{Member, Pod, Role};
+use crate::spec::downward::Facts;
+use crate::spec::env::{Lookup, environment};
+use crate::spec::{self, BadSpec, ContainerInput};
+use crate::status::Waiting;
+use crate::volumes::{self, Volumes};
+
+/// ConfigMaps and Secrets of the pod's namespace, as last seen.
+struct Known<'a> {
+    node: &'a Node,
+    namespace: &'a str,
+}
+
+impl Known<'_> {
+    fn data(
+        &self,
+        source: Source,
+        name: &str,
+    ) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
+        match self.node.objects.get(&(source, self.namespace.to_owned(), name.to_owned())) {
+            Found::Present(object) => Some(objects::data(source, &object)),
+            Found::Missing | Found::Unknown(_) => None,
+        }
+    }
+}
+
+impl Lookup for Known<'_> {
+    fn config_map(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
+        self.data(Source::ConfigMap, name)
+    }
+
+    fn secret(&self, name: &str) -> Option<std::collections::BTreeMap<String, Vec<u8>>> {
+        self.data(Source::Secret, name)
+    }
+}
+
+/// The restart count that follows the log files there are, when the runtime has forgotten the containers.
+fn count_of_logs(folder: &Path) -> i32 {
+    let numbers = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.split('.').next()?.parse::<i32>().ok());
+    numbers.max().map_or(0, |n| n.saturating_add(1))
+}
+
+impl Worker {
+    pub(super) async fn create_sandbox(
+        &mut self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> Result<String, String> {
+        let outcome = async {
+            let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
+            let handler = runtime_handler(&self.node, pod).await?;
+            self.node.runtime.run_sandbox(config, &handler).await.map_err(|e| e.to_string())
+        };
+        match outcome.await {
+            Ok(id) => {
+                self.node.own(&id, &pod.uid);
+                Ok(id)
+            }
+            Err(why) => {
+                let message = format!("Failed to create pod sandbox: {why}");
+                self.node.pod_event(
+                    pod,
+                    EventType::Warning,
+                    "FailedCreatePodSandBox",
+                    message.clone(),
+                );
+                Err(message)
+            }
+        }
+    }
+
+    fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, BadSpec> {
+        spec::sandbox(pod, &self.node.config, attempt, &self.node.cgroups.pod_path(pod))
+    }
+
+    /// Starts one container; an error is the waiting state that it shows.
+    pub(super) async fn start(
+        &mut self,
+        pod: &Arc<Pod>,
+        member: &Member,
+        sandbox: &str,
+        attempt: u32,
+        observed: &Observed,
+        volumes: &Volumes,
+    ) -> Result<(), Waiting> {
+        let newest = observed.container(member.name());
+        self.back_off(pod, member, newest)?;
+        let bad_config =
+            |e: BadSpec| Waiting { reason: "CreateContainerConfigError", message: e.0 };
+        let sandbox_config = self.sandbox_config(pod, attempt).map_err(bad_config)?;
+        let node = Arc::clone(&self.node);
+        let image = images::ensure(&node, pod, member, &sandbox_config, &mut self.pulls).await?;
+        let fail = |why: Waiting| {
+            let message = format!("Error: {}", why.message);
+            node.container_event(pod, member, EventType::Warning, "Failed", message);
+            why
+        };
+        let folder =
+            node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid).join(member.name());
+        let restart_count =
+            newest.map_or_else(|| count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
+        let config = self
+            .container_config(pod, member, &image, restart_count, observed, volumes)
+            .await
+            .map_err(|e| fail(bad_config(e)))?;
+        let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
+        std::fs::create_dir_all(&folder).map_err(|e| fail(bad_config(BadSpec(e.to_string()))))?;
+        let id =
+            node.runtime.create_container(sandbox, config, sandbox_config).await.map_err(|e| {
+                fail(Waiting { reason: "CreateContainerError", message: e.message })
+            })?;
+        node.own(&id, &pod.uid);
+        node.container_event(pod, member, EventType::Normal, "Created", "Container created");
+        node.runtime
+            .start_container(&id)
+            .await
+            .map_err(|e| fail(Waiting { reason: "RunContainerError", message: e.message }))?;
+        node.container_event(pod, member, EventType::Normal, "Started", "Container started");
+        link_log(&node, pod, member, &id, &log_path);
+        self.post_start(pod, member, &id, observed).await
+    }
+
+    fn back_off(
+        &mut self,
+        pod: &Pod,
+        member: &Member,
+        newest: Option<&Container>,
+    ) -> Result<(), Waiting> {
+        let Some(ended) = newest.filter(|c| c.state == State::Exited) else { return Ok(()) };
+        let Some((delay, _)) = self.crashes.check(ended) else { return Ok(()) };
+        let text = format!(
+            "Back-off restarting failed container {} in pod {}({})",
+            member.name(),
+            shown(pod),
+            pod.uid
+        );
+        self.node.container_event(pod, member, EventType::Warning, "BackOff", text);
+        let message = format!(
+            "back-off {} restarting failed container={} pod={}({})",
+            go_duration(delay.as_secs()),
+            member.name(),
+            shown(pod),
+            pod.uid
+        );
+        Err(Waiting { reason: "CrashLoopBackOff", message })
+    }
+
+    async fn container_config(
+        &self,
+        pod: &Pod,
+        member: &Member,
+        image: &str,
+        restart_count: i32,
+        observed: &Observed,
+        volumes: &Volumes,
+    ) -> Result<cri::ContainerConfig, BadSpec> {
+        let node = &self.node;
+        if !node.services.is_synced() && pod.origin == crate::pod::Origin::Api {
+            return Err(BadSpec(
+                "services have not yet been read at least once, cannot construct envvars"
+                    .to_owned(),
+            ));
+        }
+        let ips = pod_ips(node, pod, observed);
+        let allocatable = node.allocatable.load();
+        let facts =
+            Facts { pod_ips: &ips, node_ips: &node.config.node_ips, allocatable: &allocatable };
+        let services: Vec<core::Service> = relevant_services(node, pod);
+        let known = Known { node, namespace: pod.namespace() };
+        let env = environment(pod, member, &facts, &services, &known)?;
+        let mounts = volumes::container_mounts(node, pod, member, volumes, &env, &ips)?;
+        let found = node.runtime.image(image).await.map_err(|e| BadSpec(e.to_string()))?;
+        let image_user =
+            found.map_or((None, String::new()), |i| (i.uid.map(|u| u.value), i.username));
+        let target_id = match (&member.target, member.role) {
+            (Some(target), Role::Ephemeral) => {
+                let container = observed.active(target).filter(|c| c.state == State::Running);
+                let id = container.map(|c| c.id.clone());
+                Some(
+                    id.ok_or_else(|| BadSpec(format!("unable to find target container {target}")))?,
+                )
+            }
+            _ => None,
+        };
+        let seccomp_root = node.config.root_dir.join("seccomp");
+        let input = ContainerInput {
+            image_ref: image,
+            restart_count,
+            env,
+            mounts,
+            image_user,
+            target_id,
+            memory_capacity: node.machine.memory,
+            cgroup_v2: node.cgroups.is_v2(),
+            seccomp_root: &seccomp_root,
+        };
+        spec::container(pod, member, input)
+    }
+
+    async fn post_start(
+        &self,
+        pod: &Arc<Pod>,
+        member: &Member,
+        id: &str,
+        observed: &Observed,
+    ) -> Result<(), Waiting> {
+        let Some(hook) = member.container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref())
+        else {
+            return Ok(());
+        };
+        let ips = pod_ips(&self.node, pod, observed);
+        let target = Target {
+            runtime: &*self.node.runtime,
+            container_id: id,
+            container: &member.container,
+            pod_ip: ips.first().map(String::as_str).unwrap_or_default(),
+            user_agent: "kube-lifecycle/1.37",
+        };
+        // Upstream lets a hook run as long as it likes; the grace period is a bound that holds.
+        let limit =
+            Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
+        let outcome = run_hook(target, hook, limit).await;
+        let Err(why) = outcome else { return Ok(()) };
+        self.node.container_event(
+            pod,
+            member,
+            EventType::Warning,
+            "FailedPostStartHook",
+            "PostStartHook failed",
+        );
+        let grace =
+            Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(2));
+        let _ = self.node.runtime.stop_container(id, grace).await;
+        Err(Waiting { reason: "PostStartHookError", message: why })
+    }
+}
+
+/// Runs a lifecycle hook.
+pub(super) async fn run_hook(
+    target: Target<'_>,
+    hook: &core::LifecycleHandler,
+    limit: Duration,
+) -> handler::Outcome {
+    if let Some(action) = &hook.exec {
+        let outcome = handler::exec(target, action, limit).await;
+        return outcome.map_err(|why| format!("Exec lifecycle hook failed: {why}"));
+    }
+    if let Some(action) = &hook.http_get {
+        return handler::http(target, action, limit).await;
+    }
+    if let Some(action) = &hook.sleep {
+        let wanted = Duration::from_secs(u64::try_from(action.seconds).unwrap_or_default());
+        base::clock::sleep(wanted.min(limit)).await;
+        return Ok(());
+    }
+    Err("this kind of lifecycle handler is not supported".to_owned())
+}
+
+/// Services of the pod's namespace and of `default`.
+fn relevant_services(node: &Node, pod: &Pod) -> Vec<core::Service> {
+    let mut out: Vec<core::Service> = if pod.spec().enable_service_links == Some(false) {
+        Vec::new()
+    } else {
+        node.services.list(pod.namespace())
+    };
+    if pod.namespace() != "default" || out.is_empty() {
+        out.extend(node.services.get("default", "kubernetes"));
+    }
+    out
+}
+
+/// The runtime's handler for the pod's RuntimeClass.
+async fn runtime_handler(node: &Node, pod: &Pod) -> Result<String, String> {
+    let Some(name) = pod.spec().runtime_class_name.as_deref().filter(|n| !n.is_empty()) else {
+        return Ok(String::new());
+    };
+    let class: api::k8s::api::node::v1::RuntimeClass = node
+        .client
+        .get("", name)
+        .await
+        .map_err(|e| format!("failed to get sandbox runtime: {e}"))?;
+    Ok(class.handler)
+}
+
+fn shown(pod: &Pod) -> String {
+    format!("{}_{}", pod.name(), pod.namespace())
+}
+
+/// Seconds as Go prints a duration: `10s`, `2m40s`.
+fn go_duration(seconds: u64) -> String {
+    match (seconds / 60, seconds % 60) {
+        (0, s) => format!("{s}s"),
+        (m, s) => format!("{m}m{s}s"),
+    }
+}
+
+/// The name under which log agents look for a container's log.
+pub(super) fn log_link(node: &Node, pod: &Pod, container: &str, id: &str) -> std::path::PathBuf {
+    let name = format!("{}_{}_{container}-{id}.log", pod.name(), pod.namespace());
+    node.config.container_logs_dir.join(name)
+}
+
+fn link_log(node: &Node, pod: &Pod, member: &Member, id: &str, log: &Path) {
+    let link = log_link(node, pod, member.name(), id);
+    let made = std::fs::create_dir_all(&node.config.container_logs_dir)
+        .and_then(|()| std::os::unix::fs::symlink(log, &link));
+    if let Err(error) = made {
+        tracing::debug!(link = %link.display(), %error, "no symbolic link to the log");
+    }
+}

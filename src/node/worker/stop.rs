@@ -1,0 +1,246 @@
+//! Ends pods: hooks, the stop signal, the kill, sandboxes last; then everything that is left of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1 as core;
+use client::events::EventType;
+use futures::future::join_all;
+
+use super::start::{log_link, run_hook};
+use super::{Desired, RELIST, Step, Worker, pod_ips, sidecars_last};
+use crate::handler::Target;
+use crate::node::Node;
+use crate::observed::{Container, Observed, State, label};
+use crate::plan::{Kill, KillReason};
+use crate::pod::Pod;
+use crate::volumes;
+
+/// A container always gets this long between the signal and the kill (`minimumGracePeriodInSeconds`).
+const GRACE_MIN: Duration = Duration::from_secs(2);
+
+fn seconds(value: i64) -> Duration {
+    Duration::from_secs(u64::try_from(value).unwrap_or_default())
+}
+
+/// Runs the hook and stops one container within `grace`.
+async fn kill(
+    node: &Node,
+    pod: &Pod,
+    container: &Container,
+    ip: &str,
+    grace: Duration,
+    message: &str,
+) -> Result<(), String> {
+    let begun = base::clock::now();
+    if let Some(member) = pod.member(&container.name) {
+        let text = if message.is_empty() {
+            format!("Stopping container {}", container.name)
+        } else {
+            message.to_owned()
+        };
+        node.container_event(pod, member, EventType::Normal, "Killing", text);
+        // The hook the container was started with: the pod may have changed or be unknown by now.
+        let hook = container
+            .annotations
+            .get(label::PRE_STOP)
+            .and_then(|json| serde_json::from_str::<core::LifecycleHandler>(json).ok());
+        if let (Some(hook), false) = (hook, grace.is_zero()) {
+            let target = Target {
+                runtime: &*node.runtime,
+                container_id: &container.id,
+                container: &member.container,
+                pod_ip: ip,
+                user_agent: "kube-lifecycle/1.37",
+            };
+            let outcome = tokio::time::timeout(grace, run_hook(target, &hook, grace)).await;
+            if !matches!(outcome, Ok(Ok(()))) {
+                node.container_event(
+                    pod,
+                    member,
+                    EventType::Warning,
+                    "FailedPreStopHook",
+                    "PreStopHook failed",
+                );
+            }
+        }
+    }
+    let left = grace.saturating_sub(begun.elapsed()).max(GRACE_MIN);
+    node.runtime.stop_container(&container.id, left).await.map_err(|e| e.to_string())
+}
+
+impl Worker {
+    /// Stops a container that the plan names.
+    pub(super) async fn kill_planned(
+        &self,
+        pod: &Pod,
+        observed: &Observed,
+        wanted: &Kill,
+    ) -> Result<(), String> {
+        let Some(container) = observed.containers.iter().find(|c| c.id == wanted.id) else {
+            return Ok(());
+        };
+        let own = pod.member(&wanted.name).map(|m| &m.container);
+        let of_probe = match wanted.reason {
+            KillReason::LivenessProbe => own.and_then(|c| c.liveness_probe.as_ref()),
+            KillReason::StartupProbe => own.and_then(|c| c.startup_probe.as_ref()),
+            KillReason::Other => None,
+        };
+        let grace = of_probe
+            .and_then(|p| p.termination_grace_period_seconds)
+            .unwrap_or(pod.grace_seconds());
+        let ips = pod_ips(&self.node, pod, observed);
+        let ip = ips.first().map(String::as_str).unwrap_or_default();
+        kill(&self.node, pod, container, ip, seconds(grace), &wanted.message).await
+    }
+
+    /// Stops all containers, sidecars after the others in reverse order, then the sandboxes.
+    pub(super) async fn stop_all(
+        &self,
+        pod: &Pod,
+        observed: &Observed,
+        grace: i64,
+    ) -> Result<(), String> {
+        let begun = base::clock::now();
+        let grace = seconds(grace);
+        let ips = pod_ips(&self.node, pod, observed);
+        let ip = ips.first().map(String::as_str).unwrap_or_default();
+        let late = sidecars_last(pod);
+        let live =
+            |c: &&Container| matches!(c.state, State::Running | State::Unknown | State::Created);
+        let first =
+            observed.containers.iter().filter(live).filter(|c| !late.contains(&c.name.as_str()));
+        let mut failed = Vec::new();
+        for outcome in join_all(first.map(|c| kill(&self.node, pod, c, ip, grace, ""))).await {
+            failed.extend(outcome.err());
+        }
+        for name in late {
+            for container in observed.containers.iter().filter(live).filter(|c| c.name == name) {
+                let left = grace.saturating_sub(begun.elapsed());
+                failed.extend(kill(&self.node, pod, container, ip, left, "").await.err());
+            }
+        }
+        if !failed.is_empty() {
+            let message = format!("error killing pod: {}", failed.join("; "));
+            self.node.pod_event(pod, EventType::Warning, "FailedKillPod", message.clone());
+            return Err(message);
+        }
+        for sandbox in &observed.sandboxes {
+            self.node.runtime.stop_sandbox(&sandbox.id).await.map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Ends a pod that is deleted, over, or refused.
+    pub(super) async fn finish(&mut self, desired: &Desired, observed: Observed) -> Step {
+        let pod = &desired.pod;
+        self.probes.sync(&self.node, pod, &observed);
+        self.publish(desired, &observed);
+        let running = observed
+            .containers
+            .iter()
+            .any(|c| matches!(c.state, State::Running | State::Unknown | State::Created));
+        if running || observed.sandboxes.iter().any(|s| s.ready) || !self.stopped {
+            if let Err(why) = self.stop_within_grace(desired, &observed).await {
+                tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
+                return Step::At(base::clock::now() + self.trouble.next_delay());
+            }
+            self.stopped = true;
+        }
+        let Ok(observed) = self.observe(pod).await else {
+            return Step::At(base::clock::now() + self.trouble.next_delay());
+        };
+        if observed.any_running() {
+            return Step::At(base::clock::now() + self.trouble.next_delay());
+        }
+        self.publish(desired, &observed);
+        self.node.objects.use_all(&pod.uid, &self.wake, &std::collections::BTreeSet::new());
+        if !desired.removed && !pod.is_deleted() {
+            self.collect(pod, &observed).await;
+            return Step::At(base::clock::now() + RELIST);
+        }
+        if let Err(why) = self.clear(pod, &observed).await {
+            tracing::debug!(pod = %pod.key, why, "pod not cleared yet");
+            return Step::At(base::clock::now() + self.trouble.next_delay());
+        }
+        match (&desired.api_uid, desired.removed) {
+            (Some(uid), false) => self.node.status.finish(&pod.uid, &pod.key, uid),
+            _ => self.node.status.forget(&pod.uid),
+        }
+        Step::Done
+    }
+
+    /// Stops the pod; a deletion with a shorter grace period takes effect at once.
+    async fn stop_within_grace(
+        &mut self,
+        desired: &Desired,
+        observed: &Observed,
+    ) -> Result<(), String> {
+        let mut receiver = self.desired.clone();
+        let mut pod = Arc::clone(&desired.pod);
+        loop {
+            let grace = pod.grace_seconds();
+            let shorter = async {
+                loop {
+                    if receiver.changed().await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                    let newer = Arc::clone(&receiver.borrow_and_update().pod);
+                    if newer.grace_seconds() < grace {
+                        return newer;
+                    }
+                }
+            };
+            tokio::select! {
+                outcome = self.stop_all(&pod, observed, grace) => return outcome,
+                newer = shorter => pod = newer,
+            }
+        }
+    }
+
+    /// Removes what is left of a stopped pod.
+    async fn clear(&self, pod: &Pod, observed: &Observed) -> Result<(), String> {
+        for container in &observed.containers {
+            self.remove_container(pod, container).await?;
+        }
+        for sandbox in &observed.sandboxes {
+            self.node.runtime.remove_sandbox(&sandbox.id).await.map_err(|e| e.to_string())?;
+        }
+        let dir = self.node.config.pod_dir(&pod.uid);
+        base::tasks::blocking(move || volumes::tear_down(&dir))
+            .await
+            .map_err(|e| e.to_string())?
+            .map_err(|e| e.to_string())?;
+        self.node.cgroups.remove(&pod.uid);
+        let logs = self.node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
+        let _ = std::fs::remove_dir_all(logs);
+        self.node.tokens.forget(&pod.uid);
+        self.node.disown(&pod.uid);
+        Ok(())
+    }
+
+    async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<(), String> {
+        self.node.runtime.remove_container(&container.id).await.map_err(|e| e.to_string())?;
+        let _ = std::fs::remove_file(log_link(&self.node, pod, &container.name, &container.id));
+        Ok(())
+    }
+
+    /// Removes dead containers but the newest ended one of each name, and sandboxes that nothing needs.
+    pub(super) async fn collect(&self, pod: &Pod, observed: &Observed) {
+        let mut ended = std::collections::HashSet::new();
+        for container in &observed.containers {
+            let over = container.state == State::Exited
+                || container.state == State::Created
+                    && observed.container(&container.name) != Some(container);
+            if over && !ended.insert(container.name.as_str()) {
+                let _ = self.remove_container(pod, container).await;
+                let _ = std::fs::remove_file(&container.log_path);
+            }
+        }
+        for sandbox in observed.sandboxes.iter().skip(1).filter(|s| !s.ready) {
+            if !observed.containers.iter().any(|c| c.sandbox == sandbox.id) {
+                let _ = self.node.runtime.remove_sandbox(&sandbox.id).await;
+            }
+        }
+    }
+}
