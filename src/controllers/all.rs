@@ -16,6 +16,8 @@ pub const ALL: &[(&str, Start)] = &[
     ("replicaset-controller", crate::replicaset::start),
     ("replicationcontroller-controller", crate::replication::start),
     ("deployment-controller", crate::deployment::start),
+    ("node-lifecycle-controller", crate::node_lifecycle::start),
+    ("taint-eviction-controller", crate::taint_eviction::start),
 ];
 
 /// Starts every controller that is not disabled.

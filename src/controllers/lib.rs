@@ -4,7 +4,6 @@
 //! and writes through its own [`client::Client`].
 
 mod adoption;
-pub mod all;
 mod claim;
 mod context;
 mod deployment;
@@ -16,6 +15,8 @@ mod history;
 mod int_or_percent;
 mod keyed;
 mod namespace;
+mod node_lifecycle;
+mod nodes;
 mod pod_control;
 mod pods;
 mod replicas;
@@ -24,7 +25,9 @@ mod replication;
 mod resources;
 mod root_ca;
 mod service_account;
+mod taint_eviction;
 mod template_hash;
+pub mod all;
 
 pub use all::start;
 pub use context::{ClientFor, Config, Context};
