@@ -187,7 +187,12 @@ impl Error {
             Kind::Internal => "Internal error",
         };
         let mut text = title.to_owned();
-        if !self.omit_value && !matches!(self.kind, Kind::Required | Kind::Forbidden | Kind::TooLong | Kind::Internal) {
+        if !self.omit_value
+            && !matches!(
+                self.kind,
+                Kind::Required | Kind::Forbidden | Kind::TooLong | Kind::Internal
+            )
+        {
             text.push_str(": ");
             text.push_str(&shown(&self.value));
         }

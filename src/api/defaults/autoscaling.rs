@@ -8,6 +8,12 @@ pub(super) fn v1(object: &mut Value) {
     if let Some(spec) = ensure_object(object, "spec") {
         default_to(spec, "minReplicas", 1);
     }
+    // without metrics of the newer version the one of this version has its default
+    const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
+    let others = object.pointer("/metadata/annotations").is_some_and(|a| a.get(METRICS).is_some());
+    if let (false, Some(spec)) = (others, object_mut(object, "spec")) {
+        default_to(spec, "targetCPUUtilizationPercentage", 80);
+    }
 }
 
 pub(super) fn v2(object: &mut Value) {

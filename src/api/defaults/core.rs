@@ -7,7 +7,8 @@ use super::pod_resources::round;
 use super::service::{endpoints, service};
 use super::{Defaulter, none};
 use crate::value::{
-    default_str, default_to, ensure_object, get, is_empty, items_mut, object_mut, set, str_at,
+    default_str, default_to, ensure_object, get, is_empty, items, items_mut, object_mut, remove,
+    set, str_at,
 };
 
 pub(super) fn defaulter(kind: &str) -> Defaulter {
@@ -21,7 +22,7 @@ pub(super) fn defaulter(kind: &str) -> Defaulter {
         "Service" => service,
         "Endpoints" => endpoints,
         "ReplicationController" => replication_controller,
-        "Secret" => |object| default_str(object, "type", "Opaque"),
+        "Secret" => secret,
         "Namespace" => namespace,
         "Node" => node,
         "PersistentVolume" => persistent_volume,
@@ -35,6 +36,18 @@ pub(super) fn defaulter(kind: &str) -> Defaulter {
             }
         },
         _ => none,
+    }
+}
+
+/// `stringData` is only a way to write: its values go to `data`.
+fn secret(object: &mut Value) {
+    use base64::Engine;
+    default_str(object, "type", "Opaque");
+    let Some(Value::Object(plain)) = remove(object, "stringData") else { return };
+    let Some(data) = ensure_object(object, "data") else { return };
+    for (key, value) in plain {
+        let text = value.as_str().unwrap_or_default();
+        set(data, &key, base64::engine::general_purpose::STANDARD.encode(text));
     }
 }
 
@@ -76,6 +89,9 @@ fn namespace(object: &mut Value) {
 }
 
 fn node(object: &mut Value) {
+    if let Some(spec) = object_mut(object, "spec") {
+        pod_ranges(spec);
+    }
     let Some(status) = object_mut(object, "status") else { return };
     if !is_empty(status, "capacity") && !status.get("allocatable").is_some_and(Value::is_object) {
         let capacity = get(status, "capacity").clone();
@@ -83,6 +99,18 @@ fn node(object: &mut Value) {
     }
     round(status, "capacity");
     round(status, "allocatable");
+}
+
+/// `podCIDR` and `podCIDRs` say the same; the single one wins.
+fn pod_ranges(spec: &mut Value) {
+    let single = str_at(spec, "podCIDR").to_owned();
+    let first = items(spec, "podCIDRs").first().and_then(Value::as_str).map(str::to_owned);
+    match first {
+        Some(range) if single.is_empty() => set(spec, "podCIDR", range),
+        Some(range) if range == single => {}
+        _ if single.is_empty() => {}
+        _ => set(spec, "podCIDRs", vec![single]),
+    }
 }
 
 fn persistent_volume(object: &mut Value) {

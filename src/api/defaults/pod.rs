@@ -112,6 +112,9 @@ fn container(container: &mut Value) {
             default_str(field, "apiVersion", "v1");
         }
     }
+    for port in items_mut(container, "ports") {
+        default_str(port, "protocol", "TCP");
+    }
     if let Some(resources) = object_mut(container, "resources") {
         round(resources, "limits");
         round(resources, "requests");

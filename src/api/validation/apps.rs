@@ -1,12 +1,14 @@
 //! The apps group.
 
+pub mod daemon_set;
 pub mod deployment;
 pub mod replica_set;
+pub mod stateful_set;
 
 use serde_json::Value;
 
 use super::core::pod;
-use super::labels::{convertible, matches, selects_all, shown_map, validate_selector};
+use super::labels::{convertible, matches, selects_all, validate_selector};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, has, int_at, str_in};
 
@@ -17,7 +19,11 @@ fn selector_and_template(spec: &Value, path: &Path, what: &str) -> ErrorList {
     if selector.is_object() {
         errors.extend(validate_selector(selector, &field, false));
         if selects_all(selector) {
-            errors.push(Error::invalid(&field, selector.clone(), format!("empty selector is invalid for {what}")));
+            errors.push(Error::invalid(
+                &field,
+                selector.clone(),
+                format!("empty selector is invalid for {what}"),
+            ));
         }
         if !convertible(selector) {
             errors.push(Error::invalid(&field, selector.clone(), "invalid label selector"));
@@ -33,14 +39,20 @@ fn selector_and_template(spec: &Value, path: &Path, what: &str) -> ErrorList {
 /// The template carries the selector's labels and runs for ever.
 fn template_matches(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let (selector, template, field) = (get(spec, "selector"), get(spec, "template"), path.child("template"));
+    let (selector, template, field) =
+        (get(spec, "selector"), get(spec, "template"), path.child("template"));
     let labels = get(get(template, "metadata"), "labels");
-    if selector.is_object() && !selects_all(selector) && !matches(selector, labels) {
+    let good = selector.is_object() && (selects_all(selector) || matches(selector, labels));
+    if !good {
         let text = "`selector` does not match template `labels`";
-        errors.push(Error::invalid(&field.child("metadata").child("labels"), shown_map(labels), text));
+        errors.push(Error::invalid(&field.child("metadata").child("labels"), labels.clone(), text));
     }
     errors.extend(pod::template(template, &field));
-    errors.extend(always_restarts(template, &field, "activeDeadlineSeconds in ReplicaSet is not Supported"));
+    errors.extend(always_restarts(
+        template,
+        &field,
+        "activeDeadlineSeconds in ReplicaSet is not Supported",
+    ));
     errors
 }
 
@@ -58,7 +70,12 @@ fn always_restarts(template: &Value, path: &Path, deadline: &str) -> ErrorList {
 }
 
 /// Counters of a status: not negative, and none above another one.
-fn counters(status: &Value, keys: &[&str], bounds: &[(&str, &str, &str)], path: &Path) -> ErrorList {
+fn counters(
+    status: &Value,
+    keys: &[&str],
+    bounds: &[(&str, &str, &str)],
+    path: &Path,
+) -> ErrorList {
     let mut errors = ErrorList::new();
     super::numbers::all_non_negative(status, keys, path, &mut errors);
     for (key, limit, text) in bounds {

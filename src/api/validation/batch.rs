@@ -1,4 +1,5 @@
 //! The batch group.
 
+pub mod cron_job;
 pub mod job;
 mod job_policies;

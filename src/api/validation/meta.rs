@@ -34,10 +34,10 @@ pub fn validate_create(
         (false, false) => errors.push(Error::forbidden(&field, "not allowed on this type")),
         (false, true) => {}
     }
-    errors.extend(generation(meta, &path));
-    errors.extend(common(meta, &path));
-    errors.extend(finalizers(meta, &path));
-    errors.extend(managed_fields(meta, &path));
+    errors.extend(generation(meta, path));
+    errors.extend(common(meta, path));
+    errors.extend(finalizers(meta, path));
+    errors.extend(managed_fields(meta, path));
     errors
 }
 

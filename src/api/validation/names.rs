@@ -17,6 +17,11 @@ fn max_len(length: usize) -> String {
     format!("must be no more than {length} characters")
 }
 
+/// The newer checks of label keys and values count bytes.
+fn max_bytes(length: usize) -> String {
+    format!("must be no more than {length} bytes")
+}
+
 /// `must be between …`.
 pub fn range_text(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
@@ -195,7 +200,9 @@ pub fn qualified_name(value: &str) -> Messages {
                 errors.push("prefix part must be non-empty".into());
             } else {
                 errors.extend(
-                    dns1123_subdomain(prefix).into_iter().map(|m| format!("prefix part {m}")),
+                    dns1123_subdomain(prefix).into_iter().map(|m| {
+                        format!("prefix part {}", m.replace("253 characters", "253 bytes"))
+                    }),
                 );
             }
             *name
@@ -210,7 +217,7 @@ pub fn qualified_name(value: &str) -> Messages {
     if name.is_empty() {
         errors.push("name part must be non-empty".into());
     } else if name.len() > LABEL_MAX {
-        errors.push(format!("name part {}", max_len(LABEL_MAX)));
+        errors.push(format!("name part {}", max_bytes(LABEL_MAX)));
     }
     if !name_chars(name) {
         errors.push(format!("name part {TEXT}"));
@@ -222,7 +229,7 @@ pub fn qualified_name(value: &str) -> Messages {
 pub fn label_value(value: &str) -> Messages {
     let mut errors = Messages::new();
     if value.len() > LABEL_MAX {
-        errors.push(max_len(LABEL_MAX));
+        errors.push(max_bytes(LABEL_MAX));
     }
     if !value.is_empty() && !name_chars(value) {
         errors.push("a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')".into());

@@ -41,7 +41,9 @@ pub fn legacy_ip(field: &Path, value: &str, known: &[&str]) -> ErrorList {
         return vec![Error::invalid(field, value, LEADING_ZERO)];
     }
     match address {
-        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => vec![Error::invalid(field, value, MAPPED)],
+        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
+            vec![Error::invalid(field, value, MAPPED)]
+        }
         _ => Vec::new(),
     }
 }
@@ -87,17 +89,29 @@ pub fn legacy_cidr(field: &Path, value: &str, known: &[&str]) -> ErrorList {
     if known.contains(&value) {
         return Vec::new();
     }
-    let Some((address, length)) = sloppy_cidr(value) else { return vec![Error::invalid(field, value, BAD_CIDR)] };
+    let Some((address, length)) = sloppy_cidr(value) else {
+        return vec![Error::invalid(field, value, BAD_CIDR)];
+    };
     let mut errors = ErrorList::new();
     let (text, digits) = value.split_once('/').unwrap_or((value, ""));
     if text.parse::<IpAddr>().is_err() || (digits.len() > 1 && digits.starts_with('0')) {
-        errors.push(Error::invalid(field, value, "must not have leading 0s in IP or prefix length"));
+        errors.push(Error::invalid(
+            field,
+            value,
+            "must not have leading 0s in IP or prefix length",
+        ));
     } else if matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
         errors.push(Error::invalid(field, value, "must not have an IPv4-mapped IPv6 address"));
     }
     let network = masked(address, length);
     if network != address {
-        errors.push(Error::invalid(field, value, format!("must not have bits set beyond the prefix length (should be \"{network}/{length}\")")));
+        errors.push(Error::invalid(
+            field,
+            value,
+            format!(
+                "must not have bits set beyond the prefix length (should be \"{network}/{length}\")"
+            ),
+        ));
     }
     errors
 }
@@ -111,7 +125,9 @@ pub fn ip_warning(field: &Path, value: &str) -> Option<String> {
             IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
             v4 => v4,
         };
-        return Some(format!("{field}: non-standard IP address \"{value}\" is invalid: use \"{plain}\""));
+        return Some(format!(
+            "{field}: non-standard IP address \"{value}\" is invalid: use \"{plain}\""
+        ));
     }
     let canonical = address.to_string();
     (address.is_ipv6() && canonical != value)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use api::Gvk;
 use api::field::ErrorList;
+use api::schema::Schema;
 use api::validation::meta;
 use api::value::{
     ensure_object, get, has, items, items_mut, object_mut, remove, semantic_equal, set, str_at,
@@ -13,14 +14,24 @@ use api::value::{
 };
 use serde_json::{Value, json};
 
+use super::WriteContext;
 use super::strategies::strategy_for;
-use super::{Strategy, WriteContext};
 use crate::user::User;
 
 /// How many answers of each file must at least agree. Numbers only rise.
 const FLOORS: [(&str, Counts); 2] = [
-    ("create", Counts { accepted: 0, refused: 0, texts: 0 }),
-    ("update", Counts { accepted: 0, refused: 0, texts: 0 }),
+    ("create", Counts { accepted: 1772, refused: 1243, texts: 1191 }),
+    ("update", Counts { accepted: 1240, refused: 1074, texts: 868 }),
+];
+
+/// Stands for what differs from run to run: the uid, the time, an address, the suffix of a volume.
+const UID: &str = "00000000-0000-0000-0000-0000000000aa";
+const MARKS: [(&str, &str); 5] = [
+    ("$uid", UID),
+    ("$rv", "7"),
+    ("$ct", "2026-11-21T00:00:00Z"),
+    ("$ip", "10.96.5.5"),
+    ("$vol", "kube-api-access-abcde"),
 ];
 
 /// Kinds that are answered by code of their own, never stored.
@@ -50,6 +61,15 @@ fn folder() -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.is_dir())
 }
 
+/// The body with usable values in place of the marks.
+fn unmarked(body: &Value) -> Value {
+    let mut text = body.to_string();
+    for (mark, value) in MARKS {
+        text = text.replace(&format!("\"{mark}\""), &format!("\"{value}\""));
+    }
+    serde_json::from_str(&text).unwrap()
+}
+
 fn cases(folder: &Path, name: &str) -> Vec<Case> {
     let file = std::fs::File::open(folder.join(format!("{name}.jsonl.gz"))).unwrap();
     let mut text = String::new();
@@ -60,7 +80,7 @@ fn cases(folder: &Path, name: &str) -> Vec<Case> {
         .map(|case| Case {
             group: str_at(&case, "group").to_owned(),
             id: str_at(&case, "id").to_owned(),
-            body: get(&case, "body").clone(),
+            body: unmarked(get(&case, "body")),
             code: get(&case, "code").as_u64().unwrap(),
             answer: get(&case, "answer").clone(),
         })
@@ -71,6 +91,7 @@ fn cases(folder: &Path, name: &str) -> Vec<Case> {
 struct Base {
     gvk: Gvk,
     namespaced: bool,
+    namespace: String,
     object: Value,
 }
 
@@ -84,10 +105,54 @@ fn bases(cases: &[Case]) -> BTreeMap<String, Base> {
             let (group, version) = version.split_once('/').unwrap_or(("", version));
             let gvk = Gvk::new(group, version, str_at(&case.answer, "kind"));
             let namespaced = has(get(&case.answer, "metadata"), "namespace");
-            bases.insert(case.group.clone(), Base { gvk, namespaced, object: case.answer.clone() });
+            let namespace = str_in(&case.answer, &["metadata", "namespace"]).to_owned();
+            bases.insert(
+                case.group.clone(),
+                Base { gvk, namespaced, namespace, object: case.answer.clone() },
+            );
         }
     }
     bases
+}
+
+/// Replaces the base objects by what the server held when it was asked to change them.
+fn settle(bases: &mut BTreeMap<String, Base>, updates: &[Case]) {
+    for base in bases.values_mut() {
+        if let Some(meta) = object_mut(&mut base.object, "metadata") {
+            for (field, value) in [
+                ("uid", UID),
+                ("resourceVersion", "7"),
+                ("creationTimestamp", "2026-11-21T00:00:00Z"),
+            ] {
+                set(meta, field, value);
+            }
+        }
+    }
+    for key in ["generation", "uid", "resourceVersion", "namespace"] {
+        for case in updates
+            .iter()
+            .filter(|c| c.code == 200 && c.id.ends_with(&format!("/metadata.{key}/absent")))
+        {
+            let Some(base) = bases.get_mut(&case.group) else { continue };
+            let mut held = case.body.clone();
+            if let Some(meta) = object_mut(&mut held, "metadata") {
+                for (field, value) in [("uid", UID), ("resourceVersion", "7")] {
+                    set(meta, field, value);
+                }
+                if base.namespaced {
+                    set(meta, "namespace", base.namespace.as_str());
+                }
+                if let Some(generation) = get(get(&case.answer, "metadata"), "generation").as_i64()
+                {
+                    set(meta, "generation", generation);
+                }
+            }
+            if has(&case.answer, "status") {
+                set(&mut held, "status", get(&case.answer, "status").clone());
+            }
+            base.object = held;
+        }
+    }
 }
 
 fn admin() -> User {
@@ -99,17 +164,42 @@ fn admin() -> User {
     }
 }
 
+static SCHEMA: std::sync::LazyLock<std::sync::Arc<Schema>> =
+    std::sync::LazyLock::new(Schema::builtin);
+
+/// The body as the decoder and the table's defaults leave it.
+fn decoded(base: &Base, body: &Value) -> Value {
+    let Some(ty) = SCHEMA.kind(&base.gvk) else { return body.clone() };
+    let mut value =
+        match api::codec::json::decode_strict(&SCHEMA, ty, &serde_json::to_vec(body).unwrap()) {
+            Ok(decoded) => decoded.value,
+            Err(error) => panic!("{body} of {:?}: {error}", base.gvk),
+        };
+    set(&mut value, "kind", base.gvk.kind.to_string());
+    let group =
+        if base.gvk.group.is_empty() { String::new() } else { format!("{}/", base.gvk.group) };
+    set(&mut value, "apiVersion", format!("{group}{}", base.gvk.version));
+    api::schema::defaults::apply_table(&SCHEMA, ty, &mut value);
+    value
+}
+
+fn normalize(base: &Base, object: &mut Value) {
+    if let Some(ty) = SCHEMA.kind(&base.gvk) {
+        api::codec::normalize(&SCHEMA, ty, object);
+    }
+}
+
 /// What the pipeline does around the strategy on create; the object or the errors.
 fn create(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let strategy = strategy_for(&base.gvk);
-    let mut object = body.clone();
+    let mut object = decoded(base, body);
     let namespace = if base.namespaced { "a" } else { "" };
     let context = WriteContext { user, namespace, subresource: "", dry_run: true };
     if let Some(meta) = ensure_object(&mut object, "metadata") {
         if base.namespaced {
-            set(meta, "namespace", "a");
+            set(meta, "namespace", base.namespace.as_str());
         }
-        set(meta, "uid", "$UID");
+        set(meta, "uid", UID);
         set(meta, "creationTimestamp", "$T");
     }
     strategy.default(&mut object);
@@ -119,35 +209,41 @@ fn create(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
         strategy.validate_name(name, prefix)
     });
     errors.extend(strategy.validate(&context, &object));
+    normalize(base, &mut object);
     if errors.is_empty() { Ok(object) } else { Err(errors) }
 }
 
 fn update(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let strategy = strategy_for(&base.gvk);
-    let (mut object, mut old) = (body.clone(), base.object.clone());
+    let (mut object, old) = (decoded(base, body), base.object.clone());
     let namespace = if base.namespaced { "a" } else { "" };
     let context = WriteContext { user, namespace, subresource: "", dry_run: true };
-    for (key, value) in [("uid", "$uid"), ("resourceVersion", "$rv"), ("creationTimestamp", "$ct")]
-    {
-        set(old.get_mut("metadata").unwrap(), key, value);
+    for key in ["uid", "resourceVersion", "creationTimestamp"] {
+        let kept = get(get(&old, "metadata"), key).clone();
         if let Some(meta) = object_mut(&mut object, "metadata") {
             if str_at(meta, key).is_empty() || key == "creationTimestamp" {
-                set(meta, key, value);
+                set(meta, key, kept);
             }
         }
     }
     if let (true, Some(meta)) = (base.namespaced, object_mut(&mut object, "metadata")) {
-        set(meta, "namespace", "a");
+        set(meta, "namespace", base.namespace.as_str());
     }
     strategy.default(&mut object);
     strategy.prepare_for_update(&context, &mut object, &old);
     let mut errors = meta::validate_update(&object, &old);
     errors.extend(strategy.validate_update(&context, &object, &old));
+    normalize(base, &mut object);
     if errors.is_empty() { Ok(object) } else { Err(errors) }
 }
 
-/// Stands in for the allocators, which run before validation.
+/// Stands in for admission of accounts and the allocators, which run before validation.
 fn allocate(object: &mut Value) {
+    if let ("Pod", Some(spec)) =
+        (str_at(object, "kind").to_owned().as_str(), object_mut(object, "spec"))
+    {
+        api::value::default_str(spec, "serviceAccountName", "default");
+    }
     if str_at(object, "kind") != "Service" {
         return;
     }
@@ -194,7 +290,18 @@ fn comparable(mut object: Value) -> Value {
             _ => {}
         }
     }
-    if matches!(kind.as_str(), "PersistentVolumeClaim" | "PersistentVolume") {
+    if let ("Node", Some(spec)) = (kind.as_str(), object_mut(&mut object, "spec")) {
+        let kept: Vec<Value> = items(spec, "taints")
+            .iter()
+            .filter(|t| str_at(t, "key") != "node.kubernetes.io/not-ready")
+            .cloned()
+            .collect();
+        set(spec, "taints", kept);
+    }
+    if matches!(
+        kind.as_str(),
+        "PersistentVolumeClaim" | "PersistentVolume" | "VolumeAttributesClass"
+    ) {
         if let Some(meta) = object_mut(&mut object, "metadata") {
             remove(meta, "finalizers");
         }
@@ -243,21 +350,22 @@ fn walk(value: &mut Value) {
             {
                 *text = amount.to_string();
             }
-            for mark in ["$uid", "$rv", "$ct"] {
-                if text == mark {
-                    *text = "$X".into();
-                }
-            }
-            if text == "$UID" || text == "$RV" || text == "$T" {
-                *text = "$X".into();
-            }
+            *text = text.replace(UID, "$UID");
         }
         _ => {}
     }
 }
 
 fn causes(errors: &ErrorList) -> Vec<(String, String)> {
-    let mut list: Vec<_> = errors.iter().map(|e| (e.field.to_string(), e.body())).collect();
+    let mut list: Vec<_> = errors
+        .iter()
+        .map(|e| {
+            (
+                e.field.to_string(),
+                e.body().replace(UID, "$UID").split('\n').next().unwrap_or_default().to_owned(),
+            )
+        })
+        .collect();
     list.sort();
     list.dedup();
     list
@@ -346,10 +454,12 @@ fn recorded_answers_agree() {
         return;
     };
     let created = cases(&folder, "create");
-    let bases = bases(&created);
+    let updated = cases(&folder, "update");
+    let mut bases = bases(&created);
+    settle(&mut bases, &updated);
     let user = admin();
     let mut report = Vec::new();
-    for ((name, floor), cases) in FLOORS.into_iter().zip([created, cases(&folder, "update")]) {
+    for ((name, floor), cases) in FLOORS.into_iter().zip([created, updated]) {
         let mut totals: BTreeMap<&str, (Counts, Counts)> = BTreeMap::new();
         for case in cases.iter().filter(|c| matches!(c.code, 200 | 201 | 422)) {
             let Some(base) = bases.get(&case.group) else { continue };

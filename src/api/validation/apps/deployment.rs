@@ -5,7 +5,9 @@ use serde_json::Value;
 use super::{counters, selector_and_template};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::immutable;
-use crate::validation::numbers::{int_or_percent_value, non_negative, non_negative_int_or_percent, not_more_than_100_percent};
+use crate::validation::numbers::{
+    int_or_percent_value, non_negative, non_negative_int_or_percent, not_more_than_100_percent,
+};
 use crate::value::{get, int_at, str_at};
 
 /// A new deployment.
@@ -30,11 +32,16 @@ fn strategy(strategy: &Value, path: &Path) -> ErrorList {
     let (rolling, field) = (get(strategy, "rollingUpdate"), path.child("rollingUpdate"));
     match str_at(strategy, "type") {
         "Recreate" if rolling.is_object() => {
-            vec![Error::forbidden(&field, "may not be specified when strategy `type` is 'Recreate'")]
+            vec![Error::forbidden(
+                &field,
+                "may not be specified when strategy `type` is 'Recreate'",
+            )]
         }
         "Recreate" => Vec::new(),
         "RollingUpdate" if rolling.is_object() => rolling_update(rolling, &field),
-        "RollingUpdate" => vec![Error::required(&field, "this should be defaulted and never be nil")],
+        "RollingUpdate" => {
+            vec![Error::required(&field, "this should be defaulted and never be nil")]
+        }
         kind => {
             let shown = serde_json::json!({"Type": kind, "RollingUpdate": rolling});
             vec![Error::not_supported(path, shown, &["Recreate", "RollingUpdate"])]
@@ -48,7 +55,11 @@ fn rolling_update(rolling: &Value, path: &Path) -> ErrorList {
     errors.extend(non_negative_int_or_percent(rolling, "maxSurge", path));
     let [unavailable, surge] = ["maxUnavailable", "maxSurge"].map(|key| get(rolling, key));
     if int_or_percent_value(unavailable) == 0 && int_or_percent_value(surge) == 0 {
-        errors.push(Error::invalid(&path.child("maxUnavailable"), unavailable.clone(), "may not be 0 when `maxSurge` is 0"));
+        errors.push(Error::invalid(
+            &path.child("maxUnavailable"),
+            unavailable.clone(),
+            "may not be 0 when `maxSurge` is 0",
+        ));
     }
     errors.extend(not_more_than_100_percent(rolling, "maxUnavailable", path));
     errors
@@ -70,15 +81,24 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
     let (status, path) = (get(object, "status"), Path::new("status"));
     const MORE: &str = "cannot be greater than status.replicas";
     let keys = [
-        "observedGeneration", "replicas", "updatedReplicas", "readyReplicas", "availableReplicas", "unavailableReplicas",
-        "terminatingReplicas", "collisionCount",
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "terminatingReplicas",
+        "collisionCount",
     ];
     let bounds = [
-        ("updatedReplicas", "replicas", MORE), ("readyReplicas", "replicas", MORE), ("availableReplicas", "replicas", MORE),
+        ("updatedReplicas", "replicas", MORE),
+        ("readyReplicas", "replicas", MORE),
+        ("availableReplicas", "replicas", MORE),
         ("availableReplicas", "readyReplicas", "cannot be greater than readyReplicas"),
     ];
     let mut errors = counters(status, &keys, &bounds, &path);
-    let [new, was] = [status, get(old, "status")].map(|s| int_at(s, "collisionCount").unwrap_or_default());
+    let [new, was] =
+        [status, get(old, "status")].map(|s| int_at(s, "collisionCount").unwrap_or_default());
     if new < was {
         errors.push(Error::invalid(&path.child("collisionCount"), new, "cannot be decremented"));
     }

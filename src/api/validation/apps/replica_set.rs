@@ -31,10 +31,18 @@ pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> Err
         return Vec::new();
     }
     const MORE: &str = "cannot be greater than status.replicas";
-    let keys =
-        ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration", "terminatingReplicas"];
+    let keys = [
+        "replicas",
+        "fullyLabeledReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "observedGeneration",
+        "terminatingReplicas",
+    ];
     let bounds = [
-        ("fullyLabeledReplicas", "replicas", MORE), ("readyReplicas", "replicas", MORE), ("availableReplicas", "replicas", MORE),
+        ("fullyLabeledReplicas", "replicas", MORE),
+        ("readyReplicas", "replicas", MORE),
+        ("availableReplicas", "replicas", MORE),
         ("availableReplicas", "readyReplicas", "cannot be greater than readyReplicas"),
     ];
     counters(get(object, "status"), &keys, &bounds, &Path::new("status"))

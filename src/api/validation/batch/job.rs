@@ -36,33 +36,46 @@ fn generated_selector(object: &Value) -> ErrorList {
     let path = Path::new("spec").child("template").child("metadata").child("labels");
     let labels = at(own, &["template", "metadata", "labels"]);
     let expected = [
-        ("controller-uid", uid), ("job-name", name), ("batch.kubernetes.io/controller-uid", uid),
+        ("controller-uid", uid),
+        ("job-name", name),
+        ("batch.kubernetes.io/controller-uid", uid),
         ("batch.kubernetes.io/job-name", name),
     ];
     for (key, value) in expected {
         match get(labels, key).as_str() {
             None => errors.push(Error::required(&path.key(key), format!("must be '{value}'"))),
             Some(found) if found != value => {
-                errors.push(Error::invalid(&path.key(key), shown_map(labels), format!("must be '{value}'")));
+                errors.push(Error::invalid(
+                    &path.key(key),
+                    shown_map(labels),
+                    format!("must be '{value}'"),
+                ));
             }
             Some(_) => {}
         }
     }
     let selector = get(own, "selector");
-    let wanted: serde_json::Map<String, Value> = expected.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+    let wanted: serde_json::Map<String, Value> =
+        expected.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
     if convertible(selector) && !matches(selector, &Value::Object(wanted)) {
-        errors.push(Error::invalid(&Path::new("spec").child("selector"), selector.clone(), "`selector` not auto-generated"));
+        errors.push(Error::invalid(
+            &Path::new("spec").child("selector"),
+            selector.clone(),
+            "`selector` not auto-generated",
+        ));
     }
     errors
 }
 
 fn name_fits(object: &Value) -> Option<Error> {
     let own = get(object, "spec");
-    let completions = int_at(own, "completions").filter(|c| *c > 0 && str_at(own, "completionMode") == "Indexed")?;
+    let completions = int_at(own, "completions")
+        .filter(|c| *c > 0 && str_at(own, "completionMode") == "Indexed")?;
     let name = str_in(object, &["metadata", "name"]);
     let host = format!("{name}-{}", completions - 1);
     let text = format!("will not able to create pod with invalid DNS label: {host}");
-    (!names::dns1123_label(&host).is_empty()).then(|| Error::invalid(&Path::new("metadata").child("name"), name, text))
+    (!names::dns1123_label(&host).is_empty())
+        .then(|| Error::invalid(&Path::new("metadata").child("name"), name, text))
 }
 
 /// A job's spec with its selector.
@@ -75,9 +88,13 @@ fn spec(own: &Value, path: &Path) -> ErrorList {
         errors.push(Error::required(&path.child("selector"), ""));
     }
     let labels = at(own, &["template", "metadata", "labels"]);
-    if selector.is_object() && convertible(selector) && !matches(selector, labels) {
+    if convertible(selector) && !(selector.is_object() && matches(selector, labels)) {
         let field = path.child("template").child("metadata").child("labels");
-        errors.push(Error::invalid(&field, shown_map(labels), "`selector` does not match template `labels`"));
+        errors.push(Error::invalid(
+            &field,
+            labels.clone(),
+            "`selector` does not match template `labels`",
+        ));
     }
     errors
 }
@@ -86,12 +103,20 @@ fn spec(own: &Value, path: &Path) -> ErrorList {
 pub(super) fn template_spec(own: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let counts = [
-        "parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished", "backoffLimitPerIndex",
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
         "maxFailedIndexes",
     ];
     all_non_negative(own, &counts, path, &mut errors);
     if has(own, "maxFailedIndexes") && !has(own, "backoffLimitPerIndex") {
-        errors.push(Error::required(&path.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified"));
+        errors.push(Error::required(
+            &path.child("backoffLimitPerIndex"),
+            "when maxFailedIndexes is specified",
+        ));
     }
     if let Some(manager) = get(own, "managedBy").as_str() {
         errors.extend(domain_prefixed_path(manager, &path.child("managedBy")));
@@ -112,16 +137,26 @@ pub(super) fn template_spec(own: &Value, path: &Path) -> ErrorList {
         }
     }
     if let Some(policy) = get(own, "podReplacementPolicy").as_str() {
-        let allowed: &[&str] = if has(own, "podFailurePolicy") { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
+        let allowed: &[&str] = if has(own, "podFailurePolicy") {
+            &["Failed"]
+        } else {
+            &["Failed", "TerminatingOrFailed"]
+        };
         errors.extend(one_of(policy, allowed, &path.child("podReplacementPolicy")));
     }
     errors.extend(pod::template(get(own, "template"), &path.child("template")));
     let policy = str_in(own, &["template", "spec", "restartPolicy"]);
     let field = path.child("template").child("spec").child("restartPolicy");
     match policy {
-        "" | "Always" => errors.push(Error::required(&field, "valid values: \"OnFailure\", \"Never\"")),
+        "" | "Always" => {
+            errors.push(Error::required(&field, "valid values: \"OnFailure\", \"Never\""))
+        }
         "OnFailure" if has(own, "podFailurePolicy") => {
-            errors.push(Error::invalid(&field, policy, "only \"Never\" is supported when podFailurePolicy is specified"));
+            errors.push(Error::invalid(
+                &field,
+                policy,
+                "only \"Never\" is supported when podFailurePolicy is specified",
+            ));
         }
         "OnFailure" | "Never" => {}
         other => errors.push(Error::not_supported(&field, other, &["OnFailure", "Never"])),
@@ -132,9 +167,12 @@ pub(super) fn template_spec(own: &Value, path: &Path) -> ErrorList {
 fn completion_mode(own: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let mode = get(own, "completionMode").as_str();
-    errors.extend(mode.and_then(|m| one_of(m, &["NonIndexed", "Indexed"], &path.child("completionMode"))));
+    errors.extend(
+        mode.and_then(|m| one_of(m, &["NonIndexed", "Indexed"], &path.child("completionMode"))),
+    );
     let (completions, parallel) = (int_at(own, "completions"), int_at(own, "parallelism"));
-    let (per_index, failed) = (int_at(own, "backoffLimitPerIndex"), int_at(own, "maxFailedIndexes"));
+    let (per_index, failed) =
+        (int_at(own, "backoffLimitPerIndex"), int_at(own, "maxFailedIndexes"));
     let (at_parallel, at_failed) = (path.child("parallelism"), path.child("maxFailedIndexes"));
     if mode.is_none_or(|m| m == "NonIndexed") {
         for (key, value) in [("backoffLimitPerIndex", per_index), ("maxFailedIndexes", failed)] {
@@ -149,26 +187,40 @@ fn completion_mode(own: &Value, path: &Path) -> ErrorList {
         errors.push(Error::required(&path.child("completions"), "when completion mode is Indexed"));
     }
     if let Some(value) = parallel.filter(|p| *p > PARALLEL_MAX) {
-        let text = format!("must be less than or equal to {PARALLEL_MAX} when completion mode is Indexed");
+        let text =
+            format!("must be less than or equal to {PARALLEL_MAX} when completion mode is Indexed");
         errors.push(Error::invalid(&at_parallel, value, text));
     }
     if let (Some(failed), Some(completions)) = (failed, completions) {
         if failed > completions {
-            errors.push(Error::invalid(&at_failed, failed, "must be less than or equal to completions"));
+            errors.push(Error::invalid(
+                &at_failed,
+                failed,
+                "must be less than or equal to completions",
+            ));
         }
     }
     if let Some(failed) = failed.filter(|f| *f > PARALLEL_MAX) {
-        errors.push(Error::invalid(&at_failed, failed, format!("must be less than or equal to {PARALLEL_MAX}")));
+        errors.push(Error::invalid(
+            &at_failed,
+            failed,
+            format!("must be less than or equal to {PARALLEL_MAX}"),
+        ));
     }
     if completions.is_some_and(|c| c > COMPLETIONS_SOFT) && per_index.is_some() {
         if failed.is_none() {
-            errors.push(Error::required(&at_failed, format!("must be specified when completions is above {COMPLETIONS_SOFT}")));
+            errors.push(Error::required(
+                &at_failed,
+                format!("must be specified when completions is above {COMPLETIONS_SOFT}"),
+            ));
         }
         let text = format!(
             "must be less than or equal to {HIGH_LIMIT} when completions are above {COMPLETIONS_SOFT} and used with backoff limit per index"
         );
         for (field, value) in [(at_parallel, parallel), (at_failed, failed)] {
-            errors.extend(value.filter(|v| *v > HIGH_LIMIT).map(|v| Error::invalid(&field, v, text.as_str())));
+            errors.extend(
+                value.filter(|v| *v > HIGH_LIMIT).map(|v| Error::invalid(&field, v, text.as_str())),
+            );
         }
     }
     errors
@@ -178,8 +230,13 @@ fn domain_prefixed_path(value: &str, field: &Path) -> ErrorList {
     if value.is_empty() {
         return vec![Error::required(field, "")];
     }
-    let Some((host, path)) = value.split_once('/').filter(|(h, p)| !h.is_empty() && !p.is_empty()) else {
-        return vec![Error::invalid(field, value, "must be a domain-prefixed path (such as \"acme.io/foo\")")];
+    let Some((host, path)) = value.split_once('/').filter(|(h, p)| !h.is_empty() && !p.is_empty())
+    else {
+        return vec![Error::invalid(
+            field,
+            value,
+            "must be a domain-prefixed path (such as \"acme.io/foo\")",
+        )];
     };
     let mut errors: ErrorList = each(field, host, names::dns1123_subdomain(host)).collect();
     let good = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
@@ -197,7 +254,9 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors.extend(completions_change(new, was, &path));
     errors.extend(immutable(get(new, "selector"), get(was, "selector"), &path.child("selector")));
     errors.extend(template_change(new, old, &path));
-    for key in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+    for key in
+        ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
+    {
         errors.extend(immutable(get(new, key), get(was, key), &path.child(key)));
     }
     errors.extend(name_fits(object));
@@ -215,7 +274,11 @@ fn completions_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
         return vec![Error::invalid(&field, now.clone(), IMMUTABLE)];
     }
     if now != get(new, "parallelism") {
-        return vec![Error::invalid(&field, now.clone(), "can only be modified in tandem with parallelism")];
+        return vec![Error::invalid(
+            &field,
+            now.clone(),
+            "can only be modified in tandem with parallelism",
+        )];
     }
     Vec::new()
 }
@@ -242,7 +305,9 @@ fn template_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
             set(affinity, "nodeAffinity", at(new, &["affinity", "nodeAffinity"]).clone());
         }
         for list in ["containers", "initContainers"] {
-            for (container, new) in crate::value::items_mut(spec, list).iter_mut().zip(crate::value::items(new, list)) {
+            for (container, new) in
+                crate::value::items_mut(spec, list).iter_mut().zip(crate::value::items(new, list))
+            {
                 restore(container, new, "resources");
             }
         }
@@ -251,7 +316,9 @@ fn template_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
 }
 
 fn suspended_condition(status: &Value) -> bool {
-    crate::value::items(status, "conditions").iter().any(|c| str_at(c, "type") == "Suspended" && str_at(c, "status") == "True")
+    crate::value::items(status, "conditions")
+        .iter()
+        .any(|c| str_at(c, "type") == "Suspended" && str_at(c, "status") == "True")
 }
 
 /// A write to the status.
@@ -261,9 +328,16 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
     }
     let (status, was, path) = (get(object, "status"), get(old, "status"), Path::new("status"));
     let mut errors = ErrorList::new();
-    all_non_negative(status, &["active", "succeeded", "failed", "ready", "terminating"], &path, &mut errors);
+    all_non_negative(
+        status,
+        &["active", "succeeded", "failed", "ready", "terminating"],
+        &path,
+        &mut errors,
+    );
     let condition = |status: &Value, kind: &str| {
-        crate::value::items(status, "conditions").iter().any(|c| str_at(c, "type") == kind && str_at(c, "status") == "True")
+        crate::value::items(status, "conditions")
+            .iter()
+            .any(|c| str_at(c, "type") == kind && str_at(c, "status") == "True")
     };
     let conditions = path.child("conditions");
     for kind in ["Failed", "Complete", "FailureTarget", "SuccessCriteriaMet"] {
@@ -274,25 +348,48 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
     }
     let (complete, failed) = (condition(status, "Complete"), condition(status, "Failed"));
     if complete && failed {
-        errors.push(Error::invalid(&conditions, Value::Null, "cannot set Complete=True and Failed=true conditions"));
+        errors.push(Error::invalid(
+            &conditions,
+            Value::Null,
+            "cannot set Complete=True and Failed=true conditions",
+        ));
     }
     if (complete || failed) && int_at(status, "active").unwrap_or_default() > 0 {
-        errors.push(Error::invalid(&path.child("active"), int_at(status, "active").unwrap_or_default(), "active>0 is invalid for finished job"));
+        errors.push(Error::invalid(
+            &path.child("active"),
+            int_at(status, "active").unwrap_or_default(),
+            "active>0 is invalid for finished job",
+        ));
     }
     let ended = has(status, "completionTime");
     if complete && !ended {
-        errors.push(Error::required(&path.child("completionTime"), "completionTime is required for Complete jobs"));
+        errors.push(Error::required(
+            &path.child("completionTime"),
+            "completionTime is required for Complete jobs",
+        ));
     }
     if !complete && ended {
         let time = get(status, "completionTime").clone();
-        errors.push(Error::invalid(&path.child("completionTime"), time, "cannot set completionTime when there is no Complete=True condition"));
+        errors.push(Error::invalid(
+            &path.child("completionTime"),
+            time,
+            "cannot set completionTime when there is no Complete=True condition",
+        ));
     }
     if has(was, "completionTime") && get(was, "completionTime") != get(status, "completionTime") {
-        errors.push(Error::invalid(&path.child("completionTime"), get(status, "completionTime").clone(), "completionTime cannot be mutated"));
+        errors.push(Error::invalid(
+            &path.child("completionTime"),
+            get(status, "completionTime").clone(),
+            "completionTime cannot be mutated",
+        ));
     }
     let failures = int_at(status, "failed").unwrap_or_default();
     if failures < int_at(was, "failed").unwrap_or_default() {
-        errors.push(Error::invalid(&path.child("failed"), failures, "cannot decrease the failed counter"));
+        errors.push(Error::invalid(
+            &path.child("failed"),
+            failures,
+            "cannot decrease the failed counter",
+        ));
     }
     errors
 }

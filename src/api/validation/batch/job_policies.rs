@@ -20,7 +20,11 @@ fn quoted(values: &[&str]) -> String {
 }
 
 fn choice(value: &str, allowed: &[&str], field: &Path) -> Option<Error> {
-    if value.is_empty() { Some(Error::required(field, quoted(allowed))) } else { one_of(value, allowed, field) }
+    if value.is_empty() {
+        Some(Error::required(field, quoted(allowed)))
+    } else {
+        one_of(value, allowed, field)
+    }
 }
 
 pub(super) fn failure_policy(spec: &Value, path: &Path) -> ErrorList {
@@ -30,13 +34,20 @@ pub(super) fn failure_policy(spec: &Value, path: &Path) -> ErrorList {
         errors.push(Error::too_many(&path.child("rules"), rules.len(), RULES_MAX));
     }
     let pod = at(spec, &["template", "spec"]);
-    let containers: Vec<&str> =
-        ["containers", "initContainers"].into_iter().flat_map(|list| items(pod, list)).map(|c| str_at(c, "name")).collect();
+    let containers: Vec<&str> = ["containers", "initContainers"]
+        .into_iter()
+        .flat_map(|list| items(pod, list))
+        .map(|c| str_at(c, "name"))
+        .collect();
     for (index, rule) in rules.iter().enumerate() {
         let field = path.child("rules").index(index);
         let (action, at_action) = (str_at(rule, "action"), field.child("action"));
         if action == "FailIndex" && !has(spec, "backoffLimitPerIndex") {
-            errors.push(Error::invalid(&at_action, action, "requires the backoffLimitPerIndex to be set"));
+            errors.push(Error::invalid(
+                &at_action,
+                action,
+                "requires the backoffLimitPerIndex to be set",
+            ));
         } else {
             errors.extend(choice(action, &ACTIONS, &at_action));
         }
@@ -72,20 +83,30 @@ fn exit_codes(codes: &Value, containers: &[&str], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let operator = str_at(codes, "operator");
     errors.extend(choice(operator, &["In", "NotIn"], &path.child("operator")));
-    if let Some(name) = get(codes, "containerName").as_str().filter(|name| !containers.contains(name)) {
+    if let Some(name) =
+        get(codes, "containerName").as_str().filter(|name| !containers.contains(name))
+    {
         let text = "must be one of the container or initContainer names in the pod template";
         errors.push(Error::invalid(&path.child("containerName"), name, text));
     }
     let (values, field) = (items(codes, "values"), path.child("values"));
     if values.is_empty() {
-        errors.push(Error::invalid(&field, Value::Array(Vec::new()), "at least one value is required"));
+        errors.push(Error::invalid(
+            &field,
+            Value::Array(Vec::new()),
+            "at least one value is required",
+        ));
     } else if values.len() > CODES_MAX {
         errors.push(Error::too_many(&field, values.len(), CODES_MAX));
     }
     let numbers: Vec<i64> = values.iter().filter_map(Value::as_i64).collect();
     for (index, code) in numbers.iter().enumerate() {
         if operator == "In" && *code == 0 {
-            errors.push(Error::invalid(&field.index(index), 0, "must not be 0 for the In operator"));
+            errors.push(Error::invalid(
+                &field.index(index),
+                0,
+                "must not be 0 for the In operator",
+            ));
         }
         if numbers.get(..index).is_some_and(|before| before.contains(code)) {
             errors.push(Error::duplicate(&field.index(index), *code));
@@ -102,7 +123,10 @@ pub(super) fn success_policy(spec: &Value, path: &Path) -> ErrorList {
     let list = path.child("rules");
     let rules = items(get(spec, "successPolicy"), "rules");
     if rules.is_empty() {
-        errors.push(Error::required(&list, "at least one rules must be specified when the successPolicy is specified"));
+        errors.push(Error::required(
+            &list,
+            "at least one rules must be specified when the successPolicy is specified",
+        ));
     }
     if rules.len() > RULES_MAX {
         errors.push(Error::too_many(&list, rules.len(), RULES_MAX));
@@ -110,9 +134,13 @@ pub(super) fn success_policy(spec: &Value, path: &Path) -> ErrorList {
     let completions = int_at(spec, "completions").unwrap_or_default();
     for (index, rule) in rules.iter().enumerate() {
         let field = list.index(index);
-        let (count, indexes) = (int_at(rule, "succeededCount"), get(rule, "succeededIndexes").as_str());
+        let (count, indexes) =
+            (int_at(rule, "succeededCount"), get(rule, "succeededIndexes").as_str());
         if count.is_none() && indexes.is_none() {
-            errors.push(Error::required(&field, "at least one of succeededCount or succeededIndexes must be specified"));
+            errors.push(Error::required(
+                &field,
+                "at least one of succeededCount or succeededIndexes must be specified",
+            ));
         }
         let mut total = 0;
         if let Some(indexes) = indexes {
@@ -122,19 +150,26 @@ pub(super) fn success_policy(spec: &Value, path: &Path) -> ErrorList {
             }
             match count_indexes(indexes, completions) {
                 Ok(number) => total = number,
-                Err(text) => errors.push(Error::invalid(&at, indexes, format!("error parsing succeededIndexes: {text}"))),
+                Err(text) => errors.push(Error::invalid(
+                    &at,
+                    indexes,
+                    format!("error parsing succeededIndexes: {text}"),
+                )),
             }
         }
         if let Some(count) = count {
             let at = field.child("succeededCount");
             errors.extend(non_negative(rule, "succeededCount", &field));
             if count > completions {
-                let text = format!("must be less than or equal to {completions} (the number of specified completions)");
+                let text = format!(
+                    "must be less than or equal to {completions} (the number of specified completions)"
+                );
                 errors.push(Error::invalid(&at, count, text));
             }
             if indexes.is_some() && count > total {
-                let text =
-                    format!("must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)");
+                let text = format!(
+                    "must be less than or equal to {total} (the number of indexes in the specified succeededIndexes field)"
+                );
                 errors.push(Error::invalid(&at, count, text));
             }
         }
@@ -156,7 +191,11 @@ fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
         let (first, end) = match parts.as_slice() {
             [one] => (number(one)?, number(one)?),
             [first, end] => (number(first)?, number(end)?),
-            _ => return Err(format!("the fragment {range:?} violates the requirement that an index interval can have at most two parts separated by '-'")),
+            _ => {
+                return Err(format!(
+                    "the fragment {range:?} violates the requirement that an index interval can have at most two parts separated by '-'"
+                ));
+            }
         };
         for value in [first, end] {
             if value >= completions {

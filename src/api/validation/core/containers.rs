@@ -49,7 +49,8 @@ fn regular(list: &[Value], around: &Surroundings<'_>, path: &Path) -> ErrorList 
 
 fn init(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let mut names: BTreeSet<&str> = items(spec, "containers").iter().map(|c| str_at(c, "name")).collect();
+    let mut names: BTreeSet<&str> =
+        items(spec, "containers").iter().map(|c| str_at(c, "name")).collect();
     for (index, container) in items(spec, "initContainers").iter().enumerate() {
         let field = path.index(index);
         errors.extend(common(container, around, &field));
@@ -66,14 +67,24 @@ fn init(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
             errors.extend(handlers::lifecycle(container, around.grace, &field));
             errors.extend(handlers::probes(container, around.grace, &field));
         } else {
-            let never = ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"].into_iter().filter(|key| has(container, key));
-            errors.extend(
-                never.map(|key| Error::forbidden(&field.child(key), "may not be set for init containers without restartPolicy=Always")),
-            );
+            let never = ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"]
+                .into_iter()
+                .filter(|key| has(container, key));
+            errors.extend(never.map(|key| {
+                Error::forbidden(
+                    &field.child(key),
+                    "may not be set for init containers without restartPolicy=Always",
+                )
+            }));
             for (i, policy) in items(container, "resizePolicy").iter().enumerate() {
                 if str_at(policy, "restartPolicy") == "RestartContainer" {
-                    let text = "must not be set to 'RestartContainer' for non-sidecar initContainers";
-                    errors.push(Error::invalid(&field.child("resizePolicy").index(i).child("restartPolicy"), "RestartContainer", text));
+                    let text =
+                        "must not be set to 'RestartContainer' for non-sidecar initContainers";
+                    errors.push(Error::invalid(
+                        &field.child("resizePolicy").index(i).child("restartPolicy"),
+                        "RestartContainer",
+                        text,
+                    ));
                 }
             }
         }
@@ -83,13 +94,23 @@ fn init(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
 
 /// Fields that an ephemeral container may not have.
 const NOT_EPHEMERAL: [&str; 8] = [
-    "ports", "resources", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "resizePolicy", "restartPolicy",
+    "ports",
+    "resources",
+    "lifecycle",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "resizePolicy",
+    "restartPolicy",
 ];
 
 fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let others: BTreeSet<&str> =
-        items(spec, "containers").iter().chain(items(spec, "initContainers")).map(|c| str_at(c, "name")).collect();
+    let others: BTreeSet<&str> = items(spec, "containers")
+        .iter()
+        .chain(items(spec, "initContainers"))
+        .map(|c| str_at(c, "name"))
+        .collect();
     let mut names = others.clone();
     for (index, container) in items(spec, "ephemeralContainers").iter().enumerate() {
         let field = path.index(index);
@@ -104,11 +125,16 @@ fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList 
             errors.push(Error::not_found(&field.child("targetContainerName"), target));
         }
         let refused = NOT_EPHEMERAL.iter().filter(|key| !is_empty(container, key));
-        errors.extend(refused.map(|key| Error::forbidden(&field.child(key), "cannot be set for an Ephemeral Container")));
+        errors.extend(refused.map(|key| {
+            Error::forbidden(&field.child(key), "cannot be set for an Ephemeral Container")
+        }));
         for (i, mount) in items(container, "volumeMounts").iter().enumerate() {
             let at = field.child("volumeMounts").index(i);
-            let set = ["subPath", "subPathExpr"].into_iter().filter(|key| !str_at(mount, key).is_empty());
-            errors.extend(set.map(|key| Error::forbidden(&at.child(key), "cannot be set for an Ephemeral Container")));
+            let set =
+                ["subPath", "subPathExpr"].into_iter().filter(|key| !str_at(mount, key).is_empty());
+            errors.extend(set.map(|key| {
+                Error::forbidden(&at.child(key), "cannot be set for an Ephemeral Container")
+            }));
         }
     }
     errors
@@ -117,7 +143,9 @@ fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList 
 /// An image with spaces around it; checked for pods, not for templates.
 pub(super) fn image_spaces(container: &Value, path: &Path) -> Option<Error> {
     let image = str_at(container, "image");
-    (image.trim() != image).then(|| Error::invalid(&path.child("image"), image, "must not have leading or trailing whitespace"))
+    (image.trim() != image).then(|| {
+        Error::invalid(&path.child("image"), image, "must not have leading or trailing whitespace")
+    })
 }
 
 fn common(container: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
@@ -141,15 +169,29 @@ fn common(container: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorLis
     errors.extend(env::env_from(container, path));
     errors.extend(mounts::mounts(container, &around.volumes, path));
     errors.extend(mounts::devices(container, &around.volumes, path));
-    errors.extend(pull_policy(str_at(container, "imagePullPolicy"), &path.child("imagePullPolicy")));
-    errors.extend(resources::requirements(get(container, "resources"), &path.child("resources"), &around.claims, false));
+    errors
+        .extend(pull_policy(str_at(container, "imagePullPolicy"), &path.child("imagePullPolicy")));
+    errors.extend(resources::requirements(
+        get(container, "resources"),
+        &path.child("resources"),
+        &around.claims,
+        false,
+    ));
     errors.extend(resize_policy(container, around.restart_policy, &path.child("resizePolicy")));
-    errors.extend(security::container(get(container, "securityContext"), around.host_users, &path.child("securityContext")));
+    errors.extend(security::container(
+        get(container, "securityContext"),
+        around.host_users,
+        &path.child("securityContext"),
+    ));
     errors
 }
 
 pub(super) fn pull_policy(policy: &str, path: &Path) -> Option<Error> {
-    if policy.is_empty() { Some(Error::required(path, "")) } else { one_of(policy, &["Always", "IfNotPresent", "Never"], path) }
+    if policy.is_empty() {
+        Some(Error::required(path, ""))
+    } else {
+        one_of(policy, &["Always", "IfNotPresent", "Never"], path)
+    }
 }
 
 fn ports(container: &Value, path: &Path) -> ErrorList {
@@ -167,7 +209,11 @@ fn ports(container: &Value, path: &Path) -> ErrorList {
         }
         match int_at(port, "containerPort").unwrap_or_default() {
             0 => errors.push(Error::required(&field.child("containerPort"), "")),
-            number => errors.extend(each(&field.child("containerPort"), number, names::port_number(number))),
+            number => errors.extend(each(
+                &field.child("containerPort"),
+                number,
+                names::port_number(number),
+            )),
         }
         let host = int_at(port, "hostPort").unwrap_or_default();
         if host != 0 {
@@ -175,7 +221,9 @@ fn ports(container: &Value, path: &Path) -> ErrorList {
         }
         match str_at(port, "protocol") {
             "" => errors.push(Error::required(&field.child("protocol"), "")),
-            protocol => errors.extend(one_of(protocol, &["SCTP", "TCP", "UDP"], &field.child("protocol"))),
+            protocol => {
+                errors.extend(one_of(protocol, &["SCTP", "TCP", "UDP"], &field.child("protocol")))
+            }
         }
     }
     errors
@@ -192,7 +240,10 @@ fn host_ports(list: &[Value], path: &Path) -> ErrorList {
             }
             let key = format!("{}/{}/{number}", str_at(port, "protocol"), str_at(port, "hostIP"));
             if !taken.insert(key.clone()) {
-                errors.push(Error::duplicate(&path.index(i).child("ports").index(j).child("hostPort"), key));
+                errors.push(Error::duplicate(
+                    &path.index(i).child("ports").index(j).child("hostPort"),
+                    key,
+                ));
             }
         }
     }
@@ -207,7 +258,9 @@ fn resize_policy(container: &Value, pod_policy: &str, path: &Path) -> ErrorList 
         if !seen.insert(resource) {
             errors.push(Error::duplicate(&path.index(index), resource));
         }
-        for (value, allowed) in [(resource, ["cpu", "memory"]), (restart, ["NotRequired", "RestartContainer"])] {
+        for (value, allowed) in
+            [(resource, ["cpu", "memory"]), (restart, ["NotRequired", "RestartContainer"])]
+        {
             if value.is_empty() {
                 errors.push(Error::required(path, ""));
             } else {
@@ -215,7 +268,11 @@ fn resize_policy(container: &Value, pod_policy: &str, path: &Path) -> ErrorList 
             }
         }
         if pod_policy == "Never" && restart != "NotRequired" {
-            errors.push(Error::invalid(path, restart, "must be 'NotRequired' when pod `restartPolicy` is 'Never'"));
+            errors.push(Error::invalid(
+                path,
+                restart,
+                "must be 'NotRequired' when pod `restartPolicy` is 'Never'",
+            ));
         }
     }
     errors
@@ -231,7 +288,10 @@ fn restart_policy(container: &Value, path: &Path) -> ErrorList {
     let field = path.child("restartPolicy");
     match get(container, "restartPolicy").as_str() {
         None if rules.is_empty() => return errors,
-        None => errors.push(Error::required(&field, "must specify restartPolicy when restart rules are used")),
+        None => errors.push(Error::required(
+            &field,
+            "must specify restartPolicy when restart rules are used",
+        )),
         Some(policy) => errors.extend(one_of(policy, &["Always", "Never", "OnFailure"], &field)),
     }
     let list = path.child("restartPolicyRules");
@@ -240,11 +300,19 @@ fn restart_policy(container: &Value, path: &Path) -> ErrorList {
     }
     for (index, rule) in rules.iter().enumerate() {
         let field = list.index(index);
-        errors.extend(one_of(str_at(rule, "action"), &["Restart", "RestartAllContainers"], &field.child("action")));
+        errors.extend(one_of(
+            str_at(rule, "action"),
+            &["Restart", "RestartAllContainers"],
+            &field.child("action"),
+        ));
         let codes = get(rule, "exitCodes");
         if codes.is_object() {
             let at = field.child("exitCodes");
-            errors.extend(one_of(str_at(codes, "operator"), &["In", "NotIn"], &at.child("operator")));
+            errors.extend(one_of(
+                str_at(codes, "operator"),
+                &["In", "NotIn"],
+                &at.child("operator"),
+            ));
             let count = items(codes, "values").len();
             if count > EXIT_CODES_MAX {
                 errors.push(Error::too_many(&at.child("values"), count, EXIT_CODES_MAX));

@@ -8,16 +8,40 @@ use crate::validation::{each, names};
 use crate::value::{get, has, items, str_at};
 
 const ENV_FIELDS: [&str; 9] = [
-    "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName", "status.hostIP",
-    "status.hostIPs", "status.podIP", "status.podIPs",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
 ];
-pub(super) const VOLUME_FIELDS: [&str; 5] =
-    ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
-const OTHER_FIELDS: [&str; 5] = ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
+pub(super) const VOLUME_FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
+const OTHER_FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "status.phase",
+];
 const RESOURCES: [&str; 6] = [
-    "limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory",
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
 ];
-const SIZES: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+const SIZES: [&str; 13] =
+    ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
 /// `env` of a container.
 pub(super) fn env(container: &Value, path: &Path) -> ErrorList {
@@ -58,7 +82,11 @@ fn value_from(variable: &Value, path: &Path) -> ErrorList {
     } else if !str_at(variable, "value").is_empty() {
         errors.push(Error::invalid(path, "", "may not be specified when `value` is not empty"));
     } else if count > 1 {
-        errors.push(Error::invalid(path, "", "may not have more than one field specified at a time"));
+        errors.push(Error::invalid(
+            path,
+            "",
+            "may not have more than one field specified at a time",
+        ));
     }
     errors
 }
@@ -73,7 +101,9 @@ pub(super) fn field_ref(reference: &Value, allowed: &[&str], path: &Path) -> Err
     if label.is_empty() {
         return vec![Error::required(&field, "")];
     }
-    let bad = |text: String| vec![Error::invalid(&field, label, format!("error converting fieldPath: {text}"))];
+    let bad = |text: String| {
+        vec![Error::invalid(&field, label, format!("error converting fieldPath: {text}"))]
+    };
     if version != "v1" {
         return bad(format!("unsupported pod version: {version}"));
     }
@@ -87,7 +117,8 @@ pub(super) fn field_ref(reference: &Value, allowed: &[&str], path: &Path) -> Err
             _ => bad(format!("field label does not support subscript: {label}")),
         };
     }
-    let known = ENV_FIELDS.contains(&label) || OTHER_FIELDS.contains(&label) || label == "spec.host";
+    let known =
+        ENV_FIELDS.contains(&label) || OTHER_FIELDS.contains(&label) || label == "spec.host";
     if !known {
         return bad(format!("field label not supported: {label}"));
     }
@@ -99,7 +130,8 @@ pub(super) fn field_ref(reference: &Value, allowed: &[&str], path: &Path) -> Err
 pub(super) fn resource_field_ref(reference: &Value, path: &Path, volume: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     let resource = str_at(reference, "resource");
-    let huge = resource.starts_with("limits.hugepages-") || resource.starts_with("requests.hugepages-");
+    let huge =
+        resource.starts_with("limits.hugepages-") || resource.starts_with("requests.hugepages-");
     if volume && str_at(reference, "containerName").is_empty() {
         errors.push(Error::required(&path.child("containerName"), ""));
     } else if resource.is_empty() {
@@ -107,12 +139,18 @@ pub(super) fn resource_field_ref(reference: &Value, path: &Path, volume: bool) -
     } else if !RESOURCES.contains(&resource) && !huge {
         errors.push(Error::not_supported(&path.child("resource"), resource, &RESOURCES));
     }
-    let Some(divisor) = quantity(get(reference, "divisor")).filter(|d| d.sign() != 0) else { return errors };
+    let Some(divisor) = quantity(get(reference, "divisor")).filter(|d| d.sign() != 0) else {
+        return errors;
+    };
     let divisor = divisor.to_string();
     let field = path.child("divisor");
     let named = match resource.split_once('.').map(|(_, name)| name) {
         Some("cpu") if !["1m", "1"].contains(&divisor.as_str()) => {
-            errors.push(Error::invalid(&field, resource, "only divisor's values 1m and 1 are supported with the cpu resource"));
+            errors.push(Error::invalid(
+                &field,
+                resource,
+                "only divisor's values 1m and 1 are supported with the cpu resource",
+            ));
             return errors;
         }
         Some("memory") => "memory",
@@ -121,7 +159,10 @@ pub(super) fn resource_field_ref(reference: &Value, path: &Path, volume: bool) -
         _ => return errors,
     };
     if !SIZES.contains(&divisor.as_str()) {
-        let text = format!("only divisor's values {} are supported with the {named} resource", SIZES.join(", "));
+        let text = format!(
+            "only divisor's values {} are supported with the {named} resource",
+            SIZES.join(", ")
+        );
         errors.push(Error::invalid(&field, resource, text));
     }
     errors
@@ -129,7 +170,8 @@ pub(super) fn resource_field_ref(reference: &Value, path: &Path, volume: bool) -
 
 fn key_ref(reference: &Value, path: &Path) -> ErrorList {
     let (name, key) = (str_at(reference, "name"), str_at(reference, "key"));
-    let mut errors: ErrorList = each(&path.child("name"), name, names::dns1123_subdomain(name)).collect();
+    let mut errors: ErrorList =
+        each(&path.child("name"), name, names::dns1123_subdomain(name)).collect();
     if key.is_empty() {
         errors.push(Error::required(&path.child("key"), ""));
     } else {
@@ -140,7 +182,8 @@ fn key_ref(reference: &Value, path: &Path) -> ErrorList {
 
 fn file_key(reference: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let (key, volume, file) = (str_at(reference, "key"), str_at(reference, "volumeName"), str_at(reference, "path"));
+    let (key, volume, file) =
+        (str_at(reference, "key"), str_at(reference, "volumeName"), str_at(reference, "path"));
     if key.is_empty() {
         errors.push(Error::required(&path.child("key"), ""));
     } else {
@@ -181,9 +224,17 @@ pub(super) fn env_from(container: &Value, path: &Path) -> ErrorList {
             }
         }
         if count == 0 {
-            errors.push(Error::invalid(&list, "", "must specify one of: `configMapRef` or `secretRef`"));
+            errors.push(Error::invalid(
+                &list,
+                "",
+                "must specify one of: `configMapRef` or `secretRef`",
+            ));
         } else if count > 1 {
-            errors.push(Error::invalid(&list, "", "may not have more than one field specified at a time"));
+            errors.push(Error::invalid(
+                &list,
+                "",
+                "may not have more than one field specified at a time",
+            ));
         }
     }
     errors

@@ -14,7 +14,13 @@ pub(super) fn probes(container: &Value, grace: Option<i64>, path: &Path) -> Erro
         let Some(probe) = container.get(kind).filter(|p| p.is_object()) else { continue };
         let field = path.child(kind);
         errors.extend(handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], grace, &field));
-        let numbers = ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"];
+        let numbers = [
+            "initialDelaySeconds",
+            "timeoutSeconds",
+            "periodSeconds",
+            "successThreshold",
+            "failureThreshold",
+        ];
         all_non_negative(probe, &numbers, &field, &mut errors);
         let seconds = int_at(probe, "terminationGracePeriodSeconds");
         let at = field.child("terminationGracePeriodSeconds");
@@ -23,9 +29,15 @@ pub(super) fn probes(container: &Value, grace: Option<i64>, path: &Path) -> Erro
         }
         let successes = int_at(probe, "successThreshold").unwrap_or_default();
         match (kind, seconds) {
-            ("readinessProbe", Some(value)) => errors.push(Error::invalid(&at, value, "must not be set for readinessProbes")),
+            ("readinessProbe", Some(value)) => {
+                errors.push(Error::invalid(&at, value, "must not be set for readinessProbes"))
+            }
             ("livenessProbe" | "startupProbe", _) if successes != 1 => {
-                errors.push(Error::invalid(&field.child("successThreshold"), successes, "must be 1"));
+                errors.push(Error::invalid(
+                    &field.child("successThreshold"),
+                    successes,
+                    "must be 1",
+                ));
             }
             _ => {}
         }
@@ -57,7 +69,9 @@ fn handler(holder: &Value, kinds: &[&str], grace: Option<i64>, path: &Path) -> E
             continue;
         }
         match *kind {
-            "exec" if items(action, "command").is_empty() => errors.push(Error::required(&field.child("command"), "")),
+            "exec" if items(action, "command").is_empty() => {
+                errors.push(Error::required(&field.child("command"), ""))
+            }
             "httpGet" => errors.extend(http_get(action, &field)),
             "tcpSocket" | "grpc" => errors.extend(port(get(action, "port"), &field.child("port"))),
             "sleep" => errors.extend(sleep(action, grace, &field)),
@@ -73,7 +87,11 @@ fn handler(holder: &Value, kinds: &[&str], grace: Option<i64>, path: &Path) -> E
 fn sleep(action: &Value, grace: Option<i64>, path: &Path) -> Option<Error> {
     let (seconds, grace) = (int_at(action, "seconds").unwrap_or_default(), grace?);
     (!(0..=grace).contains(&seconds)).then(|| {
-        Error::invalid(path, seconds, format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})"))
+        Error::invalid(
+            path,
+            seconds,
+            format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})"),
+        )
     })
 }
 

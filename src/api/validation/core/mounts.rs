@@ -9,7 +9,11 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::one_of;
 use crate::value::{at, bool_at, get, has, items, str_at};
 
-pub(super) fn mounts(container: &Value, volumes: &BTreeMap<&str, &Value>, path: &Path) -> ErrorList {
+pub(super) fn mounts(
+    container: &Value,
+    volumes: &BTreeMap<&str, &Value>,
+    path: &Path,
+) -> ErrorList {
     let list = path.child("volumeMounts");
     let devices = items(container, "volumeDevices");
     let mut errors = ErrorList::new();
@@ -30,10 +34,18 @@ pub(super) fn mounts(container: &Value, volumes: &BTreeMap<&str, &Value>, path: 
             errors.push(Error::invalid(&field.child("mountPath"), point, "must be unique"));
         }
         if devices.iter().any(|d| str_at(d, "name") == name) {
-            errors.push(Error::invalid(&field.child("name"), name, "must not already exist in volumeDevices"));
+            errors.push(Error::invalid(
+                &field.child("name"),
+                name,
+                "must not already exist in volumeDevices",
+            ));
         }
         if devices.iter().any(|d| str_at(d, "devicePath") == point) {
-            errors.push(Error::invalid(&field.child("mountPath"), point, "must not already exist as a path in volumeDevices"));
+            errors.push(Error::invalid(
+                &field.child("mountPath"),
+                point,
+                "must not already exist as a path in volumeDevices",
+            ));
         }
         errors.extend(sub_paths(mount, &field, &list));
         errors.extend(propagation(mount, container, &list));
@@ -49,7 +61,11 @@ fn sub_paths(mount: &Value, field: &Path, list: &Path) -> ErrorList {
     }
     if !expression.is_empty() {
         if !plain.is_empty() {
-            errors.push(Error::invalid(&field.child("subPathExpr"), expression, "subPathExpr and subPath are mutually exclusive"));
+            errors.push(Error::invalid(
+                &field.child("subPathExpr"),
+                expression,
+                "subPathExpr and subPath are mutually exclusive",
+            ));
         }
         errors.extend(descending(expression, &list.child("subPathExpr")));
     }
@@ -62,8 +78,13 @@ fn propagation(mount: &Value, container: &Value, list: &Path) -> ErrorList {
     let field = list.child("mountPropagation");
     if let Some(mode) = mode {
         errors.extend(one_of(mode, &["Bidirectional", "HostToContainer", "None"], &field));
-        if mode == "Bidirectional" && at(container, &["securityContext", "privileged"]).as_bool() != Some(true) {
-            errors.push(Error::forbidden(&field, "Bidirectional mount propagation is available only to privileged containers"));
+        if mode == "Bidirectional"
+            && at(container, &["securityContext", "privileged"]).as_bool() != Some(true)
+        {
+            errors.push(Error::forbidden(
+                &field,
+                "Bidirectional mount propagation is available only to privileged containers",
+            ));
         }
     }
     let field = list.child("recursiveReadOnly");
@@ -71,18 +92,28 @@ fn propagation(mount: &Value, container: &Value, list: &Path) -> ErrorList {
         None | Some("Disabled") => {}
         Some("Enabled" | "IfPossible") => {
             if !bool_at(mount, "readOnly") {
-                errors.push(Error::forbidden(&field, "may only be specified when readOnly is true"));
+                errors
+                    .push(Error::forbidden(&field, "may only be specified when readOnly is true"));
             }
             if mode.is_some_and(|m| m != "None") {
-                errors.push(Error::forbidden(&field, "may only be specified when mountPropagation is None or not specified"));
+                errors.push(Error::forbidden(
+                    &field,
+                    "may only be specified when mountPropagation is None or not specified",
+                ));
             }
         }
-        Some(other) => errors.push(Error::not_supported(&field, other, &["Disabled", "Enabled", "IfPossible"])),
+        Some(other) => {
+            errors.push(Error::not_supported(&field, other, &["Disabled", "Enabled", "IfPossible"]))
+        }
     }
     errors
 }
 
-pub(super) fn devices(container: &Value, volumes: &BTreeMap<&str, &Value>, path: &Path) -> ErrorList {
+pub(super) fn devices(
+    container: &Value,
+    volumes: &BTreeMap<&str, &Value>,
+    path: &Path,
+) -> ErrorList {
     let list = path.child("volumeDevices");
     let mounts = items(container, "volumeMounts");
     let mut errors = ErrorList::new();
@@ -120,7 +151,11 @@ pub(super) fn devices(container: &Value, volumes: &BTreeMap<&str, &Value>, path:
             errors.push(Error::invalid(&at_name, name, "must not already exist in volumeMounts"));
         }
         if mounts.iter().any(|m| str_at(m, "mountPath") == target) {
-            errors.push(Error::invalid(&at_path, target, "must not already exist as a path in volumeMounts"));
+            errors.push(Error::invalid(
+                &at_path,
+                target,
+                "must not already exist as a path in volumeMounts",
+            ));
         }
         if !name.is_empty() {
             names.insert(name);

@@ -8,23 +8,27 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::labels::{validate_annotations, validate_labels};
 use crate::validation::numbers::non_negative;
 use crate::validation::{each, names, net, one_of};
-use crate::value::{at, bool_at, get, has, int_at, items, remove, restore, semantic_equal, set, str_at, str_in};
+use crate::value::{at, bool_at, get, has, int_at, items, remove, str_at, str_in};
 
 /// A new pod.
 pub fn validate(pod: &Value) -> ErrorList {
     let mut errors = body(pod);
     let (spec, path) = (get(pod, "spec"), Path::new("spec"));
     if !items(spec, "ephemeralContainers").is_empty() {
-        errors.push(Error::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
+        errors
+            .push(Error::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
     }
     if !str_at(spec, "nodeName").is_empty() && !items(spec, "schedulingGates").is_empty() {
-        errors.push(Error::forbidden(&path.child("nodeName"), "cannot be set until all schedulingGates have been cleared"));
+        errors.push(Error::forbidden(
+            &path.child("nodeName"),
+            "cannot be set until all schedulingGates have been cleared",
+        ));
     }
     errors
 }
 
 /// What new and changed pods have in common.
-fn body(pod: &Value) -> ErrorList {
+pub(super) fn body(pod: &Value) -> ErrorList {
     let (spec, path) = (get(pod, "spec"), Path::new("spec"));
     let mut errors = annotations(get(pod, "metadata"), spec, &Path::new("metadata"));
     errors.extend(pod_spec(spec, str_in(pod, &["metadata", "name"]), true, &path));
@@ -32,7 +36,8 @@ fn body(pod: &Value) -> ErrorList {
         for (i, volume) in items(spec, "volumes").iter().enumerate() {
             for (j, source) in items(get(volume, "projected"), "sources").iter().enumerate() {
                 if has(source, "serviceAccountToken") {
-                    let at = path.child("volumes").index(i).child("projected").child("sources").index(j);
+                    let at =
+                        path.child("volumes").index(i).child("projected").child("sources").index(j);
                     let text = "must not be specified when serviceAccountName is not set";
                     errors.push(Error::forbidden(&at.child("serviceAccountToken"), text));
                 }
@@ -42,7 +47,12 @@ fn body(pod: &Value) -> ErrorList {
     errors.extend(non_negative(spec, "terminationGracePeriodSeconds", &path));
     for list in ["containers", "initContainers"] {
         let list_path = path.child(list);
-        errors.extend(items(spec, list).iter().enumerate().filter_map(|(i, c)| containers::image_spaces(c, &list_path.index(i))));
+        errors.extend(
+            items(spec, list)
+                .iter()
+                .enumerate()
+                .filter_map(|(i, c)| containers::image_spaces(c, &list_path.index(i))),
+        );
     }
     errors
 }
@@ -55,12 +65,18 @@ fn annotations(meta: &Value, spec: &Value, path: &Path) -> ErrorList {
     let (annotations, field) = (get(meta, "annotations"), path.child("annotations"));
     if let Some(value) = get(annotations, MIRROR).as_str() {
         if str_at(spec, "nodeName").is_empty() {
-            errors.push(Error::invalid(&field.key(MIRROR), value, "must set spec.nodeName if mirror pod annotation is set"));
+            errors.push(Error::invalid(
+                &field.key(MIRROR),
+                value,
+                "must set spec.nodeName if mirror pod annotation is set",
+            ));
         }
     }
     if let Some(cost) = get(annotations, COST).as_str() {
-        let signed = !cost.starts_with('+') && !(cost.len() > 1 && cost.starts_with('0')) && !cost.starts_with("-0");
-        if !signed || cost.parse::<i32>().is_err() {
+        let padded = cost.starts_with('+')
+            || cost.starts_with("-0")
+            || (cost.len() > 1 && cost.starts_with('0'));
+        if padded || cost.parse::<i32>().is_err() {
             errors.push(Error::invalid(&field.key(COST), cost, "must be a 32bit integer"));
         }
     }
@@ -92,7 +108,11 @@ fn pod_spec(spec: &Value, name: &str, pod: bool, path: &Path) -> ErrorList {
     errors.extend(resource_claims(spec, &path.child("resourceClaims")));
     let around = Surroundings {
         volumes: known,
-        claims: items(spec, "resourceClaims").iter().map(|c| str_at(c, "name")).filter(|n| !n.is_empty()).collect(),
+        claims: items(spec, "resourceClaims")
+            .iter()
+            .map(|c| str_at(c, "name"))
+            .filter(|n| !n.is_empty())
+            .collect(),
         grace: int_at(spec, "terminationGracePeriodSeconds"),
         restart_policy: str_at(spec, "restartPolicy"),
         host_users: get(spec, "hostUsers").as_bool() != Some(false),
@@ -124,13 +144,19 @@ fn pod_spec(spec: &Value, name: &str, pod: bool, path: &Path) -> ErrorList {
     errors.extend(scheduling::tolerations(items(spec, "tolerations"), &path.child("tolerations")));
     errors.extend(host_aliases(spec, &path.child("hostAliases")));
     for key in ["priorityClassName", "runtimeClassName"] {
-        if let Some(name) = get(spec, key).as_str().filter(|n| !n.is_empty() || key == "runtimeClassName") {
+        if let Some(name) =
+            get(spec, key).as_str().filter(|n| !n.is_empty() || key == "runtimeClassName")
+        {
             errors.extend(each(&path.child(key), name, names::dns1123_subdomain(name)));
         }
     }
     match get(spec, "preemptionPolicy").as_str() {
         Some("") => errors.push(Error::required(&path.child("preemptionPolicy"), "")),
-        Some(policy) => errors.extend(one_of(policy, &["PreemptLowerPriority", "Never"], &path.child("preemptionPolicy"))),
+        Some(policy) => errors.extend(one_of(
+            policy,
+            &["PreemptLowerPriority", "Never"],
+            &path.child("preemptionPolicy"),
+        )),
         None => {}
     }
     let overhead = serde_json::json!({ "limits": get(spec, "overhead") });
@@ -194,16 +220,26 @@ fn pod_resources(spec: &Value, path: &Path) -> ErrorList {
     }
     let mut errors = ErrorList::new();
     if has(own, "claims") {
-        errors.push(Error::forbidden(&field.child("claims"), "claims may not be set for Resources at pod-level"));
+        errors.push(Error::forbidden(
+            &field.child("claims"),
+            "claims may not be set for Resources at pod-level",
+        ));
     }
     errors.extend(resources::requirements(own, &field, &[], true));
-    let amount = |holder: &Value, list: &str, name: &str| crate::validation::numbers::quantity(at(holder, &[list, name]));
+    let amount = |holder: &Value, list: &str, name: &str| {
+        crate::validation::numbers::quantity(at(holder, &[list, name]))
+    };
     let mut filled = spec.clone();
     remove(&mut filled, "resources");
     for (name, sum) in crate::defaults::aggregate_requests(&filled) {
         if let Some(request) = amount(own, "requests", &name).filter(|request| sum > *request) {
-            let text = format!("must be greater than or equal to aggregate container requests of {sum}");
-            errors.push(Error::invalid(&field.child("requests").key(&name), request.to_string(), text));
+            let text =
+                format!("must be greater than or equal to aggregate container requests of {sum}");
+            errors.push(Error::invalid(
+                &field.child("requests").key(&name),
+                request.to_string(),
+                text,
+            ));
         }
     }
     for (index, container) in items(spec, "containers").iter().enumerate() {
@@ -212,7 +248,11 @@ fn pod_resources(spec: &Value, path: &Path) -> ErrorList {
             if let (Some(limit), Some(pod)) = (limit, amount(own, "limits", name)) {
                 if limit > pod {
                     let at = field.child("containers").index(index).key(name).child("limits");
-                    errors.push(Error::invalid(&at, limit.to_string(), format!("must be less than or equal to pod limits of {pod}")));
+                    errors.push(Error::invalid(
+                        &at,
+                        limit.to_string(),
+                        format!("must be less than or equal to pod limits of {pod}"),
+                    ));
                 }
             }
         }
@@ -227,10 +267,17 @@ fn host_network_ports(spec: &Value, pod: bool, path: &Path) -> ErrorList {
     }
     for (i, container) in items(spec, "containers").iter().enumerate() {
         for (j, port) in items(container, "ports").iter().enumerate() {
-            let (host, own) = (int_at(port, "hostPort").unwrap_or_default(), int_at(port, "containerPort").unwrap_or_default());
+            let (host, own) = (
+                int_at(port, "hostPort").unwrap_or_default(),
+                int_at(port, "containerPort").unwrap_or_default(),
+            );
             if (pod || host != 0) && host != own {
                 let text = "must match `containerPort` when `hostNetwork` is true";
-                errors.push(Error::invalid(&path.index(i).child("ports").index(j).child("hostPort"), host, text));
+                errors.push(Error::invalid(
+                    &path.index(i).child("ports").index(j).child("hostPort"),
+                    host,
+                    text,
+                ));
             }
         }
     }
@@ -247,7 +294,10 @@ fn dns_config(spec: &Value, path: &Path) -> ErrorList {
     let servers = items(config, "nameservers");
     if str_at(spec, "dnsPolicy") == "None" {
         if !config.is_object() {
-            return vec![Error::required(path, "must provide `dnsConfig` when `dnsPolicy` is None")];
+            return vec![Error::required(
+                path,
+                "must provide `dnsConfig` when `dnsPolicy` is None",
+            )];
         }
         if servers.is_empty() {
             let text = "must provide at least one DNS nameserver when `dnsPolicy` is None";
@@ -257,25 +307,48 @@ fn dns_config(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let field = path.child("nameservers");
     if servers.len() > NAMESERVERS_MAX {
-        errors.push(Error::invalid(&field, servers.to_vec(), format!("must not have more than {NAMESERVERS_MAX} nameservers")));
+        errors.push(Error::invalid(
+            &field,
+            servers.to_vec(),
+            format!("must not have more than {NAMESERVERS_MAX} nameservers"),
+        ));
     }
     for (index, server) in servers.iter().enumerate() {
-        errors.extend(net::legacy_ip(&field.index(index), server.as_str().unwrap_or_default(), &[]));
+        errors.extend(net::legacy_ip(
+            &field.index(index),
+            server.as_str().unwrap_or_default(),
+            &[],
+        ));
     }
     let (searches, field) = (items(config, "searches"), path.child("searches"));
     if searches.len() > SEARCHES_MAX {
-        errors.push(Error::invalid(&field, searches.to_vec(), format!("must not have more than {SEARCHES_MAX} search paths")));
+        errors.push(Error::invalid(
+            &field,
+            searches.to_vec(),
+            format!("must not have more than {SEARCHES_MAX} search paths"),
+        ));
     }
-    let bytes = searches.iter().filter_map(Value::as_str).map(|s| s.len() + 1).sum::<usize>().saturating_sub(1);
+    let bytes = searches
+        .iter()
+        .filter_map(Value::as_str)
+        .map(|s| s.len() + 1)
+        .sum::<usize>()
+        .saturating_sub(1);
     if bytes > SEARCH_BYTES_MAX {
-        let text = format!("must not have more than {SEARCH_BYTES_MAX} characters (including spaces) in the search list");
+        let text = format!(
+            "must not have more than {SEARCH_BYTES_MAX} characters (including spaces) in the search list"
+        );
         errors.push(Error::invalid(&field, searches.to_vec(), text));
     }
     for (index, search) in searches.iter().enumerate() {
         let search = search.as_str().unwrap_or_default();
         if search != "." {
             let search = search.strip_suffix('.').unwrap_or(search);
-            errors.extend(each(&field.index(index), search, names::subdomain_with_underscore(search)));
+            errors.extend(each(
+                &field.index(index),
+                search,
+                names::subdomain_with_underscore(search),
+            ));
         }
     }
     for (index, option) in items(config, "options").iter().enumerate() {
@@ -307,9 +380,14 @@ fn host_names(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if let Some(name) = get(spec, "hostnameOverride").as_str() {
         let field = path.child("hostnameOverride");
-        for (key, what) in [("setHostnameAsFQDN", "setHostnameAsFQDN"), ("hostNetwork", "hostNetwork")] {
+        for (key, what) in
+            [("setHostnameAsFQDN", "setHostnameAsFQDN"), ("hostNetwork", "hostNetwork")]
+        {
             if bool_at(spec, key) {
-                errors.push(Error::forbidden(&field, format!("may not be specified when {what} is true")));
+                errors.push(Error::forbidden(
+                    &field,
+                    format!("may not be specified when {what} is true"),
+                ));
             }
         }
         if name.len() > HOSTNAME_MAX {
@@ -324,7 +402,11 @@ fn host_names(spec: &Value, path: &Path) -> ErrorList {
         }
     }
     if let Some(seconds) = int_at(spec, "activeDeadlineSeconds") {
-        errors.extend(each(&path.child("activeDeadlineSeconds"), seconds, names::in_range(seconds, 1, i64::from(i32::MAX))));
+        errors.extend(each(
+            &path.child("activeDeadlineSeconds"),
+            seconds,
+            names::in_range(seconds, 1, i64::from(i32::MAX)),
+        ));
     }
     for key in ["hostname", "subdomain"] {
         let name = str_at(spec, key);
@@ -342,140 +424,11 @@ fn host_aliases(spec: &Value, path: &Path) -> ErrorList {
         errors.extend(net::legacy_ip(&field.child("ip"), str_at(alias, "ip"), &[]));
         for (j, name) in items(alias, "hostnames").iter().enumerate() {
             let name = name.as_str().unwrap_or_default();
-            errors.extend(each(&field.child("hostnames").index(j), name, names::dns1123_subdomain(name)));
-        }
-    }
-    errors
-}
-
-/// A changed pod.
-pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
-    let mut errors = body(pod);
-    let (new, old_spec, path) = (get(pod, "spec"), get(old, "spec"), Path::new("spec"));
-    for list in ["containers", "initContainers"] {
-        let field = path.child(list);
-        let (now, was) = (items(new, list), items(old_spec, list));
-        if now.len() != was.len() {
-            errors.push(Error::forbidden(&field, "pod updates may not add or remove containers"));
-            return dedup(errors);
-        }
-        for (index, container) in now.iter().enumerate() {
-            if str_at(container, "image").is_empty() {
-                errors.push(Error::required(&field.index(index).child("image"), ""));
-            }
-        }
-    }
-    let deadline = path.child("activeDeadlineSeconds");
-    match (int_at(new, "activeDeadlineSeconds"), int_at(old_spec, "activeDeadlineSeconds")) {
-        (Some(now), _) if !(0..=i64::from(i32::MAX)).contains(&now) => {
-            errors.push(Error::invalid(&deadline, now, names::range_text(0, i64::from(i32::MAX))));
-            return dedup(errors);
-        }
-        (Some(now), Some(was)) if was < now => {
-            errors.push(Error::invalid(&deadline, now, "must be less than or equal to previous value"));
-            return dedup(errors);
-        }
-        (None, Some(_)) => errors.push(Error::invalid(&deadline, Value::Null, "must not update from a positive integer to nil value")),
-        _ => {}
-    }
-    errors.extend(only_added_tolerations(new, old_spec, &path.child("tolerations")));
-    let old_gates = items(old_spec, "schedulingGates");
-    for (index, gate) in items(new, "schedulingGates").iter().enumerate() {
-        if !old_gates.iter().any(|g| g.get("name") == gate.get("name")) {
-            let text = format!("only deletion is allowed, but found new scheduling gate '{}'", str_at(gate, "name"));
-            errors.push(Error::forbidden(&path.child("schedulingGates").index(index).child("name"), text));
-        }
-    }
-    if !semantic_equal(new, old_spec) {
-        errors.extend(frozen_fields(new, old_spec, &path));
-    }
-    dedup(errors)
-}
-
-fn dedup(errors: ErrorList) -> ErrorList {
-    let mut seen: ErrorList = Vec::with_capacity(errors.len());
-    for error in errors {
-        if !seen.contains(&error) {
-            seen.push(error);
-        }
-    }
-    seen
-}
-
-fn only_added_tolerations(new: &Value, old: &Value, path: &Path) -> Option<Error> {
-    let bare = |toleration: &Value| {
-        let mut bare = toleration.clone();
-        remove(&mut bare, "tolerationSeconds");
-        bare
-    };
-    let now: Vec<Value> = items(new, "tolerations").iter().map(bare).collect();
-    let lost = items(old, "tolerations").iter().any(|toleration| !now.contains(&bare(toleration)));
-    lost.then(|| Error::forbidden(path, "existing toleration can not be modified except its tolerationSeconds"))
-}
-
-const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-
-/// Everything but the few updatable fields must be as before.
-fn frozen_fields(new: &Value, old: &Value, path: &Path) -> ErrorList {
-    let mut errors = ErrorList::new();
-    let mut munged = new.clone();
-    for list in ["containers", "initContainers"] {
-        for (container, was) in crate::value::items_mut(&mut munged, list).iter_mut().zip(items(old, list)) {
-            restore(container, was, "image");
-        }
-    }
-    for key in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
-        restore(&mut munged, old, key);
-    }
-    let grace = int_at(old, "terminationGracePeriodSeconds");
-    if grace.is_some_and(|g| g < 0) && int_at(&munged, "terminationGracePeriodSeconds") == Some(1) {
-        restore(&mut munged, old, "terminationGracePeriodSeconds");
-    }
-    if !items(old, "schedulingGates").is_empty() {
-        errors.extend(scheduling::narrowing(&munged, old, path));
-        restore(&mut munged, old, "nodeSelector");
-        let old_affinity = at(old, &["affinity", "nodeAffinity"]).clone();
-        if let Some(affinity) = crate::value::ensure_object(&mut munged, "affinity") {
-            set(affinity, "nodeAffinity", old_affinity);
-        }
-    }
-    if !semantic_equal(&munged, old) {
-        errors.push(Error::forbidden(path, format!("pod updates may not change fields other than {UPDATABLE}\n")));
-    }
-    errors
-}
-
-/// Writes to `status`, `ephemeralcontainers` and `resize`.
-pub fn validate_subresource(subresource: &str, pod: &Value, old: &Value) -> ErrorList {
-    match subresource {
-        "status" => super::pod_status::validate(pod, old),
-        "ephemeralcontainers" => ephemeral_change(pod, old),
-        "resize" => {
-            let mut errors = body(pod);
-            let (new, old_spec) = (get(pod, "spec"), get(old, "spec"));
-            let class = crate::validation::core::resources::quality_changed(new, old_spec);
-            if class {
-                let text = "Pod QOS Class may not change as a result of resizing";
-                errors.push(Error::invalid(&Path::new("spec"), str_in(old, &["status", "qosClass"]), text));
-            }
-            errors
-        }
-        _ => Vec::new(),
-    }
-}
-
-fn ephemeral_change(pod: &Value, old: &Value) -> ErrorList {
-    let mut errors = body(pod);
-    let path = Path::new("spec").child("ephemeralContainers");
-    let now = items(get(pod, "spec"), "ephemeralContainers");
-    for was in items(get(old, "spec"), "ephemeralContainers") {
-        let name = str_at(was, "name");
-        match now.iter().find(|c| str_at(c, "name") == name) {
-            None => errors.push(Error::forbidden(&path, format!("existing ephemeral containers {name:?} may not be removed\n"))),
-            Some(container) if !semantic_equal(container, was) => {
-                errors.push(Error::forbidden(&path, format!("existing ephemeral containers {name:?} may not be changed\n")));
-            }
-            Some(_) => {}
+            errors.extend(each(
+                &field.child("hostnames").index(j),
+                name,
+                names::dns1123_subdomain(name),
+            ));
         }
     }
     errors
@@ -483,6 +436,7 @@ fn ephemeral_change(pod: &Value, old: &Value) -> ErrorList {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pod_change::validate_change;
     use super::*;
     use serde_json::json;
 
@@ -509,9 +463,12 @@ mod tests {
         bad["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "gone", "mountPath": "/x"}]);
         bad["spec"]["restartPolicy"] = json!("Sometimes");
         let texts: Vec<String> = validate(&bad).iter().map(ToString::to_string).collect();
-        assert_eq!(texts, [
-            "spec.containers[0].volumeMounts[0].name: Not found: \"gone\"",
-            "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"OnFailure\", \"Never\"",
-        ]);
+        assert_eq!(
+            texts,
+            [
+                "spec.containers[0].volumeMounts[0].name: Not found: \"gone\"",
+                "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"OnFailure\", \"Never\"",
+            ]
+        );
     }
 }

@@ -9,11 +9,9 @@ use crate::value::{at, get, items, str_at, str_in};
 pub(super) fn validate(pod: &Value, old: &Value) -> ErrorList {
     let (status, path) = (get(pod, "status"), Path::new("status"));
     let mut errors = ErrorList::new();
-    for key in ["nominatedNodeName"] {
-        let name = str_at(status, key);
-        if !name.is_empty() {
-            errors.extend(each(&path.child(key), name, names::dns1123_subdomain(name)));
-        }
+    let name = str_at(status, "nominatedNodeName");
+    if !name.is_empty() {
+        errors.extend(each(&path.child("nominatedNodeName"), name, names::dns1123_subdomain(name)));
     }
     let node = str_in(pod, &["spec", "nodeName"]);
     if node != str_in(old, &["spec", "nodeName"]) {
@@ -24,22 +22,41 @@ pub(super) fn validate(pod: &Value, old: &Value) -> ErrorList {
     for (index, condition) in items(status, "conditions").iter().enumerate() {
         let kind = str_at(condition, "type");
         if !SYSTEM_CONDITIONS.contains(&kind) {
-            errors.extend(each(&path.child("conditions").index(index).child("Type"), kind, names::qualified_name(kind)));
+            errors.extend(each(
+                &path.child("conditions").index(index).child("Type"),
+                kind,
+                names::qualified_name(kind),
+            ));
         }
     }
     if str_in(pod, &["spec", "restartPolicy"]) != "Always" {
-        errors.extend(terminated_stays(status, get(old, "status"), pod, &path.child("containerStatuses")));
+        errors.extend(terminated_stays(
+            status,
+            get(old, "status"),
+            pod,
+            &path.child("containerStatuses"),
+        ));
     }
     let class = str_at(get(old, "status"), "qosClass");
     if !class.is_empty() && str_at(status, "qosClass") != class {
-        errors.push(Error::invalid(&path.child("qosClass"), str_at(status, "qosClass"), crate::validation::IMMUTABLE));
+        errors.push(Error::invalid(
+            &path.child("qosClass"),
+            str_at(status, "qosClass"),
+            crate::validation::IMMUTABLE,
+        ));
     }
     errors
 }
 
 const SYSTEM_CONDITIONS: [&str; 8] = [
-    "PodScheduled", "Ready", "Initialized", "ContainersReady", "DisruptionTarget", "PodReadyToStartContainers",
-    "PodResizePending", "PodResizeInProgress",
+    "PodScheduled",
+    "Ready",
+    "Initialized",
+    "ContainersReady",
+    "DisruptionTarget",
+    "PodReadyToStartContainers",
+    "PodResizePending",
+    "PodResizeInProgress",
 ];
 
 fn addresses(status: &Value, old: &Value, list: &str, single: &str, path: &Path) -> ErrorList {
@@ -49,7 +66,11 @@ fn addresses(status: &Value, old: &Value, list: &str, single: &str, path: &Path)
     let mut errors = ErrorList::new();
     if let Some(first) = all.first() {
         if *first != str_at(status, single) {
-            errors.push(Error::invalid(&field.index(0).child("ip"), *first, format!("must be equal to `{single}`")));
+            errors.push(Error::invalid(
+                &field.index(0).child("ip"),
+                *first,
+                format!("must be equal to `{single}`"),
+            ));
         }
     }
     for (index, ip) in all.iter().enumerate() {
@@ -75,9 +96,13 @@ fn terminated_stays(new: &Value, old: &Value, pod: &Value, path: &Path) -> Error
         }
         let name = str_at(was, "name");
         let now = items(new, "containerStatuses").iter().position(|c| str_at(c, "name") == name);
-        let own_policy = items(get(pod, "spec"), "containers").iter().any(|c| str_at(c, "name") == name && c.get("restartPolicy").is_some());
+        let own_policy = items(get(pod, "spec"), "containers")
+            .iter()
+            .any(|c| str_at(c, "name") == name && c.get("restartPolicy").is_some());
         if let Some(index) = now.filter(|_| !own_policy) {
-            let state = items(new, "containerStatuses").get(index).map_or(&Value::Null, |c| at(c, &["state", "terminated"]));
+            let state = items(new, "containerStatuses")
+                .get(index)
+                .map_or(&Value::Null, |c| at(c, &["state", "terminated"]));
             if !state.is_object() {
                 let text = "may not be transitioned to non-terminated state";
                 errors.push(Error::forbidden(&path.index(index).child("state"), text));

@@ -10,7 +10,8 @@ use crate::validation::labels::validate_selector;
 use crate::validation::one_of;
 use crate::value::{get, has, int_at, items, str_at};
 
-const KEY_TYPES: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
+const KEY_TYPES: [&str; 6] =
+    ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
 
 pub(super) fn projected(volume: &Value, path: &Path) -> ErrorList {
     let mut errors: ErrorList = mode(volume, "defaultMode", path).into_iter().collect();
@@ -18,7 +19,14 @@ pub(super) fn projected(volume: &Value, path: &Path) -> ErrorList {
     for (index, source) in items(volume, "sources").iter().enumerate() {
         let at = path.child("sources").index(index);
         let mut count = 0;
-        for kind in ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"] {
+        for kind in [
+            "secret",
+            "configMap",
+            "downwardAPI",
+            "serviceAccountToken",
+            "clusterTrustBundle",
+            "podCertificate",
+        ] {
             let Some(part) = source.get(kind).filter(|p| p.is_object()) else { continue };
             count += 1;
             let field = at.child(kind);
@@ -27,7 +35,12 @@ pub(super) fn projected(volume: &Value, path: &Path) -> ErrorList {
                 "downwardAPI" => {
                     for file in items(part, "items") {
                         errors.extend(downward_file(file, &field));
-                        errors.extend(claim_path(str_at(file, "path"), str_at(file, "path"), path, &mut paths));
+                        errors.extend(claim_path(
+                            str_at(file, "path"),
+                            str_at(file, "path"),
+                            path,
+                            &mut paths,
+                        ));
                     }
                 }
                 "serviceAccountToken" => errors.extend(token(part, path, &field)),
@@ -42,7 +55,8 @@ pub(super) fn projected(volume: &Value, path: &Path) -> ErrorList {
             }
         }
         if count > 1 {
-            errors.push(Error::forbidden(&at, "may not specify more than 1 volume type per source"));
+            errors
+                .push(Error::forbidden(&at, "may not specify more than 1 volume type per source"));
         }
     }
     errors
@@ -71,8 +85,14 @@ fn token(source: &Value, path: &Path, field: &Path) -> ErrorList {
     let at = field.child("expirationSeconds");
     match int_at(source, "expirationSeconds") {
         None => errors.push(Error::required(&at, "")),
-        Some(s) if s < 600 => errors.push(Error::invalid(&at, s, "may not specify a duration less than 10 minutes")),
-        Some(s) if s > 1 << 32 => errors.push(Error::invalid(&at, s, "may not specify a duration larger than 2^32 seconds")),
+        Some(s) if s < 600 => {
+            errors.push(Error::invalid(&at, s, "may not specify a duration less than 10 minutes"))
+        }
+        Some(s) if s > 1 << 32 => errors.push(Error::invalid(
+            &at,
+            s,
+            "may not specify a duration larger than 2^32 seconds",
+        )),
         Some(_) => {}
     }
     let file = str_at(source, "path");
@@ -87,23 +107,40 @@ fn token(source: &Value, path: &Path, field: &Path) -> ErrorList {
 fn bundle(source: &Value, field: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     match (has(source, "name"), has(source, "signerName")) {
-        (true, true) => errors.push(Error::invalid(field, source.clone(), "only one of name and signerName may be used")),
+        (true, true) => errors.push(Error::invalid(
+            field,
+            source.clone(),
+            "only one of name and signerName may be used",
+        )),
         (true, false) => {
             if str_at(source, "name").is_empty() {
                 errors.push(Error::required(&field.child("name"), "must be a valid object name"));
             }
             if has(source, "labelSelector") {
                 let text = "labelSelector must be unset if name is specified";
-                errors.push(Error::invalid(&field.child("labelSelector"), get(source, "labelSelector").clone(), text));
+                errors.push(Error::invalid(
+                    &field.child("labelSelector"),
+                    get(source, "labelSelector").clone(),
+                    text,
+                ));
             }
         }
         (false, true) => {
             if str_at(source, "signerName").is_empty() {
-                errors.push(Error::required(&field.child("signerName"), "must be a valid signer name"));
+                errors.push(Error::required(
+                    &field.child("signerName"),
+                    "must be a valid signer name",
+                ));
             }
-            errors.extend(validate_selector(get(source, "labelSelector"), &field.child("labelSelector"), false));
+            errors.extend(validate_selector(
+                get(source, "labelSelector"),
+                &field.child("labelSelector"),
+                false,
+            ));
         }
-        (false, false) => errors.push(Error::required(field, "either name or signerName must be specified")),
+        (false, false) => {
+            errors.push(Error::required(field, "either name or signerName must be specified"))
+        }
     }
     let file = str_at(source, "path");
     if file.is_empty() {
@@ -113,7 +150,12 @@ fn bundle(source: &Value, field: &Path) -> ErrorList {
     errors
 }
 
-fn certificate(source: &Value, path: &Path, field: &Path, paths: &mut BTreeSet<String>) -> ErrorList {
+fn certificate(
+    source: &Value,
+    path: &Path,
+    field: &Path,
+    paths: &mut BTreeSet<String>,
+) -> ErrorList {
     let mut errors = ErrorList::new();
     if str_at(source, "signerName").is_empty() {
         errors.push(Error::required(&field.child("signerName"), ""));
@@ -133,7 +175,10 @@ fn certificate(source: &Value, path: &Path, field: &Path, paths: &mut BTreeSet<S
         }
     }
     if count == 0 {
-        errors.push(Error::required(field, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath"));
+        errors.push(Error::required(
+            field,
+            "specify at least one of credentialBundlePath, keyPath, and certificateChainPath",
+        ));
     }
     errors
 }

@@ -9,11 +9,27 @@ use crate::validation::{each, names};
 use crate::value::{entries, get, items, str_at};
 
 const STANDARD: [&str; 13] = [
-    "cpu", "memory", "ephemeral-storage", "requests.cpu", "requests.memory", "requests.ephemeral-storage", "limits.cpu",
-    "limits.memory", "limits.ephemeral-storage", "pods", "resourcequotas", "services", "replicationcontrollers",
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
 ];
 const STANDARD_MORE: [&str; 7] = [
-    "secrets", "configmaps", "persistentvolumeclaims", "storage", "requests.storage", "services.nodeports",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "storage",
+    "requests.storage",
+    "services.nodeports",
     "services.loadbalancers",
 ];
 
@@ -29,7 +45,9 @@ pub fn is_native(name: &str) -> bool {
 
 /// A resource name of a device plugin.
 pub fn is_extended(name: &str) -> bool {
-    !is_native(name) && !name.starts_with("requests.") && names::qualified_name(&format!("requests.{name}")).is_empty()
+    !is_native(name)
+        && !name.starts_with("requests.")
+        && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
 fn overcommit_allowed(name: &str) -> bool {
@@ -40,8 +58,15 @@ fn overcommit_allowed(name: &str) -> bool {
 fn is_integer(name: &str) -> bool {
     matches!(
         name,
-        "pods" | "resourcequotas" | "services" | "replicationcontrollers" | "secrets" | "configmaps" | "persistentvolumeclaims"
-            | "services.nodeports" | "services.loadbalancers"
+        "pods"
+            | "resourcequotas"
+            | "services"
+            | "replicationcontrollers"
+            | "secrets"
+            | "configmaps"
+            | "persistentvolumeclaims"
+            | "services.nodeports"
+            | "services.loadbalancers"
     ) || is_extended(name)
 }
 
@@ -51,9 +76,16 @@ pub fn resource_name(name: &str, field: &Path) -> ErrorList {
     if !errors.is_empty() {
         return errors;
     }
-    let known = STANDARD.contains(&name) || STANDARD_MORE.contains(&name) || is_huge_page(name) || name.starts_with("requests.hugepages-");
+    let known = STANDARD.contains(&name)
+        || STANDARD_MORE.contains(&name)
+        || is_huge_page(name)
+        || name.starts_with("requests.hugepages-");
     if !name.contains('/') && !known {
-        return vec![Error::invalid(field, name, "must be a standard resource type or fully qualified")];
+        return vec![Error::invalid(
+            field,
+            name,
+            "must be a standard resource type or fully qualified",
+        )];
     }
     Vec::new()
 }
@@ -92,8 +124,13 @@ pub fn quantity_value(name: &str, amount: Quantity, field: &Path) -> ErrorList {
 fn huge_page_value(name: &str, amount: Quantity, field: &Path) -> Option<Error> {
     let size = Quantity::parse(name.strip_prefix("hugepages-")?).ok()?.value();
     let divisible = size > 0 && amount.sign() > 0 && amount.value() % size == 0;
-    (!divisible && amount.sign() != 0 || size <= 0)
-        .then(|| Error::invalid(field, amount.to_string(), format!("{amount} is not positive integer multiple of {name}")))
+    (!divisible && amount.sign() != 0 || size <= 0).then(|| {
+        Error::invalid(
+            field,
+            amount.to_string(),
+            format!("{amount} is not positive integer multiple of {name}"),
+        )
+    })
 }
 
 /// `resources` of a container (`pod` false) or of a pod.
@@ -118,14 +155,21 @@ pub fn requirements(resources: &Value, path: &Path, claims: &[&str], pod: bool) 
         errors.extend(quantity_value(name, amount, &field));
         match quantity(get(get(resources, "limits"), name)) {
             Some(limit) if amount != limit && !overcommit_allowed(name) => {
-                errors.push(Error::invalid(&requests, amount.to_string(), format!("must be equal to {name} limit of {limit}")));
+                errors.push(Error::invalid(
+                    &requests,
+                    amount.to_string(),
+                    format!("must be equal to {name} limit of {limit}"),
+                ));
             }
             Some(limit) if amount > limit => {
                 let text = format!("must be less than or equal to {name} limit of {limit}");
                 errors.push(Error::invalid(&requests, amount.to_string(), text));
             }
             None if !overcommit_allowed(name) => {
-                errors.push(Error::required(&limits, "Limit must be set for non overcommitable resources"));
+                errors.push(Error::required(
+                    &limits,
+                    "Limit must be set for non overcommitable resources",
+                ));
             }
             _ => {}
         }
@@ -154,7 +198,8 @@ fn claim_names(resources: &Value, path: &Path, known: &[&str]) -> ErrorList {
         if !request.is_empty() {
             errors.extend(each(&field.child("request"), request, names::dns1123_label(request)));
         }
-        let covered = request.is_empty() && seen.iter().any(|s| s.split_once('/').is_some_and(|(n, _)| n == name));
+        let covered = request.is_empty()
+            && seen.iter().any(|s| s.split_once('/').is_some_and(|(n, _)| n == name));
         if seen.contains(&key) || seen.iter().any(|s| s == name) || covered {
             errors.push(Error::duplicate(&field, key.as_str()));
         }
@@ -163,7 +208,11 @@ fn claim_names(resources: &Value, path: &Path, known: &[&str]) -> ErrorList {
             let mut sorted = known.to_vec();
             sorted.sort_unstable();
             let mut error = Error::not_found(&field, name);
-            let list = if known.is_empty() { " which is empty".to_owned() } else { format!(": {}", sorted.join(", ")) };
+            let list = if known.is_empty() {
+                " which is empty".to_owned()
+            } else {
+                format!(": {}", sorted.join(", "))
+            };
             error.detail = format!("must be one of the names in pod.spec.resourceClaims{list}");
             errors.push(error);
         }
@@ -175,12 +224,16 @@ fn claim_names(resources: &Value, path: &Path, known: &[&str]) -> ErrorList {
 pub(super) fn quality_changed(new: &Value, old: &Value) -> bool {
     let shape = |spec: &Value| -> Vec<bool> {
         let containers = items(spec, "initContainers").iter().chain(items(spec, "containers"));
-        let lists = ["limits", "requests"].into_iter().flat_map(|list| ["cpu", "memory"].map(|name| (list, name)));
+        let lists = ["limits", "requests"]
+            .into_iter()
+            .flat_map(|list| ["cpu", "memory"].map(|name| (list, name)));
         containers
             .flat_map(|c| {
                 let resources = get(c, "resources");
                 let amount = |list: &str, name: &str| quantity(get(get(resources, list), name));
-                let equal = ["cpu", "memory"].into_iter().all(|n| amount("limits", n).is_some() && amount("limits", n) == amount("requests", n));
+                let equal = ["cpu", "memory"].into_iter().all(|n| {
+                    amount("limits", n).is_some() && amount("limits", n) == amount("requests", n)
+                });
                 let any = lists.clone().any(|(list, name)| amount(list, name).is_some());
                 [equal, any]
             })
@@ -188,7 +241,8 @@ pub(super) fn quality_changed(new: &Value, old: &Value) -> bool {
     };
     let class = |spec: &Value| {
         let flags = shape(spec);
-        let (all_equal, any) = (flags.iter().step_by(2).all(|f| *f), flags.iter().skip(1).step_by(2).any(|f| *f));
+        let (all_equal, any) =
+            (flags.iter().step_by(2).all(|f| *f), flags.iter().skip(1).step_by(2).any(|f| *f));
         (any, any && all_equal)
     };
     class(new) != class(old)
@@ -203,8 +257,14 @@ mod tests {
     fn requests_stay_below_limits() {
         let resources = json!({"limits": {"cpu": "1"}, "requests": {"cpu": "2"}});
         let errors = requirements(&resources, &Path::new("r"), &[], false);
-        assert_eq!(errors[0].to_string(), "r.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1");
+        assert_eq!(
+            errors[0].to_string(),
+            "r.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1"
+        );
         let errors = requirements(&json!({"limits": {"x": "1"}}), &Path::new("r"), &[], false);
-        assert_eq!(errors[0].to_string(), "r.limits[x]: Invalid value: \"x\": must be a standard resource type or fully qualified");
+        assert_eq!(
+            errors[0].to_string(),
+            "r.limits[x]: Invalid value: \"x\": must be a standard resource type or fully qualified"
+        );
     }
 }

@@ -16,16 +16,29 @@ fn requirement(expression: &Value, lenient: bool, path: &Path) -> ErrorList {
     let field = path.child("values");
     match operator {
         "In" | "NotIn" if values.is_empty() => {
-            errors.push(Error::required(&field, "must be specified when `operator` is 'In' or 'NotIn'"));
+            errors.push(Error::required(
+                &field,
+                "must be specified when `operator` is 'In' or 'NotIn'",
+            ));
         }
         "Exists" | "DoesNotExist" if !values.is_empty() => {
-            errors.push(Error::forbidden(&field, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"));
+            errors.push(Error::forbidden(
+                &field,
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            ));
         }
         "Gt" | "Lt" if values.len() != 1 => {
-            errors.push(Error::required(&field, "must be specified single value when `operator` is 'Lt' or 'Gt'"));
+            errors.push(Error::required(
+                &field,
+                "must be specified single value when `operator` is 'Lt' or 'Gt'",
+            ));
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-        other => errors.push(Error::invalid(&path.child("operator"), other, "not a valid selector operator")),
+        other => errors.push(Error::invalid(
+            &path.child("operator"),
+            other,
+            "not a valid selector operator",
+        )),
     }
     let key = str_at(expression, "key");
     errors.extend(each(&path.child("key"), key, names::qualified_name(key)));
@@ -43,11 +56,16 @@ fn field_requirement(expression: &Value, path: &Path) -> ErrorList {
     let (operator, values) = (str_at(expression, "operator"), items(expression, "values"));
     match operator {
         "In" | "NotIn" if values.len() != 1 => {
-            let text = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
+            let text =
+                "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
             errors.push(Error::required(&path.child("values"), text));
         }
         "In" | "NotIn" => {}
-        other => errors.push(Error::invalid(&path.child("operator"), other, "not a valid selector operator")),
+        other => errors.push(Error::invalid(
+            &path.child("operator"),
+            other,
+            "not a valid selector operator",
+        )),
     }
     let key = str_at(expression, "key");
     if key != "metadata.name" {
@@ -56,7 +74,11 @@ fn field_requirement(expression: &Value, path: &Path) -> ErrorList {
     }
     for (index, value) in values.iter().enumerate() {
         let value = value.as_str().unwrap_or_default();
-        errors.extend(each(&path.child("values").index(index), value, names::dns1123_subdomain(value)));
+        errors.extend(each(
+            &path.child("values").index(index),
+            value,
+            names::dns1123_subdomain(value),
+        ));
     }
     errors
 }
@@ -65,7 +87,11 @@ fn field_requirement(expression: &Value, path: &Path) -> ErrorList {
 pub fn node_term(term: &Value, lenient: bool, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     for (index, expression) in items(term, "matchExpressions").iter().enumerate() {
-        errors.extend(requirement(expression, lenient, &path.child("matchExpressions").index(index)));
+        errors.extend(requirement(
+            expression,
+            lenient,
+            &path.child("matchExpressions").index(index),
+        ));
     }
     for (index, expression) in items(term, "matchFields").iter().enumerate() {
         errors.extend(field_requirement(expression, &path.child("matchFields").index(index)));
@@ -80,12 +106,17 @@ pub fn node_selector(selector: &Value, lenient: bool, path: &Path) -> ErrorList 
     if terms.is_empty() {
         return vec![Error::required(&list, "must have at least one node selector term")];
     }
-    terms.iter().enumerate().flat_map(|(index, term)| node_term(term, lenient, &list.index(index))).collect()
+    terms
+        .iter()
+        .enumerate()
+        .flat_map(|(index, term)| node_term(term, lenient, &list.index(index)))
+        .collect()
 }
 
 fn weight(term: &Value, path: &Path) -> Option<Error> {
     let weight = int_at(term, "weight").unwrap_or_default();
-    (!(1..=100).contains(&weight)).then(|| Error::invalid(&path.child("weight"), weight, "must be in the range 1-100"))
+    (!(1..=100).contains(&weight))
+        .then(|| Error::invalid(&path.child("weight"), weight, "must be in the range 1-100"))
 }
 
 /// `affinity` of a pod.
@@ -117,8 +148,13 @@ pub(super) fn affinity(spec: &Value, path: &Path) -> ErrorList {
 }
 
 fn pod_term(term: &Value, path: &Path) -> ErrorList {
-    let mut errors = validate_selector(get(term, "labelSelector"), &path.child("labelSelector"), false);
-    errors.extend(validate_selector(get(term, "namespaceSelector"), &path.child("namespaceSelector"), false));
+    let mut errors =
+        validate_selector(get(term, "labelSelector"), &path.child("labelSelector"), false);
+    errors.extend(validate_selector(
+        get(term, "namespaceSelector"),
+        &path.child("namespaceSelector"),
+        false,
+    ));
     for name in items(term, "namespaces") {
         let name = name.as_str().unwrap_or_default();
         errors.extend(each(&path.child("namespace"), name, names::dns1123_label(name)));
@@ -142,7 +178,10 @@ fn label_keys(term: &Value, path: &Path) -> ErrorList {
         let keys = items(term, list);
         let field = path.child(list);
         if !keys.is_empty() && !selector.is_object() {
-            errors.push(Error::forbidden(&field, "must not be specified when labelSelector is not set"));
+            errors.push(Error::forbidden(
+                &field,
+                "must not be specified when labelSelector is not set",
+            ));
             continue;
         }
         for (index, key) in keys.iter().enumerate() {
@@ -152,11 +191,18 @@ fn label_keys(term: &Value, path: &Path) -> ErrorList {
     }
     let matched: Vec<String> = items(term, "matchLabelKeys").iter().map(text_of).collect();
     if selector.is_object() {
-        let mut known: Vec<&str> = entries(selector, "matchLabels").map(|(key, _)| key.as_str()).collect();
+        let mut known: Vec<&str> =
+            entries(selector, "matchLabels").map(|(key, _)| key.as_str()).collect();
         for expression in items(selector, "matchExpressions") {
             let key = str_at(expression, "key");
-            if let (Some(index), true) = (matched.iter().rposition(|k| k == key), known.contains(&key)) {
-                errors.push(Error::invalid(&path.index(index), key, "exists in both matchLabelKeys and labelSelector"));
+            if let (Some(index), true) =
+                (matched.iter().rposition(|k| k == key), known.contains(&key))
+            {
+                errors.push(Error::invalid(
+                    &path.index(index),
+                    key,
+                    "exists in both matchLabelKeys and labelSelector",
+                ));
             }
             known.push(key);
         }
@@ -165,7 +211,11 @@ fn label_keys(term: &Value, path: &Path) -> ErrorList {
     for (index, key) in matched.iter().enumerate() {
         if mismatched.contains(key) {
             let text = "exists in both matchLabelKeys and mismatchLabelKeys";
-            errors.push(Error::invalid(&path.child("matchLabelKeys").index(index), key.as_str(), text));
+            errors.push(Error::invalid(
+                &path.child("matchLabelKeys").index(index),
+                key.as_str(),
+                text,
+            ));
         }
     }
     errors
@@ -181,14 +231,25 @@ pub(super) fn spread(spec: &Value, path: &Path) -> ErrorList {
         if skew <= 0 {
             errors.push(Error::invalid(&field.child("maxSkew"), skew, "must be greater than zero"));
         }
-        let (key, action) = (str_at(constraint, "topologyKey"), str_at(constraint, "whenUnsatisfiable"));
+        let (key, action) =
+            (str_at(constraint, "topologyKey"), str_at(constraint, "whenUnsatisfiable"));
         if key.is_empty() {
             errors.push(Error::required(&field.child("topologyKey"), "can not be empty"));
         }
-        errors.extend(one_of(action, &["DoNotSchedule", "ScheduleAnyway"], &field.child("whenUnsatisfiable")));
+        errors.extend(one_of(
+            action,
+            &["DoNotSchedule", "ScheduleAnyway"],
+            &field.child("whenUnsatisfiable"),
+        ));
         let rest = constraints.get(index + 1..).unwrap_or_default();
-        if rest.iter().any(|c| str_at(c, "topologyKey") == key && str_at(c, "whenUnsatisfiable") == action) {
-            errors.push(Error::duplicate(&field.child("{topologyKey, whenUnsatisfiable}"), format!("{{{key}, {action}}}")));
+        if rest
+            .iter()
+            .any(|c| str_at(c, "topologyKey") == key && str_at(c, "whenUnsatisfiable") == action)
+        {
+            errors.push(Error::duplicate(
+                &field.child("{topologyKey, whenUnsatisfiable}"),
+                format!("{{{key}, {action}}}"),
+            ));
         }
         if let Some(domains) = int_at(constraint, "minDomains") {
             let at = field.child("minDomains");
@@ -196,16 +257,23 @@ pub(super) fn spread(spec: &Value, path: &Path) -> ErrorList {
                 errors.push(Error::invalid(&at, domains, "must be greater than zero"));
             }
             if action != "DoNotSchedule" {
-                let text = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
+                let text = format!(
+                    "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
+                );
                 errors.push(Error::invalid(&at, domains, text));
             }
         }
         for policy in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
             let value = get(constraint, policy).as_str();
-            errors.extend(value.and_then(|v| one_of(v, &["Honor", "Ignore"], &field.child(policy))));
+            errors
+                .extend(value.and_then(|v| one_of(v, &["Honor", "Ignore"], &field.child(policy))));
         }
         errors.extend(label_keys(constraint, &field));
-        errors.extend(validate_selector(get(constraint, "labelSelector"), &field.child("labelSelector"), false));
+        errors.extend(validate_selector(
+            get(constraint, "labelSelector"),
+            &field.child("labelSelector"),
+            false,
+        ));
     }
     errors
 }
@@ -236,14 +304,24 @@ pub fn tolerations(list: &[Value], path: &Path) -> ErrorList {
                 }
             }
             "Exists" if !value.is_empty() => {
-                errors.push(Error::invalid(&at, value, "value must be empty when `operator` is 'Exists'"));
+                errors.push(Error::invalid(
+                    &at,
+                    value,
+                    "value must be empty when `operator` is 'Exists'",
+                ));
             }
             "Exists" => {}
-            "Lt" | "Gt" => errors.push(Error::not_supported(&at, operator, &["Equal", "Exists", "Lt", "Gt"])),
+            "Lt" | "Gt" => {
+                errors.push(Error::not_supported(&at, operator, &["Equal", "Exists", "Lt", "Gt"]))
+            }
             other => errors.push(Error::not_supported(&at, other, &["Equal", "Exists"])),
         }
         if !effect.is_empty() {
-            errors.extend(one_of(effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"], &field.child("effect")));
+            errors.extend(one_of(
+                effect,
+                &["NoSchedule", "PreferNoSchedule", "NoExecute"],
+                &field.child("effect"),
+            ));
         }
     }
     errors
@@ -253,13 +331,19 @@ pub fn tolerations(list: &[Value], path: &Path) -> ErrorList {
 pub(super) fn narrowing(new: &Value, old: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let (new_labels, old_labels) = (get(new, "nodeSelector"), get(old, "nodeSelector"));
-    if entries(old, "nodeSelector").any(|(key, value)| new_labels.get(key) != Some(value)) && !semantic_equal(new_labels, old_labels) {
+    if entries(old, "nodeSelector").any(|(key, value)| new_labels.get(key) != Some(value))
+        && !semantic_equal(new_labels, old_labels)
+    {
         let text = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
         errors.push(Error::invalid(&path.child("nodeSelector"), new_labels.clone(), text));
     }
-    let terms = |spec: &Value| items(get(get(get(spec, "affinity"), "nodeAffinity"), REQUIRED), "nodeSelectorTerms").to_vec();
+    let terms = |spec: &Value| {
+        items(get(get(get(spec, "affinity"), "nodeAffinity"), REQUIRED), "nodeSelectorTerms")
+            .to_vec()
+    };
     let (new_terms, old_terms) = (terms(new), terms(old));
-    let list = path.child("affinity").child("nodeAffinity").child(REQUIRED).child("nodeSelectorTerms");
+    let list =
+        path.child("affinity").child("nodeAffinity").child(REQUIRED).child("nodeSelectorTerms");
     if !old_terms.is_empty() && new_terms.len() != old_terms.len() {
         let text = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
         let shown = if new_terms.is_empty() { Value::Null } else { Value::from(new_terms) };
@@ -269,10 +353,13 @@ pub(super) fn narrowing(new: &Value, old: &Value, path: &Path) -> ErrorList {
     for (index, (new, old)) in new_terms.iter().zip(&old_terms).enumerate() {
         let kept = |key: &str| {
             let (new, old) = (items(new, key), items(old, key));
-            new.get(..old.len()).is_some_and(|n| n.iter().zip(old).all(|(a, b)| semantic_equal(a, b)))
+            new.get(..old.len())
+                .is_some_and(|n| n.iter().zip(old).all(|(a, b)| semantic_equal(a, b)))
         };
-        let was_empty = items(old, "matchExpressions").is_empty() && items(old, "matchFields").is_empty();
-        let now_empty = items(new, "matchExpressions").is_empty() && items(new, "matchFields").is_empty();
+        let was_empty =
+            items(old, "matchExpressions").is_empty() && items(old, "matchFields").is_empty();
+        let now_empty =
+            items(new, "matchExpressions").is_empty() && items(new, "matchFields").is_empty();
         if (was_empty && !now_empty) || !kept("matchExpressions") || !kept("matchFields") {
             let text = "only additions are allowed (no mutations or deletions)";
             errors.push(Error::invalid(&list.index(index), new.clone(), text));

@@ -18,7 +18,9 @@ const PROFILE_MAX: usize = 4095;
 
 fn ids(context: &Value, keys: &[&str], path: &Path) -> ErrorList {
     let present = keys.iter().filter_map(|key| Some((key, int_at(context, key)?)));
-    let check = |(key, id): (&&str, i64)| each(&path.child(key), id, names::in_range(id, 0, ID_MAX)).collect::<ErrorList>();
+    let check = |(key, id): (&&str, i64)| {
+        each(&path.child(key), id, names::in_range(id, 0, ID_MAX)).collect::<ErrorList>()
+    };
     present.flat_map(check).collect()
 }
 
@@ -32,7 +34,11 @@ pub(super) fn container(context: &Value, host_users: bool, path: &Path) -> Error
         let field = path.child("procMount");
         errors.extend(one_of(kind, &["Default", "Unmasked"], &field));
         if host_users && kind == "Unmasked" {
-            errors.push(Error::invalid(&field, kind, "`hostUsers` must be false to use `Unmasked`"));
+            errors.push(Error::invalid(
+                &field,
+                kind,
+                "`hostUsers` must be false to use `Unmasked`",
+            ));
         }
     }
     errors.extend(seccomp(get(context, "seccompProfile"), &path.child("seccompProfile")));
@@ -61,19 +67,29 @@ pub(super) fn pod(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ids(context, &["fsGroup", "runAsUser", "runAsGroup"], path);
     for (index, group) in items(context, "supplementalGroups").iter().enumerate() {
         let id = group.as_i64().unwrap_or_default();
-        errors.extend(each(&path.child("supplementalGroups").index(index), id, names::in_range(id, 0, ID_MAX)));
+        errors.extend(each(
+            &path.child("supplementalGroups").index(index),
+            id,
+            names::in_range(id, 0, ID_MAX),
+        ));
     }
     errors.extend(sysctls(spec, &path.child("sysctls")));
     let choices: [(&str, &[&str]); 1] = [("fsGroupChangePolicy", &["Always", "OnRootMismatch"])];
     for (key, allowed) in choices {
-        errors.extend(get(context, key).as_str().and_then(|value| one_of(value, allowed, &path.child(key))));
+        errors.extend(
+            get(context, key).as_str().and_then(|value| one_of(value, allowed, &path.child(key))),
+        );
     }
     errors.extend(seccomp(get(context, "seccompProfile"), &path.child("seccompProfile")));
     errors.extend(app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile")));
-    let choices: [(&str, &[&str]); 2] =
-        [("supplementalGroupsPolicy", &["Merge", "Strict"]), ("seLinuxChangePolicy", &["MountOption", "Recursive"])];
+    let choices: [(&str, &[&str]); 2] = [
+        ("supplementalGroupsPolicy", &["Merge", "Strict"]),
+        ("seLinuxChangePolicy", &["MountOption", "Recursive"]),
+    ];
     for (key, allowed) in choices {
-        errors.extend(get(context, key).as_str().and_then(|value| one_of(value, allowed, &path.child(key))));
+        errors.extend(
+            get(context, key).as_str().and_then(|value| one_of(value, allowed, &path.child(key))),
+        );
     }
     errors
 }
@@ -94,11 +110,21 @@ fn sysctls(spec: &Value, path: &Path) -> ErrorList {
             errors.push(Error::duplicate(&field, name));
         }
         let dotted = name.replace('/', ".");
-        let ipc = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."].iter().any(|p| dotted.starts_with(p));
+        let ipc = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."]
+            .iter()
+            .any(|p| dotted.starts_with(p));
         if bool_at(spec, "hostNetwork") && dotted.starts_with("net.") {
-            errors.push(Error::invalid(&field, name, "may not be specified when 'hostNetwork' is true"));
+            errors.push(Error::invalid(
+                &field,
+                name,
+                "may not be specified when 'hostNetwork' is true",
+            ));
         } else if bool_at(spec, "hostIPC") && ipc {
-            errors.push(Error::invalid(&field, name, "may not be specified when 'hostIPC' is true"));
+            errors.push(Error::invalid(
+                &field,
+                name,
+                "may not be specified when 'hostIPC' is true",
+            ));
         }
         seen.insert(name);
     }
@@ -112,7 +138,9 @@ fn sysctl_name(name: &str) -> bool {
             let bytes = part.as_bytes();
             end(bytes.first())
                 && end(bytes.last())
-                && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_'))
+                && bytes.iter().all(|b| {
+                    b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'_')
+                })
         })
 }
 
@@ -123,15 +151,28 @@ fn seccomp(profile: &Value, path: &Path) -> ErrorList {
     }
     let (kind, file) = (str_at(profile, "type"), get(profile, "localhostProfile").as_str());
     if kind.is_empty() {
-        errors.push(Error::required(&path.child("type"), "type is required when seccompProfile is set"));
+        errors.push(Error::required(
+            &path.child("type"),
+            "type is required when seccompProfile is set",
+        ));
     } else {
-        errors.extend(one_of(kind, &["Localhost", "RuntimeDefault", "Unconfined"], &path.child("type")));
+        errors.extend(one_of(
+            kind,
+            &["Localhost", "RuntimeDefault", "Unconfined"],
+            &path.child("type"),
+        ));
     }
     let field = path.child("localhostProfile");
     match (kind == "Localhost", file) {
-        (true, None) => errors.push(Error::required(&field, "must be set when seccomp type is Localhost")),
+        (true, None) => {
+            errors.push(Error::required(&field, "must be set when seccomp type is Localhost"))
+        }
         (true, Some(file)) => errors.extend(descending(file, &field)),
-        (false, Some(_)) => errors.push(Error::invalid(&field, profile.clone(), "can only be set when seccomp type is Localhost")),
+        (false, Some(_)) => errors.push(Error::invalid(
+            &field,
+            profile.clone(),
+            "can only be set when seccomp type is Localhost",
+        )),
         (false, None) => {}
     }
     errors
@@ -156,12 +197,23 @@ fn app_armor(profile: &Value, path: &Path) -> ErrorList {
             }
         }
         ("RuntimeDefault" | "Unconfined", Some(file)) => {
-            errors.push(Error::invalid(&field, file, "can only be set when AppArmor type is Localhost"));
+            errors.push(Error::invalid(
+                &field,
+                file,
+                "can only be set when AppArmor type is Localhost",
+            ));
         }
         ("RuntimeDefault" | "Unconfined", None) => {}
-        ("", _) => errors.push(Error::required(&path.child("type"), "type is required when appArmorProfile is set")),
+        ("", _) => errors.push(Error::required(
+            &path.child("type"),
+            "type is required when appArmorProfile is set",
+        )),
         (other, _) => {
-            errors.push(Error::not_supported(&path.child("type"), other, &["Localhost", "RuntimeDefault", "Unconfined"]));
+            errors.push(Error::not_supported(
+                &path.child("type"),
+                other,
+                &["Localhost", "RuntimeDefault", "Unconfined"],
+            ));
         }
     }
     errors
@@ -171,7 +223,9 @@ fn app_armor(profile: &Value, path: &Path) -> ErrorList {
 pub(super) fn host(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if get(spec, "hostUsers").as_bool() == Some(false) {
-        for (key, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+        for (key, shown) in
+            [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")]
+        {
             if bool_at(spec, key) {
                 errors.push(Error::forbidden(&path.child(shown), "when `hostUsers` is false"));
             }
@@ -179,7 +233,10 @@ pub(super) fn host(spec: &Value, path: &Path) -> ErrorList {
         for list in ["initContainers", "containers", "ephemeralContainers"] {
             for (index, container) in items(spec, list).iter().enumerate() {
                 if !items(container, "volumeDevices").is_empty() {
-                    errors.push(Error::forbidden(&path.child(list).index(index).child("volumeDevices"), "when `hostUsers` is false"));
+                    errors.push(Error::forbidden(
+                        &path.child(list).index(index).child("volumeDevices"),
+                        "when `hostUsers` is false",
+                    ));
                 }
             }
         }
@@ -204,16 +261,27 @@ pub(super) fn operating_system(spec: &Value, path: &Path) -> ErrorList {
     };
     let mut errors = ErrorList::new();
     let mut refuse = |context: &Value, path: Path| {
-        errors.extend(keys.iter().filter(|key| has(context, key)).map(|key| Error::forbidden(&path.child(key), text)));
+        errors.extend(
+            keys.iter()
+                .filter(|key| has(context, key))
+                .map(|key| Error::forbidden(&path.child(key), text)),
+        );
     };
     refuse(get(spec, "securityContext"), path.child("securityContext"));
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for (index, container) in items(spec, list).iter().enumerate() {
-            refuse(get(container, "securityContext"), path.child(list).index(index).child("securityContext"));
+            refuse(
+                get(container, "securityContext"),
+                path.child(list).index(index).child("securityContext"),
+            );
         }
     }
     if name == "windows" {
-        let pod = [("hostUsers", has(spec, "hostUsers")), ("hostPID", bool_at(spec, "hostPID")), ("hostIPC", bool_at(spec, "hostIPC"))];
+        let pod = [
+            ("hostUsers", has(spec, "hostUsers")),
+            ("hostPID", bool_at(spec, "hostPID")),
+            ("hostIPC", bool_at(spec, "hostIPC")),
+        ];
         let shared = ("shareProcessNamespace", has(spec, "shareProcessNamespace"));
         let set = pod.into_iter().chain([shared]).filter(|(_, set)| *set);
         errors.extend(set.map(|(key, _)| Error::forbidden(&path.child(key), text)));
@@ -222,9 +290,21 @@ pub(super) fn operating_system(spec: &Value, path: &Path) -> ErrorList {
 }
 
 const WINDOWS_NEVER: [&str; 15] = [
-    "appArmorProfile", "seLinuxOptions", "seccompProfile", "fsGroup", "fsGroupChangePolicy", "sysctls", "capabilities",
-    "readOnlyRootFilesystem", "privileged", "allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup",
-    "supplementalGroups", "supplementalGroupsPolicy",
+    "appArmorProfile",
+    "seLinuxOptions",
+    "seccompProfile",
+    "fsGroup",
+    "fsGroupChangePolicy",
+    "sysctls",
+    "capabilities",
+    "readOnlyRootFilesystem",
+    "privileged",
+    "allowPrivilegeEscalation",
+    "procMount",
+    "runAsUser",
+    "runAsGroup",
+    "supplementalGroups",
+    "supplementalGroupsPolicy",
 ];
 
 /// Host processes of Windows need every container and the host's network.
@@ -232,13 +312,22 @@ pub(super) fn host_process(spec: &Value, path: &Path) -> ErrorList {
     let pod = at(spec, &["securityContext", "windowsOptions", "hostProcess"]).as_bool();
     let field = path.child("securityContext").child("windowsOptions").child("hostProcess");
     if pod == Some(true) && !bool_at(spec, "hostNetwork") {
-        return vec![Error::invalid(&path.child("hostNetwork"), false, "hostNetwork must be true if pod contains any hostProcess containers")];
+        return vec![Error::invalid(
+            &path.child("hostNetwork"),
+            false,
+            "hostNetwork must be true if pod contains any hostProcess containers",
+        )];
     }
-    let any = ["initContainers", "containers"].into_iter().flat_map(|list| items(spec, list)).any(|c| {
-        at(c, &["securityContext", "windowsOptions", "hostProcess"]).as_bool() == Some(true)
-    });
+    let any =
+        ["initContainers", "containers"].into_iter().flat_map(|list| items(spec, list)).any(|c| {
+            at(c, &["securityContext", "windowsOptions", "hostProcess"]).as_bool() == Some(true)
+        });
     if any && pod == Some(false) {
-        return vec![Error::invalid(&field, false, "hostProcess must be identical for the pod and its containers")];
+        return vec![Error::invalid(
+            &field,
+            false,
+            "hostProcess must be identical for the pod and its containers",
+        )];
     }
     Vec::new()
 }

@@ -51,10 +51,15 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let path = Path::new("spec");
     let both = [new, was].iter().all(|s| str_at(s, "type") == "LoadBalancer");
     if both && get(new, "loadBalancerClass") != get(was, "loadBalancerClass") {
-        errors.push(Error::invalid(&path.child("loadBalancerClass"), get(new, "loadBalancerClass").clone(), "may not change once set"));
+        errors.push(Error::invalid(
+            &path.child("loadBalancerClass"),
+            get(new, "loadBalancerClass").clone(),
+            "may not change once set",
+        ));
     }
     let port = "healthCheckNodePort";
-    if needs_health_check(new) && needs_health_check(was) && int_at(new, port) != int_at(was, port) {
+    if needs_health_check(new) && needs_health_check(was) && int_at(new, port) != int_at(was, port)
+    {
         errors.push(Error::forbidden(&path.child(port), IMMUTABLE));
     }
     errors.extend(service(object, old));
@@ -79,24 +84,40 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
     let path = Path::new("status").child("loadBalancer").child("ingress");
     let points = items(ingress, "ingress");
     if !points.is_empty() && str_in(object, &["spec", "type"]) != "LoadBalancer" {
-        errors.push(Error::forbidden(&path, "may only be used when `spec.type` is \"LoadBalancer\""));
+        errors
+            .push(Error::forbidden(&path, "may only be used when `spec.type` is \"LoadBalancer\""));
     }
-    let known: Vec<&str> = items(at(old, &["status", "loadBalancer"]), "ingress").iter().map(|p| str_at(p, "ip")).collect();
+    let known: Vec<&str> = items(at(old, &["status", "loadBalancer"]), "ingress")
+        .iter()
+        .map(|p| str_at(p, "ip"))
+        .collect();
     for (index, point) in points.iter().enumerate() {
         let (field, ip, name) = (path.index(index), str_at(point, "ip"), str_at(point, "hostname"));
         if !ip.is_empty() {
             errors.extend(net::legacy_ip(&field.child("ip"), ip, &known));
         }
         match (ip.is_empty(), get(point, "ipMode").as_str()) {
-            (false, None) => errors.push(Error::required(&field.child("ipMode"), "must be specified when `ip` is set")),
-            (true, Some(_)) => errors.push(Error::forbidden(&field.child("ipMode"), "may not be specified when `ip` is not set")),
-            (false, Some(mode)) => errors.extend(one_of(mode, &["Proxy", "VIP"], &field.child("ipMode"))),
+            (false, None) => errors.push(Error::required(
+                &field.child("ipMode"),
+                "must be specified when `ip` is set",
+            )),
+            (true, Some(_)) => errors.push(Error::forbidden(
+                &field.child("ipMode"),
+                "may not be specified when `ip` is not set",
+            )),
+            (false, Some(mode)) => {
+                errors.extend(one_of(mode, &["Proxy", "VIP"], &field.child("ipMode")))
+            }
             (true, None) => {}
         }
         if !name.is_empty() {
             errors.extend(each(&field.child("hostname"), name, names::dns1123_subdomain(name)));
             if sloppy_ip(name).is_some() {
-                errors.push(Error::invalid(&field.child("hostname"), name, "must be a DNS name, not an IP address"));
+                errors.push(Error::invalid(
+                    &field.child("hostname"),
+                    name,
+                    "must be a DNS name, not an IP address",
+                ));
             }
         }
     }
@@ -107,17 +128,28 @@ fn service(object: &Value, old: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
     let annotations = at(object, &["metadata", "annotations"]);
-    if let (Some(hints), Some(mode)) = (get(annotations, HINTS).as_str(), get(annotations, MODE).as_str()) {
+    if let (Some(hints), Some(mode)) =
+        (get(annotations, HINTS).as_str(), get(annotations, MODE).as_str())
+    {
         if hints != mode {
             let text = format!("must match annotations[{HINTS}] when both are specified");
-            errors.push(Error::invalid(&Path::new("metadata").child("annotations").key(MODE), mode, text));
+            errors.push(Error::invalid(
+                &Path::new("metadata").child("annotations").key(MODE),
+                mode,
+                text,
+            ));
         }
     }
     errors.extend(by_type(spec, &path));
     let ports = items(spec, "ports");
     let mut known = BTreeSet::new();
     for (index, one) in ports.iter().enumerate() {
-        errors.extend(service_port(one, ports.len() > 1, &mut known, &path.child("ports").index(index)));
+        errors.extend(service_port(
+            one,
+            ports.len() > 1,
+            &mut known,
+            &path.child("ports").index(index),
+        ));
     }
     errors.extend(validate_labels(spec, "selector", &path));
     errors.extend(affinity(spec, &path));
@@ -127,19 +159,30 @@ fn service(object: &Value, old: &Value) -> ErrorList {
         let field = path.child("externalIPs").index(index);
         let bad = net::legacy_ip(&field, ip, &before);
         if bad.is_empty() {
-            errors.extend(sloppy_ip(ip).map(|address| net::special_address(&field, ip, &address)).unwrap_or_default());
+            errors.extend(
+                sloppy_ip(ip)
+                    .map(|address| net::special_address(&field, ip, &address))
+                    .unwrap_or_default(),
+            );
         }
         errors.extend(bad);
     }
     let kind = str_at(spec, "type");
     match kind {
         "" => errors.push(Error::required(&path.child("type"), "")),
-        _ => errors.extend(one_of(kind, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], &path.child("type"))),
+        _ => errors.extend(one_of(
+            kind,
+            &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
+            &path.child("type"),
+        )),
     }
     errors.extend(port_numbers(spec, &path.child("ports")));
     errors.extend(source_ranges(object, old, &path));
     if kind != "LoadBalancer" && has(spec, "allocateLoadBalancerNodePorts") {
-        errors.push(Error::forbidden(&path.child("allocateLoadBalancerNodePorts"), "may only be used when `type` is 'LoadBalancer'"));
+        errors.push(Error::forbidden(
+            &path.child("allocateLoadBalancerNodePorts"),
+            "may only be used when `type` is 'LoadBalancer'",
+        ));
     }
     if kind == "LoadBalancer" && !has(spec, "allocateLoadBalancerNodePorts") {
         errors.push(Error::required(&Path::new("allocateLoadBalancerNodePorts"), ""));
@@ -170,7 +213,10 @@ fn by_type(spec: &Value, path: &Path) -> ErrorList {
         "ExternalName" => {
             for key in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
                 if !is_empty(spec, key) {
-                    errors.push(Error::forbidden(&path.child(key), "may not be set for ExternalName services"));
+                    errors.push(Error::forbidden(
+                        &path.child(key),
+                        "may not be set for ExternalName services",
+                    ));
                 }
             }
             let name = str_at(spec, "externalName");
@@ -178,7 +224,11 @@ fn by_type(spec: &Value, path: &Path) -> ErrorList {
             if name.is_empty() {
                 errors.push(Error::required(&path.child("externalName"), ""));
             } else {
-                errors.extend(each(&path.child("externalName"), name, names::dns1123_subdomain(name)));
+                errors.extend(each(
+                    &path.child("externalName"),
+                    name,
+                    names::dns1123_subdomain(name),
+                ));
             }
         }
         _ => {}
@@ -186,7 +236,12 @@ fn by_type(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn service_port<'a>(one: &'a Value, name_required: bool, known: &mut BTreeSet<&'a str>, path: &Path) -> ErrorList {
+fn service_port<'a>(
+    one: &'a Value,
+    name_required: bool,
+    known: &mut BTreeSet<&'a str>,
+    path: &Path,
+) -> ErrorList {
     let mut errors = ErrorList::new();
     let name = str_at(one, "name");
     if name.is_empty() {
@@ -203,7 +258,9 @@ fn service_port<'a>(one: &'a Value, name_required: bool, known: &mut BTreeSet<&'
     errors.extend(each(&path.child("port"), number, names::port_number(number)));
     match str_at(one, "protocol") {
         "" => errors.push(Error::required(&path.child("protocol"), "")),
-        protocol => errors.extend(one_of(protocol, &["SCTP", "TCP", "UDP"], &path.child("protocol"))),
+        protocol => {
+            errors.extend(one_of(protocol, &["SCTP", "TCP", "UDP"], &path.child("protocol")))
+        }
     }
     errors.extend(port(get(one, "targetPort"), &path.child("targetPort")));
     if let Some(protocol) = get(one, "appProtocol").as_str() {
@@ -223,12 +280,17 @@ fn affinity(spec: &Value, path: &Path) -> ErrorList {
     let field = path.child("sessionAffinityConfig");
     match kind {
         "ClientIP" => {
-            let seconds = at(spec, &["sessionAffinityConfig", "clientIP", "timeoutSeconds"]).as_i64();
+            let seconds =
+                at(spec, &["sessionAffinityConfig", "clientIP", "timeoutSeconds"]).as_i64();
             let at = field.child("clientIP").child("timeoutSeconds");
             match seconds {
                 None => errors.push(Error::required(&at, "when session affinity type is ClientIP")),
                 Some(s) if !(1..=AFFINITY_MAX).contains(&s) => {
-                    errors.push(Error::invalid(&at, s, format!("must be greater than 0 and less than {AFFINITY_MAX}")));
+                    errors.push(Error::invalid(
+                        &at,
+                        s,
+                        format!("must be greater than 0 and less than {AFFINITY_MAX}"),
+                    ));
                 }
                 Some(_) => {}
             }
@@ -252,9 +314,17 @@ fn addresses(spec: &Value, old: &Value, path: &Path) -> ErrorList {
     match (single.is_empty(), all.first()) {
         (false, None) => errors.push(Error::required(&field, "")),
         (false, Some(first)) if *first != single => {
-            errors.push(Error::invalid(&field, shown.clone(), "first value must match `clusterIP`"));
+            errors.push(Error::invalid(
+                &field,
+                shown.clone(),
+                "first value must match `clusterIP`",
+            ));
         }
-        (true, Some(_)) => errors.push(Error::invalid(&field, shown.clone(), "must be empty when `clusterIP` is not specified")),
+        (true, Some(_)) => errors.push(Error::invalid(
+            &field,
+            shown.clone(),
+            "must be empty when `clusterIP` is not specified",
+        )),
         _ => {}
     }
     let families = strings(spec, "ipFamilies");
@@ -266,14 +336,24 @@ fn addresses(spec: &Value, old: &Value, path: &Path) -> ErrorList {
         }
     }
     let policy = get(spec, "ipFamilyPolicy").as_str();
-    errors.extend(policy.and_then(|p| one_of(p, &["PreferDualStack", "RequireDualStack", "SingleStack"], &path.child("ipFamilyPolicy"))));
+    errors.extend(policy.and_then(|p| {
+        one_of(
+            p,
+            &["PreferDualStack", "RequireDualStack", "SingleStack"],
+            &path.child("ipFamilyPolicy"),
+        )
+    }));
     let before = strings(old, "clusterIPs");
     let mut bad = false;
     for (index, ip) in all.iter().enumerate() {
         if index == 0 && *ip == "None" {
             if all.len() > 1 {
                 bad = true;
-                errors.push(Error::invalid(&field, shown.clone(), "'None' must be the first and only value"));
+                errors.push(Error::invalid(
+                    &field,
+                    shown.clone(),
+                    "'None' must be the first and only value",
+                ));
             }
             continue;
         }
@@ -289,12 +369,17 @@ fn addresses(spec: &Value, old: &Value, path: &Path) -> ErrorList {
     }
     let sixes: Vec<bool> = all.iter().map(|ip| sloppy_ip(ip).is_some_and(|a| is_v6(&a))).collect();
     if all.len() > 1 && (all.len() != 2 || sixes.first() == sixes.last()) {
-        errors.push(Error::invalid(&field, shown, "may specify no more than one IP for each IP family"));
+        errors.push(Error::invalid(
+            &field,
+            shown,
+            "may specify no more than one IP for each IP family",
+        ));
     }
     if !headless(spec) {
         for (index, ((ip, six), family)) in all.iter().zip(&sixes).zip(&families).enumerate() {
             if (*family == "IPv4" && *six) || (*family == "IPv6" && !*six) {
-                let text = format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
+                let text =
+                    format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
                 errors.push(Error::invalid(&field.index(index), *ip, text));
             }
         }
@@ -309,7 +394,10 @@ fn port_numbers(spec: &Value, path: &Path) -> ErrorList {
         let (field, protocol) = (path.index(index), str_at(one, "protocol"));
         let node = int_at(one, "nodePort").unwrap_or_default();
         if node != 0 && str_at(spec, "type") == "ClusterIP" {
-            errors.push(Error::forbidden(&field.child("nodePort"), "may not be used when `type` is 'ClusterIP'"));
+            errors.push(Error::forbidden(
+                &field.child("nodePort"),
+                "may not be used when `type` is 'ClusterIP'",
+            ));
         }
         if node != 0 && !node_ports.insert((protocol, node)) {
             errors.push(Error::duplicate(&field.child("nodePort"), node));
@@ -337,7 +425,10 @@ fn source_ranges(object: &Value, old: &Value, path: &Path) -> ErrorList {
         if !balanced {
             errors.push(Error::forbidden(&field, ONLY));
         }
-        let before: Vec<&str> = strings(get(old, "spec"), "loadBalancerSourceRanges").into_iter().map(str::trim).collect();
+        let before: Vec<&str> = strings(get(old, "spec"), "loadBalancerSourceRanges")
+            .into_iter()
+            .map(str::trim)
+            .collect();
         for (index, range) in ranges.iter().enumerate() {
             errors.extend(net::legacy_cidr(&field.index(index), range.trim(), &before));
         }
@@ -347,7 +438,9 @@ fn source_ranges(object: &Value, old: &Value, path: &Path) -> ErrorList {
             errors.push(Error::forbidden(&field, ONLY));
         }
         if str_in(old, &["metadata", "annotations", RANGES]) != value && !value.trim().is_empty() {
-            errors.extend(value.split(',').flat_map(|range| net::legacy_cidr(&field, range.trim(), &[])));
+            errors.extend(
+                value.split(',').flat_map(|range| net::legacy_cidr(&field, range.trim(), &[])),
+            );
         }
     }
     errors
@@ -359,7 +452,11 @@ fn traffic(spec: &Value, path: &Path) -> ErrorList {
     let field = path.child("externalTrafficPolicy");
     match (externally_accessible(spec), external) {
         (false, "") => {}
-        (false, policy) => errors.push(Error::invalid(&field, policy, "may only be set for externally-accessible services")),
+        (false, policy) => errors.push(Error::invalid(
+            &field,
+            policy,
+            "may only be set for externally-accessible services",
+        )),
         (true, "") => errors.push(Error::required(&field, "")),
         (true, policy) => errors.extend(one_of(policy, &["Cluster", "Local"], &field)),
     }
@@ -375,7 +472,9 @@ fn traffic(spec: &Value, path: &Path) -> ErrorList {
     }
     let field = path.child("internalTrafficPolicy");
     match get(spec, "internalTrafficPolicy").as_str() {
-        None if matches!(str_at(spec, "type"), "NodePort" | "LoadBalancer" | "ClusterIP") => errors.push(Error::required(&field, "")),
+        None if matches!(str_at(spec, "type"), "NodePort" | "LoadBalancer" | "ClusterIP") => {
+            errors.push(Error::required(&field, ""))
+        }
         None => {}
         Some(policy) => errors.extend(one_of(policy, &["Cluster", "Local"], &field)),
     }
@@ -406,13 +505,21 @@ fn addresses_stay(new: &Value, old: &Value) -> ErrorList {
         return errors;
     }
     match (now.first(), was.first()) {
-        (None, Some(_)) => errors.push(Error::invalid(&field.index(0), shown, "primary clusterIP can not be unset")),
+        (None, Some(_)) => errors.push(Error::invalid(
+            &field.index(0),
+            shown,
+            "primary clusterIP can not be unset",
+        )),
         (Some(a), Some(b)) if a != b => errors.push(Error::invalid(&field.index(0), shown, STAYS)),
         _ => {}
     }
     if was.len() > now.len() && now.len() == 1 && str_at(new, "ipFamilyPolicy") != "SingleStack" {
         let text = "must be set to 'SingleStack' when releasing the secondary clusterIP";
-        errors.push(Error::invalid(&path.child("ipFamilyPolicy"), get(new, "ipFamilyPolicy").clone(), text));
+        errors.push(Error::invalid(
+            &path.child("ipFamilyPolicy"),
+            get(new, "ipFamilyPolicy").clone(),
+            text,
+        ));
     }
     errors
 }
@@ -431,7 +538,11 @@ fn families_stay(new: &Value, old: &Value) -> ErrorList {
         return errors;
     }
     if was.len() > now.len() && is_empty(new, "clusterIPs") {
-        errors.push(Error::invalid(&first, get(new, "ipFamilies").clone(), "primary ipFamily can not be unset"));
+        errors.push(Error::invalid(
+            &first,
+            get(new, "ipFamilies").clone(),
+            "primary ipFamily can not be unset",
+        ));
     }
     if let (Some(a), Some(b)) = (now.first(), was.first()) {
         if a != b {
@@ -440,7 +551,11 @@ fn families_stay(new: &Value, old: &Value) -> ErrorList {
     }
     if was.len() > now.len() && now.len() == 1 && str_at(new, "ipFamilyPolicy") != "SingleStack" {
         let text = "must be set to 'SingleStack' when releasing the secondary ipFamily";
-        errors.push(Error::invalid(&path.child("ipFamilyPolicy"), get(new, "ipFamilyPolicy").clone(), text));
+        errors.push(Error::invalid(
+            &path.child("ipFamilyPolicy"),
+            get(new, "ipFamilyPolicy").clone(),
+            text,
+        ));
     }
     errors
 }

@@ -19,7 +19,10 @@ pub fn warnings(object: &Value, _: Option<&Value>) -> Vec<String> {
     let headless = kind == "ClusterIP" && address == "None";
     let mut addresses = |key: &str| {
         for (index, ip) in items(spec, key).iter().enumerate() {
-            list.extend(net::ip_warning(&path.child(key).index(index), ip.as_str().unwrap_or_default()));
+            list.extend(net::ip_warning(
+                &path.child(key).index(index),
+                ip.as_str().unwrap_or_default(),
+            ));
         }
     };
     if !address.is_empty() && address != "None" {
@@ -37,11 +40,17 @@ pub fn warnings(object: &Value, _: Option<&Value>) -> Vec<String> {
         }
     }
     for (index, ip) in items(spec, "externalIPs").iter().enumerate() {
-        list.extend(net::ip_warning(&path.child("externalIPs").index(index), ip.as_str().unwrap_or_default()));
+        list.extend(net::ip_warning(
+            &path.child("externalIPs").index(index),
+            ip.as_str().unwrap_or_default(),
+        ));
     }
     let external = !is_empty(spec, "externalIPs");
     if external && !headless && kind != "ExternalName" {
-        list.push("spec.externalIPs is deprecated and may no longer be implemented in some clusters".into());
+        list.push(
+            "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
+                .into(),
+        );
     }
     let balancer = str_at(spec, "loadBalancerIP");
     if !balancer.is_empty() {
@@ -54,7 +63,10 @@ pub fn warnings(object: &Value, _: Option<&Value>) -> Vec<String> {
         list.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".into());
     }
     if str_at(spec, "trafficDistribution") == "PreferClose" {
-        list.push("spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".into());
+        list.push(
+            "spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\""
+                .into(),
+        );
     }
     list
 }

@@ -12,18 +12,56 @@ use crate::validation::{each, names, one_of};
 use crate::value::{at, get, has, int_at, items, str_at};
 
 const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
-const HOST_PATH_TYPES: [&str; 8] =
-    ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
 /// Sources in upstream's order of checks.
 const SOURCES: [&str; 30] = [
-    "emptyDir", "hostPath", "gitRepo", "gcePersistentDisk", "awsElasticBlockStore", "secret", "nfs", "iscsi", "glusterfs",
-    "flocker", "persistentVolumeClaim", "rbd", "cinder", "cephfs", "quobyte", "downwardAPI", "fc", "flexVolume", "configMap",
-    "azureFile", "vsphereVolume", "photonPersistentDisk", "portworxVolume", "azureDisk", "storageos", "projected", "scaleIO",
-    "csi", "ephemeral", "image",
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
 ];
 
 /// The good volumes by name, and the errors of the others.
-pub(super) fn volumes<'a>(spec: &'a Value, pod_name: &str, path: &Path) -> (BTreeMap<&'a str, &'a Value>, ErrorList) {
+pub(super) fn volumes<'a>(
+    spec: &'a Value,
+    pod_name: &str,
+    path: &Path,
+) -> (BTreeMap<&'a str, &'a Value>, ErrorList) {
     let list = items(spec, "volumes");
     let created: BTreeSet<String> = list
         .iter()
@@ -40,6 +78,14 @@ pub(super) fn volumes<'a>(spec: &'a Value, pod_name: &str, path: &Path) -> (BTre
         } else {
             own.extend(each(&field.child("name"), name, names::dns1123_label(name)));
         }
+        if has(volume, "ephemeral") && !pod_name.is_empty() {
+            let claim = format!("{pod_name}-{name}");
+            let texts = names::dns1123_subdomain(&claim)
+                .into_iter()
+                .map(|m| format!("PVC name {claim:?}: {m}"))
+                .collect();
+            own.extend(each(&field.child("name"), name, texts));
+        }
         if good.contains_key(name) {
             own.push(Error::duplicate(&field.child("name"), name));
         }
@@ -50,7 +96,11 @@ pub(super) fn volumes<'a>(spec: &'a Value, pod_name: &str, path: &Path) -> (BTre
         let claim = str_at(get(volume, "persistentVolumeClaim"), "claimName");
         if created.contains(claim) {
             let text = "must not reference a PVC that gets created for an ephemeral volume";
-            errors.push(Error::invalid(&field.child("persistentVolumeClaim").child("claimName"), claim, text));
+            errors.push(Error::invalid(
+                &field.child("persistentVolumeClaim").child("claimName"),
+                claim,
+                text,
+            ));
         }
     }
     (good, errors)
@@ -76,14 +126,22 @@ fn source(volume: &Value, path: &Path) -> ErrorList {
 }
 
 fn required(source: &Value, keys: &[&str], path: &Path) -> ErrorList {
-    keys.iter().filter(|key| str_at(source, key).is_empty()).map(|key| Error::required(&path.child(key), "")).collect()
+    keys.iter()
+        .filter(|key| str_at(source, key).is_empty())
+        .map(|key| Error::required(&path.child(key), ""))
+        .collect()
 }
 
 fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
     match kind {
         "emptyDir" => {
             let negative = quantity(get(source, "sizeLimit")).is_some_and(|q| q.sign() < 0);
-            let error = || Error::forbidden(&path.child("sizeLimit"), "SizeLimit field must be a valid resource quantity");
+            let error = || {
+                Error::forbidden(
+                    &path.child("sizeLimit"),
+                    "SizeLimit field must be a valid resource quantity",
+                )
+            };
             negative.then(error).into_iter().collect()
         }
         "hostPath" => host_path(source, path),
@@ -92,7 +150,11 @@ fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
         "nfs" => {
             let mut errors = required(source, &["server", "path"], path);
             if !str_at(source, "path").starts_with('/') {
-                errors.push(Error::invalid(&path.child("path"), str_at(source, "path"), "must be an absolute path"));
+                errors.push(Error::invalid(
+                    &path.child("path"),
+                    str_at(source, "path"),
+                    "must be an absolute path",
+                ));
             }
             errors
         }
@@ -107,7 +169,10 @@ fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
         "ephemeral" => ephemeral(source, path),
         "image" => {
             let mut errors = required(source, &["reference"], path);
-            errors.extend(super::containers::pull_policy(str_at(source, "pullPolicy"), &path.child("pullPolicy")));
+            errors.extend(super::containers::pull_policy(
+                str_at(source, "pullPolicy"),
+                &path.child("pullPolicy"),
+            ));
             errors
         }
         other => old_source(other, source, path),
@@ -135,7 +200,9 @@ fn old_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
             errors
         }
         "cinder" => required(source, &["volumeID"], path),
-        "cephfs" if items(source, "monitors").is_empty() => vec![Error::required(&path.child("monitors"), "")],
+        "cephfs" if items(source, "monitors").is_empty() => {
+            vec![Error::required(&path.child("monitors"), "")]
+        }
         "flexVolume" => required(source, &["driver"], path),
         "azureFile" => required(source, &["secretName", "shareName"], path),
         "vsphereVolume" => required(source, &["volumePath"], path),
@@ -188,10 +255,18 @@ pub(super) fn downward_file(file: &Value, path: &Path) -> ErrorList {
     if has(file, "fieldRef") {
         errors.extend(field_ref(get(file, "fieldRef"), &VOLUME_FIELDS, &path.child("fieldRef")));
         if has(file, "resourceFieldRef") {
-            errors.push(Error::invalid(path, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously"));
+            errors.push(Error::invalid(
+                path,
+                "resource",
+                "fieldRef and resourceFieldRef can not be specified simultaneously",
+            ));
         }
     } else if has(file, "resourceFieldRef") {
-        errors.extend(resource_field_ref(get(file, "resourceFieldRef"), &path.child("resourceFieldRef"), true));
+        errors.extend(resource_field_ref(
+            get(file, "resourceFieldRef"),
+            &path.child("resourceFieldRef"),
+            true,
+        ));
     } else {
         errors.push(Error::required(path, "one of fieldRef and resourceFieldRef is required"));
     }
@@ -233,8 +308,22 @@ fn ephemeral(source: &Value, path: &Path) -> ErrorList {
     let (meta, at) = (get(template, "metadata"), field.child("metadata"));
     let mut errors = validate_annotations(meta, "annotations", &at);
     errors.extend(validate_labels(meta, "labels", &at));
-    let others = ["name", "generateName", "namespace", "uid", "resourceVersion", "generation", "ownerReferences", "finalizers"];
-    errors.extend(others.iter().filter(|key| has(meta, key)).map(|key| Error::forbidden(&at.child(key), "cannot be set")));
+    let others = [
+        "name",
+        "generateName",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "ownerReferences",
+        "finalizers",
+    ];
+    errors.extend(
+        others
+            .iter()
+            .filter(|key| has(meta, key))
+            .map(|key| Error::forbidden(&at.child(key), "cannot be set")),
+    );
     errors.extend(super::claim::claim_spec(get(template, "spec"), &field.child("spec")));
     errors
 }
@@ -275,11 +364,22 @@ pub(super) fn file_key_volumes(spec: &Value, path: &Path) -> ErrorList {
                     continue;
                 }
                 let name = str_at(reference, "volumeName");
-                let field = path.child(list).index(i).child("env").index(j).child("valueFrom").child("fileKeyRef").child("volumeName");
+                let field = path
+                    .child(list)
+                    .index(i)
+                    .child("env")
+                    .index(j)
+                    .child("valueFrom")
+                    .child("fileKeyRef")
+                    .child("volumeName");
                 match items(spec, "volumes").iter().find(|v| str_at(v, "name") == name) {
                     None => errors.push(Error::not_found(&field, name)),
                     Some(volume) if !has(volume, "emptyDir") => {
-                        errors.push(Error::invalid(&field, name, "referenced volume must be of type emptyDir"));
+                        errors.push(Error::invalid(
+                            &field,
+                            name,
+                            "referenced volume must be of type emptyDir",
+                        ));
                     }
                     Some(_) => {}
                 }

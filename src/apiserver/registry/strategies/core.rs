@@ -1,7 +1,7 @@
 //! The core group beside pods and services.
 
 use api::validation::core as rules;
-use api::validation::names::name_is_label;
+use api::validation::names::{name_is_label, name_is_path_segment};
 use api::value::{
     at, bool_at, ensure_object, get, is_empty, items, remove, restore, set, str_at, str_in,
 };
@@ -126,10 +126,17 @@ pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
     status: Some(r#"{"replicas":0}"#),
     generation: &["spec"],
     selectable: status_replicas,
+    validate: rules::replication_controller::validate,
+    validate_change: |new, _| rules::replication_controller::validate(new),
     ..Rules::BASE
 };
 
-pub(super) const POD_TEMPLATE: Rules = Rules { generation: &["template"], ..Rules::BASE };
+pub(super) const POD_TEMPLATE: Rules = Rules {
+    generation: &["template"],
+    validate: rules::replication_controller::validate_pod_template,
+    validate_change: |new, _| rules::replication_controller::validate_pod_template(new),
+    ..Rules::BASE
+};
 
 pub(super) const PERSISTENT_VOLUME: Rules = Rules {
     status: Some(r#"{"phase":"Pending"}"#),
@@ -209,8 +216,12 @@ pub(super) const LIMIT_RANGE: Rules = Rules { create_on_update: true, ..Rules::B
 pub(super) const ENDPOINTS: Rules = Rules { create_on_update: true, ..Rules::BASE };
 
 /// `v1` events; those of `events.k8s.io` name some fields differently.
-pub(super) const EVENT: Rules =
-    Rules { create_on_update: true, selectable: event_fields, ..Rules::BASE };
+pub(super) const EVENT: Rules = Rules {
+    name: name_is_path_segment,
+    create_on_update: true,
+    selectable: event_fields,
+    ..Rules::BASE
+};
 
 fn event_fields(object: &Value) -> Vec<(&'static str, String)> {
     let about = if object.get("involvedObject").is_some() {

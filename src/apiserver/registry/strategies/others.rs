@@ -69,6 +69,8 @@ pub(super) const CSI_DRIVER: Rules = Rules {
     prepare_change: |_, object, old| {
         let (new, was) = (get(object, "spec"), get(old, "spec"));
         let watched = [
+            "podInfoOnMount",
+            "storageCapacity",
             "tokenRequests",
             "requiresRepublish",
             "seLinuxMount",

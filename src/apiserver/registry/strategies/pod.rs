@@ -2,7 +2,7 @@
 
 use api::defaults::default_pod_level;
 use api::quantity::Quantity;
-use api::validation::core::pod as rules;
+use api::validation::core::{pod as rules, pod_change};
 use api::value::{
     at, bool_at, ensure_object, get, is_empty, items, items_mut, object_mut, restore, set, str_at,
     str_in,
@@ -19,8 +19,8 @@ pub(super) const POD: Rules = Rules {
     prepare: |_, object| prepare(object),
     prepare_change,
     validate: rules::validate,
-    validate_change: rules::validate_change,
-    validate_subresource: rules::validate_subresource,
+    validate_change: pod_change::validate_change,
+    validate_subresource: pod_change::validate_subresource,
     selectable,
     ..Rules::BASE
 };

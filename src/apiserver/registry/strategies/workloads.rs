@@ -62,6 +62,9 @@ pub(super) const STATEFUL_SET: Rules = Rules {
     generation: &["spec"],
     prepare: template,
     prepare_change: template_change,
+    validate: apps::stateful_set::validate,
+    validate_change: apps::stateful_set::validate_change,
+    validate_subresource: apps::stateful_set::validate_subresource,
     ..Rules::BASE
 };
 
@@ -83,6 +86,9 @@ pub(super) const DAEMON_SET: Rules = Rules {
             annotate(object, template_generation(old).unwrap_or_default() + i64::from(changed));
         }
     },
+    validate: apps::daemon_set::validate,
+    validate_change: apps::daemon_set::validate_change,
+    validate_subresource: apps::daemon_set::validate_subresource,
     ..Rules::BASE
 };
 
@@ -101,8 +107,13 @@ fn annotate(object: &mut Value, generation: i64) {
     }
 }
 
-pub(super) const CRON_JOB: Rules =
-    Rules { status: Some("{}"), generation: &["spec"], ..Rules::BASE };
+pub(super) const CRON_JOB: Rules = Rules {
+    status: Some("{}"),
+    generation: &["spec"],
+    validate: batch::cron_job::validate_new,
+    validate_change: |new, _| batch::cron_job::validate(new),
+    ..Rules::BASE
+};
 
 pub(super) const JOB: Rules = Rules {
     status: Some("{}"),
@@ -128,6 +139,20 @@ pub(super) const JOB: Rules = Rules {
 
 /// A job that does not choose its pods itself finds them by its own uid.
 fn job_selector(object: &mut Value) {
+    let template_labels = at(object, &["spec", "template", "metadata", "labels"]);
+    let labels = at(object, &["metadata", "labels"]);
+    // labels that were taken from the template go on following it
+    let follows = semantic_equal(labels, template_labels);
+    generated_labels(object);
+    if follows {
+        let labels = at(object, &["spec", "template", "metadata", "labels"]).clone();
+        if let Some(meta) = ensure_object(object, "metadata") {
+            set(meta, "labels", labels);
+        }
+    }
+}
+
+fn generated_labels(object: &mut Value) {
     let name = str_in(object, &["metadata", "name"]).to_owned();
     let uid = str_in(object, &["metadata", "uid"]).to_owned();
     let Some(spec) = object_mut(object, "spec") else { return };
@@ -174,6 +199,7 @@ pub(super) const POD_DISRUPTION_BUDGET: Rules = Rules {
     ),
     generation: &["spec"],
     unconditional_update: false,
+    name: api::validation::names::name_is_path_segment,
     ..Rules::BASE
 };
 

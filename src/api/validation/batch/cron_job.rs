@@ -1,0 +1,72 @@
+//! Cron jobs; the schedule itself is read where cron expressions are known.
+
+use serde_json::Value;
+
+use super::job::template_spec;
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::numbers::all_non_negative;
+use crate::validation::one_of;
+use crate::value::{at, get, str_at, str_in};
+
+/// Longest name: jobs get eleven characters more.
+const NAME_MAX: usize = 52;
+
+/// A new or changed cron job.
+pub fn validate(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = ErrorList::new();
+    if str_at(spec, "schedule").is_empty() {
+        errors.push(Error::required(&path.child("schedule"), ""));
+    }
+    if str_at(spec, "schedule").contains("TZ") {
+        let text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
+        errors.push(Error::invalid(&path.child("schedule"), str_at(spec, "schedule"), text));
+    }
+    all_non_negative(spec, &["startingDeadlineSeconds"], &path, &mut errors);
+    if let Some(zone) = get(spec, "timeZone").as_str() {
+        let field = path.child("timeZone");
+        if zone.is_empty() {
+            errors.push(Error::invalid(&field, zone, "timeZone must be nil or non-empty string"));
+        } else if zone.eq_ignore_ascii_case("local") {
+            errors.push(Error::invalid(&field, zone, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"));
+        } else if jiff::tz::TimeZone::get(zone).is_err() {
+            errors.push(Error::invalid(&field, zone, format!("unknown time zone {zone}")));
+        }
+    }
+    match str_at(spec, "concurrencyPolicy") {
+        "" => errors.push(Error::required(&path.child("concurrencyPolicy"), "")),
+        policy => errors.extend(one_of(
+            policy,
+            &["Allow", "Forbid", "Replace"],
+            &path.child("concurrencyPolicy"),
+        )),
+    }
+    let template = path.child("jobTemplate").child("spec");
+    errors.extend(template_spec(at(spec, &["jobTemplate", "spec"]), &template));
+    let own = at(spec, &["jobTemplate", "spec"]);
+    if get(own, "manualSelector").as_bool() == Some(true) {
+        errors.push(Error::not_supported(
+            &template.child("manualSelector"),
+            true,
+            &["nil", "false"],
+        ));
+    }
+    all_non_negative(
+        spec,
+        &["successfulJobsHistoryLimit", "failedJobsHistoryLimit"],
+        &path,
+        &mut errors,
+    );
+    errors
+}
+
+/// A new cron job: its name leaves room for the names of jobs.
+pub fn validate_new(object: &Value) -> ErrorList {
+    let mut errors = validate(object);
+    let name = str_in(object, &["metadata", "name"]);
+    if name.len() > NAME_MAX {
+        let text = format!("must be no more than {NAME_MAX} characters");
+        errors.push(Error::invalid(&Path::new("metadata").child("name"), name, text));
+    }
+    errors
+}

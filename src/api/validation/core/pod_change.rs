@@ -1,0 +1,176 @@
+//! Changes of pods: the few fields that may change, and writes to a part.
+
+use serde_json::Value;
+
+use super::pod::body;
+use super::scheduling;
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::names;
+use crate::value::{at, get, int_at, items, remove, restore, semantic_equal, set, str_at, str_in};
+
+/// A changed pod.
+pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
+    let mut errors = body(pod);
+    let (new, old_spec, path) = (get(pod, "spec"), get(old, "spec"), Path::new("spec"));
+    for list in ["containers", "initContainers"] {
+        let field = path.child(list);
+        let (now, was) = (items(new, list), items(old_spec, list));
+        if now.len() != was.len() {
+            errors.push(Error::forbidden(&field, "pod updates may not add or remove containers"));
+            return dedup(errors);
+        }
+        for (index, container) in now.iter().enumerate() {
+            if str_at(container, "image").is_empty() {
+                errors.push(Error::required(&field.index(index).child("image"), ""));
+            }
+        }
+    }
+    let deadline = path.child("activeDeadlineSeconds");
+    match (int_at(new, "activeDeadlineSeconds"), int_at(old_spec, "activeDeadlineSeconds")) {
+        (Some(now), _) if !(0..=i64::from(i32::MAX)).contains(&now) => {
+            errors.push(Error::invalid(&deadline, now, names::range_text(0, i64::from(i32::MAX))));
+            return dedup(errors);
+        }
+        (Some(now), Some(was)) if was < now => {
+            errors.push(Error::invalid(
+                &deadline,
+                now,
+                "must be less than or equal to previous value",
+            ));
+            return dedup(errors);
+        }
+        (None, Some(_)) => errors.push(Error::invalid(
+            &deadline,
+            Value::Null,
+            "must not update from a positive integer to nil value",
+        )),
+        _ => {}
+    }
+    errors.extend(only_added_tolerations(new, old_spec, &path.child("tolerations")));
+    let old_gates = items(old_spec, "schedulingGates");
+    for (index, gate) in items(new, "schedulingGates").iter().enumerate() {
+        if !old_gates.iter().any(|g| g.get("name") == gate.get("name")) {
+            let text = format!(
+                "only deletion is allowed, but found new scheduling gate '{}'",
+                str_at(gate, "name")
+            );
+            errors.push(Error::forbidden(
+                &path.child("schedulingGates").index(index).child("name"),
+                text,
+            ));
+        }
+    }
+    if !semantic_equal(new, old_spec) {
+        errors.extend(frozen_fields(new, old_spec, &path));
+    }
+    dedup(errors)
+}
+
+fn dedup(errors: ErrorList) -> ErrorList {
+    let mut seen: ErrorList = Vec::with_capacity(errors.len());
+    for error in errors {
+        if !seen.contains(&error) {
+            seen.push(error);
+        }
+    }
+    seen
+}
+
+fn only_added_tolerations(new: &Value, old: &Value, path: &Path) -> Option<Error> {
+    let bare = |toleration: &Value| {
+        let mut bare = toleration.clone();
+        remove(&mut bare, "tolerationSeconds");
+        bare
+    };
+    let now: Vec<Value> = items(new, "tolerations").iter().map(bare).collect();
+    let lost = items(old, "tolerations").iter().any(|toleration| !now.contains(&bare(toleration)));
+    lost.then(|| {
+        Error::forbidden(
+            path,
+            "existing toleration can not be modified except its tolerationSeconds",
+        )
+    })
+}
+
+const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+/// Everything but the few updatable fields must be as before.
+fn frozen_fields(new: &Value, old: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut munged = new.clone();
+    for list in ["containers", "initContainers"] {
+        for (container, was) in
+            crate::value::items_mut(&mut munged, list).iter_mut().zip(items(old, list))
+        {
+            restore(container, was, "image");
+        }
+    }
+    for key in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
+        restore(&mut munged, old, key);
+    }
+    let grace = int_at(old, "terminationGracePeriodSeconds");
+    if grace.is_some_and(|g| g < 0) && int_at(&munged, "terminationGracePeriodSeconds") == Some(1) {
+        restore(&mut munged, old, "terminationGracePeriodSeconds");
+    }
+    if !items(old, "schedulingGates").is_empty() {
+        errors.extend(scheduling::narrowing(&munged, old, path));
+        restore(&mut munged, old, "nodeSelector");
+        let old_affinity = at(old, &["affinity", "nodeAffinity"]).clone();
+        if let Some(affinity) = crate::value::ensure_object(&mut munged, "affinity") {
+            set(affinity, "nodeAffinity", old_affinity);
+        }
+    }
+    if !semantic_equal(&munged, old) {
+        errors.push(Error::forbidden(
+            path,
+            format!("pod updates may not change fields other than {UPDATABLE}\n"),
+        ));
+    }
+    errors
+}
+
+/// Writes to `status`, `ephemeralcontainers` and `resize`.
+pub fn validate_subresource(subresource: &str, pod: &Value, old: &Value) -> ErrorList {
+    match subresource {
+        "status" => super::pod_status::validate(pod, old),
+        "ephemeralcontainers" => ephemeral_change(pod, old),
+        "resize" => {
+            let mut errors = body(pod);
+            let (new, old_spec) = (get(pod, "spec"), get(old, "spec"));
+            let class = crate::validation::core::resources::quality_changed(new, old_spec);
+            if class {
+                let text = "Pod QOS Class may not change as a result of resizing";
+                errors.push(Error::invalid(
+                    &Path::new("spec"),
+                    str_in(old, &["status", "qosClass"]),
+                    text,
+                ));
+            }
+            errors
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn ephemeral_change(pod: &Value, old: &Value) -> ErrorList {
+    let mut errors = body(pod);
+    let path = Path::new("spec").child("ephemeralContainers");
+    let now = items(get(pod, "spec"), "ephemeralContainers");
+    for was in items(get(old, "spec"), "ephemeralContainers") {
+        let name = str_at(was, "name");
+        match now.iter().find(|c| str_at(c, "name") == name) {
+            None => errors.push(Error::forbidden(
+                &path,
+                format!("existing ephemeral containers {name:?} may not be removed\n"),
+            )),
+            Some(container) if !semantic_equal(container, was) => {
+                errors.push(Error::forbidden(
+                    &path,
+                    format!("existing ephemeral containers {name:?} may not be changed\n"),
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    errors
+}

@@ -1,0 +1,53 @@
+//! Replication controllers and pod templates.
+
+use serde_json::{Value, json};
+
+use super::pod;
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::labels::{matches, shown_map};
+use crate::validation::numbers::non_negative;
+use crate::value::{get, has, is_empty, str_in};
+
+/// A new or changed replication controller.
+pub fn validate(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors: ErrorList = non_negative(spec, "minReadySeconds", &path).into_iter().collect();
+    if is_empty(spec, "selector") {
+        errors.push(Error::required(&path.child("selector"), ""));
+    }
+    errors.extend(non_negative(spec, "replicas", &path));
+    let (template, field) = (get(spec, "template"), path.child("template"));
+    if !template.is_object() {
+        errors.push(Error::required(&field, ""));
+        return errors;
+    }
+    let labels = get(get(template, "metadata"), "labels");
+    let selector = json!({ "matchLabels": get(spec, "selector") });
+    if !is_empty(spec, "selector") && !matches(&selector, labels) {
+        let text = "`selector` does not match template `labels`";
+        errors.push(Error::invalid(
+            &field.child("metadata").child("labels"),
+            shown_map(labels),
+            text,
+        ));
+    }
+    errors.extend(pod::template(template, &field));
+    let policy = str_in(template, &["spec", "restartPolicy"]);
+    if policy != "Always" {
+        errors.push(Error::not_supported(
+            &field.child("spec").child("restartPolicy"),
+            policy,
+            &["Always"],
+        ));
+    }
+    if has(get(template, "spec"), "activeDeadlineSeconds") {
+        let text = "activeDeadlineSeconds in ReplicationController is not Supported";
+        errors.push(Error::forbidden(&field.child("spec").child("activeDeadlineSeconds"), text));
+    }
+    errors
+}
+
+/// A pod template object.
+pub fn validate_pod_template(object: &Value) -> ErrorList {
+    pod::template(get(object, "template"), &Path::new("template"))
+}
