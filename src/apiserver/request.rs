@@ -92,7 +92,7 @@ impl Query {
 
 /// Percent-decodes; `None` when an escape is malformed or the result is no UTF-8.
 pub(crate) fn decode(text: &str, plus_is_space: bool) -> Option<Cow<'_, str>> {
-    if !text.contains('%') && !(plus_is_space && text.contains('+')) {
+    if !text.contains('%') && (!plus_is_space || !text.contains('+')) {
         return Some(Cow::Borrowed(text));
     }
     let mut out = Vec::with_capacity(text.len());

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::admission::Plugin;
 use crate::authn::Authenticator;
 use crate::authz::{Attributes, Authorizer, Decision};
-use crate::body::{self, Body};
+use crate::body::Body;
 use crate::context::Context;
 use crate::limits::Limits;
 use crate::metrics::Metrics;

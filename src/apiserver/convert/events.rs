@@ -27,9 +27,7 @@ pub(super) fn to_core(value: Value) -> Value {
     ] {
         map.entry(key).or_insert(empty);
     }
-    for key in ["eventTime"] {
-        map.entry(key).or_insert(Value::Null);
-    }
+    map.entry("eventTime").or_insert(Value::Null);
     for key in ["reportingComponent", "reportingInstance"] {
         map.entry(key).or_insert_with(|| "".into());
     }

@@ -1,5 +1,5 @@
 //! An API server over memory with one token and no access control, for trying requests: `memory PORT TOKEN`.
-#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a tool for the command line")]
+#![expect(clippy::print_stdout, reason = "a tool for the command line")]
 
 use std::sync::Arc;
 

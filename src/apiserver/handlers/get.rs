@@ -25,7 +25,7 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
 /// 404, or the store's refusal.
 pub(super) async fn current(context: &Context) -> Result<Object, Status> {
     let name = context.info.path_name.as_str();
-    if crate::registry::metadata::path_segment(name, false).first().is_some() {
+    if !crate::registry::metadata::path_segment(name, false).is_empty() {
         return Err(status::no_resource());
     }
     let storage = context.server.objects.storage();

@@ -106,7 +106,7 @@ pub(crate) async fn before_create<'a>(
     if !is_service(row) {
         return Ok(Held::default());
     }
-    if text(value, "clusterIP") != "" && list(value, "clusterIPs").is_empty() {
+    if !text(value, "clusterIP").is_empty() && list(value, "clusterIPs").is_empty() {
         set(value, "clusterIPs", json!([text(value, "clusterIP")]));
     }
     allocate(context, value, None, dry_run).await

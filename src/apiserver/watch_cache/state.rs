@@ -244,11 +244,11 @@ impl State {
                 continue;
             }
             if limit > 0 && page.items.len() == limit {
-                page.last = last.map(|k: &Box<str>| k.to_string());
+                page.last = last.map(|k: &str| k.to_owned());
                 page.remaining = filter.is_unselective().then(|| 1 + range.count());
                 return page;
             }
-            last = Some(key);
+            last = Some(key.as_ref());
             page.items.push(Arc::clone(&entry.object));
         }
         page

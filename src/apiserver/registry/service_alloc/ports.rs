@@ -106,7 +106,7 @@ pub(super) async fn allocate(
                 .find(|p| *p != 0)
             {
                 Some(later) => later,
-                None => book.next().map_err(|why| Status::internal(why))?,
+                None => book.next().map_err(Status::internal)?,
             },
             (asked, shared)
                 if shared == Some(asked) || by_port.iter().any(|(_, n)| *n == asked) =>
@@ -131,7 +131,7 @@ pub(super) async fn allocate(
     if wants_health_port(value) {
         let asked = value.get("spec").map_or(0, |spec| port_of(spec, "healthCheckNodePort"));
         let port = if asked == 0 {
-            book.next().map_err(|why| Status::internal(why))?
+            book.next().map_err(Status::internal)?
         } else {
             let refuse = |why: String| {
                 Status::internal(&format!(
