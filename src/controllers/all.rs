@@ -18,6 +18,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("deployment-controller", crate::deployment::start),
     ("node-lifecycle-controller", crate::node_lifecycle::start),
     ("taint-eviction-controller", crate::taint_eviction::start),
+    ("daemonset-controller", crate::daemonset::start),
 ];
 
 /// Starts every controller that is not disabled.

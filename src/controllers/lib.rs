@@ -6,6 +6,7 @@
 mod adoption;
 mod claim;
 mod context;
+mod daemonset;
 mod deployment;
 mod endpoints;
 mod endpoints_of;
