@@ -4,6 +4,7 @@
 //! and writes through its own [`client::Client`].
 
 mod adoption;
+pub mod all;
 mod claim;
 mod context;
 mod daemonset;
@@ -28,7 +29,6 @@ mod root_ca;
 mod service_account;
 mod taint_eviction;
 mod template_hash;
-pub mod all;
 
 pub use all::start;
 pub use context::{ClientFor, Config, Context};
