@@ -12,6 +12,10 @@ use kube_lite::preflight::{self, Verdict};
 use kube_lite::server::{self, config::Config, status};
 
 fn main() -> ExitCode {
+    // The container runtime calls this same program as its network plugin.
+    if net::is_cni_call() {
+        return net::cni_main();
+    }
     #[expect(
         clippy::disallowed_methods,
         reason = "the one reader of the environment hands it to cli"

@@ -5,6 +5,7 @@ pub mod cidr;
 pub mod config;
 mod control_plane;
 mod in_process;
+mod node;
 pub mod status;
 
 use std::sync::Arc;
@@ -29,6 +30,9 @@ const GRACE: Duration = Duration::from_millis(700);
 /// Why it could not start, or what made it stop.
 pub async fn run(config: Config) -> Result<(), Refusal> {
     let started = base::clock::now();
+    if config.agent {
+        node::check(&config)?;
+    }
     let tasks = Tasks::new(Shutdown::new());
     // Ends after everything that writes.
     let store_tasks = Tasks::new(Shutdown::new());
@@ -79,8 +83,9 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
         scheduler::start(client, &informers, tasks);
     }
     if config.agent {
-        return Err(crate::catalogue::NEED_ROOT
-            .refuse("the node part is not in this build; use --disable-agent"));
+        let user =
+            User::authenticated(&format!("system:node:{}", config.node_name), &["system:nodes"]);
+        node::start(config, plane, client_of(user, "kubelet"), tasks)?;
     }
     Ok(())
 }

@@ -110,6 +110,12 @@ impl Tasks {
         self.inner.tracker.spawn(task.instrument(span));
     }
 
+    /// Stops everything because of `fault`, as the early end of a critical task does.
+    pub fn stop_with(&self, fault: &str) {
+        self.inner.fault.lock().get_or_insert(fault.to_owned());
+        self.inner.shutdown.request();
+    }
+
     /// The first critical task that ended early, with its error.
     pub fn fault(&self) -> Option<String> {
         self.inner.fault.lock().clone()
