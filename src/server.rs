@@ -85,7 +85,12 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
     if config.agent {
         let user =
             User::authenticated(&format!("system:node:{}", config.node_name), &["system:nodes"]);
-        node::start(config, plane, client_of(user, "kubelet"), tasks)?;
+        let proxy = User::authenticated("system:kube-proxy", &[]);
+        let clients = node::Clients {
+            node: client_of(user, "kubelet"),
+            network: client_of(proxy, "kube-proxy"),
+        };
+        node::start(config, plane, clients, tasks)?;
     }
     Ok(())
 }

@@ -57,24 +57,32 @@ fn taints(config: &Config) -> Result<Vec<Taint>, Refusal> {
     config.args.node_taint.iter().map(parse).collect()
 }
 
-/// Starts network and node agent; `client` acts as the node.
+/// Clients of the two parts.
+pub(crate) struct Clients {
+    /// Acts as `system:node:<name>`.
+    pub(crate) node: Client,
+    /// Acts as `system:kube-proxy`.
+    pub(crate) network: Client,
+}
+
+/// Starts network and node agent, each under its own identity.
 ///
 /// # Errors
 /// A flag that does not make sense, or certificates that cannot be made.
 pub(crate) fn start(
     config: &Config,
     plane: &ControlPlane,
-    client: Client,
+    clients: Clients,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
     let network = network(config)?;
-    tasks.spawn(Kind::Critical, "network", net::run(network, client.clone(), tasks.clone()));
+    tasks.spawn(Kind::Critical, "network", net::run(network, clients.network, tasks.clone()));
     let agent = agent(config, plane)?;
     // The agent returns once the runtime answers; its tasks go on.
     tasks.spawn(Kind::Request, "node-start", {
         let tasks = tasks.clone();
         async move {
-            let outcome = node::run(agent, client, tasks.clone()).await;
+            let outcome = node::run(agent, clients.node, tasks.clone()).await;
             if let Err(error) = outcome {
                 if !tasks.shutdown().is_requested() {
                     tasks.stop_with(&format!("node: {error}"));
