@@ -19,6 +19,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("node-lifecycle-controller", crate::node_lifecycle::start),
     ("taint-eviction-controller", crate::taint_eviction::start),
     ("daemonset-controller", crate::daemonset::start),
+    ("statefulset-controller", crate::statefulset::start),
 ];
 
 /// Starts every controller that is not disabled.

@@ -27,6 +27,7 @@ mod replication;
 mod resources;
 mod root_ca;
 mod service_account;
+mod statefulset;
 mod taint_eviction;
 mod template_hash;
 
