@@ -7,6 +7,7 @@ pub mod authn;
 pub mod authz;
 pub mod body;
 pub mod bootstrap;
+pub mod connect;
 mod context;
 mod convert;
 mod discovery;

@@ -65,6 +65,7 @@ resources! {
     CONFIG_MAPS = "", "v1", "configmaps";
     SERVICE_ACCOUNTS = "", "v1", "serviceaccounts";
     SERVICES = "", "v1", "services";
+    ENDPOINT_SLICES = "discovery.k8s.io", "v1", "endpointslices";
     LIMIT_RANGES = "", "v1", "limitranges";
     RESOURCE_QUOTAS = "", "v1", "resourcequotas";
     PERSISTENT_VOLUMES = "", "v1", "persistentvolumes";

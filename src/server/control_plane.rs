@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use api::schema::Schema;
 use apiserver::authn::x509::Verifier;
+use apiserver::connect::Nodes;
 use apiserver::encryption::Keys;
+use apiserver::lookup::Lookup;
+use apiserver::seams::Connect;
 use apiserver::security::Security;
 use apiserver::{ApiServer, Objects};
 use base::pki::tls;
@@ -69,7 +72,7 @@ pub async fn start(
         anonymous: true,
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
-    let server = build(config, &objects, &security, tasks)?;
+    let server = build(config, &objects, &security, &certs, tasks)?;
     security
         .follow(&objects, tasks)
         .await
@@ -140,9 +143,10 @@ fn build(
     config: &Config,
     objects: &Arc<Objects>,
     security: &Security,
+    certs: &ServerCerts,
     tasks: &Tasks,
 ) -> Result<ApiServer, Refusal> {
-    let parts = security.parts(objects, None);
+    let parts = security.parts(objects, Some(connections(objects, certs, tasks)?));
     let settings = apiserver::Config {
         product_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
@@ -150,6 +154,21 @@ fn build(
         ..apiserver::Config::default()
     };
     apiserver::build(settings, parts, tasks.clone()).map_err(|e| SERVER_STOPPED.refuse(e))
+}
+
+/// The way to kubelets, pods and services.
+fn connections(
+    objects: &Arc<Objects>,
+    certs: &ServerCerts,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Connect>, Refusal> {
+    let ca = [certs.server_ca().der().clone()];
+    let client = tls::client(&ca, Some(Arc::clone(&certs.kubelet_client)), &["http/1.1"])
+        .map_err(|e| DATA_DIR.refuse(e))?;
+    let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
+    let nodes = Nodes::new(lookup, Arc::new(client), Arc::new(stream::Tcp), tasks.clone())
+        .map_err(|e| SERVER_STOPPED.refuse(e))?;
+    Ok(Arc::new(nodes))
 }
 
 fn listen(

@@ -1,0 +1,346 @@
+//! Connections through the server: to kubelets for logs, exec, attach and port-forward, and proxies to nodes, pods, services.
+
+mod headers;
+mod target;
+mod tls;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use api::Status;
+use async_trait::async_trait;
+use base::Tasks;
+use http::header::{CONTENT_TYPE, HOST, HeaderValue, LOCATION};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt;
+use rustls::ClientConfig;
+use serde_json::Value;
+use stream::upgrade::{self, is_upgrade};
+use stream::{BoxIo, Dial};
+
+use crate::body::{self, Body};
+use crate::lookup::{self, Lookup};
+use crate::request::Query;
+use crate::seams::{Connect, ConnectRequest};
+use target::{Target, Trust};
+
+/// Time to reach a node, pod or service (upstream's dialer has as much).
+const DIAL_MAX: Duration = Duration::from_secs(30);
+/// Bytes read of a kubelet's refusal.
+const REFUSAL_BYTES_MAX: usize = 50_000;
+
+/// Reaches nodes, and through their addresses pods and services.
+pub struct Nodes {
+    lookup: Arc<dyn Lookup>,
+    dial: Arc<dyn Dial>,
+    tasks: Tasks,
+    /// Verifies the server and shows our certificate.
+    kubelet: Arc<ClientConfig>,
+    /// Shows our certificate to whoever answers.
+    unverified: Arc<ClientConfig>,
+    /// Neither.
+    anyone: Arc<ClientConfig>,
+    /// Where the next search for an endpoint begins, so that all get their share.
+    turn: AtomicUsize,
+}
+
+impl Nodes {
+    /// `tls` verifies kubelets and holds the certificate they know the API server by; it must offer HTTP/1.1 only.
+    ///
+    /// # Errors
+    /// When TLS without verification, for pods and services, cannot be set up.
+    pub fn new(
+        lookup: Arc<dyn Lookup>,
+        tls: Arc<ClientConfig>,
+        dial: Arc<dyn Dial>,
+        tasks: Tasks,
+    ) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            lookup,
+            dial,
+            tasks,
+            unverified: tls::trusting(&tls),
+            anyone: tls::stranger(&tls)?,
+            kubelet: tls,
+            turn: AtomicUsize::new(0),
+        })
+    }
+
+    async fn open(&self, target: &Target) -> io::Result<BoxIo> {
+        let opened = async {
+            let io = self.dial.dial(&target.host, target.port).await?;
+            let config = match target.trust {
+                Trust::Plain => return Ok(io),
+                Trust::Kubelet => &self.kubelet,
+                Trust::UnverifiedKubelet => &self.unverified,
+                Trust::Anyone => &self.anyone,
+            };
+            tls::wrap(io, &target.host, Arc::clone(config)).await
+        };
+        match tokio::time::timeout(DIAL_MAX, opened).await {
+            Ok(opened) => opened,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "i/o timeout")),
+        }
+    }
+
+    /// `pods/log`.
+    async fn log(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
+        let Some((pod, node)) = wanted.object.as_ref().zip(wanted.node.as_ref()) else {
+            // A pod that is on no node yet has said nothing.
+            return answer(StatusCode::NO_CONTENT, &[]);
+        };
+        let query = Query::parse(wanted.request.uri().query().unwrap_or_default());
+        let mut target = target::kubelet(node)?;
+        let skip = query.get("insecureSkipTLSVerifyBackend");
+        if skip.is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false")) {
+            target.trust = Trust::UnverifiedKubelet;
+        }
+        let path = target::kubelet_path("log", pod, &query)?;
+        let authority = target.authority();
+        let failed = |error: &dyn std::fmt::Display| {
+            let url = format!("{}://{authority}{path}", target.scheme());
+            Status::failure(500, "", format!("Get {}: {error}", api::field::go_quote(&url)))
+        };
+        let io = self.open(&target).await.map_err(|e| failed(&dial_error(&target, &e)))?;
+        let request = Request::builder()
+            .uri(&path)
+            .header(HOST, &authority)
+            .body(upgrade::empty())
+            .map_err(|e| Status::internal(&e.to_string()))?;
+        let response = upgrade::send(io, request, &self.tasks).await.map_err(|e| failed(&e))?;
+        if !(200..=206).contains(&response.status().as_u16()) {
+            let code = response.status().as_u16();
+            return Err(refusal(code, &wanted.name, read_refusal(response.into_body()).await));
+        }
+        let body = response.into_body().map_err(Into::into).boxed_unsync();
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        Ok(response)
+    }
+
+    /// `pods/exec`, `pods/attach`, `pods/portforward`: the upgrade is the kubelet's affair, here bytes pass by.
+    async fn session(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
+        let Some((pod, node)) = wanted.object.as_ref().zip(wanted.node.as_ref()) else {
+            let message = format!("pod {} does not have a host assigned", wanted.name);
+            return Err(Status::bad_request(message));
+        };
+        let query = Query::parse(wanted.request.uri().query().unwrap_or_default());
+        let target = target::kubelet(node)?;
+        let path = target::kubelet_path(&wanted.subresource, pod, &query)?;
+        if !is_upgrade(wanted.request.headers()) {
+            return Err(Status::bad_request("Upgrade request required"));
+        }
+        self.carry(wanted.request, &target, &path).await
+    }
+
+    /// Sends an upgrade request on and joins the connections.
+    async fn carry(
+        &self,
+        mut request: Request<Body>,
+        target: &Target,
+        path: &str,
+    ) -> Result<Response<Body>, Status> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Status::failure(500, "", format!("error dialing backend: {error}"))
+        };
+        headers::forget_credentials(request.headers_mut());
+        headers::set_host(&mut request, &target.authority());
+        *request.uri_mut() = path.parse::<Uri>().map_err(|e| failed(&e))?;
+        let io = self.open(target).await.map_err(|e| failed(&dial_error(target, &e)))?;
+        let response = upgrade::carry(io, request, &self.tasks)
+            .await
+            .map_err(|e| Status::failure(500, "", e.to_string()))?;
+        Ok(response)
+    }
+
+    /// `proxy` of nodes, pods and services.
+    async fn proxy(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
+        let uri = wanted.request.uri().clone();
+        let namespaced = wanted.resource != "nodes";
+        let (prefix, rest) = headers::split_path(uri.path(), if namespaced { 8 } else { 6 });
+        if rest.is_empty()
+            && matches!(*wanted.request.method(), Method::GET | Method::HEAD)
+            && !is_upgrade(wanted.request.headers())
+        {
+            let query = uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+            let location = format!("{}/{query}", uri.path());
+            return answer(StatusCode::MOVED_PERMANENTLY, &[(LOCATION.as_str(), &location)]);
+        }
+        let ConnectRequest { resource, namespace, name, object, mut request, .. } = wanted;
+        let target = self.proxied(&Proxied { resource, namespace, name, object }).await?;
+        let mut path = if rest.is_empty() { "/".to_owned() } else { rest.to_owned() };
+        if let Some(query) = uri.query() {
+            path.push('?');
+            path.push_str(query);
+        }
+        if is_upgrade(request.headers()) {
+            return self.carry(request, &target, &path).await;
+        }
+        let failed = |error: &dyn std::fmt::Display| {
+            let message = format!("error trying to reach service: {error}");
+            Status::failure(503, "ServiceUnavailable", message)
+        };
+        headers::forget_credentials(request.headers_mut());
+        headers::forget_connection(request.headers_mut());
+        headers::set_host(&mut request, &target.authority());
+        let asked = request.headers().get(HOST).cloned();
+        if let Ok(forwarded) = HeaderValue::from_str(&format!("{prefix}{rest}")) {
+            request.headers_mut().insert("x-forwarded-uri", forwarded);
+        }
+        *request.uri_mut() = path.parse::<Uri>().map_err(|e| failed(&e))?;
+        *request.version_mut() = http::Version::HTTP_11;
+        let io = self.open(&target).await.map_err(|e| failed(&dial_error(&target, &e)))?;
+        let response = upgrade::send(io, request, &self.tasks).await.map_err(|e| failed(&e))?;
+        let mut response = response.map(|b| b.map_err(Into::into).boxed_unsync());
+        headers::forget_connection(response.headers_mut());
+        let hosts = [target.authority(), text_of(asked.as_ref())];
+        headers::rewrite_location(response.headers_mut(), prefix, &hosts);
+        Ok(response)
+    }
+
+    async fn proxied(&self, whom: &Proxied) -> Result<Target, Status> {
+        let missing = || Status::not_found("", &whom.resource, &whom.name);
+        let object = whom.object.as_ref().ok_or_else(missing)?;
+        match whom.resource.as_str() {
+            "nodes" => target::node_proxy(&whom.name, object),
+            "pods" => target::pod_proxy(&whom.name, object),
+            _ => self.endpoint(whom, object).await,
+        }
+    }
+
+    /// An endpoint of a service that is a pod with that address.
+    async fn endpoint(&self, whom: &Proxied, service: &Value) -> Result<Target, Status> {
+        let named = target::named("service", &whom.name)?;
+        let port = target::service_port(&named, service)?;
+        let all = self.lookup.list(&lookup::ENDPOINT_SLICES, &whom.namespace).await;
+        let mine = |s: &Value| {
+            let label = s.pointer("/metadata/labels/kubernetes.io~1service-name");
+            label.and_then(Value::as_str) == Some(named.name)
+        };
+        let slices: Vec<Value> =
+            all.iter().filter_map(|o| o.value().ok()).filter(|s| mine(s)).collect();
+        let family = service.pointer("/spec/ipFamilies/0").and_then(Value::as_str);
+        let found = target::endpoints(&slices, &port, family.unwrap_or("IPv4"), &whom.namespace);
+        let from = self.turn.fetch_add(1, Ordering::Relaxed) % found.len().max(1);
+        for (address, port, pod) in found.iter().cycle().skip(from).take(found.len()) {
+            let pod = self.lookup.get(&lookup::PODS, &whom.namespace, pod).await;
+            let Some(pod) = pod.and_then(|p| p.value().ok()) else { continue };
+            if target::has_address(&pod, address) {
+                let trust = if named.scheme == "https" { Trust::Anyone } else { Trust::Plain };
+                return Ok(Target { host: (*address).to_owned(), port: *port, trust });
+            }
+        }
+        Err(target::no_endpoints(named.name))
+    }
+}
+
+/// What a proxied request is about, apart from the request.
+struct Proxied {
+    resource: String,
+    namespace: String,
+    name: String,
+    object: Option<Value>,
+}
+
+#[async_trait]
+impl Connect for Nodes {
+    async fn connect(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
+        match wanted.subresource.as_str() {
+            "log" => self.log(wanted).await,
+            "exec" | "attach" | "portforward" => self.session(wanted).await,
+            _ => self.proxy(wanted).await,
+        }
+    }
+}
+
+fn answer(code: StatusCode, headers: &[(&str, &str)]) -> Result<Response<Body>, Status> {
+    let mut builder = Response::builder().status(code);
+    for (name, value) in headers {
+        builder = builder.header(*name, *value);
+    }
+    builder.body(body::empty()).map_err(|e| Status::internal(&e.to_string()))
+}
+
+fn text_of(value: Option<&HeaderValue>) -> String {
+    value.and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
+}
+
+/// As Go words it: clients and operators search for these texts.
+fn dial_error(target: &Target, error: &io::Error) -> String {
+    let authority = target.authority();
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            format!("dial tcp {authority}: connect: connection refused")
+        }
+        io::ErrorKind::HostUnreachable => {
+            format!("dial tcp {authority}: connect: no route to host")
+        }
+        io::ErrorKind::TimedOut => format!("dial tcp {authority}: i/o timeout"),
+        _ => format!("dial tcp {authority}: {error}"),
+    }
+}
+
+async fn read_refusal(mut body: hyper::body::Incoming) -> String {
+    let mut bytes = Vec::new();
+    while let Some(Ok(frame)) = body.frame().await {
+        if let Ok(data) = frame.into_data() {
+            let room = REFUSAL_BYTES_MAX.saturating_sub(bytes.len());
+            bytes.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
+        }
+        if bytes.len() >= REFUSAL_BYTES_MAX {
+            break;
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A kubelet's refusal of a log as a Status.
+fn refusal(code: u16, pod: &str, text: String) -> Status {
+    match code {
+        500 => return Status::internal(&text),
+        400 => return Status::bad_request(text),
+        _ => {}
+    }
+    let (reason, message) = match code {
+        404 => ("NotFound", "the server could not find the requested resource".to_owned()),
+        401 => (
+            "Unauthorized",
+            "the server has asked for the client to provide credentials".to_owned(),
+        ),
+        403 => ("Forbidden", text),
+        405 => (
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource".to_owned(),
+        ),
+        429 => (
+            "TooManyRequests",
+            "the server has received too many requests and has asked us to try again later"
+                .to_owned(),
+        ),
+        503 => (
+            "ServiceUnavailable",
+            "the server is currently unable to handle the request".to_owned(),
+        ),
+        500.. => {
+            let quoted = api::field::go_quote(&text);
+            (
+                "InternalError",
+                format!(
+                    "an error on the server ({quoted}) has prevented the request from succeeding"
+                ),
+            )
+        }
+        _ => (
+            "",
+            format!(
+                "the server responded with the status code {code} but did not return more information"
+            ),
+        ),
+    };
+    Status::failure(code, reason, format!("{message} ( pods/log {pod})")).about("", "pods/log", pod)
+}
+
+#[cfg(test)]
+mod tests;

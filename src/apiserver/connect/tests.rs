@@ -1,0 +1,101 @@
+//! Where connections go and what their failures say; literals from upstream's sources and recorded answers.
+
+use serde_json::json;
+
+use super::target::*;
+use super::*;
+
+fn pod() -> Value {
+    json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "c", "ports": [{"containerPort": 8080}]}]},
+           "status": {"podIP": "10.42.0.5", "podIPs": [{"ip": "10.42.0.5"}]}})
+}
+
+#[test]
+fn the_kubelet_gets_options_in_its_own_form() {
+    let query =
+        Query::parse("command=sh&command=-c&command=a%20b&stdin=true&stdout=true&tty=false");
+    let path = kubelet_path("exec", &pod(), &query).unwrap();
+    assert_eq!(path, "/exec/n/p/c?input=1&output=1&command=sh&command=-c&command=a%20b");
+    let query = Query::parse("follow=true&tailLines=5&sinceTime=2026-01-01T00:00:00Z");
+    assert_eq!(
+        kubelet_path("log", &pod(), &query).unwrap(),
+        "/containerLogs/n/p/c?follow=true&sinceTime=2026-01-01T00%3A00%3A00Z&tailLines=5&stream=All"
+    );
+    let query = Query::parse("ports=80&ports=443");
+    assert_eq!(
+        kubelet_path("portforward", &pod(), &query).unwrap(),
+        "/portForward/n/p?port=80%2C443"
+    );
+}
+
+#[test]
+fn a_container_must_be_named_when_there_are_several() {
+    let mut pod = pod();
+    pod["spec"]["containers"] = json!([{"name": "a"}, {"name": "b"}]);
+    let refused = kubelet_path("log", &pod, &Query::parse("")).unwrap_err();
+    assert_eq!(
+        refused.message,
+        "a container name must be specified for pod p, choose one of: [a b]"
+    );
+    assert_eq!(refused.code, 400);
+}
+
+#[test]
+fn kubelets_are_reached_at_their_reported_address_and_port() {
+    let node = json!({"status": {"addresses": [{"type": "Hostname", "address": "n"}, {"type": "InternalIP", "address": "fd00::1"}],
+                                 "daemonEndpoints": {"kubeletEndpoint": {"Port": 10260}}}});
+    assert_eq!(kubelet(&node).unwrap().authority(), "[fd00::1]:10260");
+    let refused = kubelet(&json!({"status": {}})).unwrap_err();
+    assert_eq!(refused.message, "no preferred addresses found; known addresses: []");
+}
+
+#[test]
+fn pods_are_proxied_to_their_first_port_and_never_to_this_machine() {
+    let plain = pod_proxy("p", &pod()).unwrap();
+    assert_eq!((plain.authority().as_str(), plain.trust), ("10.42.0.5:8080", Trust::Plain));
+    let tls = pod_proxy("https:p:", &pod()).unwrap();
+    assert_eq!((tls.port, tls.trust), (8080, Trust::Anyone));
+    for address in ["127.0.0.1", "169.254.169.254", "::1", "224.0.0.1", "0.0.0.0", ""] {
+        let mut pod = pod();
+        pod["status"] = json!({"podIPs": [{"ip": address}]});
+        assert_eq!(pod_proxy("p", &pod).unwrap_err().message, "address not allowed", "{address}");
+    }
+    assert_eq!(
+        pod_proxy("ftp:p:1", &pod()).unwrap_err().message,
+        "invalid pod request \"ftp:p:1\""
+    );
+}
+
+#[test]
+fn services_lead_to_ready_endpoints_of_the_port() {
+    let service = json!({"spec": {"ports": [{"name": "web", "port": 80}]}});
+    let named = named("service", "s:80").unwrap();
+    assert_eq!(service_port(&named, &service).unwrap(), "web");
+    let other = target::named("service", "s:81").unwrap();
+    assert_eq!(
+        service_port(&other, &service).unwrap_err().message,
+        "no service port 81 found for service \"s\""
+    );
+    let target_ref = json!({"kind": "Pod", "namespace": "n", "name": "p"});
+    let slices = [
+        json!({"addressType": "IPv6", "ports": [{"name": "web", "port": 8080}], "endpoints": [{"addresses": ["fd00::5"], "targetRef": target_ref}]}),
+        json!({"addressType": "IPv4", "ports": [{"name": "web", "port": 8080}], "endpoints": [
+            {"addresses": ["10.42.0.4"], "conditions": {"ready": false}, "targetRef": target_ref},
+            {"addresses": ["10.42.0.5"], "conditions": {"ready": true}, "targetRef": target_ref},
+            {"addresses": ["169.254.169.254"]}]}),
+    ];
+    assert_eq!(
+        endpoints(&slices, "web", "IPv4", "n"),
+        [("10.42.0.5", 8080, "p"), ("fd00::5", 8080, "p")]
+    );
+    assert_eq!(no_endpoints("s").message, "no endpoints available for service \"s\"");
+}
+
+#[test]
+fn refusals_of_kubelets_keep_their_words() {
+    let text = "container \"c\" in pod \"p\" is waiting to start: ContainerCreating".to_owned();
+    let status = refusal(400, "p", text.clone());
+    assert_eq!((status.code, status.reason.as_str(), status.message), (400, "BadRequest", text));
+    let status = refusal(404, "p", String::new());
+    assert_eq!(status.message, "the server could not find the requested resource ( pods/log p)");
+}
