@@ -138,10 +138,21 @@ impl Cgroups {
     /// Removes the group of a pod and what the runtime left under it, whatever its class.
     pub(crate) fn remove(&self, uid: &str) {
         for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
-            for (_, folder) in self.folders(&self.path(qos, uid)) {
-                remove_tree(&folder);
+            let path = self.path(qos, uid);
+            // The runtime made the group in every hierarchy, also in those that we set nothing in.
+            for root in self.roots() {
+                remove_tree(&root.join(path.trim_start_matches('/')));
             }
         }
+    }
+
+    /// The root of every hierarchy.
+    fn roots(&self) -> Vec<PathBuf> {
+        if self.v2 {
+            return vec![self.mount.clone()];
+        }
+        let entries = std::fs::read_dir(&self.mount).into_iter().flatten().flatten();
+        entries.map(|e| e.path()).filter(|p| p.is_dir() && !p.is_symlink()).collect()
     }
 
     /// Uids of pods that have a group.
@@ -152,7 +163,7 @@ impl Cgroups {
             format!("{}/burstable", self.top),
             format!("{}/besteffort", self.top),
         ] {
-            for (_, folder) in self.folders(&path) {
+            for folder in self.roots().iter().map(|r| r.join(path.trim_start_matches('/'))) {
                 for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
                     if let Some(uid) =
                         entry.file_name().to_str().and_then(|n| n.strip_prefix("pod"))

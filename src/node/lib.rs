@@ -9,6 +9,8 @@ pub mod config;
 mod containerd;
 mod digest;
 mod handler;
+mod housekeeping;
+mod http;
 mod image_name;
 mod images;
 mod machine;

@@ -17,6 +17,7 @@ use crate::containerd::events::Signal;
 use crate::node::Node;
 use crate::observed::label;
 use crate::pod::{Origin, Pod};
+use crate::resources::{self, Qos};
 use crate::runtime::ContainerEventKind;
 use crate::volumes;
 use crate::worker::{Desired, Handle, Worker};
@@ -199,7 +200,19 @@ impl Pods {
             return;
         }
         let refused = self.admit(&pod);
+        self.weigh_burstable(&pod);
         self.start(Desired { api_uid: Some(pod.uid.to_string()), pod, removed: false, refused });
+    }
+
+    /// All burstable pods together weigh as much as they ask for.
+    fn weigh_burstable(&self, new: &Arc<Pod>) {
+        let pods = self.table.all().into_iter().map(|(p, _)| p).chain([Arc::clone(new)]);
+        let burstable =
+            pods.filter(|p| resources::qos(p) == Qos::Burstable && !p.is_api_terminal());
+        let milli = burstable.map(|p| resources::pod_requests(&p).cpu_milli).sum();
+        if let Err(error) = self.node.cgroups.set_burstable_shares(milli) {
+            tracing::debug!(%error, "cannot set the weight of burstable pods");
+        }
     }
 
     /// Only a pod that has not begun can be refused: what runs is adopted.

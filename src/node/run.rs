@@ -17,6 +17,8 @@ use crate::config::Config;
 use crate::containerd::events::{EVENTS_MAX, Signal, listen};
 use crate::containerd::import;
 use crate::containerd::supervise::{self, Containerd};
+use crate::housekeeping;
+use crate::http;
 use crate::machine::Machine;
 use crate::node::Node;
 use crate::objects::Objects;
@@ -93,7 +95,17 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     tasks.spawn(Kind::Critical, "runtime-events", listen(socket, sender, shutdown.clone()));
     tasks.spawn(Kind::Critical, "pod-status", node.status.clone().run(client, shutdown.clone()));
     tasks.spawn(Kind::Critical, "node-status", report::run(Arc::clone(&node), shutdown.clone()));
-    let pods = Pods::new(node, pods);
+    let http = match &node.config.http {
+        Some(http) => Some((http.clone(), http::bind(http).await?)),
+        None => None,
+    };
+    let pods = Pods::new(Arc::clone(&node), pods);
+    let tidy = housekeeping::run(Arc::clone(&node), pods.table(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "housekeeping", tidy);
+    if let Some((config, listener)) = http {
+        let serve = http::run(node, pods.table(), config, listener, shutdown.clone());
+        tasks.spawn(Kind::Critical, "kubelet-api", serve);
+    }
     let lost = move || {
         if let Some(containerd) = &containerd {
             containerd.suspect();

@@ -323,10 +323,14 @@ impl Worker {
             sandbox = Some(self.create_sandbox(pod, attempt).await?);
             seen = Some(self.observe(pod).await.map_err(|e| e.to_string())?);
         }
-        let observed = seen.as_ref().unwrap_or(observed);
         for kill in &next.kill {
-            self.kill_planned(pod, observed, kill).await?;
+            self.kill_planned(pod, seen.as_ref().unwrap_or(observed), kill).await?;
         }
+        if !next.kill.is_empty() {
+            // What was killed has ended by now, and its end begins the back-off.
+            seen = Some(self.observe(pod).await.map_err(|e| e.to_string())?);
+        }
+        let observed = seen.as_ref().unwrap_or(observed);
         let Some(sandbox) = sandbox else { return Ok(()) };
         let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt);
         let mut failed = Ok(());

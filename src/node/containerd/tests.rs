@@ -18,7 +18,8 @@ fn privileged() -> bool {
             .any(|p| std::path::Path::new(p).exists());
     if !able {
         assert!(std::env::var_os("CI").is_none(), "CI must have root and containerd");
-        eprintln!("skipped: needs root and containerd");
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "skipped: needs root and containerd");
     }
     able
 }
@@ -58,8 +59,7 @@ async fn a_sandbox_of_the_built_in_image_starts_and_is_adopted_by_the_next_super
     let (data, run) = (directory.path().join("data"), directory.path().join("run"));
     let config = Config::new("n", [127, 0, 0, 1].into(), data, run.clone()).runtime;
 
-    let (mut first, supervisor, binaries) = supervise::prepare(&config).await.unwrap();
-    eprintln!("engine: {}", binaries.engine.display());
+    let (mut first, supervisor, _) = supervise::prepare(&config).await.unwrap();
     let tasks = Tasks::new(Shutdown::new());
     tasks.spawn(Kind::Critical, "containerd", supervisor.run(tasks.shutdown().clone()));
     first.ready().await;

@@ -69,8 +69,7 @@ fn status(pod: &Pod, member: &Member, input: &Input<'_>) -> core::ContainerStatu
             message: Some("Unable to get init container status from container runtime and pod has been initialized, treat it as exited normally".to_owned()),
             ..Default::default()
         }));
-    } else if !(member.role == Role::Init && done)
-        && !input.terminal
+    } else if !(input.terminal || member.role == Role::Init && done)
         && wants_start(pod, member, newest)
         && let Some(why) = input.waiting.get(member.name())
     {

@@ -107,17 +107,17 @@ fn write_file(new: &Path, path: &str, file: &File, group: Option<u32>) -> io::Re
 
 fn is_same(old: &Path, files: &Files) -> bool {
     let mut found = Vec::new();
-    list(old, old, &mut found);
+    list(old, &mut found);
     found.len() == files.len()
         && files
             .iter()
             .all(|(path, file)| std::fs::read(old.join(path)).is_ok_and(|data| data == file.data))
 }
 
-fn list(root: &Path, folder: &Path, out: &mut Vec<PathBuf>) {
+fn list(folder: &Path, out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            list(root, &entry.path(), out);
+            list(&entry.path(), out);
         } else {
             out.push(entry.path());
         }

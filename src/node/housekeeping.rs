@@ -1,0 +1,178 @@
+//! Keeps the disk from filling: rotates container logs, removes unused images when their file system is full.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Shutdown;
+use tokio::time::Instant;
+
+use crate::machine;
+use crate::node::Node;
+use crate::observed::State;
+use crate::pause;
+use crate::pods::Table;
+
+/// How often logs are measured (kubelet's `containerLogMonitorInterval`).
+const LOGS_EVERY: Duration = Duration::from_secs(10);
+/// How often the image file system is measured (kubelet's `imageGCPeriod`).
+const IMAGES_EVERY: Duration = Duration::from_secs(300);
+/// An image stays this long after it was seen first (kubelet's `imageMinimumGCAge`).
+const IMAGE_AGE_MIN: Duration = Duration::from_secs(120);
+
+/// Runs until shutdown.
+pub(crate) async fn run(
+    node: Arc<Node>,
+    table: Table,
+    shutdown: Shutdown,
+) -> Result<(), std::convert::Infallible> {
+    let mut seen: HashMap<String, Instant> = HashMap::new();
+    let mut images_at = base::clock::now() + IMAGES_EVERY;
+    loop {
+        tokio::select! {
+            () = shutdown.requested() => return Ok(()),
+            () = base::clock::sleep(LOGS_EVERY) => {}
+        }
+        rotate_logs(&node, &table).await;
+        if base::clock::now() >= images_at {
+            images_at = base::clock::now() + IMAGES_EVERY;
+            collect_images(&node, &table, &mut seen).await;
+        }
+    }
+}
+
+async fn rotate_logs(node: &Node, table: &Table) {
+    for (pod, handle) in table.all() {
+        let observed = Arc::clone(&handle.shown.lock().observed);
+        for container in observed.containers.iter().filter(|c| c.state == State::Running) {
+            let path = PathBuf::from(&container.log_path);
+            let size = std::fs::metadata(&path).map_or(0, |m| m.len());
+            if size <= node.config.log_max_size {
+                continue;
+            }
+            let keep = node.config.log_max_files;
+            if let Err(error) = rotate(node, &path, &container.id, keep).await {
+                tracing::warn!(pod = %pod.key, container = container.name, %error, "cannot rotate the log");
+            }
+        }
+    }
+}
+
+/// The rotated files of a log, the oldest first: `0.log.<timestamp>`, compressed but the newest.
+fn rotated(path: &Path) -> Vec<PathBuf> {
+    let Some(name) = path.file_name().map(|n| format!("{}.", n.to_string_lossy())) else {
+        return Vec::new();
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut out: Vec<PathBuf> = entries
+        .filter(|e| e.file_name().to_string_lossy().starts_with(&name))
+        .map(|e| e.path())
+        .collect();
+    out.sort();
+    out
+}
+
+async fn rotate(node: &Node, path: &Path, id: &str, keep: usize) -> std::io::Result<()> {
+    let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default();
+    let stamp = jiff::Timestamp::from_second(now)
+        .map(|t| t.strftime("%Y%m%d-%H%M%S").to_string())
+        .unwrap_or_default();
+    let target = PathBuf::from(format!("{}.{stamp}", path.display()));
+    let log = path.to_owned();
+    let compressed = move || -> std::io::Result<()> {
+        let mut old = rotated(&log);
+        // One for the file that is written now, one for the one that is about to be rotated.
+        while old.len() > keep.saturating_sub(2) {
+            std::fs::remove_file(old.remove(0))?;
+        }
+        for path in old.iter().filter(|p| p.extension().is_none_or(|e| e != "gz")) {
+            compress(path)?;
+        }
+        Ok(())
+    };
+    base::tasks::blocking(compressed).await.map_err(std::io::Error::other)??;
+    std::fs::rename(path, &target)?;
+    if let Err(error) = node.runtime.reopen_log(id).await {
+        // The runtime still writes to the old file: give it its name back.
+        std::fs::rename(&target, path)?;
+        return Err(std::io::Error::other(error));
+    }
+    Ok(())
+}
+
+fn compress(path: &Path) -> std::io::Result<()> {
+    let temporary = PathBuf::from(format!("{}.tmp", path.display()));
+    let mut encoder = flate2::write::GzEncoder::new(
+        std::fs::File::create(&temporary)?,
+        flate2::Compression::fast(),
+    );
+    std::io::copy(&mut std::fs::File::open(path)?, &mut encoder)?;
+    encoder.finish()?;
+    std::fs::rename(&temporary, format!("{}.gz", path.display()))?;
+    std::fs::remove_file(path)
+}
+
+async fn collect_images(node: &Node, table: &Table, seen: &mut HashMap<String, Instant>) {
+    let Ok(images) = node.runtime.images().await else { return };
+    let now = base::clock::now();
+    let ids: HashSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
+    seen.retain(|id, _| ids.contains(id.as_str()));
+    for image in &images {
+        seen.entry(image.id.clone()).or_insert(now);
+    }
+    let full = |percent: u8| {
+        machine::disk(&node.config.runtime.data_dir).is_some_and(|(size, free)| {
+            (size - free.min(size)).saturating_mul(100) >= size.saturating_mul(u64::from(percent))
+        })
+    };
+    if !full(node.config.image_gc_high) {
+        return;
+    }
+    let Ok(containers) = node.runtime.containers(None).await else { return };
+    let mut used: HashSet<String> =
+        containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
+    // Images of pods that wait to be started again are used too.
+    for (pod, _) in table.all() {
+        used.extend(pod.members.iter().map(|m| crate::image_name::normalize(m.image())));
+    }
+    let mut unused: Vec<_> = images
+        .into_iter()
+        .filter(|i| !i.pinned && !i.repo_tags.iter().any(|t| t == pause::IMAGE))
+        .filter(|i| {
+            !used.contains(&i.id)
+                && !i.repo_tags.iter().chain(&i.repo_digests).any(|n| used.contains(n))
+        })
+        .filter(|i| seen.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN))
+        .collect();
+    unused.sort_by_key(|i| seen.get(&i.id).copied());
+    for image in unused {
+        if !full(node.config.image_gc_low) {
+            return;
+        }
+        tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing an unused image");
+        if let Err(error) = node.runtime.remove_image(&image.id).await {
+            tracing::warn!(image = image.id, %error, "cannot remove the image");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_this_log_count_as_its_rotations() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in
+            ["0.log", "0.log.20260101-000000.gz", "0.log.20260102-000000", "1.log.20260101-000000"]
+        {
+            std::fs::write(directory.path().join(name), name).unwrap();
+        }
+        let found = rotated(&directory.path().join("0.log"));
+        assert_eq!(found.len(), 2);
+        compress(&found[1]).unwrap();
+        assert!(directory.path().join("0.log.20260102-000000.gz").exists() && !found[1].exists());
+    }
+}
