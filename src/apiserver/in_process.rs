@@ -69,6 +69,13 @@ impl ApiServer {
         }
     }
 
+    /// The name that a field selector narrows a list or watch to: authorization asks about it, as upstream's `RequestInfo`.
+    fn selected_name(fields: &str) -> &str {
+        let name =
+            |term| str::strip_prefix(term, "metadata.name=").map(|n| n.trim_start_matches('='));
+        fields.split(',').find_map(name).unwrap_or_default()
+    }
+
     fn filter(row: &Resource, select: &Select) -> Result<Filter, Status> {
         let selection = Selection::parse(row, &select.labels, &select.fields)?;
         let name = selection.exact_name().unwrap_or_default();
@@ -102,7 +109,16 @@ impl ApiServer {
         gvr: &Gvr,
         select: &Select,
     ) -> Result<(Vec<Arc<Object>>, i64), Status> {
-        let row = self.allowed(user, "list", gvr, &select.namespace, "", &select.fields).await?;
+        let row = self
+            .allowed(
+                user,
+                "list",
+                gvr,
+                &select.namespace,
+                Self::selected_name(&select.fields),
+                &select.fields,
+            )
+            .await?;
         let filter = Self::filter(&row, select)?;
         let page = self.inner.objects.fresh_cache(&row).await?.list(&filter, None, 0);
         let items = page.items.iter().map(|object| convert::object(&row, object)).collect();
@@ -121,7 +137,16 @@ impl ApiServer {
         select: &Select,
         start: WatchStart,
     ) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, Status> {
-        let row = self.allowed(user, "watch", gvr, &select.namespace, "", &select.fields).await?;
+        let row = self
+            .allowed(
+                user,
+                "watch",
+                gvr,
+                &select.namespace,
+                Self::selected_name(&select.fields),
+                &select.fields,
+            )
+            .await?;
         let filter = Self::filter(&row, select)?;
         let start = match start {
             WatchStart::After(revision) => Start::After(revision),
