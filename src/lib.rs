@@ -1,5 +1,6 @@
 //! kube-lite: Kubernetes as one small binary. This crate only reads the command line and puts the parts together.
 
+mod allocator;
 pub mod catalogue;
 pub mod cli;
 pub mod logging;

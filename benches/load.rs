@@ -1,0 +1,2 @@
+//! load: a placeholder
+fn main() {}
