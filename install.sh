@@ -89,6 +89,7 @@ settings() {
   kubelet_dir=$(value kubelet-root-dir '' '' /var/lib/kubelet)
   log_dir=$(value log-dir '' '' /var/log)
   cni_conf_dir=$(value cni-conf-dir '' '' /etc/cni/net.d)
+  cgroup_root=$(value cgroup-root '' '' / | sed 's|^/*||')
   bridge=$(value bridge-name '' '' cni0)
   table=$(value nft-table '' '' kube-lite)
   pid_file=$run_dir/kube-lite.pid
@@ -394,7 +395,7 @@ sum() { sha256sum "$1" | cut -d' ' -f1; }
 write_leavers() {
   cat >"$work/settings" <<S
 program='$program' bin_dir='$bin_dir' config_dir='$config_dir' env_file='$env_file' service='$service' unit='$unit' log='$log' data_dir='$data_dir'
-run_dir='$run_dir' kubelet_dir='$kubelet_dir' log_dir='$log_dir' cni_conf_dir='$cni_conf_dir' bridge='$bridge' table='$table' pid_file='$pid_file' kubeconfig='$kubeconfig'
+run_dir='$run_dir' kubelet_dir='$kubelet_dir' log_dir='$log_dir' cni_conf_dir='$cni_conf_dir' cgroup_root='$cgroup_root' bridge='$bridge' table='$table' pid_file='$pid_file' kubeconfig='$kubeconfig'
 S
   { printf '#!/bin/sh\n# Stops kube-lite and everything it runs: pods, their mounts and their network. Data stay. Written by install.sh.\nset -u\n'
     cat "$work/settings"; sed -n '/^#killall$/,/^#end$/{/^#/!p}' "$0"; } >"$work/killall"
@@ -476,7 +477,10 @@ echo "$list" | while read -r path; do
   case $path in / | /etc | /var | /var/lib | /var/log | /run | /usr | /usr/local | /usr/local/bin | /home | /root | /opt) echo "left: $path is the system's" >&2 ;; *) rm -rf "$path" ;; esac
 done
 case $service in systemd) systemctl daemon-reload ;; esac
-find /sys/fs/cgroup -depth -type d -path '*/kubepods*' -exec rmdir {} + 2>/dev/null
+# Empty by now; rmdir takes no group that still has a process.
+[ -n "$shared" ] || for group in "/sys/fs/cgroup/$cgroup_root/kubepods" /sys/fs/cgroup/*/"$cgroup_root/kubepods"; do
+  [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
+done
 rmdir "$config_dir/config.yaml.d" "$config_dir" 2>/dev/null || [ ! -d "$config_dir" ] || echo "Left: $config_dir, which holds files of yours"
 echo "kube-lite is gone."
 exit 0
