@@ -273,7 +273,7 @@ server_pid() { # of the running server, nothing where none runs
     openrc) rc-service -q kube-lite status >/dev/null 2>&1 && echo supervised || true ;;
     none)
       pid=$(cat "$pid_file" 2>/dev/null || true)
-      if [ -n "$pid" ] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -q "^$program server"; then echo "$pid"; fi ;;
+      if [ -n "$pid" ] && { tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -q "^$program server"; then echo "$pid"; fi ;;
   esac
 }
 stop_background() {
@@ -295,6 +295,9 @@ start() {
   if [ "${INSTALL_KUBE_LITE_SKIP_START:-}" = true ]; then done_step "not started, as INSTALL_KUBE_LITE_SKIP_START says"; return; fi
   before=$(server_pid)
   if [ -n "$before" ] && [ -z "$changed" ]; then done_step "nothing changed, left running"; return; fi
+  if [ -z "$before" ] && "$program" status --data-dir="$data_dir" >/dev/null 2>&1; then
+    fail "another server works on $data_dir, and it was not started by this script" "stop it, or choose another directory with --data-dir"
+  fi
   case $service in
     systemd)
       systemctl daemon-reload && systemctl enable -q kube-lite && systemctl restart --no-block kube-lite || fail "systemd refuses the service" "systemctl status kube-lite"
@@ -327,8 +330,6 @@ wait_ready() {
     [ -n "$(server_pid)" ] || [ "$service" != none ] || give_up "the server stopped"
     [ "$(now)" -lt "$deadline" ] || give_up "not ready after $ready_timeout s"
   done
-  # A server that serves this directory but is not the one started here would be somebody else's.
-  [ -n "$(server_pid)" ] || give_up "another server works on $data_dir"
   done_step "$(sed -n 's/^api *//p; s/^node *\(.*\)/node \1/p' "$work/status" | tr '\n' ' ')"
 }
 give_up() {
@@ -412,7 +413,7 @@ S
 bodies() { return 0
 #killall
 [ "$(id -u)" = 0 ] || { echo "needs root: sudo $0" >&2; exit 1; }
-command_of() { tr '\0' ' ' <"/proc/$1/cmdline" 2>/dev/null; }
+command_of() { { tr '\0' ' ' <"/proc/$1/cmdline"; } 2>/dev/null; }
 children() { for p in "$@"; do echo "$p"; for task in /proc/"$p"/task/*; do children $(cat "$task/children" 2>/dev/null); done; done; }
 gone() { n=0; while [ -d "/proc/$1" ] && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done; }
 case $service in

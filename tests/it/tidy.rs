@@ -22,7 +22,6 @@ const EDGES: &[(&str, &[&str])] = &[
     ("net", &["api", "base", "client"]),
     ("cluster", &["api", "base", "client"]),
     ("xtask", &[]),
-    ("benches", &[]),
 ];
 
 fn sources() -> Vec<PathBuf> {

@@ -1,2 +1,0 @@
-//! load: a placeholder
-fn main() {}
