@@ -4,32 +4,40 @@
 //! and writes through its own [`client::Client`].
 
 mod adoption;
-pub mod all;
 mod claim;
+mod claims_of;
+mod cluster_role_aggregation;
 mod context;
 mod daemonset;
 mod deployment;
+mod edit;
 mod endpoints;
 mod endpoints_of;
 mod endpointslice;
+mod ephemeral_volume;
 mod gc;
 mod history;
 mod int_or_percent;
 mod keyed;
 mod namespace;
+mod node_ipam;
 mod node_lifecycle;
 mod nodes;
 mod pod_control;
+mod pod_gc;
 mod pods;
+mod prefix;
 mod replicas;
 mod replicaset;
 mod replication;
 mod resources;
 mod root_ca;
 mod service_account;
+mod service_cidr;
 mod statefulset;
 mod taint_eviction;
 mod template_hash;
+pub mod all;
 
 pub use all::start;
 pub use context::{ClientFor, Config, Context};
