@@ -19,6 +19,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("service-cidr-controller", crate::service_cidr::start),
     ("clusterrole-aggregation-controller", crate::cluster_role_aggregation::start),
     ("ephemeral-volume-controller", crate::ephemeral_volume::start),
+    ("persistentvolume-binder-controller", crate::persistent_volume::start),
     ("garbage-collector-controller", crate::gc::start),
     ("replicaset-controller", crate::replicaset::start),
     ("replicationcontroller-controller", crate::replication::start),

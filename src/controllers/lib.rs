@@ -23,6 +23,7 @@ mod namespace;
 mod node_ipam;
 mod node_lifecycle;
 mod nodes;
+mod persistent_volume;
 mod pod_control;
 mod pod_gc;
 mod pods;
