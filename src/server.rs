@@ -105,6 +105,7 @@ fn start_controllers(config: &Config, plane: &ControlPlane, informers: &Informer
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
         root_ca: plane.certs.server_ca().cert_pem().to_owned(),
         local_storage_path: config.local_storage_path.display().to_string(),
+        node_name: config.agent.then(|| config.node_name.clone()),
         disabled: if config.local_storage {
             Vec::new()
         } else {

@@ -35,6 +35,17 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
         .map_err(|e| named("set permissions of", path, &e))
 }
 
+/// Removes a directory with all that is in it, links not followed; one that is not there is fine.
+///
+/// # Errors
+/// The I/O error, with the path in its message.
+pub fn remove_dir(path: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(named("remove", path, &error)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Replaces `path` by `content` with permission bits `mode`: written beside it, synced, renamed, directory synced.
 ///
 /// # Errors

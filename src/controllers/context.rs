@@ -17,6 +17,8 @@ pub struct Config {
     pub root_ca: String,
     /// Where the local-path provisioner makes volumes.
     pub local_storage_path: String,
+    /// The node that runs in this process, where the local-path provisioner can make folders itself.
+    pub node_name: Option<String>,
     /// Names of controllers not to start.
     pub disabled: Vec<String>,
 }

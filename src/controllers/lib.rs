@@ -4,6 +4,7 @@
 //! and writes through its own [`client::Client`].
 
 mod adoption;
+pub mod all;
 mod claim;
 mod claims_of;
 mod cluster_role_aggregation;
@@ -19,6 +20,7 @@ mod gc;
 mod history;
 mod int_or_percent;
 mod keyed;
+mod local_path;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
@@ -38,7 +40,7 @@ mod service_cidr;
 mod statefulset;
 mod taint_eviction;
 mod template_hash;
-pub mod all;
+mod volume_protection;
 
 pub use all::start;
 pub use context::{ClientFor, Config, Context};
