@@ -106,6 +106,7 @@ fn start_controllers(config: &Config, plane: &ControlPlane, informers: &Informer
         root_ca: plane.certs.server_ca().cert_pem().to_owned(),
         local_storage_path: config.local_storage_path.display().to_string(),
         node_name: config.agent.then(|| config.node_name.clone()),
+        quota_usage: apiserver::admission::quota::total_usage,
         disabled: if config.local_storage {
             Vec::new()
         } else {

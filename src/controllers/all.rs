@@ -23,6 +23,8 @@ pub const ALL: &[(&str, Start)] = &[
     ("persistentvolumeclaim-protection-controller", crate::volume_protection::start_claims),
     ("persistentvolume-protection-controller", crate::volume_protection::start_volumes),
     ("local-path-provisioner", crate::local_path::start),
+    ("resourcequota-controller", crate::resource_quota::start),
+    ("token-cleaner-controller", crate::tokens::start),
     ("garbage-collector-controller", crate::gc::start),
     ("replicaset-controller", crate::replicaset::start),
     ("replicationcontroller-controller", crate::replication::start),

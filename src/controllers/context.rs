@@ -1,10 +1,16 @@
 //! What every controller gets.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use api::quantity::Quantity;
 use base::Tasks;
 use client::{Client, EventRecorder, Informers};
+
+/// Sums what objects of a kind use of a quota, by quota resource; the same count that admission makes.
+pub type QuotaUsage =
+    fn(&api::Gvr, &serde_json::Value, &[serde_json::Value]) -> BTreeMap<String, Quantity>;
 
 /// Settings of the controllers.
 #[derive(Debug, Clone)]
@@ -19,6 +25,8 @@ pub struct Config {
     pub local_storage_path: String,
     /// The node that runs in this process, where the local-path provisioner can make folders itself.
     pub node_name: Option<String>,
+    /// How quotas are counted.
+    pub quota_usage: QuotaUsage,
     /// Names of controllers not to start.
     pub disabled: Vec<String>,
 }

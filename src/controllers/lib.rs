@@ -33,6 +33,7 @@ mod prefix;
 mod replicas;
 mod replicaset;
 mod replication;
+mod resource_quota;
 mod resources;
 mod root_ca;
 mod service_account;
@@ -40,7 +41,8 @@ mod service_cidr;
 mod statefulset;
 mod taint_eviction;
 mod template_hash;
+mod tokens;
 mod volume_protection;
 
 pub use all::start;
-pub use context::{ClientFor, Config, Context};
+pub use context::{ClientFor, Config, Context, QuotaUsage};
