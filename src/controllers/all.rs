@@ -31,6 +31,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("deployment-controller", crate::deployment::start),
     ("daemonset-controller", crate::daemonset::start),
     ("statefulset-controller", crate::statefulset::start),
+    ("job-controller", crate::job::start),
 ];
 
 /// Starts every controller that is not disabled.

@@ -19,6 +19,7 @@ mod ephemeral_volume;
 mod gc;
 mod history;
 mod int_or_percent;
+mod job;
 mod keyed;
 mod local_path;
 mod namespace;

@@ -343,7 +343,13 @@ fn node_of(pod: &Pod) -> &str {
 
 /// Which of two pods goes first (`controller.ActivePodsWithRanks`): unassigned, pending, not ready, cheaper, on the more
 /// crowded node, ready for a shorter time (in powers of two), restarted more often, younger.
-fn deletion_order(a: &Pod, b: &Pod, crowd_a: usize, crowd_b: usize, now: Timestamp) -> Ordering {
+pub(crate) fn deletion_order(
+    a: &Pod,
+    b: &Pod,
+    crowd_a: usize,
+    crowd_b: usize,
+    now: Timestamp,
+) -> Ordering {
     let phase = |p: &Pod| match pods::phase(p) {
         "Pending" => 0,
         "Running" => 2,

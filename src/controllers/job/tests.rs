@@ -1,0 +1,144 @@
+//! A Job's decisions over pods in every state.
+
+use super::*;
+use serde_json::Value;
+
+fn job(spec: Value, status: Value) -> Job {
+    let mut job =
+        json!({"metadata": {"name": "j", "uid": "j"}, "spec": {"template": {}}, "status": status});
+    if let (Some(to), Some(from)) = (job["spec"].as_object_mut(), spec.as_object()) {
+        to.extend(from.clone());
+    }
+    serde_json::from_value(job).unwrap()
+}
+
+fn pod(name: &str, phase: &str, index: Option<i32>) -> Pod {
+    let mut pod = json!({"metadata": {"name": name, "uid": name, "finalizers": [FINALIZER], "creationTimestamp": "1970-01-01T00:00:00Z"}, "status": {"phase": phase}});
+    if let Some(index) = index {
+        pod["metadata"]["annotations"][INDEX] = index.to_string().into();
+    }
+    serde_json::from_value(pod).unwrap()
+}
+
+fn later() -> Timestamp {
+    Timestamp::from_second(100_000).unwrap()
+}
+
+fn with_view<R>(job: &Job, pods: Vec<Pod>, test: impl FnOnce(&View<'_>) -> R) -> R {
+    let status = job.status.clone().unwrap_or_default();
+    let spec = job.spec.as_ref().unwrap();
+    test(&View::new(job, spec, &status, pods, HashSet::new(), BackOff::default(), later()))
+}
+
+#[test]
+fn as_many_pods_run_as_are_still_needed() {
+    let j = job(json!({"completions": 3, "parallelism": 2}), json!({"succeeded": 1}));
+    with_view(&j, vec![], |v| assert_eq!(v.next(true), (Next::Create(2), None)));
+    with_view(&j, vec![pod("a", "Succeeded", None), pod("b", "Running", None)], |v| {
+        assert_eq!((v.succeeded, v.next(true).0), (2, Next::Nothing));
+    });
+    let less = job(json!({"completions": 3, "parallelism": 1}), json!({}));
+    with_view(&less, vec![pod("a", "Running", None), pod("b", "Pending", None)], |v| {
+        assert_eq!(v.next(true).0, Next::Delete(vec![pod("b", "Pending", None)]));
+        assert_eq!(v.next(false).0, Next::Nothing);
+    });
+}
+
+#[test]
+fn a_failed_pod_waits_out_the_back_off_and_ends_the_job_at_the_limit() {
+    let j = job(json!({"completions": 1, "parallelism": 1, "backoffLimit": 1}), json!({}));
+    let recent = Timestamp::from_second(4).unwrap();
+    let status = JobStatus::default();
+    let spec = j.spec.as_ref().unwrap();
+    let one = View::new(
+        &j,
+        spec,
+        &status,
+        vec![pod("a", "Failed", None)],
+        HashSet::new(),
+        BackOff::default(),
+        recent,
+    );
+    assert_eq!(one.next(true), (Next::Nothing, Some(6)));
+    with_view(&j, vec![pod("a", "Failed", None), pod("b", "Failed", None)], |v| {
+        let reason = v.finished.as_ref().unwrap();
+        assert_eq!(
+            (reason.type_.as_str(), reason.reason.as_deref()),
+            ("FailureTarget", Some("BackoffLimitExceeded"))
+        );
+        assert_eq!(v.next(true).0, Next::End);
+        let mut status = JobStatus::default();
+        let accounted = account::account(v, &mut status, v.finished.clone());
+        assert_eq!(accounted.release.len(), 2);
+        assert!(!account::finish(&mut status, &accounted));
+        account::settle(&mut status, &HashSet::new());
+        assert_eq!(status.failed, Some(2));
+        assert!(account::finish(&mut status, &accounted));
+        let kinds: Vec<_> = status.conditions.iter().flatten().map(|c| c.type_.as_str()).collect();
+        assert_eq!(kinds, ["FailureTarget", "Failed"]);
+    });
+}
+
+#[test]
+fn indexes_are_filled_and_fail_one_by_one() {
+    let spec = json!({"completionMode": "Indexed", "completions": 4, "parallelism": 4, "backoffLimitPerIndex": 0, "backoffLimit": 99});
+    let j = job(spec, json!({"completedIndexes": "0", "succeeded": 1}));
+    let pods = vec![pod("b", "Running", Some(1)), pod("c", "Failed", Some(2))];
+    with_view(&j, pods, |v| {
+        assert_eq!(v.next(true).0, Next::CreateIndexes(vec![(3, (0, 0))]));
+        let mut status = JobStatus::default();
+        let accounted = account::account(v, &mut status, None);
+        assert_eq!(accounted.release.len(), 1);
+        assert_eq!(
+            (status.failed_indexes.as_deref(), status.completed_indexes.as_deref()),
+            (Some("2"), Some("0"))
+        );
+    });
+    let over = vec![
+        pod("b", "Succeeded", Some(1)),
+        pod("c", "Failed", Some(2)),
+        pod("d", "Succeeded", Some(3)),
+    ];
+    with_view(&j, over, |v| {
+        assert_eq!(v.finished.as_ref().unwrap().reason.as_deref(), Some("FailedIndexes"));
+    });
+    let twice = vec![
+        pod("x", "Pending", Some(1)),
+        pod("y", "Running", Some(1)),
+        pod("z", "Running", Some(2)),
+        pod("w", "Running", Some(3)),
+    ];
+    with_view(&j, twice, |v| {
+        assert_eq!(v.next(true).0, Next::Delete(vec![pod("x", "Pending", Some(1))]))
+    });
+}
+
+#[test]
+fn a_suspended_job_has_no_pods_and_a_late_one_is_ended() {
+    let j = job(json!({"completions": 1, "suspend": true}), json!({}));
+    with_view(&j, vec![pod("a", "Running", None)], |v| {
+        assert_eq!(v.next(true).0, Next::Delete(vec![pod("a", "Running", None)]));
+    });
+    let late = job(
+        json!({"completions": 1, "activeDeadlineSeconds": 10}),
+        json!({"startTime": "1970-01-01T00:00:00Z"}),
+    );
+    with_view(&late, vec![pod("a", "Running", None)], |v| {
+        assert_eq!(v.finished.as_ref().unwrap().reason.as_deref(), Some("DeadlineExceeded"));
+    });
+}
+
+#[test]
+fn pods_of_an_index_know_it() {
+    let j = job(
+        json!({"backoffLimitPerIndex": 1, "template": {"spec": {"containers": [{"name": "c"}]}}}),
+        json!({}),
+    );
+    let pod = new_pod(&j, j.spec.as_ref().unwrap(), Some((7, (1, 0))));
+    let spec = pod.spec.as_ref().unwrap();
+    assert_eq!(spec.hostname.as_deref(), Some("j-7"));
+    assert_eq!(spec.containers[0].env.as_ref().unwrap()[0].name, "JOB_COMPLETION_INDEX");
+    assert_eq!(pod.metadata.generate_name.as_deref(), Some("j-7-"));
+    assert_eq!(pod.metadata.annotations.as_ref().unwrap()[FAILURES], "1");
+    assert!(facts::is_tracked(&pod));
+}
