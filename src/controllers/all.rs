@@ -32,6 +32,9 @@ pub const ALL: &[(&str, Start)] = &[
     ("daemonset-controller", crate::daemonset::start),
     ("statefulset-controller", crate::statefulset::start),
     ("job-controller", crate::job::start),
+    ("cronjob-controller", crate::cronjob::start),
+    ("disruption-controller", crate::disruption::start),
+    ("ttl-after-finished-controller", crate::ttl_after_finished::start),
 ];
 
 /// Starts every controller that is not disabled.
