@@ -2,12 +2,15 @@
 
 pub mod apps;
 pub mod batch;
+pub mod checks;
 pub mod core;
 pub mod labels;
 pub mod meta;
 pub mod names;
 pub mod net;
 pub mod numbers;
+pub mod rbac;
+pub mod storage;
 
 use crate::field::{Error, ErrorList, Path};
 use serde_json::Value;

@@ -7,6 +7,7 @@ mod env;
 pub mod handlers;
 mod mounts;
 pub mod namespace;
+pub mod persistent_volume;
 pub mod pod;
 pub mod pod_change;
 mod pod_status;

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use api::Gvk;
-use api::field::ErrorList;
+use api::field::{Error, ErrorList};
 use api::schema::Schema;
 use api::validation::meta;
 use api::value::{
@@ -20,8 +20,8 @@ use crate::user::User;
 
 /// How many answers of each file must at least agree. Numbers only rise.
 const FLOORS: [(&str, Counts); 2] = [
-    ("create", Counts { accepted: 1772, refused: 1243, texts: 1191 }),
-    ("update", Counts { accepted: 1239, refused: 1074, texts: 868 }),
+    ("create", Counts { accepted: 1772, refused: 1499, texts: 1442 }),
+    ("update", Counts { accepted: 1239, refused: 1338, texts: 868 }),
 ];
 
 /// Stands for what differs from run to run: the uid, the time, an address, the suffix of a volume.
@@ -218,6 +218,11 @@ fn update(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let (mut object, old) = (decoded(base, body), base.object.clone());
     let namespace = if base.namespaced { "a" } else { "" };
     let context = WriteContext { user, namespace, subresource: "", dry_run: true };
+    let version = str_in(&object, &["metadata", "resourceVersion"]);
+    if version.is_empty() && !strategy.allow_unconditional_update() {
+        let field = api::field::Path::new("metadata").child("resourceVersion");
+        return Err(vec![Error::invalid(&field, 0, "must be specified for an update")]);
+    }
     for key in ["uid", "resourceVersion", "creationTimestamp"] {
         let kept = get(get(&old, "metadata"), key).clone();
         if let Some(meta) = object_mut(&mut object, "metadata") {
@@ -357,13 +362,23 @@ fn walk(value: &mut Value) {
 }
 
 fn causes(errors: &ErrorList) -> Vec<(String, String)> {
-    let mut list: Vec<_> = errors
-        .iter()
-        .map(|e| {
-            (
-                e.field.to_string(),
-                e.body().replace(UID, "$UID").split('\n').next().unwrap_or_default().to_owned(),
-            )
+    let mut list: Vec<_> =
+        errors.iter().map(|e| (e.field.to_string(), e.body().replace(UID, "$UID"))).collect();
+    list.sort();
+    list.dedup();
+    list
+}
+
+/// Differences that follow a first line count where the record has them; of some it has the first line alone.
+fn shortened(got: Vec<(String, String)>, want: &[(String, String)]) -> Vec<(String, String)> {
+    let mut list: Vec<_> = got
+        .into_iter()
+        .map(|cause| {
+            if want.contains(&cause) {
+                return cause;
+            }
+            let first = cause.1.split('\n').next().unwrap_or_default().to_owned();
+            (cause.0, first)
         })
         .collect();
     list.sort();
@@ -431,7 +446,8 @@ fn judge(
         (_, Ok(_)) => notes.push(format!("ACCEPTED {} {:?}", case.id, wanted(&case.answer))),
         (_, Err(errors)) => {
             counts.refused += 1;
-            let (want, got) = (wanted(&case.answer), causes(&errors));
+            let want = wanted(&case.answer);
+            let got = shortened(causes(&errors), &want);
             if want == got {
                 counts.texts += 1;
             } else {

@@ -6,6 +6,7 @@ mod others;
 mod pod;
 mod pod_fields;
 mod service;
+mod storage;
 mod workloads;
 
 use std::sync::Arc;
@@ -16,8 +17,6 @@ use serde_json::Value;
 
 use super::Strategy;
 use super::rules::Rules;
-
-pub(crate) use pod::quality_of_service;
 
 /// The strategy of a built-in kind. Kinds of other groups (custom resources) have rules of their own elsewhere and get
 /// the plain one here.
@@ -43,7 +42,13 @@ fn rules_of(group: &str, version: &str, kind: &str) -> Rules {
         "autoscaling" if kind == "HorizontalPodAutoscaler" => workloads::AUTOSCALER_V2,
         "policy" if kind == "PodDisruptionBudget" => workloads::POD_DISRUPTION_BUDGET,
         "events.k8s.io" if kind == "Event" => core::EVENT,
-        "rbac.authorization.k8s.io" => others::RBAC,
+        "rbac.authorization.k8s.io" => match kind {
+            "Role" => others::ROLE,
+            "ClusterRole" => others::CLUSTER_ROLE,
+            "RoleBinding" => others::ROLE_BINDING,
+            "ClusterRoleBinding" => others::CLUSTER_ROLE_BINDING,
+            _ => Rules::BASE,
+        },
         _ => other_rules(group, kind),
     }
 }
@@ -85,10 +90,12 @@ fn other_rules(group: &str, kind: &str) -> Rules {
         ("coordination.k8s.io", _) => others::LEASE,
         ("node.k8s.io", "RuntimeClass") => others::RUNTIME_CLASS,
         ("scheduling.k8s.io", "PriorityClass") => others::PRIORITY_CLASS,
-        ("storage.k8s.io", "CSINode") => others::CSI_NODE,
-        ("storage.k8s.io", "CSIDriver") => others::CSI_DRIVER,
-        ("storage.k8s.io", "VolumeAttachment") => others::VOLUME_ATTACHMENT,
-        ("storage.k8s.io", "CSIStorageCapacity") => others::UNCONDITIONAL_REFUSED,
+        ("storage.k8s.io", "StorageClass") => storage::STORAGE_CLASS,
+        ("storage.k8s.io", "VolumeAttributesClass") => storage::ATTRIBUTES_CLASS,
+        ("storage.k8s.io", "CSINode") => storage::CSI_NODE,
+        ("storage.k8s.io", "CSIDriver") => storage::CSI_DRIVER,
+        ("storage.k8s.io", "VolumeAttachment") => storage::VOLUME_ATTACHMENT,
+        ("storage.k8s.io", "CSIStorageCapacity") => storage::CAPACITY,
         ("resource.k8s.io", "ResourceClaim") => others::RESOURCE_CLAIM,
         ("resource.k8s.io", "ResourceSlice") => others::RESOURCE_SLICE,
         ("resource.k8s.io", "DeviceClass") => others::WITH_SPEC_GENERATION,

@@ -2,13 +2,16 @@
 
 use serde_json::Value;
 
+use super::persistent_volume::mode_stays;
 use crate::field::{Error, ErrorList, Path};
+use crate::validation::checks::{Shape, go_lines, unified_diff};
 use crate::validation::labels::validate_selector;
 use crate::validation::numbers::quantity;
 use crate::validation::{each, names, one_of};
-use crate::value::{at, get, has, items, semantic_equal, str_at};
+use crate::value::{at, get, has, items, restore, semantic_equal, set, str_at, str_in};
 
-pub(super) const ACCESS_MODES: [&str; 4] =
+/// How a volume may be mounted, sorted.
+pub const ACCESS_MODES: [&str; 4] =
     ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
 /// A claim's spec, also in templates.
@@ -101,4 +104,126 @@ fn sources(spec: &Value, path: &Path) -> ErrorList {
         errors.push(Error::invalid(path, empty(), "must match dataSourceRef"));
     }
     errors
+}
+
+/// A spec as upstream prints it.
+const PRINTED: Shape = Shape::Struct(&[
+    ("AccessModes", "accessModes", Shape::List(&Shape::Text)),
+    ("Selector", "selector", Shape::Selector),
+    (
+        "Resources",
+        "resources",
+        Shape::Struct(&[
+            ("Limits", "limits", Shape::Pointer),
+            ("Requests", "requests", Shape::Pointer),
+        ]),
+    ),
+    ("VolumeName", "volumeName", Shape::Text),
+    ("StorageClassName", "storageClassName", Shape::Pointer),
+    ("VolumeMode", "volumeMode", Shape::Pointer),
+    (
+        "DataSource",
+        "dataSource",
+        Shape::Optional(&Shape::Struct(&[
+            ("APIGroup", "apiGroup", Shape::Pointer),
+            ("Kind", "kind", Shape::Text),
+            ("Name", "name", Shape::Text),
+        ])),
+    ),
+    (
+        "DataSourceRef",
+        "dataSourceRef",
+        Shape::Optional(&Shape::Struct(&[
+            ("APIGroup", "apiGroup", Shape::Pointer),
+            ("Kind", "kind", Shape::Text),
+            ("Name", "name", Shape::Text),
+            ("Namespace", "namespace", Shape::Pointer),
+        ])),
+    ),
+    ("VolumeAttributesClassName", "volumeAttributesClassName", Shape::Pointer),
+]);
+
+/// The annotation that named a claim's class before there was a field.
+const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// A new claim.
+pub fn validate(object: &Value) -> ErrorList {
+    claim_spec(get(object, "spec"), &Path::new("spec"))
+}
+
+/// A changed claim: only the size of a bound claim, its class of attributes and the name of its volume may change.
+pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = validate(object);
+    let (mut new, mut was) = (get(object, "spec").clone(), get(old, "spec").clone());
+    if str_at(&was, "volumeName").is_empty() {
+        let name = new.clone();
+        restore(&mut was, &name, "volumeName");
+    }
+    let annotation = |o: &Value| {
+        at(o, &["metadata", "annotations"])
+            .get(CLASS_ANNOTATION)
+            .and_then(Value::as_str)
+            .map(str::to_owned)
+    };
+    let (named, before) = (annotation(object), annotation(old));
+    let class = get(&new, "storageClassName").as_str().map(str::to_owned);
+    let upgraded = !has(&was, "storageClassName") && class.is_some();
+    let from_annotation =
+        upgraded && before.is_some() && class == before && (named.is_none() || named == before);
+    if !from_annotation && named != before {
+        let field = Path::new("metadata").child("annotations").key(CLASS_ANNOTATION);
+        errors.push(Error::invalid(
+            &field,
+            named.unwrap_or_default(),
+            crate::validation::IMMUTABLE,
+        ));
+    }
+    if upgraded && (before.is_none() || class == before) {
+        let from = was.clone();
+        restore(&mut new, &from, "storageClassName");
+    }
+    if str_in(object, &["status", "phase"]) == "Bound" {
+        let size = at(&was, &["resources", "requests", "storage"]).clone();
+        let requests = new.get_mut("resources").and_then(|r| r.get_mut("requests"));
+        if let Some(requests) = requests.filter(|r| r.is_object()) {
+            set(requests, "storage", size);
+        }
+        let from = was.clone();
+        restore(&mut new, &from, "volumeAttributesClassName");
+    }
+    if !semantic_equal(&new, &was) {
+        let diff = unified_diff(&go_lines(&was, PRINTED), &go_lines(&new, PRINTED));
+        let text = format!(
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{diff}"
+        );
+        errors.push(Error::forbidden(&Path::new("spec"), text));
+    }
+    errors.extend(size_change(object, old));
+    errors.extend(mode_stays(get(object, "spec"), get(old, "spec")));
+    const CLASS: &str = "volumeAttributesClassName";
+    let (class, before) = (get(get(object, "spec"), CLASS), get(get(old, "spec"), CLASS));
+    if class != before && has(get(old, "status"), "currentVolumeAttributesClassName") {
+        let to = match class.as_str() {
+            None => Some("nil"),
+            Some("") => Some("empty string"),
+            Some(_) => None,
+        };
+        errors.extend(to.map(|to| {
+            let text = format!("update to {to} is forbidden when status.currentVolumeAttributesClassName is not nil");
+            Error::forbidden(&Path::new("spec").child(CLASS), text)
+        }));
+    }
+    errors
+}
+
+/// A claim may shrink no further than to what it has.
+fn size_change(object: &Value, old: &Value) -> Option<Error> {
+    let zero = crate::quantity::Quantity::from_int(0);
+    let amount = |v: &Value, path: &[&str]| quantity(at(v, path)).unwrap_or(zero);
+    let wanted = ["spec", "resources", "requests", "storage"];
+    let (new, was) = (amount(object, &wanted), amount(old, &wanted));
+    let has = amount(old, &["status", "capacity", "storage"]);
+    let shrinks = new.minus(was).sign() < 0 && new.minus(has).sign() <= 0;
+    let field = Path::new("spec").child("resources").child("requests").child("storage");
+    shrinks.then(|| Error::forbidden(&field, "field can not be less than status.capacity"))
 }

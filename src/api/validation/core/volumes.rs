@@ -125,7 +125,7 @@ fn source(volume: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn required(source: &Value, keys: &[&str], path: &Path) -> ErrorList {
+pub(super) fn required(source: &Value, keys: &[&str], path: &Path) -> ErrorList {
     keys.iter()
         .filter(|key| str_at(source, key).is_empty())
         .map(|key| Error::required(&path.child(key), ""))
@@ -180,7 +180,7 @@ fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
 }
 
 /// Sources of drivers that moved out of tree: what they require.
-fn old_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
+pub(super) fn old_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
     match kind {
         "gitRepo" => {
             let mut errors = required(source, &["repository"], path);

@@ -150,6 +150,8 @@ pub(super) const PERSISTENT_VOLUME: Rules = Rules {
             phase_time(object, get(old, "status"));
         }
     },
+    validate: rules::persistent_volume::validate,
+    validate_change: rules::persistent_volume::validate_change,
     selectable: name_field,
     ..Rules::BASE
 };
@@ -181,6 +183,8 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
             }
         }
     },
+    validate: rules::claim::validate,
+    validate_change: rules::claim::validate_change,
     selectable: name_field,
     ..Rules::BASE
 };

@@ -1,9 +1,8 @@
 //! The remaining groups: networking, storage, RBAC, scheduling, flow control, admission, custom resources.
 
 use api::validation::names::{name_is_path_segment, name_is_subdomain};
-use api::value::{
-    bool_at, ensure_object, get, items, restore, semantic_equal, set, str_at, str_in,
-};
+use api::validation::rbac;
+use api::value::{bool_at, ensure_object, get, items, restore, set, str_at, str_in};
 use serde_json::{Value, json};
 
 use super::super::rules::Rules;
@@ -36,8 +35,25 @@ pub(super) const POLICY_WITH_STATUS: Rules = Rules {
 pub(super) const FLOW: Rules =
     Rules { status: Some("{}"), generation: &["spec"], status_keeps_meta: true, ..Rules::BASE };
 
-pub(super) const RBAC: Rules =
-    Rules { name: name_is_path_segment, create_on_update: true, ..Rules::BASE };
+const RBAC: Rules = Rules { name: name_is_path_segment, create_on_update: true, ..Rules::BASE };
+
+pub(super) const ROLE: Rules =
+    Rules { validate: rbac::role, validate_change: |new, _| rbac::role(new), ..RBAC };
+
+pub(super) const CLUSTER_ROLE: Rules = Rules {
+    validate: rbac::cluster_role,
+    validate_change: |new, _| rbac::cluster_role(new),
+    ..RBAC
+};
+
+pub(super) const ROLE_BINDING: Rules =
+    Rules { validate: rbac::role_binding, validate_change: rbac::role_binding_change, ..RBAC };
+
+pub(super) const CLUSTER_ROLE_BINDING: Rules = Rules {
+    validate: rbac::cluster_role_binding,
+    validate_change: rbac::cluster_role_binding_change,
+    ..RBAC
+};
 
 pub(super) const LEASE: Rules =
     Rules { create_on_update: true, unconditional_update: false, ..Rules::BASE };
@@ -46,48 +62,6 @@ pub(super) const RUNTIME_CLASS: Rules =
     Rules { create_on_update: true, unconditional_update: false, ..Rules::BASE };
 
 pub(super) const PRIORITY_CLASS: Rules = Rules { generation: &[""], ..Rules::BASE };
-
-pub(super) const UNCONDITIONAL_REFUSED: Rules =
-    Rules { unconditional_update: false, ..Rules::BASE };
-
-pub(super) const CSI_NODE: Rules = Rules {
-    status: Some("{}"),
-    status_keeps_meta: true,
-    unconditional_update: false,
-    ..Rules::BASE
-};
-
-pub(super) const VOLUME_ATTACHMENT: Rules = Rules {
-    status: Some(r#"{"attached":false}"#),
-    status_keeps_meta: true,
-    unconditional_update: false,
-    ..Rules::BASE
-};
-
-pub(super) const CSI_DRIVER: Rules = Rules {
-    unconditional_update: false,
-    prepare_change: |_, object, old| {
-        let (new, was) = (get(object, "spec"), get(old, "spec"));
-        let watched = [
-            "podInfoOnMount",
-            "storageCapacity",
-            "tokenRequests",
-            "requiresRepublish",
-            "seLinuxMount",
-            "nodeAllocatableUpdatePeriodSeconds",
-            "serviceAccountTokenInSecrets",
-            "preventPodSchedulingIfMissing",
-        ];
-        if watched.iter().any(|key| !semantic_equal(get(new, key), get(was, key))) {
-            let generation =
-                api::value::int_at(get(old, "metadata"), "generation").unwrap_or_default() + 1;
-            if let Some(meta) = ensure_object(object, "metadata") {
-                set(meta, "generation", generation);
-            }
-        }
-    },
-    ..Rules::BASE
-};
 
 pub(super) const RESOURCE_CLAIM: Rules =
     Rules { status: Some("{}"), status_keeps_meta: true, ..Rules::BASE };

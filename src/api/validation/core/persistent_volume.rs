@@ -1,0 +1,362 @@
+//! Persistent volumes.
+
+use serde_json::Value;
+
+use super::claim::access_modes;
+use super::scheduling::node_selector;
+use super::volumes::{csi_driver_name, host_path, no_backsteps, old_source, required};
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::checks::{Shape, go_json, go_lines, pointer_as, printed, unified_diff};
+use crate::validation::numbers::{positive_quantity, quantity};
+use crate::validation::{IMMUTABLE, names, one_of};
+use crate::value::{entries, get, has, is_empty, remove, semantic_equal, str_at, str_in};
+
+/// Sources in upstream's order of checks.
+const SOURCES: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+
+const SECRET: Shape = Shape::Optional(&Shape::Struct(&[
+    ("Name", "name", Shape::Text),
+    ("Namespace", "namespace", Shape::Text),
+]));
+
+/// The sources as upstream prints them; those of removed drivers print with their JSON names.
+const PRINTED: Shape = Shape::Struct(&[
+    ("GCEPersistentDisk", "gcePersistentDisk", Shape::Pointer),
+    ("AWSElasticBlockStore", "awsElasticBlockStore", Shape::Pointer),
+    (
+        "HostPath",
+        "hostPath",
+        Shape::Optional(&Shape::Struct(&[
+            ("Path", "path", Shape::Text),
+            ("Type", "type", Shape::Pointer),
+        ])),
+    ),
+    ("Glusterfs", "glusterfs", Shape::Pointer),
+    (
+        "NFS",
+        "nfs",
+        Shape::Optional(&Shape::Struct(&[
+            ("Server", "server", Shape::Text),
+            ("Path", "path", Shape::Text),
+            ("ReadOnly", "readOnly", Shape::Flag),
+        ])),
+    ),
+    ("RBD", "rbd", Shape::Pointer),
+    ("ISCSI", "iscsi", Shape::Pointer),
+    ("Cinder", "cinder", Shape::Pointer),
+    ("CephFS", "cephfs", Shape::Pointer),
+    ("FC", "fc", Shape::Pointer),
+    ("Flocker", "flocker", Shape::Pointer),
+    ("FlexVolume", "flexVolume", Shape::Pointer),
+    ("AzureFile", "azureFile", Shape::Pointer),
+    ("VsphereVolume", "vsphereVolume", Shape::Pointer),
+    ("Quobyte", "quobyte", Shape::Pointer),
+    ("AzureDisk", "azureDisk", Shape::Pointer),
+    ("PhotonPersistentDisk", "photonPersistentDisk", Shape::Pointer),
+    ("PortworxVolume", "portworxVolume", Shape::Pointer),
+    ("ScaleIO", "scaleIO", Shape::Pointer),
+    (
+        "Local",
+        "local",
+        Shape::Optional(&Shape::Struct(&[
+            ("Path", "path", Shape::Text),
+            ("FSType", "fsType", Shape::Pointer),
+        ])),
+    ),
+    ("StorageOS", "storageos", Shape::Pointer),
+    (
+        "CSI",
+        "csi",
+        Shape::Optional(&Shape::Struct(&[
+            ("Driver", "driver", Shape::Text),
+            ("VolumeHandle", "volumeHandle", Shape::Text),
+            ("ReadOnly", "readOnly", Shape::Flag),
+            ("FSType", "fsType", Shape::Text),
+            ("VolumeAttributes", "volumeAttributes", Shape::Pointer),
+            ("ControllerPublishSecretRef", "controllerPublishSecretRef", SECRET),
+            ("NodeStageSecretRef", "nodeStageSecretRef", SECRET),
+            ("NodePublishSecretRef", "nodePublishSecretRef", SECRET),
+            ("ControllerExpandSecretRef", "controllerExpandSecretRef", SECRET),
+            ("NodeExpandSecretRef", "nodeExpandSecretRef", SECRET),
+        ])),
+    ),
+]);
+
+const EXPRESSIONS: Shape = Shape::List(&Shape::Struct(&[
+    ("Key", "key", Shape::Text),
+    ("Operator", "operator", Shape::Text),
+    ("Values", "values", Shape::List(&Shape::Text)),
+]));
+const AFFINITY: Shape = Shape::Optional(&Shape::Struct(&[(
+    "Required",
+    "required",
+    Shape::Optional(&Shape::Struct(&[(
+        "NodeSelectorTerms",
+        "nodeSelectorTerms",
+        Shape::List(&Shape::Struct(&[
+            ("MatchExpressions", "matchExpressions", EXPRESSIONS),
+            ("MatchFields", "matchFields", EXPRESSIONS),
+        ])),
+    )])),
+)]));
+
+/// A new volume.
+pub fn validate(object: &Value) -> ErrorList {
+    volume_spec(get(object, "spec"), false, &Path::new("spec"))
+}
+
+/// A volume's spec; `inline` when it stands in a volume attachment.
+pub fn volume_spec(spec: &Value, inline: bool, path: &Path) -> ErrorList {
+    const CONTEXT: &str = "in the context of inline volumes";
+    let mut errors = ErrorList::new();
+    let mut unwanted = |key: &str| {
+        if inline && !is_empty(spec, key) {
+            let text = format!("may not be specified {CONTEXT}");
+            errors.push(Error::forbidden(&path.child(key), text));
+        }
+    };
+    ["claimRef", "capacity"].into_iter().for_each(&mut unwanted);
+    if inline && !has(spec, "csi") {
+        let text = format!("has to be specified {CONTEXT}");
+        errors.push(Error::required(&path.child("csi"), text));
+    }
+    errors.extend(access_modes(spec, path, "", |_, _, _| {}));
+    if !inline {
+        errors.extend(capacity(spec, path));
+    }
+    let (policy, field) = (
+        str_at(spec, "persistentVolumeReclaimPolicy"),
+        path.child("persistentVolumeReclaimPolicy"),
+    );
+    match (policy, inline) {
+        ("", _) | ("Retain", true) => {}
+        (_, true) => errors.push(Error::forbidden(&field, format!("may only be Retain {CONTEXT}"))),
+        (policy, false) => errors.extend(one_of(policy, &["Delete", "Recycle", "Retain"], &field)),
+    }
+    let affinity = get(spec, "nodeAffinity");
+    if affinity.is_object() && inline {
+        let text = format!("may not be specified {CONTEXT}");
+        errors.push(Error::forbidden(&path.child("nodeAffinity"), text));
+    } else if affinity.is_object() {
+        let field = path.child("nodeAffinity").child("required");
+        match affinity.get("required").filter(|r| r.is_object()) {
+            Some(selector) => errors.extend(node_selector(selector, false, &field)),
+            None => errors.push(Error::required(&field, "must specify required node constraints")),
+        }
+    }
+    errors.extend(sources(spec, path));
+    if policy == "Recycle" && root(str_in(spec, &["hostPath", "path"])) {
+        errors.push(Error::forbidden(&field, "may not be 'recycle' for a hostPath mount of '/'"));
+    }
+    errors.extend(classes(spec, inline, path));
+    errors
+}
+
+fn root(target: &str) -> bool {
+    target.starts_with('/') && target.split('/').all(|part| matches!(part, "" | "."))
+}
+
+fn capacity(spec: &Value, path: &Path) -> ErrorList {
+    let (field, map) = (path.child("capacity"), get(spec, "capacity"));
+    let count = entries(spec, "capacity").count();
+    let mut errors = ErrorList::new();
+    if count == 0 {
+        errors.push(Error::required(&field, ""));
+    }
+    if !has(map, "storage") || count > 1 {
+        errors.push(Error::not_supported(&field, map.clone(), &["storage"]));
+    }
+    for (name, amount) in entries(spec, "capacity") {
+        let field = field.key(name);
+        if quantity(amount).is_some_and(|q| q.sign() < 0) {
+            errors.push(Error::invalid(
+                &field,
+                amount.clone(),
+                "must be a valid resource quantity",
+            ));
+        }
+        errors.extend(positive_quantity(amount, &field));
+    }
+    errors
+}
+
+fn sources(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut count = 0;
+    for kind in SOURCES {
+        let Some(source) = spec.get(kind).filter(|s| s.is_object()) else { continue };
+        count += 1;
+        let field = path.child(kind);
+        if count > 1 && kind != "flexVolume" {
+            let field = if kind == "cephfs" { path.child("cephFS") } else { field };
+            errors.push(Error::forbidden(&field, "may not specify more than 1 volume type"));
+            continue;
+        }
+        errors.extend(one_source(kind, source, &field));
+        if kind == "local" && !get(spec, "nodeAffinity").is_object() {
+            let text = "Local volume requires node affinity";
+            errors.push(Error::required(&path.child("nodeAffinity"), text));
+        }
+    }
+    if count == 0 {
+        errors.push(Error::required(path, "must specify a volume type"));
+    }
+    errors
+}
+
+fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
+    match kind {
+        "hostPath" => host_path(source, path),
+        "local" => match str_at(source, "path") {
+            "" => vec![Error::required(&path.child("path"), "")],
+            target => no_backsteps(target, &path.child("path")),
+        },
+        "nfs" => {
+            let mut errors = required(source, &["server", "path"], path);
+            let target = str_at(source, "path");
+            if !target.starts_with('/') {
+                let text = "must be an absolute path";
+                errors.push(Error::invalid(&path.child("path"), target, text));
+            }
+            errors
+        }
+        "csi" => {
+            let mut errors = csi_driver_name(str_at(source, "driver"), &path.child("driver"));
+            errors.extend(required(source, &["volumeHandle"], path));
+            for key in [
+                "controllerPublishSecretRef",
+                "controllerExpandSecretRef",
+                "nodePublishSecretRef",
+                "nodeExpandSecretRef",
+            ] {
+                if let Some(secret) = source.get(key).filter(|s| s.is_object()) {
+                    errors.extend(required(secret, &["name", "namespace"], &path.child(key)));
+                }
+            }
+            errors
+        }
+        other => old_source(other, source, path),
+    }
+}
+
+fn classes(spec: &Value, inline: bool, path: &Path) -> ErrorList {
+    const CONTEXT: &str = "in the context of inline volumes";
+    let mut errors = ErrorList::new();
+    if inline {
+        if !is_empty(spec, "storageClassName") {
+            let text = format!("may not be specified {CONTEXT}");
+            errors.push(Error::forbidden(&path.child("storageClassName"), text));
+        }
+        if get(spec, "volumeMode").as_str().is_some_and(|mode| mode != "Filesystem") {
+            let text = format!("may not specify volumeMode other than Filesystem {CONTEXT}");
+            errors.push(Error::forbidden(&path.child("volumeMode"), text));
+        }
+    } else {
+        errors.extend(crate::validation::checks::optional_as(
+            spec,
+            "storageClassName",
+            path,
+            names::dns1123_subdomain,
+        ));
+        let mode = get(spec, "volumeMode").as_str();
+        let known = ["Block", "Filesystem"];
+        errors.extend(mode.and_then(|mode| one_of(mode, &known, &path.child("volumeMode"))));
+    }
+    const CLASS: &str = "volumeAttributesClassName";
+    if let Some(name) = get(spec, CLASS).as_str() {
+        if name.is_empty() {
+            errors.push(Error::required(&path.child(CLASS), "an empty string is disallowed"));
+        } else {
+            errors.extend(pointer_as(spec, CLASS, path, names::dns1123_subdomain));
+        }
+        if !has(spec, "csi") {
+            let text = "has to be specified when using volumeAttributesClassName";
+            errors.push(Error::required(&path.child("csi"), text));
+        }
+    }
+    errors
+}
+
+/// A changed volume: its source, mode and place stay.
+pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
+    const SECRET_KEY: &str = "controllerExpandSecretRef";
+    let mut errors = validate(object);
+    let (mut new, was) = (get(object, "spec").clone(), get(old, "spec"));
+    let late = has(was, "csi") && !has(get(was, "csi"), SECRET_KEY);
+    if let (true, Some(csi)) = (late, new.get_mut("csi")) {
+        remove(csi, SECRET_KEY);
+    }
+    if SOURCES.iter().any(|kind| !semantic_equal(get(&new, kind), get(was, kind))) {
+        let diff = unified_diff(&go_lines(was, PRINTED), &go_lines(&new, PRINTED));
+        let text = format!("spec.persistentvolumesource is immutable after creation\n{diff}");
+        errors.push(Error::forbidden(&Path::new("spec.persistentvolumesource"), text));
+    }
+    errors.extend(mode_stays(&new, was));
+    let (affinity, before) = (get(&new, "nodeAffinity"), get(was, "nodeAffinity"));
+    if before.is_object() && !semantic_equal(affinity, before) {
+        let text = format!("{IMMUTABLE}, except for updating from beta label to GA");
+        errors.push(printed(&Path::new("nodeAffinity"), &go_json(affinity, AFFINITY), &text));
+    }
+    const CLASS: &str = "volumeAttributesClassName";
+    if has(was, CLASS) && !has(&new, CLASS) {
+        let text = "update from non-nil value to nil is forbidden";
+        errors.push(Error::forbidden(&Path::new("spec").child(CLASS), text));
+    }
+    errors
+}
+
+/// Volumes and claims keep their mode.
+pub(super) fn mode_stays(new: &Value, old: &Value) -> Option<Error> {
+    let (mode, was) = (get(new, "volumeMode"), get(old, "volumeMode"));
+    (mode != was).then(|| Error::invalid(&Path::new("volumeMode"), mode.clone(), IMMUTABLE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_source_stays() {
+        let volume = |path: &str| json!({"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": path, "type": "Directory"}}});
+        assert!(validate_change(&volume("/tmp/x"), &volume("/tmp/x")).is_empty());
+        let errors = validate_change(&volume("/tmp/y"), &volume("/tmp/x"));
+        assert_eq!(
+            errors[0].to_string(),
+            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n@@ -2,7 +2,7 @@\n  \"GCEPersistentDisk\": null,\n  \"AWSElasticBlockStore\": null,\n  \"HostPath\": {\n-  \"Path\": \"/tmp/x\",\n+  \"Path\": \"/tmp/y\",\n   \"Type\": \"Directory\"\n  },\n  \"Glusterfs\": null,\n"
+        );
+    }
+
+    #[test]
+    fn a_local_volume_needs_a_place() {
+        let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "local": {"path": "/mnt"}});
+        let errors = volume_spec(&spec, false, &Path::new("spec"));
+        assert_eq!(
+            errors[0].to_string(),
+            "spec.nodeAffinity: Required value: Local volume requires node affinity"
+        );
+    }
+}
