@@ -22,6 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("net", &["api", "base", "client"]),
     ("cluster", &["api", "base", "client"]),
     ("xtask", &[]),
+    ("benches", &[]),
 ];
 
 fn sources() -> Vec<PathBuf> {

@@ -1,0 +1,387 @@
+//! The lean client of the benchmarks: N keep-alive HTTP/1.1 connections over TLS that do one kind of request for some seconds.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use clap::{Parser, ValueEnum};
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Objects that `get` reads and `list` returns.
+const OBJECTS: u64 = 500;
+/// Bytes of data in one ConfigMap, as in the figures published for etcd.
+const VALUE_BYTES: usize = 256;
+/// A request without an answer by then ends the run.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Parser)]
+struct Args {
+    /// What to do
+    #[arg(value_enum)]
+    kind: Kind,
+    /// host:port
+    #[arg(long)]
+    server: String,
+    /// PEM of the authorities, or the self-signed certificate, of the server
+    #[arg(long)]
+    ca: PathBuf,
+    /// Bearer token
+    #[arg(long)]
+    token: Option<String>,
+    /// PEM of the client certificate and its key
+    #[arg(long, num_args = 2, value_names = ["CERT", "KEY"])]
+    identity: Vec<PathBuf>,
+    /// Connections
+    #[arg(long, default_value_t = 32)]
+    connections: usize,
+    /// Seconds to measure for
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Wait for the first 200 on /readyz, connecting again and again
+    Ready,
+    /// Make the objects that get and list read
+    Fill,
+    /// Create ConfigMaps of 256 bytes
+    Create,
+    /// Read single ConfigMaps
+    Get,
+    /// List 500 ConfigMaps
+    List,
+    /// One connection writes at its own pace, the others watch: events delivered
+    Watch,
+}
+
+/// How to reach the server.
+#[derive(Clone)]
+struct Target {
+    address: String,
+    name: ServerName<'static>,
+    tls: TlsConnector,
+    authorization: Option<header::HeaderValue>,
+}
+
+type Sender = SendRequest<Full<Bytes>>;
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    // One thread: the client must leave the machine to the server it measures.
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(args))
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    let target = Target::new(&args)?;
+    let run = format!("{:x}", std::process::id());
+    let span = Duration::from_secs_f64(args.seconds);
+    match args.kind {
+        Kind::Ready => {
+            let begin = Instant::now();
+            while target.ready().await.is_err() {
+                if begin.elapsed() > REQUEST_TIMEOUT {
+                    bail!("no 200 on /readyz in {REQUEST_TIMEOUT:?}");
+                }
+                // A server that starts announces nothing: asking again is all a client can do.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            print(&format!("{{\"ready_ms\":{:.1}}}", begin.elapsed().as_secs_f64() * 1e3));
+            Ok(())
+        }
+        Kind::Fill => {
+            let mut sender = target.connect().await?;
+            for n in 0..OBJECTS {
+                let (status, _) = target
+                    .send(&mut sender, Method::POST, PATH, config_map(&format!("bench-{n}")))
+                    .await?;
+                if status != 201 && status != 409 {
+                    bail!("creating bench-{n}: status {status}");
+                }
+            }
+            Ok(())
+        }
+        Kind::Watch => watch(&target, args.connections, span, &run).await,
+        Kind::Create | Kind::Get | Kind::List => {
+            let mut workers = Vec::new();
+            let counter = Arc::new(AtomicU64::new(0));
+            let mut senders = Vec::new();
+            for _ in 0..args.connections {
+                senders.push(target.connect().await?);
+            }
+            let begin = Instant::now();
+            for mut sender in senders {
+                let (target, counter, run) = (target.clone(), Arc::clone(&counter), run.clone());
+                workers.push(async move {
+                    let mut times = Vec::new();
+                    while begin.elapsed() < span {
+                        let n = counter.fetch_add(1, Ordering::Relaxed);
+                        let (method, path, body, want) = match args.kind {
+                            Kind::Create => (
+                                Method::POST,
+                                PATH.to_owned(),
+                                config_map(&format!("c{run}-{n}")),
+                                201,
+                            ),
+                            Kind::List => (
+                                Method::GET,
+                                format!("{PATH}?labelSelector=bench%3Dfill"),
+                                Bytes::new(),
+                                200,
+                            ),
+                            _ => (
+                                Method::GET,
+                                format!("{PATH}/bench-{}", n * 7919 % OBJECTS),
+                                Bytes::new(),
+                                200,
+                            ),
+                        };
+                        let sent = Instant::now();
+                        let (status, _) = target.send(&mut sender, method, &path, body).await?;
+                        if status != want {
+                            bail!("{path}: status {status}, not {want}");
+                        }
+                        times.push(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
+                    }
+                    Ok::<_, anyhow::Error>(times)
+                });
+            }
+            let all = join(workers).await;
+            let took = begin.elapsed();
+            let mut times = Vec::new();
+            for outcome in all {
+                times.extend(outcome?);
+            }
+            report(&mut times, took)
+        }
+    }
+}
+
+/// Objects live here; `run` makes the namespace's name the same for both servers.
+const PATH: &str = "/api/v1/namespaces/default/configmaps";
+
+fn config_map(name: &str) -> Bytes {
+    let label = if name.starts_with("bench-") { "fill" } else { "create" };
+    format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","labels":{{"bench":"{label}"}}}},"data":{{"k":"{}"}}}}"#,
+        "x".repeat(VALUE_BYTES)
+    )
+    .into()
+}
+
+/// Drives all at once on this thread.
+async fn join<F>(workers: Vec<F>) -> Vec<anyhow::Result<Vec<u64>>>
+where
+    F: Future<Output = anyhow::Result<Vec<u64>>> + 'static,
+{
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            let handles: Vec<_> = workers.into_iter().map(tokio::task::spawn_local).collect();
+            let mut out = Vec::new();
+            for handle in handles {
+                out.push(handle.await.unwrap_or_else(|e| Err(e.into())));
+            }
+            out
+        })
+        .await
+}
+
+fn report(times: &mut [u64], took: Duration) -> anyhow::Result<()> {
+    times.sort_unstable();
+    let at =
+        |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or_default();
+    let count = times.len();
+    if count == 0 {
+        bail!("no request was answered");
+    }
+    print(&format!(
+        "{{\"count\":{count},\"rate\":{:.0},\"p50_us\":{},\"p99_us\":{}}}",
+        count as f64 / took.as_secs_f64(),
+        at(0.5),
+        at(0.99)
+    ));
+    Ok(())
+}
+
+/// `connections` watchers; one writer creates objects one after another, each is seen by all.
+async fn watch(
+    target: &Target,
+    connections: usize,
+    span: Duration,
+    run: &str,
+) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    let mut workers: Vec<std::pin::Pin<Box<dyn Future<Output = anyhow::Result<Vec<u64>>>>>> =
+        Vec::new();
+    let written = Arc::new(AtomicU64::new(0));
+    let seconds = span.as_secs() + 1;
+    for _ in 0..connections {
+        let mut sender = target.connect().await?;
+        let path = format!(
+            "{PATH}?watch=1&labelSelector=bench%3Dcreate&timeoutSeconds={seconds}&resourceVersion="
+        );
+        let (_, list) =
+            target.send(&mut sender, Method::GET, &format!("{PATH}?limit=1"), Bytes::new()).await?;
+        let list: serde_json::Value = serde_json::from_slice(&list)?;
+        let version = list["metadata"]["resourceVersion"]
+            .as_str()
+            .context("a list without resourceVersion")?
+            .to_owned();
+        let request = target.request(Method::GET, &format!("{path}{version}"), Bytes::new())?;
+        let response = sender.send_request(request).await?;
+        workers.push(Box::pin(async move {
+            // The connection is closed when its sender goes.
+            let _sender = sender;
+            let mut body = response.into_body();
+            let mut events = 0;
+            while let Some(Ok(frame)) = body.frame().await {
+                let newlines =
+                    frame.data_ref().map_or(0, |d| d.iter().filter(|b| **b == b'\n').count());
+                events += newlines as u64;
+            }
+            Ok(vec![events])
+        }));
+    }
+    let (own, counter, run) = (target.clone(), Arc::clone(&written), run.to_owned());
+    let mut sender = own.connect().await?;
+    let started = Instant::now();
+    workers.push(Box::pin(async move {
+        while started.elapsed() < span {
+            let n = counter.fetch_add(1, Ordering::Relaxed);
+            let (status, _) = own
+                .send(&mut sender, Method::POST, PATH, config_map(&format!("w{run}-{n}")))
+                .await?;
+            if status != 201 {
+                bail!("create for the watchers: status {status}");
+            }
+        }
+        Ok(Vec::new())
+    }));
+    let mut events = 0;
+    for outcome in join(workers).await {
+        events += outcome?.iter().sum::<u64>();
+    }
+    let written = written.load(Ordering::Relaxed);
+    let expected = written * connections as u64;
+    if events < expected {
+        bail!("{events} of {expected} events were delivered in {:?}", begin.elapsed());
+    }
+    print(&format!(
+        "{{\"count\":{events},\"rate\":{:.0},\"p50_us\":0,\"p99_us\":0}}",
+        events as f64 / span.as_secs_f64()
+    ));
+    Ok(())
+}
+
+impl Target {
+    fn new(args: &Args) -> anyhow::Result<Self> {
+        let mut roots = RootCertStore::empty();
+        for certificate in
+            CertificateDer::pem_file_iter(&args.ca).with_context(|| name(&args.ca))?
+        {
+            roots.add(certificate?)?;
+        }
+        let builder =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()?
+                .with_root_certificates(roots);
+        let tls = match args.identity.as_slice() {
+            [cert, key] => {
+                let chain = CertificateDer::pem_file_iter(cert)
+                    .with_context(|| name(cert))?
+                    .collect::<Result<_, _>>()?;
+                builder.with_client_auth_cert(
+                    chain,
+                    PrivateKeyDer::from_pem_file(key).with_context(|| name(key))?,
+                )?
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        let host = args.server.rsplit_once(':').context("--server is host:port")?.0.to_owned();
+        let authorization = match &args.token {
+            Some(token) => Some(format!("Bearer {token}").parse()?),
+            None => None,
+        };
+        Ok(Self {
+            address: args.server.clone(),
+            name: ServerName::try_from(host)?,
+            tls: TlsConnector::from(Arc::new(tls)),
+            authorization,
+        })
+    }
+
+    async fn connect(&self) -> anyhow::Result<Sender> {
+        let tcp = TcpStream::connect(&self.address).await?;
+        tcp.set_nodelay(true)?;
+        let tls = self.tls.connect(self.name.clone(), tcp).await?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(tls)).await?;
+        // Ends with its sender; a fault shows in the next request.
+        #[expect(clippy::disallowed_methods, reason = "a benchmark has no owner of tasks")]
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(sender)
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> anyhow::Result<Request<Full<Bytes>>> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, &self.address)
+            .header(header::ACCEPT, "application/json")
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(value) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, value);
+        }
+        Ok(request.body(Full::new(body))?)
+    }
+
+    async fn send(
+        &self,
+        sender: &mut Sender,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> anyhow::Result<(u16, Bytes)> {
+        let request = self.request(method, path, body)?;
+        let answer = async {
+            sender.ready().await?;
+            let response = sender.send_request(request).await?;
+            let status = response.status().as_u16();
+            Ok::<_, hyper::Error>((status, response.into_body().collect().await?.to_bytes()))
+        };
+        Ok(tokio::time::timeout(REQUEST_TIMEOUT, answer).await??)
+    }
+
+    async fn ready(&self) -> anyhow::Result<()> {
+        let mut sender = self.connect().await?;
+        match self.send(&mut sender, Method::GET, "/readyz", Bytes::new()).await? {
+            (200, _) => Ok(()),
+            (status, _) => bail!("status {status}"),
+        }
+    }
+}
+
+fn name(path: &Path) -> String {
+    format!("reading {}", path.display())
+}
+
+fn print(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
