@@ -168,7 +168,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Objects live here; `run` makes the namespace's name the same for both servers.
+/// Where the objects live.
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
 
 fn config_map(name: &str) -> Bytes {
