@@ -110,7 +110,8 @@ impl Request {
         }
         let mut out = Vec::new();
         for mapping in runtime["portMappings"].as_array().into_iter().flatten() {
-            let number = |name: &str| mapping[name].as_u64().and_then(|p| u16::try_from(p).ok());
+            let field = |name: &str| member(mapping, name);
+            let number = |name: &str| field(name)?.as_u64().and_then(|p| u16::try_from(p).ok());
             let bad = || Failure::config(format!("bad port mapping {mapping}"));
             let (Some(host_port), Some(port)) = (number("hostPort"), number("containerPort"))
             else {
@@ -119,9 +120,10 @@ impl Request {
             if host_port == 0 {
                 continue;
             }
-            let name = mapping["protocol"].as_str().unwrap_or("tcp").to_ascii_uppercase();
+            let name =
+                field("protocol").and_then(Value::as_str).unwrap_or("tcp").to_ascii_uppercase();
             let protocol = protocol_number(Some(&name)).ok_or_else(bad)?;
-            let host_ip = match mapping["hostIP"].as_str().unwrap_or_default() {
+            let host_ip = match field("hostIP").and_then(Value::as_str).unwrap_or_default() {
                 "" => None,
                 ip => Some(ip.parse::<std::net::IpAddr>().map_err(|_| bad())?),
             };
@@ -135,6 +137,11 @@ impl Request {
         }
         Ok(out)
     }
+}
+
+/// A member by its name in any case: containerd writes `HostPort` where the CNI conventions say `hostPort`.
+fn member<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
+    object.as_object()?.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, v)| v)
 }
 
 #[cfg(test)]
@@ -168,6 +175,10 @@ mod tests {
         assert_eq!(
             text(json!({"hostPort":80,"containerPort":8080,"protocol":"UDP","hostIP":"127.0.0.1"})),
             ["127.0.0.1 80 17 10.42.0.2"]
+        );
+        assert_eq!(
+            text(json!({"HostPort":81,"ContainerPort":8080,"Protocol":"tcp","HostIP":""})),
+            ["0.0.0.0 81 6 10.42.0.2", ":: 81 6 fd00::2"]
         );
         assert!(text(json!({"hostPort":0,"containerPort":8080})).is_empty());
         let bad = request(json!({"portMappings":[{"hostPort":70000,"containerPort":1}]}));

@@ -82,6 +82,11 @@ impl Rule {
         self.meta(to, 16)
     }
 
+    /// `meta l4proto` is this.
+    pub(crate) fn is_protocol(self, number: u8) -> Self {
+        self.protocol(0).compare(0, true, &[number])
+    }
+
     pub(crate) fn compare(self, from: Register, equal: bool, value: &[u8]) -> Self {
         self.add("cmp", |w| {
             w.be32(1, register(from)).be32(2, u32::from(!equal));
@@ -122,6 +127,18 @@ impl Rule {
             .add("meta", |w| {
                 w.be32(2, 3).be32(3, register(0));
             })
+    }
+
+    /// Sends a map's 4-byte value through the packet mark, which is kept in `spare` meanwhile. The kernel needs none of
+    /// it, but `nft` 1.0 aborts when it lists a rule whose lookup key holds another lookup's value.
+    pub(crate) fn settle(self, at: Register, spare: Register) -> Self {
+        let set = |rule: Self, from: Register| {
+            rule.add("meta", |w| {
+                w.be32(2, 3).be32(3, register(from));
+            })
+        };
+        let rule = set(self.meta(spare, 3), at).meta(at, 3);
+        set(rule, spare)
     }
 
     /// `iifname` (6) or `oifname` (7) is this.
@@ -230,6 +247,13 @@ impl Rule {
         let code = if family == Family::V4 { 3 } else { 4 };
         self.add("reject", |w| {
             w.be32(1, 0).attr(2, &[code]);
+        })
+    }
+
+    /// TCP reset.
+    pub(crate) fn reset(self) -> Self {
+        self.add("reject", |w| {
+            w.be32(1, 1);
         })
     }
 

@@ -13,6 +13,9 @@ use crate::proxy::state::{Difference, State};
 /// The bit of the packet mark that asks for masquerade, as kube-proxy's default (`MasqueradeBit` 14).
 const MASQUERADE: u32 = 1 << 14;
 const AFFINITY: &str = "affinity";
+/// Keeps the packet's mark while it carries a map's value; above all that lookups use in either family.
+const SPARE: Register = 15;
+const TCP: u8 = 6;
 const IIFNAME: u32 = 6;
 const OIFNAME: u32 = 7;
 const SOURCE: u32 = 1;
@@ -213,12 +216,15 @@ impl Layout {
                 self.key(start, any).lookup(set, 0)
             };
             // `fib daddr` is only known where the packet was routed: in every hook used here.
+            // Some clients do not take ICMPv6 for an answer to a SYN, so TCP is refused in its own words.
+            batch.add_rule("check", &key("no-endpoints").is_protocol(TCP).reset());
             batch.add_rule("check", &key("no-endpoints").reject(f));
             batch.add_rule("check", &key("no-local-endpoints").verdict(Verdict::Drop));
         }
         for chain in ["filter-forward", "filter-output"] {
-            let known = new().destination(0, f).lookup("cluster-ips", 0).reject(f);
-            batch.add_rule(chain, &known);
+            let known = || new().destination(0, f).lookup("cluster-ips", 0);
+            batch.add_rule(chain, &known().is_protocol(TCP).reset());
+            batch.add_rule(chain, &known().reject(f));
             for block in &self.service {
                 let mut rule = new();
                 for own in place.own_ips.iter().filter(|ip| Family::of(**ip) == f) {
@@ -263,8 +269,10 @@ impl Layout {
                 let rule = self
                     .key(Rule::new(), any)
                     .lookup_to(&set.text(), 0, w)
+                    .settle(w, SPARE)
                     .source(0, f)
                     .lookup_to(AFFINITY, 0, w + 1)
+                    .settle(w + 1, SPARE)
                     .lookup_to("sticky-endpoints", w, 8)
                     .update(AFFINITY, 0, w + 1, u64::from(seconds) * 1000)
                     .dnat(f, 8, 8 + w);
@@ -278,14 +286,17 @@ impl Layout {
                 let rule = self.key(Rule::new(), any);
                 let rule = if seconds == 0 {
                     rule.lookup_to(&set.text(), 0, 8)
+                        .settle(8, SPARE)
                         .random(9, count)
                         .lookup_to("endpoints", 8, 10)
                         .dnat(f, 10, 10 + w)
                 } else {
                     rule.lookup_to(&set.text(), 0, w)
+                        .settle(w, SPARE)
                         .source(0, f)
                         .random(w + 1, count)
                         .lookup_to("sticky-slots", w, w + 1)
+                        .settle(w + 1, SPARE)
                         .lookup_to("sticky-endpoints", w, 8)
                         // An update keeps the old value of an element whose endpoint is gone.
                         .forget(AFFINITY, 0, w + 1)
