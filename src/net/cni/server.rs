@@ -146,7 +146,8 @@ impl Server {
         if matches!(command, Command::Add | Command::Status) {
             let mut blocks = self.blocks.clone();
             let known = tokio::time::timeout(BLOCK_WAIT, blocks.wait_for(|b| !b.is_empty()));
-            if command == Command::Status && self.blocks.borrow().is_empty() || known.await.is_err()
+            if command == Command::Status && self.blocks.borrow().is_empty()
+                || !matches!(known.await, Ok(Ok(_)))
             {
                 return Err(Failure::again(format!(
                     "node {} has no pod address block yet (spec.podCIDRs); is the server reachable?",
