@@ -83,7 +83,7 @@ impl Rule {
     }
 
     /// `meta l4proto` is this.
-    pub(crate) fn is_protocol(self, number: u8) -> Self {
+    pub(crate) fn only_protocol(self, number: u8) -> Self {
         self.protocol(0).compare(0, true, &[number])
     }
 

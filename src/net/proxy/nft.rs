@@ -217,13 +217,13 @@ impl Layout {
             };
             // `fib daddr` is only known where the packet was routed: in every hook used here.
             // Some clients do not take ICMPv6 for an answer to a SYN, so TCP is refused in its own words.
-            batch.add_rule("check", &key("no-endpoints").is_protocol(TCP).reset());
+            batch.add_rule("check", &key("no-endpoints").only_protocol(TCP).reset());
             batch.add_rule("check", &key("no-endpoints").reject(f));
             batch.add_rule("check", &key("no-local-endpoints").verdict(Verdict::Drop));
         }
         for chain in ["filter-forward", "filter-output"] {
             let known = || new().destination(0, f).lookup("cluster-ips", 0);
-            batch.add_rule(chain, &known().is_protocol(TCP).reset());
+            batch.add_rule(chain, &known().only_protocol(TCP).reset());
             batch.add_rule(chain, &known().reject(f));
             for block in &self.service {
                 let mut rule = new();
