@@ -12,6 +12,9 @@ use crate::node::Node;
 
 /// Memory kept from pods: the kubelet's default eviction threshold.
 const EVICTION_MEMORY: i64 = 100 << 20;
+/// Free space of a file system below which the disk is full: that of k3s (`--eviction-hard` of 5 %), as 15 % of a large disk
+/// is no shortage.
+const EVICTION_DISK_PERCENT: u64 = 5;
 /// Images listed (`nodeStatusMaxImages`), and names of each.
 const IMAGES_MAX: usize = 50;
 const NAMES_MAX: usize = 5;
@@ -148,12 +151,12 @@ fn memory() -> Value {
 }
 
 fn disk(node: &Node) -> Value {
-    // The kubelet's defaults: less than 10 % of nodefs or 15 % of imagefs.
-    let low = |path: &std::path::Path, percent: u64| {
-        machine::disk(path)
-            .is_some_and(|(size, free)| free.saturating_mul(100) < size.saturating_mul(percent))
+    let low = |path: &std::path::Path| {
+        machine::disk(path).is_some_and(|(size, free)| {
+            free.saturating_mul(100) < size.saturating_mul(EVICTION_DISK_PERCENT)
+        })
     };
-    if low(&node.config.root_dir, 10) || low(&node.config.runtime.data_dir, 15) {
+    if low(&node.config.root_dir) || low(&node.config.runtime.data_dir) {
         return condition(
             "DiskPressure",
             true,
