@@ -60,14 +60,14 @@ async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), ton
         .map(|t| format!("namespace==\"{NAMESPACE}\",topic==\"/tasks/{t}\""))
         .to_vec();
     let mut client = EventsClient::new(channel.clone());
-    let mut stream = match client.subscribe(SubscribeRequest { filters }).await {
+    let begin = client.subscribe(SubscribeRequest { filters });
+    let mut stream = match begun(channel.clone(), sender, begin).await {
         Ok(answer) => answer.into_inner(),
         Err(status) if status.code() == tonic::Code::Unimplemented => {
             return cri_session(channel, sender).await;
         }
         Err(status) => return Err(status),
     };
-    let _ = sender.send(Signal::Restarted).await;
     while let Some(envelope) = stream.message().await? {
         if let Some(event) = translate(&envelope)
             && sender.send(Signal::Event(event)).await.is_err()
@@ -78,10 +78,37 @@ async fn session(socket: &Path, sender: &mpsc::Sender<Signal>) -> Result<(), ton
     Ok(())
 }
 
+/// Begins a stream of events and tells [`Signal::Restarted`] once the runtime is up: runtimes written in Go answer the
+/// request for a stream with its first event only, which may be long in coming.
+async fn begun<T>(
+    channel: Channel,
+    sender: &mpsc::Sender<Signal>,
+    begin: impl Future<Output = Result<T, tonic::Status>>,
+) -> Result<T, tonic::Status> {
+    let mut begin = std::pin::pin!(begin);
+    let mut runtime = RuntimeServiceClient::new(channel);
+    // Not the version: that is answered before the runtime has found its containers again.
+    let up = runtime.status(cri::StatusRequest { verbose: false });
+    let mut up = std::pin::pin!(up);
+    let mut told = false;
+    loop {
+        tokio::select! {
+            // The request for the stream goes out first, so that nothing falls between the two.
+            biased;
+            stream = &mut begin => return stream,
+            status = &mut up, if !told => {
+                status?;
+                told = true;
+                let _ = sender.send(Signal::Restarted).await;
+            }
+        }
+    }
+}
+
 async fn cri_session(channel: Channel, sender: &mpsc::Sender<Signal>) -> Result<(), tonic::Status> {
-    let mut client = RuntimeServiceClient::new(channel);
-    let mut stream = client.get_container_events(cri::GetEventsRequest {}).await?.into_inner();
-    let _ = sender.send(Signal::Restarted).await;
+    let mut client = RuntimeServiceClient::new(channel.clone());
+    let begin = client.get_container_events(cri::GetEventsRequest {});
+    let mut stream = begun(channel, sender, begin).await?.into_inner();
     while let Some(event) = stream.message().await? {
         let kind = match event.container_event_type() {
             cri::ContainerEventType::ContainerStartedEvent => ContainerEventKind::Started,
