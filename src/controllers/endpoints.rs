@@ -119,6 +119,13 @@ fn dressed(
     endpoints
 }
 
+/// Pods that offer the same ports.
+struct Group {
+    ports: Vec<EndpointPort>,
+    ready: Vec<EndpointAddress>,
+    not_ready: Vec<EndpointAddress>,
+}
+
 /// Addresses grouped by the ports they offer, in a fixed order; ready ones are kept first when there are too many.
 fn subsets(service: &Service, chosen: &[Pod]) -> (Option<Vec<EndpointSubset>>, bool) {
     let Some(spec) = service.spec.as_ref() else { return (None, false) };
@@ -126,10 +133,7 @@ fn subsets(service: &Service, chosen: &[Pod]) -> (Option<Vec<EndpointSubset>>, b
         spec.ip_families.as_ref().and_then(|f| f.first().cloned()).unwrap_or_else(|| "IPv4".into());
     let publish = spec.publish_not_ready_addresses == Some(true);
     let name = service.metadata.name.as_deref().unwrap_or_default();
-    let mut groups: BTreeMap<
-        String,
-        (Vec<EndpointPort>, Vec<EndpointAddress>, Vec<EndpointAddress>),
-    > = BTreeMap::new();
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     let mut pods: Vec<(&Pod, bool)> = chosen
         .iter()
         .filter(|p| appears(p, publish))
@@ -170,8 +174,12 @@ fn subsets(service: &Service, chosen: &[Pod]) -> (Option<Vec<EndpointSubset>>, b
             }),
         };
         let key = format!("{ports:?}");
-        let group = groups.entry(key).or_insert_with(|| (ports, Vec::new(), Vec::new()));
-        if ready { group.1.push(address) } else { group.2.push(address) }
+        let group = groups.entry(key).or_insert_with(|| Group {
+            ports,
+            ready: Vec::new(),
+            not_ready: Vec::new(),
+        });
+        if ready { group.ready.push(address) } else { group.not_ready.push(address) }
     }
     let sorted = |mut list: Vec<EndpointAddress>| {
         list.sort_by(|a, b| a.ip.cmp(&b.ip));
@@ -179,7 +187,7 @@ fn subsets(service: &Service, chosen: &[Pod]) -> (Option<Vec<EndpointSubset>>, b
     };
     let all: Vec<EndpointSubset> = groups
         .into_values()
-        .map(|(ports, ready, not_ready)| EndpointSubset {
+        .map(|Group { ports, ready, not_ready }| EndpointSubset {
             addresses: sorted(ready),
             not_ready_addresses: sorted(not_ready),
             ports: (!ports.is_empty()).then_some(ports),

@@ -27,22 +27,22 @@ use crate::server::config::Config;
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// A running API server with what stands behind it.
-pub struct ControlPlane {
+pub(crate) struct ControlPlane {
     /// The API server.
-    pub server: ApiServer,
+    pub(crate) server: ApiServer,
     /// Its certificates.
-    pub certs: Arc<ServerCerts>,
+    pub(crate) certs: Arc<ServerCerts>,
     /// The store.
-    pub store: Arc<dyn Backend>,
+    pub(crate) store: Arc<dyn Backend>,
     /// The bound address.
-    pub address: std::net::SocketAddr,
+    pub(crate) address: std::net::SocketAddr,
 }
 
 /// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes.
 ///
 /// # Errors
 /// A refusal that names port, path or damage; nothing is left running then that shutdown does not end.
-pub async fn start(
+pub(crate) async fn start(
     config: &Config,
     tasks: &Tasks,
     store_tasks: &Tasks,

@@ -19,7 +19,7 @@ const WATCH_BUFFER_MAX: usize = 256;
 
 /// Calls the server as one user.
 #[derive(Clone)]
-pub struct InProcess {
+pub(crate) struct InProcess {
     server: ApiServer,
     user: User,
     tasks: Tasks,
@@ -33,13 +33,13 @@ impl fmt::Debug for InProcess {
 
 impl InProcess {
     /// Acts as `user`.
-    pub fn new(server: ApiServer, user: User, tasks: Tasks) -> Self {
+    pub(crate) fn new(server: ApiServer, user: User, tasks: Tasks) -> Self {
         Self { server, user, tasks }
     }
 }
 
 /// The user of a service account in `kube-system`.
-pub fn service_account(name: &str) -> User {
+pub(crate) fn service_account(name: &str) -> User {
     User::authenticated(
         &format!("system:serviceaccount:kube-system:{name}"),
         &["system:serviceaccounts", "system:serviceaccounts:kube-system"],

@@ -1,3 +1,5 @@
 //! Integration tests: one binary.
 
+#![allow(clippy::unwrap_used, reason = "a failing unwrap is a failing test")]
+
 mod tidy;

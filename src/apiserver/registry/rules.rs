@@ -85,10 +85,8 @@ impl Strategy for Rules {
 
     fn prepare_for_update(&self, context: &WriteContext<'_>, object: &mut Value, old: &Value) {
         match context.subresource {
-            "" | "ephemeralcontainers" | "resize" | "finalize" | "approval" => {
-                if self.status.is_some() && context.subresource != "approval" {
-                    restore(object, old, "status");
-                }
+            "" | "ephemeralcontainers" | "resize" | "finalize" if self.status.is_some() => {
+                restore(object, old, "status");
             }
             "status" => keep_all_but_status(object, old, self.status_keeps_meta),
             _ => {}
