@@ -14,6 +14,8 @@ mod http;
 mod image_name;
 mod images;
 mod machine;
+mod manifests;
+mod mirror;
 mod node;
 mod objects;
 mod observed;

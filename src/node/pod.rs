@@ -62,6 +62,8 @@ pub(crate) const SOURCE_ANNOTATION: &str = "kubernetes.io/config.source";
 pub(crate) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// Annotation with the hash of a static pod.
 pub(crate) const HASH_ANNOTATION: &str = "kubernetes.io/config.hash";
+/// Annotation with the time at which a static pod was read.
+pub(crate) const SEEN_ANNOTATION: &str = "kubernetes.io/config.seen";
 
 /// A pod bound to this node.
 #[derive(Debug, Clone)]

@@ -10,10 +10,12 @@ use base::{Kind, Shutdown};
 use client::events::EventType;
 use client::{Change, Informer};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::admit;
 use crate::containerd::events::Signal;
+use crate::manifests::StaticPods;
+use crate::mirror::Mirror;
 use crate::node::Node;
 use crate::observed::label;
 use crate::pod::{Origin, Pod};
@@ -67,6 +69,7 @@ pub(crate) struct Pods {
     node: Arc<Node>,
     table: Table,
     informer: Informer<core::Pod>,
+    statics: watch::Receiver<StaticPods>,
     dirty: Arc<Dirty>,
     /// Torn down here and not yet gone from the API.
     finished: HashSet<Arc<str>>,
@@ -75,7 +78,11 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    pub(crate) fn new(node: Arc<Node>, informer: Informer<core::Pod>) -> Self {
+    pub(crate) fn new(
+        node: Arc<Node>,
+        informer: Informer<core::Pod>,
+        statics: watch::Receiver<StaticPods>,
+    ) -> Self {
         let dirty = Arc::new(Dirty::default());
         let noted = Arc::clone(&dirty);
         informer.on_change(move |change: &Change| {
@@ -86,6 +93,7 @@ impl Pods {
             node,
             table: Table::default(),
             informer,
+            statics,
             dirty,
             finished: HashSet::new(),
             done: mpsc::channel(DONE_MAX),
@@ -106,13 +114,17 @@ impl Pods {
     ) -> Result<(), std::convert::Infallible> {
         let synced = self.informer.clone();
         let mut first_list = std::pin::pin!(async move { synced.synced().await });
-        let mut listed = false;
+        let (mut listed, mut static_found) = (false, false);
         let mut next_look = base::clock::now() + HOUSEKEEPING;
         loop {
             tokio::select! {
                 () = shutdown.requested() => return Ok(()),
                 () = &mut first_list, if !listed => listed = true,
                 () = self.dirty.notify.notified() => {}
+                Ok(()) = self.statics.changed() => {
+                    static_found = true;
+                    self.run_static();
+                }
                 signal = signals.recv() => match signal {
                     Some(signal) => self.hear(signal, &lost),
                     None => return Ok(()),
@@ -127,7 +139,7 @@ impl Pods {
             for key in keys {
                 self.reconcile(&key);
             }
-            if listed && !self.swept {
+            if listed && static_found && !self.swept {
                 self.swept = true;
                 self.sweep().await;
             }
@@ -158,7 +170,12 @@ impl Pods {
     fn ended(&mut self, uid: &Arc<str>) {
         let handle = self.table.0.write().remove(uid);
         if let Some(handle) = handle {
-            let key = handle.desired.borrow().pod.key.clone();
+            let pod = Arc::clone(&handle.desired.borrow().pod);
+            if pod.origin == Origin::Static {
+                // Its manifest may be back, or a newer one wait for its end.
+                return self.run_static();
+            }
+            let key = pod.key.clone();
             self.finished.insert(Arc::clone(uid));
             self.dirty.keys.lock().insert(key);
             self.dirty.notify.notify_one();
@@ -180,6 +197,7 @@ impl Pods {
                 handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
             }
         }
+        self.show(key, object.as_deref().and_then(Mirror::of).as_ref());
         let Some(object) = object else {
             let cached = self.informer.cache();
             let still: HashSet<Arc<str>> =
@@ -202,6 +220,48 @@ impl Pods {
         let refused = self.admit(&pod);
         self.weigh_burstable(&pod);
         self.start(Desired { api_uid: Some(pod.uid.to_string()), pod, removed: false, refused });
+    }
+
+    /// Makes the workers of static pods fit the manifests. A pod that changed waits for the end of the former one.
+    fn run_static(&mut self) {
+        let wanted = self.statics.borrow_and_update().clone().unwrap_or_default();
+        let mut running = Vec::new();
+        for handle in self.table.0.read().values() {
+            let pod = Arc::clone(&handle.desired.borrow().pod);
+            if pod.origin != Origin::Static {
+                continue;
+            }
+            if !wanted.iter().any(|p| p.uid == pod.uid) {
+                handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
+            }
+            running.push(pod);
+        }
+        for pod in wanted {
+            if running.iter().any(|p| p.key == pod.key || p.uid == pod.uid) {
+                continue;
+            }
+            let mirror = self.informer.cache().get(pod.namespace(), pod.name());
+            let mirror = mirror.as_deref().and_then(Mirror::of).filter(|m| m.shows(&pod));
+            let refused = self.admit(&pod);
+            self.weigh_burstable(&pod);
+            let api_uid = mirror.map(|m| m.uid.to_string());
+            self.start(Desired { api_uid, pod, removed: false, refused });
+        }
+    }
+
+    /// Tells the worker of a static pod where the API shows its status.
+    fn show(&self, key: &ObjectKey, mirror: Option<&Mirror>) {
+        for handle in self.table.0.read().values() {
+            handle.desired.send_if_modified(|d| {
+                if d.pod.origin != Origin::Static || d.pod.key != *key {
+                    return false;
+                }
+                let uid = mirror.filter(|m| m.shows(&d.pod)).map(|m| m.uid.to_string());
+                let changed = d.api_uid != uid;
+                d.api_uid = uid;
+                changed
+            });
+        }
     }
 
     /// All burstable pods together weigh as much as they ask for.

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use base::{Backoff, Kind, Tasks};
 use client::{Client, EventRecorder, Informers};
 use parking_lot::Mutex;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
@@ -20,6 +20,8 @@ use crate::containerd::supervise::{self, Containerd};
 use crate::housekeeping;
 use crate::http;
 use crate::machine::Machine;
+use crate::manifests::{self, Manifests};
+use crate::mirror;
 use crate::node::Node;
 use crate::objects::Objects;
 use crate::pods::Pods;
@@ -99,7 +101,13 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         Some(http) => Some((http.clone(), http::bind(http).await?)),
         None => None,
     };
-    let pods = Pods::new(Arc::clone(&node), pods);
+    let (told, statics) = watch::channel(None);
+    let folders = Manifests::new(node.config.manifest_dirs.clone(), node.config.node_name.clone());
+    let read = manifests::run(folders, told, shutdown.clone());
+    tasks.spawn(Kind::Critical, "static-pods", read);
+    let mirrors = mirror::run(Arc::clone(&node), pods.clone(), statics.clone(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "mirror-pods", mirrors);
+    let pods = Pods::new(Arc::clone(&node), pods, statics);
     let tidy = housekeeping::run(Arc::clone(&node), pods.table(), shutdown.clone());
     tasks.spawn(Kind::Critical, "housekeeping", tidy);
     if let Some((config, listener)) = http {

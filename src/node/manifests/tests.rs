@@ -1,0 +1,64 @@
+use super::*;
+
+const WEB: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {a: b}}\nspec:\n  containers:\n  - {name: c, image: busybox}\n";
+
+fn of(text: &str) -> Result<Pod, BadManifest> {
+    parse(text.as_bytes(), Path::new("/m/web.yaml"), "node1")
+}
+
+#[test]
+fn a_manifest_becomes_a_pod_of_this_node() {
+    let pod = of(WEB).unwrap();
+    assert_eq!((pod.namespace(), pod.name(), pod.origin), ("default", "web-node1", Origin::Static));
+    let annotations = pod.annotations().unwrap();
+    assert_eq!(annotations[SOURCE_ANNOTATION], "file");
+    assert_eq!(annotations[HASH_ANNOTATION], *pod.uid);
+    assert_eq!(pod.uid.len(), 32);
+    assert_eq!(pod.spec().node_name.as_deref(), Some("node1"));
+    assert_eq!(pod.restart_policy(), "Always");
+    let tolerations = pod.spec().tolerations.as_ref().unwrap();
+    assert_eq!(tolerations[0].effect.as_deref(), Some("NoExecute"));
+    // The same content has the same uid, also as JSON with other spacing; another content has another.
+    assert_eq!(of(&WEB.replace("busybox}", "busybox }")).unwrap().uid, pod.uid);
+    assert_ne!(of(&WEB.replace("busybox", "busybox:1")).unwrap().uid, pod.uid);
+}
+
+#[test]
+fn what_is_no_static_pod_is_refused_by_name() {
+    let says = |text: &str| of(text).unwrap_err().to_string();
+    assert_eq!(
+        says("apiVersion: apps/v1\nkind: Deployment\n"),
+        "holds a \"Deployment\" of \"apps/v1\"; a static pod is a Pod of v1"
+    );
+    let secret =
+        WEB.to_owned() + "  volumes: [{name: v, secret: {secretName: s, defaultMode: 420}}]\n";
+    assert_eq!(says(&secret), "static pods may not reference secrets");
+    let account = WEB.to_owned() + "  serviceAccountName: x\n";
+    assert_eq!(says(&account), "static pods may not reference serviceaccounts");
+    assert!(says(&WEB.replace("name: web", "name: ../web")).contains("metadata.name"));
+    assert!(
+        says(&WEB.replace("image: busybox", "image: ''"))
+            .starts_with("invalid pod: spec.containers[0].image")
+    );
+    assert!(says("a: [").starts_with("is no Pod"));
+}
+
+#[test]
+fn a_file_that_turns_bad_leaves_its_pod_and_one_that_goes_takes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("web.yaml");
+    let missing = folder.path().join("none");
+    let mut manifests = Manifests::new(vec![missing, folder.path().to_owned()], "n".into());
+    assert!(manifests.read().is_empty());
+    std::fs::write(&file, WEB).unwrap();
+    std::fs::write(folder.path().join(".hidden.yaml"), WEB).unwrap();
+    let uid = manifests.read()[0].uid.clone();
+    std::fs::write(&file, "kind: [").unwrap();
+    let pods = manifests.read();
+    assert_eq!((pods.len(), &pods[0].uid), (1, &uid));
+    std::fs::write(folder.path().join("z.yaml"), WEB).unwrap();
+    assert_eq!(manifests.read().len(), 1, "one pod of a name");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::remove_file(folder.path().join("z.yaml")).unwrap();
+    assert!(manifests.read().is_empty());
+}
