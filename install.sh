@@ -90,6 +90,7 @@ settings() {
   log_dir=$(value log-dir '' '' /var/log)
   cni_conf_dir=$(value cni-conf-dir '' '' /etc/cni/net.d)
   cgroup_root=$(value cgroup-root '' '' / | sed 's|^/*||')
+  cni_bin_dir=$(value cni-bin-dir '' '' /opt/cni/bin)
   bridge=$(value bridge-name '' '' cni0)
   table=$(value nft-table '' '' kube-lite)
   pid_file=$run_dir/kube-lite.pid
@@ -396,7 +397,7 @@ sum() { sha256sum "$1" | cut -d' ' -f1; }
 write_leavers() {
   cat >"$work/settings" <<S
 program='$program' bin_dir='$bin_dir' config_dir='$config_dir' env_file='$env_file' service='$service' unit='$unit' log='$log' data_dir='$data_dir'
-run_dir='$run_dir' kubelet_dir='$kubelet_dir' log_dir='$log_dir' cni_conf_dir='$cni_conf_dir' cgroup_root='$cgroup_root' bridge='$bridge' table='$table' pid_file='$pid_file' kubeconfig='$kubeconfig'
+run_dir='$run_dir' kubelet_dir='$kubelet_dir' log_dir='$log_dir' cni_conf_dir='$cni_conf_dir' cni_bin_dir='$cni_bin_dir' cgroup_root='$cgroup_root' bridge='$bridge' table='$table' pid_file='$pid_file' kubeconfig='$kubeconfig'
 S
   { printf '#!/bin/sh\n# Stops kube-lite and everything it runs: pods, their mounts and their network. Data stay. Written by install.sh.\nset -u\n'
     cat "$work/settings"; sed -n '/^#killall$/,/^#end$/{/^#/!p}' "$0"; } >"$work/killall"
@@ -457,6 +458,7 @@ plan() {
   echo "$unit"; echo "$env_file"; echo "$config_dir/installed-files"; echo "$config_dir/installed-packages"; echo "$config_dir/installed-kubeconfig"; echo "$kubeconfig"
   cat "$config_dir/installed-files" 2>/dev/null
   while read -r sum file; do [ "$(sha256sum "$file" 2>/dev/null | cut -d' ' -f1)" != "$sum" ] || echo "$file"; done 2>/dev/null <"$config_dir/installed-kubeconfig"
+  for link in "$cni_bin_dir"/*; do [ "$(readlink "$link")" != "$program" ] || echo "$link"; done
   echo "$cni_conf_dir/10-kube-lite.conflist"; echo "$log"; echo "$run_dir"
   if [ -z "$shared" ]; then echo "$log_dir/pods"; echo "$log_dir/containers"; [ -n "$keep" ] || echo "$kubelet_dir"; fi
   [ -n "$keep" ] || echo "$data_dir"
@@ -481,6 +483,7 @@ case $service in systemd) systemctl daemon-reload ;; esac
 # Empty by now; rmdir takes no group that still has a process.
 [ -n "$shared" ] || for group in "/sys/fs/cgroup/$cgroup_root/kubepods" /sys/fs/cgroup/*/"$cgroup_root/kubepods"; do
   [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
+  [ -z "$cgroup_root" ] || rmdir "${group%/kubepods}" 2>/dev/null
 done
 rmdir "$config_dir/config.yaml.d" "$config_dir" 2>/dev/null || [ ! -d "$config_dir" ] || echo "Left: $config_dir, which holds files of yours"
 echo "kube-lite is gone."
