@@ -22,6 +22,9 @@ pub enum Error {
     /// The other side does not speak HTTP/1.1, or the connection broke.
     #[error("{0}")]
     Http(#[from] hyper::Error),
+    /// The other side cannot be reached.
+    #[error("error dialing backend: {0}")]
+    Dial(#[source] std::io::Error),
     /// It answered an upgrade with something that is neither an upgrade nor a refusal.
     #[error("invalid upgrade response: status code {0}")]
     NotUpgraded(u16),

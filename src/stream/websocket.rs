@@ -1,0 +1,238 @@
+//! WebSocket as Kubernetes uses it: the handshake with its protocols, and messages whose first byte names a channel.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt as _, StreamExt as _};
+use http::header::{
+    CONNECTION, HeaderMap, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{Response, StatusCode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
+
+use crate::io::Io;
+use crate::upgrade::{self, Body};
+
+/// Exec and attach with exit codes and half-closed input.
+pub const V5: &str = "v5.channel.k8s.io";
+/// SPDY inside WebSocket, for port-forward.
+pub const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+/// In `v5`, the first byte of a message that ends the channel in the second.
+pub const CLOSE_SIGNAL: u8 = 255;
+/// Bytes of a message from a client that are accepted; kubectl sends 32 KiB at most.
+const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Bytes read at a time from the other side of a tunnel.
+const PIECE_BYTES: usize = 16 * 1024;
+
+/// Channels of exec and attach (`k8s.io/apimachinery/pkg/util/remotecommand`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channel {
+    /// 0.
+    Stdin,
+    /// 1.
+    Stdout,
+    /// 2.
+    Stderr,
+    /// 3: one Status at the end.
+    Error,
+    /// 4: sizes of the terminal as JSON.
+    Resize,
+}
+
+impl Channel {
+    /// The byte in front of its messages.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Stdin => 0,
+            Self::Stdout => 1,
+            Self::Stderr => 2,
+            Self::Error => 3,
+            Self::Resize => 4,
+        }
+    }
+}
+
+/// What a client of exec or attach says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// Bytes for the process.
+    Stdin(Bytes),
+    /// A size of the terminal.
+    Resize(Bytes),
+    /// The process shall see the end of its input.
+    StdinEnd,
+}
+
+/// Reads one message of `v5`: `None` is to be ignored.
+///
+/// # Errors
+/// A close signal that names no channel.
+pub fn input(message: &Bytes) -> Result<Option<Input>, BadMessage> {
+    Ok(match message.split_first() {
+        Some((&CLOSE_SIGNAL, [0])) => Some(Input::StdinEnd),
+        Some((&CLOSE_SIGNAL, [1..=4])) => None,
+        Some((&CLOSE_SIGNAL, _)) => return Err(BadMessage),
+        Some((0, rest)) if !rest.is_empty() => Some(Input::Stdin(message.slice(1..))),
+        Some((4, rest)) if !rest.is_empty() => Some(Input::Resize(message.slice(1..))),
+        _ => None,
+    })
+}
+
+/// A message that the protocol does not allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a close signal must be followed by the number of one channel")]
+pub struct BadMessage;
+
+/// The protocols a client offers, in its order.
+pub fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers
+        .get_all(SEC_WEBSOCKET_PROTOCOL)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .map(str::trim)
+}
+
+/// The answer that agrees to a handshake; `None` when it lacks its key or is of another version (RFC 6455, 4.2).
+pub fn accept(headers: &HeaderMap, protocol: &'static str) -> Option<Response<Body>> {
+    let key = headers.get(SEC_WEBSOCKET_KEY)?;
+    if headers.get(SEC_WEBSOCKET_VERSION)? != "13" {
+        return None;
+    }
+    let mut response = Response::new(upgrade::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let answer = HeaderValue::from_str(&derive_accept_key(key.as_bytes())).ok()?;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(SEC_WEBSOCKET_ACCEPT, answer);
+    headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    Some(response)
+}
+
+/// Messages in both directions on an upgraded connection.
+pub async fn server<T: Io>(io: T) -> (Sender<T>, Receiver<T>) {
+    let mut config = WebSocketConfig::default();
+    config.read_buffer_size = PIECE_BYTES;
+    config.write_buffer_size = 0;
+    config.max_write_buffer_size = MESSAGE_BYTES_MAX * 2;
+    config.max_message_size = Some(MESSAGE_BYTES_MAX);
+    config.max_frame_size = Some(MESSAGE_BYTES_MAX);
+    let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
+    let (sender, receiver) = socket.split();
+    (Sender(sender), Receiver(receiver))
+}
+
+/// The connection is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the WebSocket connection broke: {0}")]
+pub struct Broken(String);
+
+/// The sending half.
+pub struct Sender<T: Io>(SplitSink<WebSocketStream<T>, Message>);
+
+impl<T: Io> Sender<T> {
+    /// Sends bytes as they are.
+    ///
+    /// # Errors
+    /// When the connection broke.
+    pub async fn raw(&mut self, bytes: Bytes) -> Result<(), Broken> {
+        self.0.send(Message::Binary(bytes)).await.map_err(|e| Broken(e.to_string()))
+    }
+
+    /// Sends bytes of a channel.
+    ///
+    /// # Errors
+    /// When the connection broke.
+    pub async fn channel(&mut self, channel: Channel, bytes: &[u8]) -> Result<(), Broken> {
+        let mut message = BytesMut::with_capacity(bytes.len() + 1);
+        message.put_u8(channel.number());
+        message.extend_from_slice(bytes);
+        self.raw(message.freeze()).await
+    }
+
+    /// Says goodbye; whether it arrives does not matter.
+    pub async fn close(&mut self) {
+        let _ = self.0.send(Message::Close(None)).await;
+        let _ = self.0.close().await;
+    }
+}
+
+/// The receiving half; it answers pings by itself.
+pub struct Receiver<T: Io>(SplitStream<WebSocketStream<T>>);
+
+impl<T: Io> Receiver<T> {
+    /// The next message with content; `None` when the client is gone.
+    pub async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            match self.0.next().await? {
+                Ok(Message::Binary(bytes)) => return Some(bytes),
+                Ok(Message::Text(text)) => return Some(Bytes::from(text)),
+                Ok(Message::Close(_)) => return None,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "a WebSocket client is gone");
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// Carries the bytes of `io` inside the messages of a WebSocket until either ends.
+pub async fn tunnel(client: impl Io, io: impl Io) {
+    let (mut to_client, mut from_client) = server(client).await;
+    let (mut read, mut write) = tokio::io::split(io);
+    let down = async {
+        let mut buffer = BytesMut::with_capacity(PIECE_BYTES);
+        while read.read_buf(&mut buffer).await.is_ok_and(|n| n > 0) {
+            if to_client.raw(buffer.split().freeze()).await.is_err() {
+                break;
+            }
+            buffer.reserve(PIECE_BYTES);
+        }
+    };
+    let up = async {
+        while let Some(bytes) = from_client.next().await {
+            if write.write_all(&bytes).await.is_err() || write.flush().await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = down => {}
+        () = up => {}
+    }
+    let _ = write.shutdown().await;
+    to_client.close().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_name_their_channel() {
+        let read = |bytes: &'static [u8]| input(&Bytes::from_static(bytes));
+        assert_eq!(read(b"\x00ls\n"), Ok(Some(Input::Stdin(Bytes::from_static(b"ls\n")))));
+        assert_eq!(read(b"\xff\x00"), Ok(Some(Input::StdinEnd)));
+        assert_eq!(read(b"\xff"), Err(BadMessage));
+        assert_eq!(read(b"\xff\x09"), Err(BadMessage));
+        for ignored in [b"".as_slice(), b"\x00", b"\x01x", b"\x07x"] {
+            assert_eq!(read(ignored), Ok(None));
+        }
+    }
+
+    #[test]
+    fn the_handshake_is_answered_as_in_the_rfc() {
+        let mut headers = HeaderMap::new();
+        assert!(accept(&headers, V5).is_none());
+        headers.insert(SEC_WEBSOCKET_KEY, HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
+        headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        let response = accept(&headers, V5).unwrap();
+        assert_eq!(response.headers()[SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+}
