@@ -1,0 +1,72 @@
+# Helpers of the suites that need a node: a whole server in namespaces of its own, images without a registry, pods' workloads.
+# The suite starts again inside new network, mount and process namespaces: bridges, tables, mounts, shims and containerd go with
+# them, however the suite ends. Only cgroups outlive it; those of suites that are gone are removed at the start.
+# usage: . tests/lib/node.sh
+set -u
+skip() { if [ "${CI:-}" = true ]; then echo "FAIL $1"; echo "0 passed, 1 failed"; exit 1; fi; echo "SKIP ${0##*/}: $1"; echo "0 passed, 0 failed"; exit 0; }
+[ "$(id -u)" = 0 ] || skip "a node needs root"
+for tool in containerd runc unshare nsenter ip jq python3 kubectl; do command -v "$tool" >/dev/null || skip "$tool is missing"; done
+[ -x /bin/busybox ] || skip "busybox-static is missing"
+# Removes the cgroups below a path relative to each hierarchy, deepest first; those with processes stay.
+remove_cgroups() { local root; for root in /sys/fs/cgroup /sys/fs/cgroup/*; do [ -d "$root$1" ] && find "$root$1" -depth -type d -exec rmdir {} + 2>/dev/null; done; return 0; }
+if [ -z "${KUBE_LITE_TEST_NAMESPACE:-}" ]; then
+  for old in /sys/fs/cgroup/kube-lite-test-* /sys/fs/cgroup/*/kube-lite-test-*; do [ -d "$old" ] && find "$old" -depth -type d -exec rmdir {} + 2>/dev/null; done
+  export KUBE_LITE_TEST_NAMESPACE=kube-lite-test-$$
+  unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "$@" &
+  inside=$!
+  trap 'kill -9 $inside 2>/dev/null; wait $inside 2>/dev/null' INT TERM
+  wait $inside; status=$?
+  # The kernel kills what was left in the process namespace; its cgroups are empty once it has.
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
+    remove_cgroups "/$KUBE_LITE_TEST_NAMESPACE"
+    ls -d /sys/fs/cgroup/"$KUBE_LITE_TEST_NAMESPACE" /sys/fs/cgroup/*/"$KUBE_LITE_TEST_NAMESPACE" >/dev/null 2>&1 || break
+    sleep 0.2
+  done
+  exit $status
+fi
+. "$(dirname "${BASH_SOURCE[0]}")/server.sh"
+# A disk of its own in memory: the pressure of the machine's disk is not the suite's, and what a killed suite leaves is nothing.
+mount -t tmpfs -o size=6g,mode=755 kube-lite-test "$scratch"
+mkdir -p /run/netns && mount -t tmpfs kube-lite-test /run/netns && mount --make-shared /run/netns
+# The machine that the node believes in: one address, one default route, that lead nowhere.
+ip link set lo up
+ip link add up0 type veth peer name up1 && ip addr add 192.0.2.2/24 dev up0 && ip link set up0 up && ip link set up1 up && ip route add default via 192.0.2.1
+sysctl -qw net.ipv4.ip_forward=1
+# Version 1 hierarchies: a cpuset is empty until it is filled.
+for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*/; do
+  [ -e "$hierarchy/cgroup.procs" ] && mkdir -p "$hierarchy/$KUBE_LITE_TEST_NAMESPACE"
+done
+for f in cpus mems; do
+  [ -e /sys/fs/cgroup/cpuset/cpuset.$f ] && cat /sys/fs/cgroup/cpuset/cpuset.$f > "/sys/fs/cgroup/cpuset/$KUBE_LITE_TEST_NAMESPACE/cpuset.$f"
+done
+images=$scratch/data/agent/images
+mkdir -p "$images"
+python3 tests/lib/make-image "$images/busybox.tar" docker.io/library/busybox:1 busybox=/bin/busybox
+cat > "$scratch/resolv.conf" <<< 'nameserver 192.0.2.53'
+start_node() { # flags...: the server with its node, Ready
+  "$bin" server --config=/dev/null --data-dir="$scratch/data" --https-listen-port="$port" --write-kubeconfig="$KUBECONFIG" \
+    --node-name=n1 --node-ip=192.0.2.2 --kubelet-root-dir="$scratch/kubelet" --log-dir="$scratch/pod-logs" --run-dir="$scratch/run" \
+    --cgroup-root="/$KUBE_LITE_TEST_NAMESPACE" --cni-conf-dir="$scratch/cni" --cni-bin-dir="$scratch/cni-bin" \
+    --bridge-name=klt0 --nft-table=klt --kubelet-port=10250 --resolv-conf="$scratch/resolv.conf" "$@" >>"$scratch/log" 2>&1 &
+  server_pid=$!
+  "$bin" status --data-dir="$scratch/data" --wait=ready --timeout=60 >/dev/null 2>&1 &&
+    kubectl wait --for=create node/n1 --timeout=30s >/dev/null 2>&1 && kubectl wait --for=jsonpath={.spec.podCIDR} node/n1 --timeout=30s >/dev/null 2>&1 && kubectl wait --for=condition=Ready node/n1 --timeout=30s >/dev/null 2>&1 && return 0
+  echo "FAIL the node did not get Ready"; tail -n 30 "$scratch/log"; failed=$((failed + 1)); return 1
+}
+kill_server() { # signal: ends the server alone; containerd and the containers stay
+  kill "-$1" "$server_pid"; wait "$server_pid" 2>/dev/null; server_pid=
+}
+k() { kubectl "$@"; }
+ready() { # timeout, pods' label selector...: all pods of the selector are Ready
+  kubectl wait pod -l "$2" --for=condition=Ready --timeout="$1"
+}
+# What follows the container through the server's life: pod, restarts, container's id.
+containers_of() { kubectl get pods "$@" -o json | jq -r '.items[] | . as $p | .status.containerStatuses[]? | "\($p.metadata.name) \(.restartCount) \(.containerID)"' | sort; }
+cleanup() {
+  [ "$failed" = 0 ] || { kubectl get pods,events -A 2>/dev/null | tail -n 60; cp "$scratch/log" /tmp/kube-lite-test-last.log 2>/dev/null; }
+  # Everything else of this process namespace: containerd, shims, containers. Then nothing holds a mount of the scratch directory.
+  local process
+  for process in /proc/[0-9]*; do process=${process#/proc/}; [ "$process" != $$ ] && [ "$process" != 1 ] && [ "$process" != "$BASHPID" ] && kill -9 "$process" 2>/dev/null; done
+  awk -v d="$scratch" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount -l 2>/dev/null
+  rmdir "$scratch" 2>/dev/null
+}
