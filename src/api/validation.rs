@@ -1,15 +1,23 @@
 //! Validation of built-in kinds: pure functions from objects to field errors with upstream's texts and order.
 
+pub mod admission;
 pub mod apps;
 pub mod batch;
 pub mod checks;
 pub mod core;
+pub mod endpoints;
+pub mod events;
+pub mod flow;
 pub mod labels;
 pub mod meta;
 pub mod names;
 pub mod net;
+pub mod networking;
 pub mod numbers;
+pub mod others;
 pub mod rbac;
+pub mod resource;
+pub mod scaling;
 pub mod storage;
 
 use crate::field::{Error, ErrorList, Path};

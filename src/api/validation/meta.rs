@@ -36,7 +36,7 @@ pub fn validate_create(
     }
     errors.extend(generation(meta, path));
     errors.extend(common(meta, path));
-    errors.extend(finalizers(meta, path));
+    errors.extend(finalizers(meta, built_in(str_at(object, "apiVersion")), path));
     errors.extend(managed_fields(meta, path));
     errors
 }
@@ -46,6 +46,30 @@ fn common(meta: &Value, path: &Path) -> ErrorList {
     errors.extend(validate_annotations(meta, "annotations", path));
     errors.extend(owner_references(meta, path));
     errors
+}
+
+/// Finalizers that need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "foregroundDeletion", "orphan"];
+
+/// Whether the kind is one of those whose finalizers upstream wants to be known or to have a domain.
+fn built_in(version: &str) -> bool {
+    const GROUPS: [&str; 14] = [
+        "apps",
+        "autoscaling",
+        "batch",
+        "certificates.k8s.io",
+        "coordination.k8s.io",
+        "discovery.k8s.io",
+        "flowcontrol.apiserver.k8s.io",
+        "networking.k8s.io",
+        "node.k8s.io",
+        "policy",
+        "rbac.authorization.k8s.io",
+        "resource.k8s.io",
+        "scheduling.k8s.io",
+        "storage.k8s.io",
+    ];
+    version.split_once('/').map_or(version == "v1", |(group, _)| GROUPS.contains(&group))
 }
 
 fn generation(meta: &Value, path: &Path) -> Option<Error> {
@@ -97,12 +121,16 @@ fn owner_references(meta: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn finalizers(meta: &Value, path: &Path) -> ErrorList {
+fn finalizers(meta: &Value, core_kind: bool, path: &Path) -> ErrorList {
     let field = path.child("finalizers");
     let mut errors = ErrorList::new();
     let names: Vec<&str> = items(meta, "finalizers").iter().filter_map(Value::as_str).collect();
-    for name in &names {
+    for (index, name) in names.iter().enumerate() {
         errors.extend(each(&field, *name, names::qualified_name(name)));
+        if core_kind && !name.contains('/') && !STANDARD_FINALIZERS.contains(name) {
+            let text = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(Error::invalid(&field.index(index), *name, text));
+        }
     }
     if names.contains(&"orphan") && names.contains(&"foregroundDeletion") {
         let text = "finalizer orphan and foregroundDeletion cannot be both set";

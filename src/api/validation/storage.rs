@@ -183,7 +183,8 @@ fn attachment_status(object: &Value) -> ErrorList {
     errors
 }
 
-fn attacher(name: &str, path: &Path) -> ErrorList {
+/// The name of a driver where upstream's newer check judges it.
+pub(super) fn attacher(name: &str, path: &Path) -> ErrorList {
     const TEXT: &str = "an RFC 1123 subdomain must consist of alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'Example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
     if name.is_empty() {
         return vec![Error::required(path, "")];

@@ -32,6 +32,7 @@ fn rules_of(group: &str, version: &str, kind: &str) -> Rules {
             "ReplicaSet" => workloads::REPLICA_SET,
             "StatefulSet" => workloads::STATEFUL_SET,
             "DaemonSet" => workloads::DAEMON_SET,
+            "ControllerRevision" => others::CONTROLLER_REVISION,
             _ => Rules::BASE,
         },
         "batch" if kind == "Job" => workloads::JOB,
@@ -77,7 +78,9 @@ fn core_rules(kind: &str) -> Rules {
 fn other_rules(group: &str, kind: &str) -> Rules {
     match (group, kind) {
         ("networking.k8s.io", "Ingress") => others::INGRESS,
-        ("networking.k8s.io", "NetworkPolicy" | "IngressClass") => others::WITH_SPEC_GENERATION,
+        ("networking.k8s.io", "NetworkPolicy") => others::NETWORK_POLICY,
+        ("networking.k8s.io", "IngressClass") => others::INGRESS_CLASS,
+        ("networking.k8s.io", "IPAddress") => others::IP_ADDRESS,
         ("networking.k8s.io", "ServiceCIDR") => others::SERVICE_CIDR,
         ("discovery.k8s.io", "EndpointSlice") => others::ENDPOINT_SLICE,
         (
@@ -85,7 +88,14 @@ fn other_rules(group: &str, kind: &str) -> Rules {
             "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration",
         ) => others::WEBHOOKS,
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => others::POLICY_WITH_STATUS,
-        ("admissionregistration.k8s.io", _) => others::POLICY,
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding") => {
+            others::VALIDATING_BINDING
+        }
+        ("admissionregistration.k8s.io", "MutatingAdmissionPolicy") => others::MUTATING_POLICY,
+        ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding") => {
+            others::MUTATING_BINDING
+        }
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => others::PRIORITY_LEVEL,
         ("flowcontrol.apiserver.k8s.io", _) => others::FLOW,
         ("coordination.k8s.io", _) => others::LEASE,
         ("node.k8s.io", "RuntimeClass") => others::RUNTIME_CLASS,
@@ -98,7 +108,8 @@ fn other_rules(group: &str, kind: &str) -> Rules {
         ("storage.k8s.io", "CSIStorageCapacity") => storage::CAPACITY,
         ("resource.k8s.io", "ResourceClaim") => others::RESOURCE_CLAIM,
         ("resource.k8s.io", "ResourceSlice") => others::RESOURCE_SLICE,
-        ("resource.k8s.io", "DeviceClass") => others::WITH_SPEC_GENERATION,
+        ("resource.k8s.io", "DeviceClass") => others::DEVICE_CLASS,
+        ("resource.k8s.io", "ResourceClaimTemplate") => others::RESOURCE_CLAIM_TEMPLATE,
         ("certificates.k8s.io", "CertificateSigningRequest") => {
             workloads::CERTIFICATE_SIGNING_REQUEST
         }

@@ -2,6 +2,7 @@
 
 use api::validation::core as rules;
 use api::validation::names::{name_is_label, name_is_path_segment};
+use api::validation::{endpoints, events};
 use api::value::{
     at, bool_at, ensure_object, get, is_empty, items, remove, restore, set, str_at, str_in,
 };
@@ -65,6 +66,8 @@ pub(super) const NODE: Rules = Rules {
             restore(object, old, "status");
         }
     },
+    validate: rules::node::node,
+    validate_change: rules::node::node_change,
     selectable: |object| {
         vec![("spec.unschedulable", bool_at(get(object, "spec"), "unschedulable").to_string())]
     },
@@ -213,16 +216,28 @@ fn name_field(object: &Value) -> Vec<(&'static str, String)> {
     vec![("name", str_in(object, &["metadata", "name"]).to_owned())]
 }
 
-pub(super) const RESOURCE_QUOTA: Rules = Rules { status: Some("{}"), ..Rules::BASE };
+pub(super) const RESOURCE_QUOTA: Rules = Rules {
+    status: Some("{}"),
+    validate: rules::quota::quota,
+    validate_change: rules::quota::quota_change,
+    ..Rules::BASE
+};
 
 pub(super) const LIMIT_RANGE: Rules = Rules { create_on_update: true, ..Rules::BASE };
 
-pub(super) const ENDPOINTS: Rules = Rules { create_on_update: true, ..Rules::BASE };
+pub(super) const ENDPOINTS: Rules = Rules {
+    create_on_update: true,
+    validate: endpoints::validate,
+    validate_change: endpoints::validate_change,
+    ..Rules::BASE
+};
 
 /// `v1` events; those of `events.k8s.io` name some fields differently.
 pub(super) const EVENT: Rules = Rules {
     name: name_is_path_segment,
     create_on_update: true,
+    validate: events::validate,
+    validate_change: events::validate_change,
     selectable: event_fields,
     ..Rules::BASE
 };

@@ -1,7 +1,7 @@
 //! The remaining groups: networking, storage, RBAC, scheduling, flow control, admission, custom resources.
 
 use api::validation::names::{name_is_path_segment, name_is_subdomain};
-use api::validation::rbac;
+use api::validation::{admission, endpoints, flow, networking, others as small, rbac, resource};
 use api::value::{bool_at, ensure_object, get, items, restore, set, str_at, str_in};
 use serde_json::{Value, json};
 
@@ -13,18 +13,34 @@ pub(super) const INGRESS: Rules =
 /// Kinds without status whose generation follows the spec.
 pub(super) const WITH_SPEC_GENERATION: Rules = Rules { generation: &["spec"], ..Rules::BASE };
 
-pub(super) const SERVICE_CIDR: Rules =
-    Rules { status: Some("{}"), status_keeps_meta: true, ..Rules::BASE };
+pub(super) const SERVICE_CIDR: Rules = Rules {
+    status: Some("{}"),
+    status_keeps_meta: true,
+    validate: networking::service_cidr,
+    validate_change: networking::service_cidr_change,
+    ..Rules::BASE
+};
 
-pub(super) const ENDPOINT_SLICE: Rules =
-    Rules { generation: &["ports", "endpoints", "addressType", "metadata.labels"], ..Rules::BASE };
+pub(super) const ENDPOINT_SLICE: Rules = Rules {
+    generation: &["ports", "endpoints", "addressType", "metadata.labels"],
+    validate: endpoints::slice,
+    validate_change: endpoints::slice_change,
+    ..Rules::BASE
+};
 
 /// Policies and webhook configurations.
-pub(super) const WEBHOOKS: Rules =
-    Rules { generation: &["webhooks"], unconditional_update: false, ..Rules::BASE };
+pub(super) const WEBHOOKS: Rules = Rules {
+    generation: &["webhooks"],
+    unconditional_update: false,
+    validate: admission::webhooks,
+    validate_change: admission::webhooks_change,
+    ..Rules::BASE
+};
 pub(super) const POLICY: Rules =
     Rules { generation: &["spec"], unconditional_update: false, ..Rules::BASE };
 pub(super) const POLICY_WITH_STATUS: Rules = Rules {
+    validate: admission::validating_policy,
+    validate_change: admission::validating_policy_change,
     status: Some("{}"),
     generation: &["spec"],
     status_keeps_meta: true,
@@ -55,16 +71,36 @@ pub(super) const CLUSTER_ROLE_BINDING: Rules = Rules {
     ..RBAC
 };
 
-pub(super) const LEASE: Rules =
-    Rules { create_on_update: true, unconditional_update: false, ..Rules::BASE };
+pub(super) const LEASE: Rules = Rules {
+    create_on_update: true,
+    unconditional_update: false,
+    validate: small::lease,
+    validate_change: |new, _| small::lease(new),
+    ..Rules::BASE
+};
 
-pub(super) const RUNTIME_CLASS: Rules =
-    Rules { create_on_update: true, unconditional_update: false, ..Rules::BASE };
+pub(super) const RUNTIME_CLASS: Rules = Rules {
+    create_on_update: true,
+    unconditional_update: false,
+    validate: small::runtime_class,
+    validate_change: small::runtime_class_change,
+    ..Rules::BASE
+};
 
-pub(super) const PRIORITY_CLASS: Rules = Rules { generation: &[""], ..Rules::BASE };
+pub(super) const PRIORITY_CLASS: Rules = Rules {
+    generation: &[""],
+    validate: small::priority_class,
+    validate_change: small::priority_class_change,
+    ..Rules::BASE
+};
 
-pub(super) const RESOURCE_CLAIM: Rules =
-    Rules { status: Some("{}"), status_keeps_meta: true, ..Rules::BASE };
+pub(super) const RESOURCE_CLAIM: Rules = Rules {
+    status: Some("{}"),
+    status_keeps_meta: true,
+    validate: resource::claim,
+    validate_change: resource::claim_change,
+    ..Rules::BASE
+};
 
 pub(super) const RESOURCE_SLICE: Rules = Rules {
     generation: &["spec"],
@@ -111,6 +147,8 @@ fn stored_version(object: &mut Value) {
 }
 
 pub(super) const API_SERVICE: Rules = Rules {
+    validate: small::api_service,
+    validate_change: |new, _| small::api_service(new),
     name: name_is_path_segment,
     status: Some("{}"),
     status_keeps_meta: true,
@@ -151,4 +189,65 @@ pub(super) const POD_CERTIFICATE_REQUEST: Rules = Rules {
             .collect()
     },
     ..Rules::BASE
+};
+
+pub(super) const NETWORK_POLICY: Rules = Rules {
+    validate: networking::policy,
+    validate_change: networking::policy_change,
+    ..WITH_SPEC_GENERATION
+};
+
+pub(super) const INGRESS_CLASS: Rules = Rules {
+    validate: networking::ingress_class,
+    validate_change: networking::ingress_class_change,
+    ..WITH_SPEC_GENERATION
+};
+
+pub(super) const IP_ADDRESS: Rules = Rules {
+    name: networking::address_name,
+    validate: networking::address,
+    validate_change: networking::address_change,
+    ..Rules::BASE
+};
+
+pub(super) const MUTATING_POLICY: Rules = Rules {
+    validate: admission::mutating_policy,
+    validate_change: admission::mutating_policy_change,
+    ..POLICY
+};
+
+pub(super) const MUTATING_BINDING: Rules = Rules {
+    validate: admission::mutating_binding,
+    validate_change: |new, _| admission::mutating_binding(new),
+    ..POLICY
+};
+
+pub(super) const VALIDATING_BINDING: Rules = Rules {
+    validate: admission::validating_binding,
+    validate_change: |new, _| admission::validating_binding(new),
+    ..POLICY
+};
+
+pub(super) const PRIORITY_LEVEL: Rules = Rules {
+    validate: flow::priority_level,
+    validate_change: |new, _| flow::priority_level(new),
+    ..FLOW
+};
+
+pub(super) const CONTROLLER_REVISION: Rules = Rules {
+    validate: small::controller_revision,
+    validate_change: small::controller_revision_change,
+    ..Rules::BASE
+};
+
+pub(super) const RESOURCE_CLAIM_TEMPLATE: Rules = Rules {
+    validate: resource::template,
+    validate_change: resource::template_change,
+    ..Rules::BASE
+};
+
+pub(super) const DEVICE_CLASS: Rules = Rules {
+    validate: resource::class,
+    validate_change: |new, _| resource::class(new),
+    ..WITH_SPEC_GENERATION
 };

@@ -1,5 +1,6 @@
 //! Apps, batch, autoscaling and policy.
 
+use api::validation::scaling;
 use api::validation::{apps, batch};
 use api::value::{
     at, bool_at, ensure_object, get, int_at, object_mut, remove, restore, semantic_equal, set,
@@ -184,12 +185,16 @@ fn generated_labels(object: &mut Value) {
 pub(super) const AUTOSCALER_V1: Rules = Rules {
     status: Some(r#"{"currentReplicas":0,"desiredReplicas":0}"#),
     generation: &["spec"],
+    validate: scaling::autoscaler,
+    validate_change: scaling::autoscaler_change,
     ..Rules::BASE
 };
 
 pub(super) const AUTOSCALER_V2: Rules = Rules {
     status: Some(r#"{"currentMetrics":null,"desiredReplicas":0}"#),
     generation: &["spec"],
+    validate: scaling::autoscaler_v2,
+    validate_change: scaling::autoscaler_v2_change,
     ..Rules::BASE
 };
 
@@ -200,6 +205,8 @@ pub(super) const POD_DISRUPTION_BUDGET: Rules = Rules {
     generation: &["spec"],
     unconditional_update: false,
     name: api::validation::names::name_is_path_segment,
+    validate: scaling::disruption_budget,
+    validate_change: |new, _| scaling::disruption_budget(new),
     ..Rules::BASE
 };
 

@@ -1,0 +1,362 @@
+//! Admission policies and what binds them.
+
+use serde_json::Value;
+
+use super::{
+    FAILURE_POLICIES, MATCH_POLICIES, OPERATIONS, REINVOCATIONS, conditions, expression, named_rule,
+};
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::checks::{required, required_as, segment, selector, texts};
+use crate::validation::{each, names, one_of};
+use crate::value::{get, has, is_empty, items, semantic_equal, str_at};
+
+/// Most audit annotations of a policy.
+const ANNOTATIONS_MAX: usize = 20;
+/// Longest expression of an annotation, in bytes.
+const ANNOTATION_MAX: usize = 5 * 1024;
+
+/// A new validating policy.
+pub fn validating_policy(object: &Value) -> ErrorList {
+    validating(object, None)
+}
+
+/// A changed validating policy.
+pub fn validating_policy_change(object: &Value, old: &Value) -> ErrorList {
+    validating(object, Some(old))
+}
+
+/// A new mutating policy.
+pub fn mutating_policy(object: &Value) -> ErrorList {
+    mutating(object, None)
+}
+
+/// A changed mutating policy.
+pub fn mutating_policy_change(object: &Value, old: &Value) -> ErrorList {
+    mutating(object, Some(old))
+}
+
+fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = head(spec, false, old, &path);
+    if is_empty(spec, "validations") && is_empty(spec, "auditAnnotations") {
+        let text = "validations or auditAnnotations must contain at least one item";
+        for key in ["validations", "auditAnnotations"] {
+            errors.push(Error::required(&path.child(key), text));
+        }
+        return errors;
+    }
+    for (index, one) in items(spec, "validations").iter().enumerate() {
+        errors.extend(validation(one, &path.child("validations").index(index)));
+    }
+    let (list, field) = (items(spec, "auditAnnotations"), path.child("auditAnnotations"));
+    if list.len() > ANNOTATIONS_MAX {
+        let text = format!("must not have more than {ANNOTATIONS_MAX} auditAnnotations");
+        errors.push(Error::invalid(&field, get(spec, "auditAnnotations").clone(), text));
+    }
+    let name = str_at(get(object, "metadata"), "name");
+    for (index, one) in list.iter().enumerate() {
+        let (place, key) = (field.index(index), str_at(one, "key"));
+        errors.extend(annotation(one, name, &place));
+        if list.iter().take(index).any(|a| str_at(a, "key") == key) {
+            errors.push(Error::duplicate(&place.child("key"), key));
+        }
+    }
+    errors
+}
+
+fn mutating(object: &Value, old: Option<&Value>) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = head(spec, true, old, &path);
+    let (list, field) = (items(spec, "mutations"), path.child("mutations"));
+    if list.is_empty() {
+        errors.push(Error::required(&field, "mutations must contain at least one item"));
+    }
+    for (index, one) in list.iter().enumerate() {
+        errors.extend(mutation(one, &field.index(index)));
+    }
+    let (policy, field) = (str_at(spec, "reinvocationPolicy"), path.child("reinvocationPolicy"));
+    if policy.is_empty() {
+        errors.push(Error::required(&field, ""));
+    } else {
+        errors.extend(one_of(policy, &REINVOCATIONS, &field));
+    }
+    errors
+}
+
+/// What both kinds of policies share, up to the variables.
+fn head(spec: &Value, mutating: bool, old: Option<&Value>, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let field = path.child("failurePolicy");
+    match get(spec, "failurePolicy").as_str() {
+        None => errors.push(Error::required(&field, "")),
+        Some(policy) => errors.extend(one_of(policy, &FAILURE_POLICIES, &field)),
+    }
+    if has(spec, "paramKind") {
+        errors.extend(param_kind(get(spec, "paramKind"), &path.child("paramKind")));
+    }
+    let (constraints, field) = (get(spec, "matchConstraints"), path.child("matchConstraints"));
+    if constraints.is_object() {
+        errors.extend(match_resources(constraints, &field));
+        if is_empty(constraints, "resourceRules") {
+            errors.push(Error::required(&field.child("resourceRules"), ""));
+        }
+        if mutating {
+            errors.extend(only_mutable(constraints, &field));
+        }
+    } else {
+        errors.push(Error::required(&field, ""));
+    }
+    let same = old.map(|old| get(old, "spec")).is_some_and(|old| {
+        ["paramKind", "matchConditions"]
+            .iter()
+            .all(|key| semantic_equal(get(spec, key), get(old, key)))
+    });
+    if !same {
+        errors.extend(conditions(spec, path));
+    }
+    for (index, one) in items(spec, "variables").iter().enumerate() {
+        let field = path.child("variables").index(index);
+        let name = str_at(one, "name");
+        if name.trim().is_empty() {
+            errors.push(Error::required(&field.child("name"), "name is not specified"));
+        } else if !expression::is_identifier(name) {
+            let text = "must be a valid CEL identifier";
+            errors.push(Error::invalid(&field.child("name"), name, text));
+        }
+        let text = str_at(one, "expression");
+        let place = field.child("expression");
+        errors.extend(expression::required(text, "expression is not specified", &place));
+    }
+    errors
+}
+
+/// Deletions cannot be mutated.
+fn only_mutable(resources: &Value, path: &Path) -> ErrorList {
+    let allowed: Vec<&str> = OPERATIONS.into_iter().filter(|o| *o != "DELETE").collect();
+    let field = path.child("resourceRules").child("operations");
+    let rules = items(resources, "resourceRules").iter();
+    rules
+        .flat_map(|rule| texts(rule, "operations"))
+        .filter_map(|operation| one_of(operation, &allowed, &field))
+        .collect()
+}
+
+fn match_resources(resources: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let field = path.child("matchPolicy");
+    match get(resources, "matchPolicy").as_str() {
+        None => errors.push(Error::required(&field, "")),
+        Some(policy) => errors.extend(one_of(policy, &MATCH_POLICIES, &field)),
+    }
+    for key in ["namespaceSelector", "objectSelector"] {
+        if has(resources, key) {
+            errors.extend(selector(resources, key, path));
+        } else {
+            errors.push(Error::required(&path.child(key), ""));
+        }
+    }
+    for key in ["resourceRules", "excludeResourceRules"] {
+        for (index, one) in items(resources, key).iter().enumerate() {
+            errors.extend(named_rule(one, &path.child(key).index(index)));
+        }
+    }
+    errors
+}
+
+fn param_kind(kind: &Value, path: &Path) -> ErrorList {
+    let mut errors = required(kind, &["apiVersion"], path);
+    let (full, field) = (str_at(kind, "apiVersion"), path.child("apiVersion"));
+    let parts: Vec<&str> = full.split('/').collect();
+    let (group, version) = match parts.as_slice() {
+        [""] | ["", ""] => ("", ""),
+        [version] => ("", *version),
+        [group, version] => (*group, *version),
+        _ => {
+            let text = format!("unexpected GroupVersion string: {full}");
+            errors.push(Error::invalid(&field, full, text));
+            ("", "")
+        }
+    };
+    if !full.is_empty() && parts.len() < 3 {
+        let bad = names::dns1123_subdomain(group);
+        if !group.is_empty() && !bad.is_empty() {
+            errors.push(Error::invalid(&field, group, bad.join(",")));
+        }
+        let bad = names::dns1035_label(version);
+        if version.is_empty() {
+            errors.push(Error::invalid(&field, full, "version must be specified"));
+        } else if !bad.is_empty() {
+            errors.push(Error::invalid(&field, version, bad.join(",")));
+        }
+    }
+    let (name, field) = (str_at(kind, "kind"), path.child("kind"));
+    let bad = names::dns1035_label(&name.to_lowercase());
+    if name.is_empty() {
+        errors.push(Error::required(&field, ""));
+    } else if !bad.is_empty() {
+        let text = format!("may have mixed case, but should otherwise match: {}", bad.join(","));
+        errors.push(Error::invalid(&field, name, text));
+    }
+    errors
+}
+
+fn validation(one: &Value, path: &Path) -> ErrorList {
+    let field = path.child("expression");
+    let mut errors =
+        expression::required(str_at(one, "expression"), "expression is not specified", &field);
+    let blank = |text: &str| !text.is_empty() && text.trim().is_empty();
+    let (message, computed) = (str_at(one, "message"), str_at(one, "messageExpression"));
+    let field = path.child("messageExpression");
+    if blank(computed) {
+        errors.push(Error::invalid(&field, computed, "must be non-empty if specified"));
+    } else {
+        errors.extend(expression::optional(computed, &field));
+    }
+    let field = path.child("message");
+    if blank(message) {
+        errors.push(Error::invalid(&field, message, "must be non-empty if specified"));
+    } else if message.trim().contains(['\n', '\r']) {
+        errors.push(Error::invalid(&field, message, "must not contain line breaks"));
+    }
+    let reasons = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
+    let reason = get(one, "reason").as_str();
+    errors.extend(reason.and_then(|reason| one_of(reason, &reasons, &path.child("reason"))));
+    errors
+}
+
+fn annotation(one: &Value, policy: &str, path: &Path) -> ErrorList {
+    let (key, field) = (str_at(one, "key"), path.child("key"));
+    let mut errors = ErrorList::new();
+    if policy.is_empty() {
+        errors.extend(each(&field, key, names::qualified_name(key)));
+    } else {
+        let texts = names::qualified_name(&format!("{policy}/{key}"));
+        errors.extend(each(&field, key, texts));
+    }
+    let (text, field) = (str_at(one, "valueExpression"), path.child("valueExpression"));
+    if text.trim().is_empty() {
+        errors.push(Error::required(&field, "valueExpression is not specified"));
+    } else if text.trim().len() > ANNOTATION_MAX {
+        let detail = format!("must not exceed {ANNOTATION_MAX} characters in length");
+        errors.push(Error::required(&field, detail));
+    } else {
+        errors.extend(expression::optional(text, &field));
+    }
+    errors
+}
+
+fn mutation(one: &Value, path: &Path) -> ErrorList {
+    const PATCHES: [(&str, &str); 2] =
+        [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
+    let kind = str_at(one, "patchType");
+    if kind.is_empty() {
+        return vec![Error::required(&path.child("patchType"), "")];
+    }
+    if !PATCHES.iter().any(|(name, _)| *name == kind) {
+        let allowed = PATCHES.map(|(name, _)| name);
+        return vec![Error::not_supported(&path.child("patchType"), kind, &allowed)];
+    }
+    let mut errors = ErrorList::new();
+    for (name, key) in PATCHES {
+        let (patch, field) = (get(one, key), path.child(key));
+        if name != kind {
+            if patch.is_object() {
+                let text = format!("must not be specified when patchType is {kind}");
+                errors.push(Error::invalid(&field, format!("{{{key}}}"), text));
+            }
+        } else if patch.is_object() {
+            let text = str_at(patch, "expression");
+            errors.extend(expression::required(text, "", &field.child("expression")));
+        } else {
+            let text = format!("must be specified when patchType is {kind}");
+            errors.push(Error::required(&field, text));
+        }
+    }
+    errors
+}
+
+/// A binding of a validating policy.
+pub fn validating_binding(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = binding(spec, &path);
+    let (actions, field) = (texts(spec, "validationActions"), path.child("validationActions"));
+    for (index, action) in actions.iter().enumerate() {
+        errors.extend(one_of(action, &["Audit", "Deny", "Warn"], &field.index(index)));
+        if actions.iter().take(index).any(|a| a == action) {
+            errors.push(Error::duplicate(&field.index(index), *action));
+        }
+    }
+    if actions.contains(&"Deny") && actions.contains(&"Warn") {
+        let text = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)";
+        errors.push(Error::invalid(&field, get(spec, "validationActions").clone(), text));
+    }
+    if actions.is_empty() {
+        errors.push(Error::required(&field, ""));
+    }
+    errors
+}
+
+/// A binding of a mutating policy.
+pub fn mutating_binding(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = binding(spec, &path);
+    errors.extend(only_mutable(get(spec, "matchResources"), &path.child("matchResources")));
+    errors
+}
+
+fn binding(spec: &Value, path: &Path) -> ErrorList {
+    let mut errors = required_as(spec, "policyName", path, names::dns1123_subdomain);
+    if has(spec, "paramRef") {
+        errors.extend(param_ref(get(spec, "paramRef"), &path.child("paramRef")));
+    }
+    if has(spec, "matchResources") {
+        errors.extend(match_resources(get(spec, "matchResources"), &path.child("matchResources")));
+    }
+    errors
+}
+
+fn param_ref(reference: &Value, path: &Path) -> ErrorList {
+    const EXCLUSIVE: &str = "name and selector are mutually exclusive";
+    let mut errors = ErrorList::new();
+    let (name, selected) = (str_at(reference, "name"), has(reference, "selector"));
+    if !name.is_empty() {
+        errors.extend(each(&path.child("name"), name, segment(name)));
+        if selected {
+            errors.push(Error::forbidden(&path.child("name"), EXCLUSIVE));
+        }
+    }
+    if selected {
+        errors.extend(selector(reference, "selector", path));
+        if !name.is_empty() {
+            errors.push(Error::forbidden(&path.child("selector"), EXCLUSIVE));
+        }
+    }
+    if name.is_empty() && !selected {
+        errors.push(Error::required(path, "one of name or selector must be specified"));
+    }
+    let (action, field) =
+        (str_at(reference, "parameterNotFoundAction"), path.child("parameterNotFoundAction"));
+    if action.is_empty() {
+        errors.push(Error::required(&field, ""));
+    } else {
+        errors.extend(one_of(action, &["Deny", "Allow"], &field));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_mutation_has_one_patch() {
+        let path = Path::new("m");
+        let good = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}});
+        assert!(mutation(&good, &path).is_empty());
+        assert_eq!(
+            mutation(&json!({"patchType": "JSONPatch"}), &path)[0].to_string(),
+            "m.jsonPatch: Required value: must be specified when patchType is JSONPatch"
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! Resource quotas.
+
+use serde_json::Value;
+
+use super::resources::{quantity_value, resource_name};
+use crate::field::{Error, ErrorList, Path};
+use crate::validation::IMMUTABLE;
+use crate::validation::checks::texts;
+use crate::validation::numbers::quantity;
+use crate::value::{entries, get, is_empty, items, str_at};
+
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
+
+/// A new quota.
+pub fn quota(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = ErrorList::new();
+    for (name, amount) in entries(spec, "hard") {
+        let field = path.child("hard").key(name);
+        errors.extend(resource_name(name, &field));
+        if !name.contains('/') && !standard_quota(name) {
+            let text = "must be a standard resource for quota";
+            errors.push(Error::invalid(&field, name.as_str(), text));
+        }
+        if let Some(amount) = quantity(amount) {
+            errors.extend(quantity_value(name, amount, &field));
+        }
+    }
+    let scopes = texts(spec, "scopes");
+    let field = path.child("scopes");
+    for scope in &scopes {
+        if !SCOPES.contains(scope) {
+            let shown = get(spec, "scopes").clone();
+            errors.push(Error::invalid(&field, shown, "unsupported scope"));
+        }
+    }
+    for (one, other) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
+        if scopes.contains(&one) && scopes.contains(&other) {
+            let shown = get(spec, "scopes").clone();
+            errors.push(Error::invalid(&field, shown, "conflicting scopes"));
+        }
+    }
+    let field = path.child("scopeSelector").child("matchExpressions");
+    for one in items(get(spec, "scopeSelector"), "matchExpressions") {
+        errors.extend(scope_requirement(one, &field));
+    }
+    errors
+}
+
+fn standard_quota(name: &str) -> bool {
+    name.starts_with("hugepages-")
+        || name.starts_with("requests.hugepages-")
+        || matches!(
+            name.strip_prefix("requests.").or(name.strip_prefix("limits.")),
+            Some("cpu" | "memory" | "ephemeral-storage" | "storage")
+        ) && name != "limits.storage"
+        || matches!(
+            name,
+            "cpu"
+                | "memory"
+                | "ephemeral-storage"
+                | "pods"
+                | "resourcequotas"
+                | "services"
+                | "replicationcontrollers"
+                | "secrets"
+                | "configmaps"
+                | "persistentvolumeclaims"
+                | "services.nodeports"
+                | "services.loadbalancers"
+        )
+}
+
+fn scope_requirement(one: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let (scope, operator) = (str_at(one, "scopeName"), str_at(one, "operator"));
+    let values = !is_empty(one, "values");
+    let field = path.child("scopeName");
+    if !SCOPES.contains(&scope) {
+        errors.push(Error::invalid(&field, scope, "unsupported scope"));
+    }
+    let by_value = matches!(scope, "PriorityClass" | "VolumeAttributesClass");
+    if SCOPES.contains(&scope) && !by_value && operator != "Exists" {
+        let text = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+        errors.push(Error::invalid(&path.child("operator"), operator, text));
+    }
+    match operator {
+        "In" | "NotIn" if !values => errors.push(Error::required(
+            &path.child("values"),
+            "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector",
+        )),
+        "Exists" | "DoesNotExist" if values => errors.push(Error::invalid(
+            &path.child("values"),
+            get(one, "values").clone(),
+            "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector",
+        )),
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+        other => errors.push(Error::invalid(
+            &path.child("operator"),
+            other,
+            "not a valid selector operator",
+        )),
+    }
+    errors
+}
+
+/// A changed quota: its scopes stay.
+pub fn quota_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = quota(object);
+    let sorted = |object: &Value| {
+        let mut list: Vec<String> =
+            texts(get(object, "spec"), "scopes").into_iter().map(str::to_owned).collect();
+        list.sort();
+        list.dedup();
+        list
+    };
+    if sorted(object) != sorted(old) {
+        let shown = get(get(object, "spec"), "scopes").clone();
+        errors.push(Error::invalid(&Path::new("spec").child("scopes"), shown, IMMUTABLE));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn scopes_stay() {
+        let quota = |scope: &str| json!({"spec": {"hard": {"pods": "1"}, "scopes": [scope]}});
+        assert!(quota_change(&quota("BestEffort"), &quota("BestEffort")).is_empty());
+        assert_eq!(
+            quota_change(&quota("NotBestEffort"), &quota("BestEffort"))[0].to_string(),
+            "spec.scopes: Invalid value: [\"NotBestEffort\"]: field is immutable"
+        );
+    }
+}

@@ -1,0 +1,348 @@
+//! Dynamic resource allocation: claims, their templates, classes of devices.
+
+use serde_json::Value;
+
+use super::checks::{Shape, go_json, printed, required_as, texts};
+use super::labels::{validate_annotations, validate_labels};
+use super::names::{self, c_identifier, dns1123_label, dns1123_subdomain};
+use super::{IMMUTABLE, each, one_of};
+use crate::field::{Error, ErrorList, Kind, Path};
+use crate::value::{get, has, int_at, is_empty, items, semantic_equal, str_at};
+
+/// Bounds of one claim (`k8s.io/api/resource`).
+const REQUESTS_MAX: usize = 32;
+const ALTERNATIVES_MAX: usize = 8;
+const CONSTRAINTS_MAX: usize = 32;
+const CONFIG_MAX: usize = 32;
+const SELECTORS_MAX: usize = 32;
+/// Longest name of an attribute without its domain, and longest domain.
+const IDENTIFIER_MAX: usize = 32;
+const DRIVER_MAX: usize = 63;
+
+const REQUEST: Shape = Shape::Struct(&[
+    ("Name", "name", Shape::Text),
+    ("DeviceClassName", "deviceClassName", Shape::Text),
+    ("Selectors", "selectors", Shape::Pointer),
+    ("AllocationMode", "allocationMode", Shape::Text),
+    ("Count", "count", Shape::Pointer),
+    ("Tolerations", "tolerations", Shape::Pointer),
+    ("Capacity", "capacity", Shape::Pointer),
+    ("DerivedAttributes", "derivedAttributes", Shape::Pointer),
+]);
+const DEVICES: Shape = Shape::Struct(&[(
+    "Devices",
+    "devices",
+    Shape::Struct(&[
+        (
+            "Requests",
+            "requests",
+            Shape::List(&Shape::Struct(&[
+                ("Name", "name", Shape::Text),
+                ("Exactly", "exactly", Shape::Pointer),
+                ("FirstAvailable", "firstAvailable", Shape::List(&REQUEST)),
+            ])),
+        ),
+        ("Constraints", "constraints", Shape::Pointer),
+        ("Config", "config", Shape::Pointer),
+    ]),
+)]);
+
+/// A new claim.
+pub fn claim(object: &Value) -> ErrorList {
+    devices(get(get(object, "spec"), "devices"), &Path::new("spec").child("devices"))
+}
+
+/// A changed claim: its spec stays.
+pub fn claim_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if !semantic_equal(get(object, "spec"), get(old, "spec")) {
+        errors.push(Error::invalid(&Path::new("spec"), Value::Null, IMMUTABLE));
+        errors.extend(claim(object));
+    }
+    errors
+}
+
+/// A new template of claims.
+pub fn template(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let (meta, field) = (get(spec, "metadata"), path.child("metadata"));
+    let mut errors = validate_labels(meta, "labels", &field);
+    errors.extend(validate_annotations(meta, "annotations", &field));
+    errors.extend(devices(get(get(spec, "spec"), "devices"), &path.child("spec").child("devices")));
+    errors
+}
+
+/// A changed template: its spec stays.
+pub fn template_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = template(object);
+    let spec = get(object, "spec");
+    if !semantic_equal(spec, get(old, "spec")) {
+        let meta = get(spec, "metadata");
+        let kept = ["labels", "annotations"].into_iter().filter(|key| !is_empty(meta, key));
+        let labels: String = kept.map(|key| format!("\"{key}\":{},", get(meta, key))).collect();
+        let shown = format!("{{{labels}\"Spec\":{}}}", go_json(get(spec, "spec"), DEVICES));
+        errors.push(printed(&Path::new("spec"), &shown, IMMUTABLE));
+    }
+    errors
+}
+
+/// A class of devices.
+pub fn class(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = selectors(spec, &path);
+    let (list, field) = (items(spec, "config"), path.child("config"));
+    if list.len() > CONFIG_MAX {
+        errors.push(Error::too_many(&field, list.len(), CONFIG_MAX));
+    }
+    for (index, one) in list.iter().enumerate() {
+        errors.extend(configuration(one, &field.index(index)));
+    }
+    errors
+}
+
+fn selectors(parent: &Value, path: &Path) -> ErrorList {
+    let (list, field) = (items(parent, "selectors"), path.child("selectors"));
+    let mut errors = ErrorList::new();
+    if list.len() > SELECTORS_MAX {
+        errors.push(Error::too_many(&field, list.len(), SELECTORS_MAX));
+    }
+    for (index, one) in list.iter().enumerate() {
+        let (cel, place) = (get(one, "cel"), field.index(index).child("cel"));
+        if cel.is_object() {
+            errors.extend(super::admission::expression::compilable(
+                str_at(cel, "expression"),
+                &place.child("expression"),
+            ));
+        } else {
+            errors.push(Error::required(&place, ""));
+        }
+    }
+    errors
+}
+
+fn configuration(one: &Value, path: &Path) -> ErrorList {
+    let (opaque, field) = (get(one, "opaque"), path.child("opaque"));
+    if !opaque.is_object() {
+        return vec![Error::required(&field, "")];
+    }
+    let mut errors = super::storage::attacher(str_at(opaque, "driver"), &field.child("driver"));
+    match get(opaque, "parameters") {
+        Value::Null => errors.push(Error::required(&field.child("parameters"), "")),
+        Value::Object(_) => {}
+        _ => errors.push(Error::invalid(
+            &field.child("parameters"),
+            "<value omitted>",
+            "must be a valid JSON object",
+        )),
+    }
+    errors
+}
+
+fn devices(devices: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let (list, field) = (items(devices, "requests"), path.child("requests"));
+    if list.len() > REQUESTS_MAX {
+        errors.push(Error::too_many(&field, list.len(), REQUESTS_MAX));
+    }
+    let mut known: Vec<String> = Vec::new();
+    for (index, one) in list.iter().enumerate() {
+        let (place, name) = (field.index(index), str_at(one, "name"));
+        errors.extend(request(one, &place));
+        if list.iter().take(index).any(|r| str_at(r, "name") == name) {
+            errors.push(twice(&place, &shown_request(one)));
+        }
+        known.push(name.to_owned());
+        let alternatives = items(one, "firstAvailable").iter();
+        known.extend(alternatives.map(|sub| format!("{name}/{}", str_at(sub, "name"))));
+    }
+    let (list, field) = (items(devices, "constraints"), path.child("constraints"));
+    if list.len() > CONSTRAINTS_MAX {
+        errors.push(Error::too_many(&field, list.len(), CONSTRAINTS_MAX));
+    }
+    for (index, one) in list.iter().enumerate() {
+        errors.extend(constraint(one, &known, &field.index(index)));
+    }
+    let (list, field) = (items(devices, "config"), path.child("config"));
+    if list.len() > CONFIG_MAX {
+        errors.push(Error::too_many(&field, list.len(), CONFIG_MAX));
+    }
+    for (index, one) in list.iter().enumerate() {
+        let place = field.index(index);
+        errors.extend(request_names(one, &known, &place.child("requests")));
+        errors.extend(configuration(one, &place));
+    }
+    errors
+}
+
+/// A list entry that is there twice, shown as upstream prints it.
+fn twice(field: &Path, shown: &str) -> Error {
+    let mut error = Error::omitted(field, shown);
+    error.kind = Kind::Duplicate;
+    error
+}
+
+/// A request with its JSON names in upstream's order.
+fn shown_request(one: &Value) -> String {
+    let order = [
+        "name",
+        "exactly",
+        "firstAvailable",
+        "deviceClassName",
+        "selectors",
+        "allocationMode",
+        "adminAccess",
+        "count",
+        "tolerations",
+        "capacity",
+    ];
+    let parts = order.iter().filter(|key| !is_empty(one, key)).map(|key| {
+        let value = get(one, key);
+        let text = match value {
+            Value::Object(_) if *key == "exactly" => shown_request(value),
+            Value::Array(list) if *key == "firstAvailable" => {
+                let list: Vec<String> = list.iter().map(shown_request).collect();
+                format!("[{}]", list.join(","))
+            }
+            other => other.to_string(),
+        };
+        format!("\"{key}\":{text}")
+    });
+    format!("{{{}}}", parts.collect::<Vec<_>>().join(","))
+}
+
+fn request(one: &Value, path: &Path) -> ErrorList {
+    let name = str_at(one, "name");
+    let mut errors: ErrorList = each(&path.child("name"), name, dns1123_label(name)).collect();
+    let (exactly, first) = (get(one, "exactly"), items(one, "firstAvailable"));
+    match (exactly.is_object(), first.is_empty()) {
+        (true, true) => errors.extend(exact(exactly, &path.child("exactly"))),
+        (false, false) => {
+            let field = path.child("firstAvailable");
+            if first.len() > ALTERNATIVES_MAX {
+                errors.push(Error::too_many(&field, first.len(), ALTERNATIVES_MAX));
+            }
+            for (index, sub) in first.iter().enumerate() {
+                let (place, name) = (field.index(index), str_at(sub, "name"));
+                errors.extend(each(&place.child("name"), name, dns1123_label(name)));
+                errors.extend(exact(sub, &place));
+                if first.iter().take(index).any(|s| str_at(s, "name") == name) {
+                    errors.push(twice(&place, &shown_request(sub)));
+                }
+            }
+        }
+        (false, true) => errors.push(Error::required(
+            path,
+            "exactly one of `exactly` or `firstAvailable` is required",
+        )),
+        (true, false) => errors.push(Error::invalid(
+            path,
+            Value::Null,
+            "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set",
+        )),
+    }
+    errors
+}
+
+/// Class, selectors, mode and number of one request.
+fn exact(one: &Value, path: &Path) -> ErrorList {
+    let mut errors = required_as(one, "deviceClassName", path, dns1123_subdomain);
+    errors.extend(selectors(one, path));
+    let (mode, count) = (str_at(one, "allocationMode"), int_at(one, "count").unwrap_or_default());
+    match mode {
+        "ExactCount" if count <= 0 => {
+            errors.push(Error::invalid(&path.child("count"), count, "must be greater than zero"));
+        }
+        "All" if count != 0 => {
+            let text = "must not be specified when allocationMode is 'All'";
+            errors.push(Error::invalid(&path.child("count"), count, text));
+        }
+        "ExactCount" | "All" => {}
+        other => {
+            errors.extend(one_of(other, &["All", "ExactCount"], &path.child("allocationMode")))
+        }
+    }
+    errors
+}
+
+fn request_names(one: &Value, known: &[String], field: &Path) -> ErrorList {
+    let names = texts(one, "requests");
+    let mut errors = ErrorList::new();
+    for (index, name) in names.iter().enumerate() {
+        let place = field.index(index);
+        for segment in name.split('/') {
+            errors.extend(each(&place, segment, names::dns1123_label(segment)));
+        }
+        if !known.iter().any(|k| k == name) {
+            let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+            errors.push(Error::invalid(&place, *name, text));
+        }
+        if names.iter().take(index).any(|n| n == name) {
+            errors.push(Error::duplicate(&place, *name));
+        }
+    }
+    errors
+}
+
+fn constraint(one: &Value, known: &[String], path: &Path) -> ErrorList {
+    let mut errors = request_names(one, known, &path.child("requests"));
+    let keys = ["matchAttribute", "distinctAttribute"];
+    let set: Vec<&str> = keys.into_iter().filter(|key| has(one, key)).collect();
+    if set.len() != 1 {
+        let text = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+        errors.push(Error::required(path, text));
+        return errors;
+    }
+    for key in set {
+        errors.extend(attribute(str_at(one, key), &path.child(key)));
+    }
+    errors
+}
+
+/// `domain/name` of an attribute.
+fn attribute(name: &str, field: &Path) -> ErrorList {
+    const TEXT: &str = "a fully qualified name must be a domain and a name separated by a slash";
+    let (domain, identifier) = match name.split_once('/') {
+        Some((domain, identifier)) => (Some(domain), identifier),
+        None => (None, name),
+    };
+    let mut errors = ErrorList::new();
+    match domain {
+        None => errors.push(Error::invalid(field, name, TEXT)),
+        Some("") => errors.push(Error::required(field, "the domain must not be empty")),
+        Some(domain) => {
+            if domain.len() > DRIVER_MAX {
+                errors.push(Error::too_long(field, DRIVER_MAX));
+            }
+            errors.extend(each(field, domain, dns1123_subdomain(domain)));
+        }
+    }
+    if identifier.is_empty() && domain.is_some() {
+        errors.push(Error::required(field, "the name must not be empty"));
+        return errors;
+    }
+    if identifier.len() > IDENTIFIER_MAX {
+        errors.push(Error::too_long(field, IDENTIFIER_MAX));
+    }
+    errors.extend(each(field, identifier, c_identifier(identifier)));
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn constraints_name_requests() {
+        let claim = |name: &str| {
+            json!({"spec": {"devices": {
+                "requests": [{"name": "r", "exactly": {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}}],
+                "constraints": [{"requests": [name], "matchAttribute": "d.example.com/x"}],
+            }}})
+        };
+        assert!(super::claim(&claim("r")).is_empty());
+        let errors = super::claim(&claim("s"));
+        assert_eq!(errors[0].field.to_string(), "spec.devices.constraints[0].requests[0]");
+        assert!(errors[0].detail.starts_with("must be the name of a request in the claim"));
+    }
+}

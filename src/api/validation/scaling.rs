@@ -1,0 +1,154 @@
+//! Autoscalers and disruption budgets.
+
+use serde_json::Value;
+
+use super::checks::{required_as, segment, selector};
+use super::numbers::{NEGATIVE, non_negative_int_or_percent, not_more_than_100_percent};
+use super::one_of;
+use crate::field::{Error, ErrorList, Path};
+use crate::value::{at, get, has, int_at, items, str_at};
+
+/// Where the first version keeps metrics that it has no fields for.
+const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
+
+/// An autoscaler of `autoscaling/v1`.
+pub fn autoscaler(object: &Value) -> ErrorList {
+    let mut errors = bounds(object);
+    errors.extend(version(object));
+    errors.extend(cpu(object));
+    errors
+}
+
+/// A changed autoscaler of `autoscaling/v1`; a target of the same kind is not judged again.
+pub fn autoscaler_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = bounds(object);
+    errors.extend(changed_version(object, old));
+    errors.extend(cpu(object));
+    errors
+}
+
+fn cpu(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = ErrorList::new();
+    let field = path.child("metrics");
+    let more = has(at(object, &["metadata", "annotations"]), METRICS);
+    if int_at(spec, "minReplicas") == Some(0) && !more {
+        let text = "must specify at least one Object or External metric to support scaling to zero replicas";
+        errors.push(Error::forbidden(&field, text));
+    }
+    if let Some(value) = int_at(spec, "targetCPUUtilizationPercentage").filter(|v| *v < 1) {
+        let field = field.index(0).child("resource").child("target").child("averageUtilization");
+        errors.push(Error::invalid(&field, value, "must be greater than 0"));
+    }
+    errors
+}
+
+/// An autoscaler of `autoscaling/v2`.
+pub fn autoscaler_v2(object: &Value) -> ErrorList {
+    let mut errors = bounds(object);
+    errors.extend(version(object));
+    errors.extend(scaling_to_zero(object));
+    errors
+}
+
+/// A changed autoscaler of `autoscaling/v2`.
+pub fn autoscaler_v2_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = bounds(object);
+    errors.extend(changed_version(object, old));
+    errors.extend(scaling_to_zero(object));
+    errors
+}
+
+fn scaling_to_zero(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = ErrorList::new();
+    let outside = |metric: &Value| matches!(str_at(metric, "type"), "Object" | "External");
+    if int_at(spec, "minReplicas") == Some(0) && !items(spec, "metrics").iter().any(outside) {
+        let text = "must specify at least one Object or External metric to support scaling to zero replicas";
+        errors.push(Error::forbidden(&path.child("metrics"), text));
+    }
+    errors
+}
+
+fn changed_version(object: &Value, old: &Value) -> Option<Error> {
+    let target = |object| get(get(object, "spec"), "scaleTargetRef");
+    let same = ["apiVersion", "kind"]
+        .iter()
+        .all(|key| str_at(target(object), key) == str_at(target(old), key));
+    if same { None } else { version(object) }
+}
+
+/// The group of the target, without which only replication controllers are known.
+fn version(object: &Value) -> Option<Error> {
+    let target = get(get(object, "spec"), "scaleTargetRef");
+    let field = Path::new("spec").child("scaleTargetRef").child("apiVersion");
+    let version = str_at(target, "apiVersion");
+    let slashes = version.matches('/').count();
+    if slashes > 1 {
+        let text = format!("unexpected GroupVersion string: {version}");
+        return Some(Error::invalid(&field, version, text));
+    }
+    let bare = slashes == 0 || version.starts_with('/');
+    (bare && str_at(target, "kind") != "ReplicationController")
+        .then(|| Error::invalid(&field, version, "apiVersion must specify API group"))
+}
+
+fn bounds(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = ErrorList::new();
+    let (min, max) = (int_at(spec, "minReplicas"), int_at(spec, "maxReplicas").unwrap_or_default());
+    if let Some(min) = min.filter(|m| *m < 0) {
+        errors.push(Error::invalid(&path.child("minReplicas"), min, NEGATIVE));
+    }
+    let field = path.child("maxReplicas");
+    if max == 0 {
+        errors.push(Error::required(&field, ""));
+    } else if max < 0 {
+        errors.push(Error::invalid(&field, max, "must be greater than or equal to 1"));
+    }
+    if min.is_some_and(|min| max < min) {
+        let text = "must be greater than or equal to `minReplicas`";
+        errors.push(Error::invalid(&field, max, text));
+    }
+    let (target, path) = (get(spec, "scaleTargetRef"), path.child("scaleTargetRef"));
+    errors.extend(required_as(target, "kind", &path, segment));
+    errors.extend(required_as(target, "name", &path, segment));
+    errors
+}
+
+/// A new disruption budget.
+pub fn disruption_budget(object: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = ErrorList::new();
+    if has(spec, "minAvailable") && has(spec, "maxUnavailable") {
+        let text = "minAvailable and maxUnavailable cannot be both set";
+        errors.push(Error::invalid(&path, Value::Object(serde_json::Map::new()), text));
+    }
+    for key in ["minAvailable", "maxUnavailable"] {
+        errors.extend(non_negative_int_or_percent(spec, key, &path));
+        errors.extend(not_more_than_100_percent(spec, key, &path));
+    }
+    errors.extend(selector(spec, "selector", &path));
+    let policy = get(spec, "unhealthyPodEvictionPolicy").as_str();
+    let known = ["AlwaysAllow", "IfHealthyBudget"];
+    let field = path.child("unhealthyPodEvictionPolicy");
+    errors.extend(policy.and_then(|policy| one_of(policy, &known, &field)));
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn bounds_are_ordered() {
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
+        let scaler = |max: i64| json!({"spec": {"scaleTargetRef": target, "minReplicas": 2, "maxReplicas": max}});
+        assert!(autoscaler(&scaler(2)).is_empty());
+        assert_eq!(
+            autoscaler(&scaler(1))[0].to_string(),
+            "spec.maxReplicas: Invalid value: 1: must be greater than or equal to `minReplicas`"
+        );
+    }
+}
