@@ -25,6 +25,7 @@ pub fn policy_change(object: &Value, old: &Value) -> ErrorList {
             let block = get(peer, "ipBlock");
             std::iter::once(str_at(block, "cidr")).chain(texts(block, "except"))
         })
+        .filter(|cidr| !cidr.is_empty())
         .collect();
     policy_spec(get(object, "spec"), &known)
 }
