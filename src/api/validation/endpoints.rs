@@ -184,7 +184,8 @@ fn endpoint(endpoint: &Value, kind: &str, path: &Path) -> ErrorList {
 
 fn hints(hints: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let rules: [(&str, fn(&str) -> names::Messages); 2] =
+    type Rule = fn(&str) -> names::Messages;
+    let rules: [(&str, Rule); 2] =
         [("forZones", names::label_value), ("forNodes", names::dns1123_subdomain)];
     for (key, rule) in rules {
         let (list, field) = (items(hints, key), path.child(key));
@@ -205,7 +206,6 @@ fn hints(hints: &Value, path: &Path) -> ErrorList {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
 
     #[test]

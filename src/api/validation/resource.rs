@@ -329,7 +329,6 @@ fn attribute(name: &str, field: &Path) -> ErrorList {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use serde_json::json;
 
     #[test]
