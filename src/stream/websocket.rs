@@ -11,7 +11,8 @@ use http::{Response, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
 use crate::io::Io;
 use crate::upgrade::{self, Body};
@@ -156,7 +157,9 @@ impl<T: Io> Sender<T> {
 
     /// Says goodbye; whether it arrives does not matter.
     pub async fn close(&mut self) {
-        let _ = self.0.send(Message::Close(None)).await;
+        // Clients take only a normal closure for the end; one without a code is an error to them.
+        let goodbye = CloseFrame { code: CloseCode::Normal, reason: "".into() };
+        let _ = self.0.send(Message::Close(Some(goodbye))).await;
         let _ = self.0.close().await;
     }
 }
