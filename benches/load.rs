@@ -18,6 +18,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+/// One worker and the latencies it measured.
+type Worker = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<Vec<u64>>>>>;
+
 /// Objects that `get` reads and `list` returns.
 const OBJECTS: u64 = 500;
 /// Bytes of data in one ConfigMap, as in the figures published for etcd.
@@ -223,8 +226,7 @@ async fn watch(
     run: &str,
 ) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let mut workers: Vec<std::pin::Pin<Box<dyn Future<Output = anyhow::Result<Vec<u64>>>>>> =
-        Vec::new();
+    let mut workers: Vec<Worker> = Vec::new();
     let written = Arc::new(AtomicU64::new(0));
     let seconds = span.as_secs() + 1;
     for _ in 0..connections {

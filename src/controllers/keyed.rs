@@ -11,10 +11,13 @@ use crate::context::Context;
 /// Namespace (empty when cluster-scoped) and name.
 pub(crate) type Key = (String, String);
 
+/// Resolves once one informer has its first list.
+type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A queue whose reconciles wait for all informers that feed it.
 pub(crate) struct Keyed {
     pub(crate) queue: Queue<Key>,
-    synced: Vec<Box<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>>,
+    synced: Vec<Box<dyn Fn() -> Wait + Send + Sync>>,
 }
 
 impl Keyed {

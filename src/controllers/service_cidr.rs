@@ -174,8 +174,8 @@ mod tests {
         let both = [small.clone(), large.clone()];
         let inside = ["10.0.1.5".parse().unwrap()];
         assert!(can_go(&small, &both, &inside));
-        assert!(!can_go(&small, &[small.clone()], &inside));
-        assert!(can_go(&small, &[small.clone()], &["10.0.2.5".parse().unwrap()]));
+        assert!(!can_go(&small, std::slice::from_ref(&small), &inside));
+        assert!(can_go(&small, std::slice::from_ref(&small), &["10.0.2.5".parse().unwrap()]));
         assert!(can_go(&large, &both, &inside), "the small one still holds the address");
         assert!(!can_go(&large, &both, &["10.0.2.5".parse().unwrap()]));
     }

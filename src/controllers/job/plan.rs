@@ -13,6 +13,9 @@ use super::policy::{self, Verdict};
 use crate::pods;
 use crate::replicas::deletion_order;
 
+/// An index without a pod, and its failures so far: counted ones, and ones that the failure policy ignores.
+type FreeIndex = (i32, (i32, i32));
+
 /// Pods created or deleted in one sync.
 const BURST_MAX: usize = 500;
 
@@ -303,11 +306,7 @@ impl<'a> View<'a> {
     }
 
     /// The indexes that get a pod now, and the wait of the first whose back-off is not over.
-    fn free_indexes(
-        &self,
-        active: &[&Pod],
-        missing: usize,
-    ) -> (Vec<(i32, (i32, i32))>, Option<i64>) {
+    fn free_indexes(&self, active: &[&Pod], missing: usize) -> (Vec<FreeIndex>, Option<i64>) {
         let indexes = |pods: &mut dyn Iterator<Item = &Pod>| -> Vec<i32> {
             pods.filter_map(|p| index_of(self.spec, p)).collect()
         };

@@ -1,3 +1,5 @@
+//! Manifests of static pods: read, checked, refused by name.
+
 use super::*;
 
 const WEB: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {a: b}}\nspec:\n  containers:\n  - {name: c, image: busybox}\n";
