@@ -183,12 +183,15 @@ pub fn objects(settings: &Settings) -> Vec<Wanted> {
     let cidr = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"}, "spec": {"cidrs": settings.service_cidrs}});
     add(Gvr::new("networking.k8s.io", "v1", "servicecidrs"), cidr, Upkeep::Create);
     add(Gvr::new("", "v1", "services"), service(settings), Upkeep::Create);
-    add(Gvr::new("", "v1", "endpoints"), endpoints(settings), Upkeep::Fields(&["subsets"]));
-    add(
-        Gvr::new("discovery.k8s.io", "v1", "endpointslices"),
-        endpoint_slice(settings),
-        Upkeep::Fields(&["endpoints", "ports"]),
-    );
+    // A server that only this machine reaches has nothing to publish: pods could not get there.
+    if !published(settings).is_empty() {
+        add(Gvr::new("", "v1", "endpoints"), endpoints(settings), Upkeep::Fields(&["subsets"]));
+        add(
+            Gvr::new("discovery.k8s.io", "v1", "endpointslices"),
+            endpoint_slice(settings),
+            Upkeep::Fields(&["endpoints", "ports"]),
+        );
+    }
     add(
         Gvr::new("", "v1", "configmaps"),
         extension_authentication(settings),
@@ -215,7 +218,7 @@ fn published(settings: &Settings) -> Vec<String> {
         .advertised
         .iter()
         .copied()
-        .filter(|ip| ip.is_ipv4() == settings.service_ip.is_ipv4())
+        .filter(|ip| ip.is_ipv4() == settings.service_ip.is_ipv4() && !ip.is_loopback())
         .collect();
     addresses.sort();
     addresses.dedup();
