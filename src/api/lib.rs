@@ -15,6 +15,7 @@ pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod unsupported;
 pub mod validation;
 pub mod value;
 

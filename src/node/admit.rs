@@ -1,5 +1,7 @@
 //! The node's own admission: a pod that was bound here and cannot run here fails with a reason, as the kubelet's.
 
+pub(crate) mod honoured;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use crate::spec;
 /// Reason and message of the refusal; `None` admits.
 pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
     let allocatable = node.allocatable.load();
-    unsupported(pod)
+    honoured::refusal(pod, node.abilities)
         .or_else(|| sysctls(pod))
         .or_else(|| resources_left(pod, others, &allocatable))
         .or_else(|| host_ports(pod, others))
@@ -22,39 +24,6 @@ pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(Stri
 
 fn refuse(reason: &str, message: impl Into<String>) -> Option<(String, String)> {
     Some((reason.to_owned(), message.into()))
-}
-
-/// Fields that this node cannot honour; a pod that needs them is not run without them.
-fn unsupported(pod: &Pod) -> Option<(String, String)> {
-    let spec = pod.spec();
-    let no = |what: &str| {
-        refuse(
-            "UnsupportedByNode",
-            format!("Pod was rejected: {what} is not supported by this node"),
-        )
-    };
-    if spec.host_users == Some(false) {
-        return no("spec.hostUsers: false");
-    }
-    if spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty()) {
-        return no("spec.resourceClaims");
-    }
-    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
-        return refuse(
-            "PodOSNotSupported",
-            "Failed to admit pod as the OS field doesn't match node OS",
-        );
-    }
-    for member in &pod.members {
-        let c = &member.container;
-        if c.volume_devices.as_ref().is_some_and(|d| !d.is_empty()) {
-            return no("volumeDevices");
-        }
-        if c.restart_policy_rules.iter().flatten().any(|r| r.action != "Restart") {
-            return no("restartPolicyRules with action RestartAllContainers");
-        }
-    }
-    None
 }
 
 fn sysctls(pod: &Pod) -> Option<(String, String)> {

@@ -13,6 +13,7 @@ use client::{Client, EventRecorder, Informer};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::admit::honoured::Abilities;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::machine::Machine;
@@ -31,6 +32,7 @@ pub(crate) struct Node {
     pub(crate) tasks: Tasks,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) version: RuntimeVersion,
+    pub(crate) abilities: Abilities,
     pub(crate) events: EventRecorder,
     pub(crate) status: StatusWriter,
     pub(crate) services: Informer<Service>,

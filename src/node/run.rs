@@ -12,6 +12,7 @@ use client::{Client, EventRecorder, Informers};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
+use crate::admit::honoured::Abilities;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::containerd::events::{EVENTS_MAX, Signal, listen};
@@ -27,7 +28,7 @@ use crate::objects::Objects;
 use crate::pods::Pods;
 use crate::report;
 use crate::runtime::cri::CriRuntime;
-use crate::runtime::{Runtime, RuntimeVersion};
+use crate::runtime::{Features, Runtime, RuntimeVersion};
 use crate::status_writer::StatusWriter;
 use crate::tokens::Tokens;
 
@@ -62,6 +63,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let (socket, containerd) = start_runtime(&config, &tasks).await?;
     let runtime = CriRuntime::new(&socket);
     let version = wait_for(&runtime, &tasks).await?;
+    let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
+    let abilities = Abilities::new(Features::of(&version, &status));
     let machine = Machine::read();
     let cgroups = Cgroups::new(&config.cgroup_root);
     let (_, allocatable) = report::amounts(&config, &machine);
@@ -89,6 +92,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         config,
         client: client.clone(),
         version,
+        abilities,
         cgroups,
         machine,
     });

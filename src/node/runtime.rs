@@ -41,6 +41,35 @@ pub struct RuntimeVersion {
     pub version: String,
 }
 
+/// What newer runtimes can do and older ones ignore without a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features {
+    /// `supplementalGroupsPolicy: Strict`.
+    pub strict_groups: bool,
+    /// `recursiveReadOnly` of volume mounts, under the default handler.
+    pub recursive_read_only: bool,
+    /// `lifecycle.stopSignal`.
+    pub stop_signal: bool,
+}
+
+impl Features {
+    /// What the runtime says of itself; for what it does not say, its version. `stopSignal` is known to work from
+    /// containerd 2.4 on, and nothing in the protocol tells.
+    pub fn of(version: &RuntimeVersion, status: &cri_api::StatusResponse) -> Self {
+        let default = status.runtime_handlers.iter().find(|h| h.name.is_empty());
+        let mut parts = version.version.trim_start_matches('v').split(['.', '-', '~', '+']);
+        let mut number = || parts.next().and_then(|p| p.parse::<u32>().ok()).unwrap_or(0);
+        let numbers = (number(), number());
+        Self {
+            strict_groups: status.features.is_some_and(|f| f.supplemental_groups_policy),
+            recursive_read_only: default
+                .and_then(|h| h.features)
+                .is_some_and(|f| f.recursive_read_only_mounts),
+            stop_signal: version.name == "containerd" && numbers >= (2, 4),
+        }
+    }
+}
+
 /// Output of a command that ran in a container.
 #[derive(Debug, Clone)]
 pub struct ExecOutput {
@@ -90,8 +119,8 @@ pub enum Streaming {
 pub trait Runtime: Send + Sync + fmt::Debug {
     /// Who answers.
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError>;
-    /// `RuntimeReady` and `NetworkReady`, with reasons.
-    async fn conditions(&self) -> Result<Vec<cri_api::RuntimeCondition>, RuntimeError>;
+    /// `RuntimeReady` and `NetworkReady` with reasons, handlers and features.
+    async fn status(&self) -> Result<cri_api::StatusResponse, RuntimeError>;
     /// Makes a sandbox with its network; `handler` is that of the RuntimeClass, or empty.
     async fn run_sandbox(
         &self,

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::node::Node;
 use crate::objects::{Reference, Source};
 use crate::pod::{Member, Pod};
+use crate::runtime::Features;
 use crate::spec::{self, BadSpec, expand, hosts};
 
 /// A volume that cannot be made ready (yet); the text goes into a `FailedMount` event.
@@ -182,11 +183,6 @@ pub(crate) fn container_mounts(
                 member.name()
             ))
         })?;
-        if mount.recursive_read_only.as_deref() == Some("Enabled") {
-            return Err(BadSpec(
-                "recursiveReadOnly: Enabled is not supported by this node".to_owned(),
-            ));
-        }
         let sub_path = match mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
             Some(expression) => expand_sub_path(expression, env)?,
             None => mount.sub_path.clone().unwrap_or_default(),
@@ -219,6 +215,7 @@ pub(crate) fn container_mounts(
             host_path: path.to_string_lossy().into_owned(),
             readonly: mount.read_only == Some(true) || place.read_only,
             propagation: propagation.into(),
+            recursive_read_only: recursive_read_only(mount, node.abilities.runtime),
             ..cri::Mount::default()
         });
     }
@@ -231,6 +228,13 @@ pub(crate) fn container_mounts(
         out.push(message_mount(&pod_dir, member, path).map_err(|e| BadSpec(e.to_string()))?);
     }
     Ok(out)
+}
+
+/// Whether mounts below a read-only volume are read-only too; `Enabled` was refused where the runtime cannot do it.
+fn recursive_read_only(mount: &core::VolumeMount, runtime: Features) -> bool {
+    mount.read_only == Some(true)
+        && runtime.recursive_read_only
+        && matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"))
 }
 
 fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String, BadSpec> {

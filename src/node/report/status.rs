@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use api::Quantity;
 use api::k8s::api::core::v1 as core;
+use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
 
 use crate::machine;
 use crate::node::Node;
+use crate::runtime::RuntimeError;
 
 /// Memory kept from pods: the kubelet's default eviction threshold.
 const EVICTION_MEMORY: i64 = 100 << 20;
@@ -77,7 +79,8 @@ pub(super) async fn make(node: &Node) -> (Value, bool) {
     let (capacity_text, allocatable_text) = (texts(&capacity), texts(&allocatable));
     let status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
     node.allocatable.store(Arc::new(allocatable.clone()));
-    let problem = runtime_problem(node).await;
+    let runtime = node.runtime.status().await;
+    let problem = runtime_problem(&runtime);
     let ready = match &problem {
         None => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
         Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
@@ -96,16 +99,36 @@ pub(super) async fn make(node: &Node) -> (Value, bool) {
         "containerRuntimeVersion": format!("{}://{}", node.version.name, node.version.version),
         "kubeletVersion": node.config.version, "kubeProxyVersion": node.config.version,
     });
+    if let Ok(answer) = &runtime {
+        status["runtimeHandlers"] = handlers(answer);
+        status["features"] =
+            json!({"supplementalGroupsPolicy": node.abilities.runtime.strict_groups});
+    }
     (status, problem.is_none())
 }
 
-async fn runtime_problem(node: &Node) -> Option<String> {
-    let conditions = match node.runtime.conditions().await {
-        Ok(conditions) => conditions,
+/// What the handlers of the runtime say they can do, by name.
+fn handlers(answer: &cri::StatusResponse) -> Value {
+    let mut handlers: Vec<&cri::RuntimeHandler> = answer.runtime_handlers.iter().collect();
+    handlers.sort_by(|a, b| a.name.cmp(&b.name));
+    handlers
+        .into_iter()
+        .map(|h| {
+            let f = h.features.unwrap_or_default();
+            json!({"name": h.name, "features": {
+                "recursiveReadOnlyMounts": f.recursive_read_only_mounts, "userNamespaces": f.user_namespaces}})
+        })
+        .collect()
+}
+
+fn runtime_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Option<String> {
+    let status = match runtime {
+        Ok(answer) => answer.status.as_ref(),
         Err(error) => return Some(format!("container runtime is down: {error}")),
     };
-    let bad: Vec<String> = conditions
+    let bad: Vec<String> = status
         .iter()
+        .flat_map(|s| &s.conditions)
         .filter(|c| !c.status && matches!(c.r#type.as_str(), "RuntimeReady" | "NetworkReady"))
         .map(|c| {
             let what = if c.r#type == "NetworkReady" {

@@ -121,9 +121,8 @@ impl Runtime for CriRuntime {
         Ok(RuntimeVersion { name: version.runtime_name, version: version.runtime_version })
     }
 
-    async fn conditions(&self) -> Result<Vec<api::RuntimeCondition>, RuntimeError> {
-        let status = call!(self.runtime, status, api::StatusRequest { verbose: false })?;
-        Ok(status.status.map(|s| s.conditions).unwrap_or_default())
+    async fn status(&self) -> Result<api::StatusResponse, RuntimeError> {
+        call!(self.runtime, status, api::StatusRequest { verbose: false })
     }
 
     async fn run_sandbox(

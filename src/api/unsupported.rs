@@ -1,0 +1,287 @@
+//! Fields that the API stores and this version does not act on: one table for the warnings of the API server and the refusals of the node.
+
+use serde_json::Value;
+
+use crate::object::Gvk;
+
+/// Which values of a field are not acted on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Any value but null, the empty text and the empty list.
+    Set,
+    /// `false`.
+    False,
+    /// This very text.
+    Is(&'static str),
+    /// A text that begins so.
+    Begins(&'static str),
+}
+
+/// One field that nothing acts on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// Path below the pod specification or object, parts joined by `.`; `*` is every element of a list.
+    pub path: &'static str,
+    /// The values concerned; others are acted on.
+    pub when: When,
+}
+
+/// A field that was found in an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Path in the object as upstream writes it: `spec.containers[0].volumeDevices`.
+    pub path: String,
+    /// The row of the table.
+    pub field: Field,
+}
+
+impl Found {
+    /// The field and, where only some values are concerned, the value: `spec.hostUsers: false`.
+    pub fn shown(&self) -> String {
+        match self.field.when {
+            When::Set => self.path.clone(),
+            When::False => format!("{}: false", self.path),
+            When::Is(value) => format!("{}: {value}", self.path),
+            When::Begins(value) => format!("{}: {value}…", self.path),
+        }
+    }
+}
+
+const fn set(path: &'static str) -> Field {
+    Field { path, when: When::Set }
+}
+
+const fn is(path: &'static str, value: &'static str) -> Field {
+    Field { path, when: When::Is(value) }
+}
+
+/// Fields of a container, under each of the three lists.
+const CONTAINER: &[Field] = &[
+    set("volumeDevices"),
+    set("resources.claims"),
+    set("env.*.valueFrom.fileKeyRef"),
+    set("volumeMounts.*.bindMountOptions"),
+    is("restartPolicyRules.*.action", "RestartAllContainers"),
+];
+
+/// Fields of a pod specification, those of containers apart.
+const POD: &[Field] = &[
+    Field { path: "hostUsers", when: When::False },
+    set("resourceClaims"),
+    set("schedulingGroup"),
+    set("evictionResponders"),
+    is("os.name", "windows"),
+    Field { path: "volumes.*.emptyDir.medium", when: When::Begins("HugePages") },
+    set("volumes.*.emptyDir.mode"),
+    set("volumes.*.projected.sources.*.clusterTrustBundle"),
+    set("volumes.*.projected.sources.*.podCertificate"),
+    set("volumes.*.awsElasticBlockStore"),
+    set("volumes.*.azureDisk"),
+    set("volumes.*.azureFile"),
+    set("volumes.*.cephfs"),
+    set("volumes.*.cinder"),
+    set("volumes.*.csi"),
+    set("volumes.*.fc"),
+    set("volumes.*.flexVolume"),
+    set("volumes.*.flocker"),
+    set("volumes.*.gcePersistentDisk"),
+    set("volumes.*.gitRepo"),
+    set("volumes.*.glusterfs"),
+    set("volumes.*.image"),
+    set("volumes.*.iscsi"),
+    set("volumes.*.nfs"),
+    set("volumes.*.photonPersistentDisk"),
+    set("volumes.*.portworxVolume"),
+    set("volumes.*.quobyte"),
+    set("volumes.*.rbd"),
+    set("volumes.*.scaleIO"),
+    set("volumes.*.storageos"),
+    set("volumes.*.vsphereVolume"),
+];
+
+/// Fields of a PersistentVolume: only `hostPath` and `local` folders are mounted.
+const PERSISTENT_VOLUME: &[Field] = &[
+    is("spec.volumeMode", "Block"),
+    set("spec.mountOptions"),
+    set("spec.volumeAttributesClassName"),
+    set("spec.awsElasticBlockStore"),
+    set("spec.azureDisk"),
+    set("spec.azureFile"),
+    set("spec.cephfs"),
+    set("spec.cinder"),
+    set("spec.csi"),
+    set("spec.fc"),
+    set("spec.flexVolume"),
+    set("spec.flocker"),
+    set("spec.gcePersistentDisk"),
+    set("spec.glusterfs"),
+    set("spec.iscsi"),
+    set("spec.nfs"),
+    set("spec.photonPersistentDisk"),
+    set("spec.portworxVolume"),
+    set("spec.quobyte"),
+    set("spec.rbd"),
+    set("spec.scaleIO"),
+    set("spec.storageos"),
+    set("spec.vsphereVolume"),
+];
+
+const PERSISTENT_VOLUME_CLAIM: &[Field] = &[
+    is("spec.volumeMode", "Block"),
+    set("spec.volumeAttributesClassName"),
+    set("spec.dataSource"),
+    set("spec.dataSourceRef"),
+];
+
+/// Where objects of a kind hold a pod specification.
+pub fn pod_spec_path(kind: &Gvk) -> Option<&'static [&'static str]> {
+    Some(match (&*kind.group, &*kind.kind) {
+        ("", "Pod") => &["spec"],
+        ("", "PodTemplate") => &["template", "spec"],
+        ("", "ReplicationController")
+        | ("apps", "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet")
+        | ("batch", "Job") => &["spec", "template", "spec"],
+        ("batch", "CronJob") => &["spec", "jobTemplate", "spec", "template", "spec"],
+        _ => return None,
+    })
+}
+
+/// The fields of an object that nothing acts on, in the order of the table.
+pub fn fields(kind: &Gvk, object: &Value) -> Vec<Found> {
+    if let Some(path) = pod_spec_path(kind) {
+        let spec = path.iter().try_fold(object, |at, part| at.get(part));
+        return spec.map_or_else(Vec::new, |spec| pod_spec(spec, &path.join(".")));
+    }
+    let table = match (&*kind.group, &*kind.kind) {
+        ("", "PersistentVolume") => PERSISTENT_VOLUME,
+        ("", "PersistentVolumeClaim") => PERSISTENT_VOLUME_CLAIM,
+        _ => return Vec::new(),
+    };
+    let mut out = Vec::new();
+    for field in table {
+        find(object, field.path, String::new(), *field, &mut out);
+    }
+    out
+}
+
+/// The fields of a pod specification that no node acts on; `at` is its own path, such as `spec`.
+pub fn pod_spec(spec: &Value, at: &str) -> Vec<Found> {
+    let mut out = Vec::new();
+    for field in POD {
+        find(spec, field.path, at.to_owned(), *field, &mut out);
+    }
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let containers = spec.get(list).and_then(Value::as_array);
+        for (index, container) in containers.into_iter().flatten().enumerate() {
+            for field in CONTAINER {
+                find(container, field.path, format!("{at}.{list}[{index}]"), *field, &mut out);
+            }
+        }
+    }
+    out
+}
+
+fn find(value: &Value, path: &str, at: String, field: Field, out: &mut Vec<Found>) {
+    let (part, rest) = path.split_once('.').map_or((path, None), |(part, rest)| (part, Some(rest)));
+    if part == "*" {
+        for (index, item) in value.as_array().into_iter().flatten().enumerate() {
+            if let Some(rest) = rest {
+                find(item, rest, format!("{at}[{index}]"), field, out);
+            }
+        }
+        return;
+    }
+    let Some(value) = value.get(part) else { return };
+    let at = if at.is_empty() { part.to_owned() } else { format!("{at}.{part}") };
+    match rest {
+        Some(rest) => find(value, rest, at, field, out),
+        None if matches(value, field.when) => out.push(Found { path: at, field }),
+        None => {}
+    }
+}
+
+fn matches(value: &Value, when: When) -> bool {
+    match when {
+        When::Set => match value {
+            Value::Null => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            // `image: {}` is a volume all the same.
+            Value::Object(_) | Value::Bool(_) | Value::Number(_) => true,
+        },
+        When::False => *value == Value::Bool(false),
+        When::Is(wanted) => value == wanted,
+        When::Begins(wanted) => value.as_str().is_some_and(|text| text.starts_with(wanted)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn shown(kind: (&str, &str), object: &Value) -> Vec<String> {
+        fields(&Gvk::new(kind.0, "v1", kind.1), object).iter().map(Found::shown).collect()
+    }
+
+    #[test]
+    fn fields_are_named_where_they_stand() {
+        let spec = json!({
+            "hostUsers": false, "hostNetwork": true, "resourceClaims": [],
+            "containers": [{"name": "a"}, {"volumeDevices": [{"name": "v"}],
+                "restartPolicyRules": [{"action": "Restart"}, {"action": "RestartAllContainers"}]}],
+            "volumes": [{"name": "e", "emptyDir": {"medium": "Memory"}}, {"emptyDir": {"medium": "HugePages-2Mi"}},
+                {"name": "n", "nfs": {"server": "s"}}],
+        });
+        assert_eq!(
+            shown(("", "Pod"), &json!({"spec": spec})),
+            [
+                "spec.hostUsers: false",
+                "spec.volumes[1].emptyDir.medium: HugePages…",
+                "spec.volumes[2].nfs",
+                "spec.containers[1].volumeDevices",
+                "spec.containers[1].restartPolicyRules[1].action: RestartAllContainers",
+            ]
+        );
+        let template = json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": {"hostUsers": false}}}}}});
+        assert_eq!(
+            shown(("batch", "CronJob"), &template),
+            ["spec.jobTemplate.spec.template.spec.hostUsers: false"]
+        );
+        assert_eq!(
+            shown(("", "PersistentVolume"), &json!({"spec": {"volumeMode": "Block"}})),
+            ["spec.volumeMode: Block"]
+        );
+        assert!(shown(("", "ConfigMap"), &json!({"spec": {"hostUsers": false}})).is_empty());
+    }
+
+    #[test]
+    fn every_path_is_a_field_of_the_schema() {
+        let schema = crate::schema::Schema::builtin();
+        let check = |root: &str, table: &[Field]| {
+            for field in table {
+                let path: Vec<&str> = field.path.split('.').filter(|p| *p != "*").collect();
+                assert!(has_path(&schema, root, &path), "{root} has no {}", field.path);
+            }
+        };
+        check("PodSpec", POD);
+        check("Container", CONTAINER);
+        check("PersistentVolume", PERSISTENT_VOLUME);
+        check("PersistentVolumeClaim", PERSISTENT_VOLUME_CLAIM);
+    }
+
+    /// Whether structs lead along these field names.
+    fn has_path(schema: &crate::schema::Schema, root: &str, path: &[&str]) -> bool {
+        use crate::schema::Shape;
+        let mut at = schema.by_name(&format!("io.k8s.api.core.v1.{root}"));
+        for part in path {
+            let Some(field) = at.and_then(|id| schema.get(id).field(part)) else { return false };
+            let mut shape = &field.shape;
+            while let Shape::List(inner) = shape {
+                shape = inner;
+            }
+            at = if let Shape::Struct(id) = shape { Some(*id) } else { None };
+        }
+        true
+    }
+}

@@ -1,0 +1,144 @@
+//! What of a pod this node can honour: the one place where a field that nothing acts on turns into a refusal by name.
+//!
+//! [`api::unsupported`] lists the fields that no node of this version acts on. Those below depend on the machine and its
+//! container runtime.
+
+use api::k8s::api::core::v1 as core;
+
+use crate::pod::Pod;
+use crate::runtime::Features;
+
+/// What of the machine and the runtime a pod may need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Abilities {
+    pub(crate) runtime: Features,
+    /// The kernel enforces AppArmor profiles.
+    pub(crate) apparmor: bool,
+}
+
+impl Abilities {
+    pub(crate) fn new(runtime: Features) -> Self {
+        let enabled = std::fs::read_to_string("/sys/module/apparmor/parameters/enabled");
+        Self { runtime, apparmor: enabled.is_ok_and(|text| text.starts_with('Y')) }
+    }
+}
+
+/// Reason and message of the first field that cannot be honoured.
+pub(crate) fn refusal(pod: &Pod, abilities: Abilities) -> Option<(String, String)> {
+    let refuse = |reason: &str, message: String| Some((reason.to_owned(), message));
+    let of_os = pod.spec().os.as_ref().is_some_and(|os| os.name != "linux");
+    let label = pod.object.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/os"));
+    if label.is_some_and(|os| os != "linux") {
+        return refuse(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label".into(),
+        );
+    }
+    if of_os {
+        return refuse(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS".into(),
+        );
+    }
+    let context = pod.spec().security_context.as_ref();
+    let strict = context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
+    if strict && !abilities.runtime.strict_groups {
+        return refuse(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node".into(),
+        );
+    }
+    if !abilities.apparmor && wants_apparmor(pod) {
+        return refuse(
+            "AppArmor",
+            "Cannot enforce AppArmor: AppArmor is not enabled on the host".into(),
+        );
+    }
+    let field = of_runtime(pod, abilities.runtime).or_else(|| of_table(pod))?;
+    refuse("UnsupportedByNode", format!("Pod was rejected: {field} is not supported by this node"))
+}
+
+/// Any profile but `Unconfined`.
+fn wants_apparmor(pod: &Pod) -> bool {
+    let enforced = |p: &core::AppArmorProfile| p.type_ != "Unconfined";
+    let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+    pod.members.iter().any(|m| {
+        let own = m.container.security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+        own.or(of_pod).is_some_and(enforced)
+    })
+}
+
+/// Fields of containers that only newer runtimes act on; older ones ignore them without a word.
+fn of_runtime(pod: &Pod, runtime: Features) -> Option<String> {
+    for member in &pod.members {
+        let name = member.name();
+        let mounts = member.container.volume_mounts.iter().flatten();
+        for mount in mounts {
+            if mount.recursive_read_only.as_deref() == Some("Enabled")
+                && !runtime.recursive_read_only
+            {
+                return Some(format!(
+                    "recursiveReadOnly: Enabled of volumeMount {:?} in container {name:?}",
+                    mount.name
+                ));
+            }
+        }
+        let signal = member.container.lifecycle.as_ref().and_then(|l| l.stop_signal.as_deref());
+        if signal.is_some_and(|s| !s.is_empty()) && !runtime.stop_signal {
+            return Some(format!("lifecycle.stopSignal of container {name:?}"));
+        }
+    }
+    None
+}
+
+fn of_table(pod: &Pod) -> Option<String> {
+    let spec = serde_json::to_value(pod.spec()).unwrap_or_default();
+    api::unsupported::pod_spec(&spec, "spec").first().map(api::unsupported::Found::shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod;
+    use serde_json::{Value, json};
+
+    fn reason(spec: Value, abilities: Abilities) -> Option<(String, String)> {
+        refusal(&pod(spec), abilities)
+    }
+
+    #[test]
+    fn what_nobody_acts_on_is_refused_by_name() {
+        let of = |spec: Value| reason(spec, Abilities::default());
+        let message = |field: &str| {
+            Some((
+                "UnsupportedByNode".to_owned(),
+                format!("Pod was rejected: {field} is not supported by this node"),
+            ))
+        };
+        let c = json!([{"name": "a", "image": "b"}]);
+        assert_eq!(of(json!({"containers": c, "hostNetwork": true})), None);
+        assert_eq!(
+            of(json!({"containers": c, "hostUsers": false})),
+            message("spec.hostUsers: false")
+        );
+        assert_eq!(
+            of(json!({"containers": c, "volumes": [{"name": "v", "csi": {"driver": "d"}}]})),
+            message("spec.volumes[0].csi")
+        );
+        let stop = json!({"containers": [{"name": "a", "lifecycle": {"stopSignal": "SIGUSR1"}}]});
+        assert_eq!(of(stop.clone()), message("lifecycle.stopSignal of container \"a\""));
+        let newer = Features { stop_signal: true, ..Features::default() };
+        assert_eq!(reason(stop, Abilities { runtime: newer, apparmor: false }), None);
+    }
+
+    #[test]
+    fn a_profile_that_nobody_enforces_is_refused_as_upstream_does() {
+        let spec = |kind: &str| json!({"containers": [{"name": "a"}], "securityContext": {"appArmorProfile": {"type": kind}}});
+        let none = Abilities::default();
+        assert_eq!(reason(spec("Unconfined"), none), None);
+        assert_eq!(reason(spec("RuntimeDefault"), none).unwrap().0, "AppArmor");
+        assert_eq!(reason(spec("RuntimeDefault"), Abilities { apparmor: true, ..none }), None);
+        let strict = json!({"containers": [{"name": "a"}], "securityContext": {"supplementalGroupsPolicy": "Strict"}});
+        assert_eq!(reason(strict, none).unwrap().0, "SupplementalGroupsPolicyNotSupported");
+    }
+}
