@@ -105,8 +105,13 @@ pub(super) async fn remove(
     let write = Write { context, options: &write_options, row, subresource: "", applies: false };
     let missing = || Status::not_found(&row.spec.gvr.group, &row.spec.gvr.resource, name);
     let mut current = storage.get(row, namespace, name).await?;
+    // What was marked for deletion by this very request.
+    let mut marked: Option<Object> = None;
     for _ in 0..RETRY_MAX {
-        let found = current.ok_or_else(missing)?;
+        let Some(found) = current else {
+            // The pod's node, told by the mark, was quicker: deleted is what was asked for (upstream ignores it, too).
+            return marked.map(|object| Deleted::Gone(Arc::new(object))).ok_or_else(missing);
+        };
         let mut value = found.value().map_err(|e| Status::internal(&e.to_string()))?;
         preconditions(row, &found, options)?;
         write.admit_delete(name, &value).await?;
@@ -128,7 +133,10 @@ pub(super) async fn remove(
                 Written::Done(object) if matches!(plan, Plan::Mark) => {
                     return Ok(Deleted::Marked(Arc::new(object)));
                 }
-                Written::Done(object) => last = object,
+                Written::Done(object) => {
+                    marked = Some(object.clone());
+                    last = object;
+                }
                 Written::Changed(changed) => {
                     current = changed;
                     continue;
