@@ -61,7 +61,7 @@ pub(super) fn strict(
             let cause = api::codec::strict_message(errors);
             return Err(Status::bad_request(api::codec::cannot_handle(
                 &kind.kind,
-                &kind.api_version(),
+                &kind.version,
                 &kind.kind,
                 &cause,
             )));

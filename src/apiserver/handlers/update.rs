@@ -4,7 +4,7 @@ use api::Status;
 use http::{Response, StatusCode};
 
 use super::options::WriteOptions;
-use super::write::{Write, url_name};
+use super::write::{Write, same_name, url_name};
 use super::{Exchange, input, output};
 use crate::body::Body;
 use crate::context::Context;
@@ -24,15 +24,8 @@ pub(super) async fn update(
     let mut value =
         input::object(context, exchange.body, &context.row.spec.gvk, options.validation).await?;
     let write = Write::new(context, &options);
-    let given = metadata::text(&value, "name");
-    if given.is_empty() {
-        metadata::metadata_mut(&mut value).insert("name".into(), name.into());
-    } else if given != name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({name})"
-        )));
-    }
     write.place(&mut value)?;
+    same_name(&value, name)?;
     let creates =
         context.row.spec.strategy.allow_create_on_update() && context.info.subresource.is_empty();
     let create = (creates && metadata::text(&value, "uid").is_empty()).then(|| {

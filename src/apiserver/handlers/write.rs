@@ -380,7 +380,7 @@ impl<'a> Write<'a> {
         )
         .await?;
         let finished = self.finish_update(name, found, old, value).await;
-        held.settle(matches!(finished, Ok(Ok(_))) && !self.options.dry_run).await;
+        held.settle(matches!(finished, Ok(Ok(_)))).await;
         finished
     }
 
@@ -405,14 +405,7 @@ impl<'a> Write<'a> {
     /// Name, namespace, uid and resource version against the stored object.
     fn check_identity(&self, name: &str, found: &Object, value: &mut Value) -> Result<(), Status> {
         self.place(value)?;
-        let given = metadata::text(value, "name");
-        if given.is_empty() {
-            metadata::metadata_mut(value).insert("name".into(), name.into());
-        } else if given != name {
-            return Err(Status::bad_request(format!(
-                "the name of the object ({given}) does not match the name on the URL ({name})"
-            )));
-        }
+        same_name(value, name)?;
         let uid = metadata::text(value, "uid");
         if !uid.is_empty() && *uid != *found.uid {
             let key = self.row.key(&found.key.namespace, &found.key.name);
@@ -434,18 +427,19 @@ impl<'a> Write<'a> {
             if !self.row.spec.strategy.allow_unconditional_update() {
                 let path = Path::new("metadata").child("resourceVersion");
                 let given = Value::from(version.parse::<i64>().unwrap_or(0));
-                return Err(self.invalid(
+                // Named by its resource instead of its kind, as upstream's storage does.
+                let gvr = &self.row.spec.gvr;
+                return Err(Status::invalid(
+                    &gvr.group,
+                    &gvr.resource,
                     name,
                     &[Error::invalid(&path, given, "must be specified for an update")],
                 ));
             }
         } else if version.parse::<u64>().is_err() {
             let quoted = api::field::go_quote(version);
-            let path = format!("strconv.ParseUint: parsing {quoted}: invalid syntax");
-            return Err(self.invalid(
-                name,
-                &[Error::invalid(&Path::new("metadata").child("resourceVersion"), version, path)],
-            ));
+            let why = format!("strconv.ParseUint: parsing {quoted}: invalid syntax");
+            return Err(status::unmapped(500, why));
         } else if version != current {
             return Err(self.conflict(name));
         }
@@ -516,6 +510,22 @@ fn is_finalized(row: &Resource, value: &Value) -> bool {
     let namespace_done = row.spec.gvk.kind.as_ref() != "Namespace"
         || value.pointer("/spec/finalizers").and_then(Value::as_array).is_none_or(Vec::is_empty);
     deleting && graceless && namespace_done && metadata::finalizers(value).is_empty()
+}
+
+/// A changed object names itself, and as the URL does.
+///
+/// # Errors
+/// 400 otherwise.
+pub(super) fn same_name(value: &Value, name: &str) -> Result<(), Status> {
+    match metadata::text(value, "name") {
+        "" => Err(Status::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        ))),
+        given if given != name => Err(Status::bad_request(format!(
+            "the name of the object ({given}) does not match the name on the URL ({name})"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Errors of a name in the URL.

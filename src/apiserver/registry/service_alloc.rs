@@ -63,6 +63,8 @@ impl Services {
 #[derive(Default)]
 pub(crate) struct Held<'a> {
     context: Option<&'a Context>,
+    /// Nothing is stored: addresses were only looked up, ports are free again at the end.
+    dry_run: bool,
     taken: Vec<String>,
     freed: Vec<String>,
     ports: Vec<u16>,
@@ -72,6 +74,7 @@ impl Held<'_> {
     /// Keeps what was taken when the write was stored, and gives it back otherwise.
     pub(crate) async fn settle(self, stored: bool) {
         let Some(context) = self.context else { return };
+        let stored = stored && !self.dry_run;
         let revision = context.server.objects.storage().backend().revision().0;
         {
             let mut held = context.server.services.held.lock();
@@ -82,6 +85,9 @@ impl Held<'_> {
                     held.remove(port)
                 };
             }
+        }
+        if self.dry_run {
+            return;
         }
         for address in if stored { &self.freed } else { &self.taken } {
             release(context, address).await;
@@ -206,7 +212,7 @@ async fn allocate<'a>(
     old: Option<&Value>,
     dry_run: bool,
 ) -> Result<Held<'a>, Status> {
-    let mut held = Held { context: (!dry_run).then_some(context), ..Held::default() };
+    let mut held = Held { context: Some(context), dry_run, ..Held::default() };
     let outcome = allocate_into(context, value, old, dry_run, &mut held).await;
     match outcome {
         Ok(()) => Ok(held),
