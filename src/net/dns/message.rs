@@ -1,6 +1,6 @@
 //! Between DNS messages and the zone.
 
-use hickory_proto::op::{Edns, Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{DNSClass, Name, RData, Record as Wire, RecordType};
 use std::net::IpAddr;
@@ -12,6 +12,8 @@ pub(crate) const TTL: u32 = 30;
 /// Largest UDP answer sent, whatever the client offers: it passes every usual link unfragmented.
 const UDP_MAX: u16 = 1232;
 const UDP_MIN: u16 = 512;
+/// Names that one answer follows (CoreDNS's bound).
+const CHAIN_MAX: usize = 8;
 
 /// What to do with a message.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(crate) enum Outcome {
     Reply(Box<Message>),
     /// Ask elsewhere.
     Forward(Box<Message>),
+    /// An answer that ends in a name outside the cluster: its addresses are asked for elsewhere and appended.
+    Chase { reply: Box<Message>, ask: Box<Message> },
     /// Not a question at all: no answer, or two servers would answer each other forever.
     Ignore,
 }
@@ -144,30 +148,83 @@ pub(crate) fn outcome(
     }
     let mut out = response(&request, ResponseCode::NoError);
     out.metadata.authoritative = true;
-    let owner = query.name().clone();
-    match answer {
-        Answer::Records { answers, additionals } => {
-            let mut list: Vec<Wire> = answers.iter().filter_map(|r| wire(r, zone)).collect();
-            if !list.is_empty() {
-                let shift = turn % list.len();
-                list.rotate_left(shift);
-            }
-            for record in &mut list {
-                // The question's own spelling of the name, which also compresses to a pointer.
-                record.name = owner.clone();
-            }
-            if list.is_empty() {
-                out.insert_authorities(soa(zone).into_iter().collect());
-            }
-            out.insert_answers(list);
-            out.insert_additionals(additionals.iter().filter_map(|r| wire(r, zone)).collect());
-        }
-        _ => {
+    let Answer::Records { mut answers, additionals } = answer else {
+        out.metadata.response_code = ResponseCode::NXDomain;
+        out.insert_authorities(soa(zone).into_iter().collect());
+        return Outcome::Reply(Box::new(out));
+    };
+    let end = match directory {
+        Some(directory) => follow(&mut answers, kind(query.query_type()), zone, directory),
+        None => End::Here,
+    };
+    let mut list: Vec<Wire> = answers.iter().filter_map(|r| wire(r, zone)).collect();
+    let is_chain = list.iter().any(|r| r.record_type() == RecordType::CNAME);
+    if !list.is_empty() && !is_chain {
+        let shift = turn % list.len();
+        list.rotate_left(shift);
+    }
+    for record in list.iter_mut().filter(|r| plain(&r.name) == name) {
+        // The question's own spelling of the name, which also compresses to a pointer.
+        record.name = query.name().clone();
+    }
+    if list.is_empty() || matches!(end, End::NoName) {
+        out.insert_authorities(soa(zone).into_iter().collect());
+    }
+    out.insert_answers(list);
+    out.insert_additionals(additionals.iter().filter_map(|r| wire(r, zone)).collect());
+    match end {
+        End::Here => Outcome::Reply(Box::new(out)),
+        End::NoName => {
+            // RFC 6604: the code is that of the chain's last name.
             out.metadata.response_code = ResponseCode::NXDomain;
-            out.insert_authorities(soa(zone).into_iter().collect());
+            Outcome::Reply(Box::new(out))
+        }
+        End::Outside(target) => {
+            let mut ask = Message::query();
+            ask.metadata.recursion_desired = true;
+            ask.edns.clone_from(&request.edns);
+            ask.add_query(Query::query(target, query.query_type()));
+            Outcome::Chase { reply: Box::new(out), ask: Box::new(ask) }
         }
     }
-    Outcome::Reply(Box::new(out))
+}
+
+/// Where a chain of names ends.
+enum End {
+    /// With the records at hand.
+    Here,
+    /// At a name of the cluster that does not exist.
+    NoName,
+    /// At a name outside.
+    Outside(Name),
+}
+
+/// Follows an external name: resolvers of programs do not ask again for the target of a CNAME.
+fn follow(answers: &mut Vec<Record>, kind: Kind, zone: &Zone, directory: &dyn Directory) -> End {
+    if !matches!(kind, Kind::A | Kind::Aaaa) {
+        return End::Here;
+    }
+    while let Some(Record { data: Data::Cname(target), .. }) = answers.last() {
+        let target = target.to_ascii_lowercase();
+        if answers.len() >= CHAIN_MAX || answers.iter().any(|r| r.name == target) {
+            return End::Here;
+        }
+        match zone.answer(&target, kind, directory) {
+            Answer::Foreign => return absolute(&target).map_or(End::NoName, End::Outside),
+            Answer::NoName => return End::NoName,
+            Answer::Records { answers: more, .. } if more.is_empty() => return End::Here,
+            Answer::Records { answers: more, .. } => answers.extend(more),
+        }
+    }
+    End::Here
+}
+
+/// Appends what the end of a chain answered.
+pub(crate) fn append(reply: &mut Message, found: Message) {
+    reply.metadata.response_code = found.metadata.response_code;
+    reply.metadata.truncation = found.metadata.truncation;
+    reply.add_answers(found.answers);
+    reply.insert_authorities(found.authorities);
 }
 
 /// The cluster before anything of it was seen.

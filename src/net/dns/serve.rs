@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::{Backoff, Kind, Shutdown, Tasks};
+use hickory_proto::op::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 
 use crate::dns::forward::Forwarder;
-use crate::dns::message::{Outcome, encode, outcome, udp_limit};
+use crate::dns::message::{Outcome, append, encode, outcome, udp_limit};
 use crate::dns::source::Cluster;
 use crate::dns::zone::{Directory, Zone};
 
@@ -79,6 +80,19 @@ impl Server {
         outcome(bytes, &self.zone, directory, self.turn.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// The answer, after what has to be asked elsewhere.
+    async fn settle(&self, outcome: Outcome, tcp: bool) -> Option<Message> {
+        match outcome {
+            Outcome::Ignore => None,
+            Outcome::Reply(reply) => Some(*reply),
+            Outcome::Forward(request) => Some(self.forwarder.resolve(&request, tcp).await),
+            Outcome::Chase { mut reply, ask } => {
+                append(&mut reply, self.forwarder.resolve(&ask, tcp).await);
+                Some(*reply)
+            }
+        }
+    }
+
     async fn udp(self: Arc<Self>, at: SocketAddr, tasks: Tasks) -> Result<(), std::io::Error> {
         let shutdown = tasks.shutdown().clone();
         let Some(socket) = bound(at, &shutdown, UdpSocket::bind).await else { return Ok(()) };
@@ -99,14 +113,14 @@ impl Server {
                         let _ = socket.send_to(&answer, peer).await;
                     }
                 }
-                Outcome::Forward(request) => {
+                later @ (Outcome::Forward(_) | Outcome::Chase { .. }) => {
                     let Ok(permit) = Arc::clone(&self.work).try_acquire_owned() else { continue };
                     let (this, socket, limit) =
                         (Arc::clone(&self), Arc::clone(&socket), udp_limit(bytes));
                     tasks.spawn(Kind::Request, "dns-forward", async move {
                         let _permit = permit;
-                        let reply = this.forwarder.resolve(&request, false).await;
-                        if let Some(answer) = encode(&reply, limit) {
+                        let reply = this.settle(later, false).await;
+                        if let Some(answer) = reply.and_then(|r| encode(&r, limit)) {
                             socket.send_to(&answer, peer).await?;
                         }
                         Ok::<(), std::io::Error>(())
@@ -141,11 +155,7 @@ impl Server {
             let length = tokio::time::timeout(IDLE_MAX, stream.read_u16()).await??;
             let mut bytes = vec![0; usize::from(length)];
             tokio::time::timeout(IDLE_MAX, stream.read_exact(&mut bytes)).await??;
-            let reply = match self.outcome(&bytes) {
-                Outcome::Ignore => return Ok(()),
-                Outcome::Reply(reply) => *reply,
-                Outcome::Forward(request) => self.forwarder.resolve(&request, true).await,
-            };
+            let Some(reply) = self.settle(self.outcome(&bytes), true).await else { return Ok(()) };
             let Some(answer) = encode(&reply, usize::from(u16::MAX)) else { return Ok(()) };
             let length = u16::try_from(answer.len()).map_err(std::io::Error::other)?;
             let framed = [&length.to_be_bytes()[..], &answer].concat();

@@ -148,11 +148,11 @@ impl Zone {
             let labels: Vec<&str> = relative.split('.').collect();
             return self.inside(name, &labels, kind, directory);
         }
-        match reversed(name) {
-            Some(address) if self.reverse.iter().any(|b| b.contains(address)) => {
-                self.pointer(name, kind, address, directory)
-            }
-            _ => Answer::Foreign,
+        let Some(address) = reversed(name) else { return Answer::Foreign };
+        match self.pointer(name, kind, address, directory) {
+            // Services may have addresses of ranges that were added later; what is nobody's is asked elsewhere.
+            Answer::NoName if !self.reverse.iter().any(|b| b.contains(address)) => Answer::Foreign,
+            answer => answer,
         }
     }
 
