@@ -40,6 +40,8 @@ pub struct Settings {
     pub service_ip: IpAddr,
     /// Service ranges, such as `10.43.0.0/16`, one per family.
     pub service_cidrs: Vec<String>,
+    /// Addresses of cluster DNS, reserved by service `kube-dns`; empty where it is not served.
+    pub cluster_dns: Vec<IpAddr>,
     /// Addresses at which the API server is reached; those of `service_ip`'s family are published.
     pub advertised: Vec<IpAddr>,
     /// Port at which it is reached.
@@ -183,6 +185,9 @@ pub fn objects(settings: &Settings) -> Vec<Wanted> {
     let cidr = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "kubernetes"}, "spec": {"cidrs": settings.service_cidrs}});
     add(Gvr::new("networking.k8s.io", "v1", "servicecidrs"), cidr, Upkeep::Create);
     add(Gvr::new("", "v1", "services"), service(settings), Upkeep::Create);
+    if !settings.cluster_dns.is_empty() {
+        add(Gvr::new("", "v1", "services"), dns_service(&settings.cluster_dns), Upkeep::Create);
+    }
     // A server that only this machine reaches has nothing to publish: pods could not get there.
     if !published(settings).is_empty() {
         add(Gvr::new("", "v1", "endpoints"), endpoints(settings), Upkeep::Fields(&["subsets"]));
@@ -208,6 +213,29 @@ fn service(settings: &Settings) -> Value {
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": settings.port}],
             "clusterIP": settings.service_ip.to_string(), "clusterIPs": [settings.service_ip.to_string()],
             "ipFamilies": [if settings.service_ip.is_ipv4() { "IPv4" } else { "IPv6" }], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP",
+        },
+    })
+}
+
+/// Keeps the addresses of cluster DNS from other services, under the name by which programs look for it. Each node answers
+/// there itself, so it selects no pods.
+fn dns_service(all: &[IpAddr]) -> Value {
+    // A service has one address of each family; further ones are answered all the same.
+    let of = |v4: bool| all.iter().find(|ip| ip.is_ipv4() == v4);
+    let first = all.first().is_none_or(IpAddr::is_ipv4);
+    let addresses: Vec<&IpAddr> = [of(first), of(!first)].into_iter().flatten().collect();
+    let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let families: Vec<&str> =
+        addresses.iter().map(|ip| if ip.is_ipv4() { "IPv4" } else { "IPv6" }).collect();
+    let policy = if addresses.len() > 1 { "RequireDualStack" } else { "SingleStack" };
+    let port = |name: &str, protocol: &str| json!({"name": name, "protocol": protocol, "port": 53, "targetPort": 53});
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true"}},
+        "spec": {
+            "ports": [port("dns", "UDP"), port("dns-tcp", "TCP")],
+            "clusterIP": texts.first(), "clusterIPs": texts,
+            "ipFamilies": families, "ipFamilyPolicy": policy, "sessionAffinity": "None", "type": "ClusterIP",
         },
     })
 }

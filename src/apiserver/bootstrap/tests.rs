@@ -40,6 +40,7 @@ fn settings() -> Settings {
     Settings {
         service_ip: "10.43.0.1".parse().unwrap(),
         service_cidrs: vec!["10.43.0.0/16".into()],
+        cluster_dns: Vec::new(),
         advertised: vec!["192.168.1.5".parse().unwrap(), "fd00::5".parse().unwrap()],
         port: 6443,
         client_ca: "CA".into(),
@@ -54,6 +55,12 @@ async fn a_second_start_writes_nothing() {
     // 4 namespaces, 73 + 54 + 7 + 7 RBAC as upstream, two roles with bindings of ours, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service, endpoints, slice, config map.
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 75 + 56 + 7 + 7 + 8 + 11 + 2 + 5);
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 0);
+    let with_dns = Settings { cluster_dns: vec!["10.43.0.10".parse().unwrap()], ..settings() };
+    assert_eq!(ensure(&memory, &with_dns).await.unwrap(), 1);
+    assert_eq!(
+        memory.objects.lock()["services/kube-system/kube-dns"]["spec"]["clusterIPs"],
+        json!(["10.43.0.10"])
+    );
     let slice = &memory.objects.lock()["endpointslices/default/kubernetes"].clone();
     assert_eq!(
         slice["endpoints"],

@@ -3,6 +3,7 @@
 //! An address is taken by creating its `IPAddress` object, so that no two writers get the same one; a node port by looking at
 //! the Services and at the ports of writes under way.
 
+mod added;
 mod ports;
 mod ranges;
 
@@ -22,6 +23,8 @@ use ranges::Range;
 
 /// Addresses tried before a range counts as full.
 const TRIES_MAX: u32 = 1024;
+/// How many of them are at random.
+const RANDOM_TRIES: u32 = 256;
 
 /// Allocator of Service addresses and node ports.
 #[derive(Debug)]
@@ -386,14 +389,17 @@ async fn addresses(
                     )
                 };
                 let Ok(address) = given.parse::<IpAddr>() else { continue };
-                range.check(address).map_err(|why| refuse(&why))?;
+                match range.check(address) {
+                    Err(_) if added::has(context, address).await? => {}
+                    checked => checked.map_err(|why| refuse(&why))?,
+                }
                 if !take(context, value, &address, dry_run).await? {
                     return Err(refuse("provided IP is already allocated"));
                 }
                 held.taken.push(address.to_string());
             }
             None => {
-                let address = next(context, value, range, dry_run).await?;
+                let address = next(context, value, range, family, dry_run).await?;
                 held.taken.push(address.clone());
                 if index < now.len() {
                     if let Some(slot) = now.get_mut(index) {
@@ -416,12 +422,15 @@ async fn next(
     context: &Context,
     service: &Value,
     range: &Range,
+    family: &str,
     dry_run: bool,
 ) -> Result<String, Status> {
-    for attempt in 0..TRIES_MAX {
-        let address = range.candidate(attempt, base::clock::random_u64());
-        if take(context, service, &address, dry_run).await? {
-            return Ok(address.to_string());
+    if let Some(address) = next_of(context, service, range, dry_run).await? {
+        return Ok(address);
+    }
+    for range in added::ranges(context, family).await? {
+        if let Some(address) = next_of(context, service, &range, dry_run).await? {
+            return Ok(address);
         }
     }
     let name = metadata::text(service, "name");
@@ -429,6 +438,26 @@ async fn next(
         "failed to allocate a serviceIP for Service {}: range is full",
         api::field::go_quote(name)
     )))
+}
+
+/// An address of this range, if one is found free.
+async fn next_of(
+    context: &Context,
+    service: &Value,
+    range: &Range,
+    dry_run: bool,
+) -> Result<Option<String>, Status> {
+    let start = base::clock::random_u64();
+    for attempt in 0..TRIES_MAX {
+        // The first tries are at random; the later ones pass over the range in order, so that the last free address
+        // of a small one is found.
+        let random = if attempt < RANDOM_TRIES { base::clock::random_u64() } else { start };
+        let address = range.candidate(attempt, random);
+        if take(context, service, &address, dry_run).await? {
+            return Ok(Some(address.to_string()));
+        }
+    }
+    Ok(None)
 }
 
 fn addresses_row(context: &Context) -> Result<Arc<Resource>, Status> {

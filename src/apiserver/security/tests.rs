@@ -31,6 +31,7 @@ async fn world() -> World {
     let cluster = bootstrap::Settings {
         service_ip: "10.43.0.1".parse().unwrap(),
         service_cidrs: vec!["10.43.0.0/16".into()],
+        cluster_dns: Vec::new(),
         advertised: vec!["192.168.1.5".parse().unwrap()],
         port: 6443,
         client_ca: "CA".into(),

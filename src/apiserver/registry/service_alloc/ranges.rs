@@ -21,6 +21,20 @@ impl Range {
     /// # Errors
     /// A sentence that names the range.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let range = Self::of_any_size(text)?;
+        if range.size < 8 {
+            return Err(format!(
+                "service range {text:?} is too small: it needs at least 8 addresses"
+            ));
+        }
+        Ok(range)
+    }
+
+    /// From the CIDR notation of a `ServiceCIDR`, which may be as small as one that holds a single address to give.
+    ///
+    /// # Errors
+    /// A sentence that names the range.
+    pub(super) fn of_any_size(text: &str) -> Result<Self, String> {
         let bad = || format!("service range {text:?} is no network such as 10.43.0.0/16");
         let (address, bits) = text.split_once('/').ok_or_else(bad)?;
         let address: IpAddr = address.parse().map_err(|_| bad())?;
@@ -33,10 +47,8 @@ impl Range {
             return Err(bad());
         }
         let size = 1_u128.checked_shl(width - bits).ok_or_else(bad)?;
-        if size < 8 {
-            return Err(format!(
-                "service range {text:?} is too small: it needs at least 8 addresses"
-            ));
+        if size < 3 {
+            return Err(format!("service range {text:?} holds no address to give"));
         }
         Ok(Self { v4, base: number & !(size - 1), size, text: text.to_owned() })
     }
@@ -44,6 +56,12 @@ impl Range {
     /// `IPv4` or `IPv6`.
     pub(super) fn family(&self) -> &'static str {
         if self.v4 { "IPv4" } else { "IPv6" }
+    }
+
+    /// Whether an address lies in the block, be it one that is handed out or not.
+    pub(super) fn holds(&self, address: IpAddr) -> bool {
+        let number = Self::number(address);
+        address.is_ipv4() == self.v4 && number >= self.base && number - self.base < self.size
     }
 
     fn number(address: IpAddr) -> u128 {
@@ -58,11 +76,10 @@ impl Range {
     /// # Errors
     /// Upstream's text.
     pub(super) fn check(&self, address: IpAddr) -> Result<(), String> {
-        let number = Self::number(address);
-        if address.is_ipv4() != self.v4 || number < self.base || number - self.base >= self.size {
+        if !self.holds(address) {
             return Err("the provided network does not match the current range".into());
         }
-        let offset = number - self.base;
+        let offset = Self::number(address) - self.base;
         if offset == 0 || (self.v4 && offset == self.size - 1) {
             return Err(format!(
                 "the provided IP ({address}) is not in the valid range. The range of valid IPs is {}",
@@ -78,7 +95,7 @@ impl Range {
         let usable = self.size.min(DRAWN_MAX) - if self.v4 { 2 } else { 1 };
         let reserved = (self.size / 16).clamp(16, 256).min(usable / 2);
         let random = u128::from(random);
-        let offset = if attempt < 256 {
+        let offset = if attempt < super::RANDOM_TRIES {
             reserved + random % (usable - reserved)
         } else {
             (random + u128::from(attempt)) % usable
@@ -113,6 +130,14 @@ mod tests {
             "the provided network does not match the current range"
         );
         assert!(Range::parse("10.96.0.0/33").is_err());
+        assert!(
+            Range::parse("10.96.0.0/30").is_err() && Range::of_any_size("10.96.0.0/32").is_err()
+        );
+        let small = Range::of_any_size("10.96.0.0/30").unwrap();
+        let mut all: Vec<String> = (256..264).map(|n| small.candidate(n, 9).to_string()).collect();
+        all.sort();
+        all.dedup();
+        assert_eq!(all, ["10.96.0.1", "10.96.0.2"], "later tries pass over every address");
         let six = Range::parse("fd00::/108").unwrap();
         assert_eq!(six.check(six.candidate(0, 5)), Ok(()));
     }
