@@ -1,7 +1,6 @@
 //! Composition root of `kube-lite server`: build, start, wait, drain.
 
 pub mod adapters;
-pub mod cidr;
 pub mod config;
 mod control_plane;
 mod in_process;

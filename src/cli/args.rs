@@ -228,6 +228,14 @@ pub struct ServerArgs {
         help_heading = "Several nodes on one machine"
     )]
     pub kubelet_port: u16,
+    /// Port of the service proxy's /healthz, which load balancers ask; 0 for none
+    #[arg(
+        long,
+        value_name = "PORT",
+        default_value_t = 10256,
+        help_heading = "Several nodes on one machine"
+    )]
+    pub proxy_healthz_port: u16,
 }
 
 /// Flags of `kube-lite status`.

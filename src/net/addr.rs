@@ -165,6 +165,11 @@ impl Cidr {
             && Self::new(ip, self.prefix).is_ok_and(|block| block.address == self.address)
     }
 
+    /// Whether both have an address in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.contains(other.address) || other.contains(self.address)
+    }
+
     /// The network mask's bytes.
     pub(crate) fn mask(&self) -> Vec<u8> {
         let mut left = usize::from(self.prefix);
@@ -212,6 +217,8 @@ mod tests {
         assert_eq!(six.index_of("fd00:42::10".parse().unwrap()), Some(16));
         let all: Cidr = "::/0".parse().unwrap();
         assert!(all.contains("::1".parse().unwrap()) && !all.contains("1.1.1.1".parse().unwrap()));
+        assert!(four.overlaps(&"10.0.0.0/8".parse().unwrap()) && !four.overlaps(&six));
+        assert_eq!(four.nth(256), None);
         assert!("10.0.0.0/33".parse::<Cidr>().is_err() && "10.0.0.0".parse::<Cidr>().is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! What the network of one node is made with.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::addr::Cidr;
@@ -38,6 +38,10 @@ pub struct Config {
     pub cni_bin_dir: PathBuf,
     /// MTU of pods; without it that of the link that holds the node's address.
     pub mtu: Option<u32>,
+    /// Serve the addresses of Services; without it only masquerade, host ports and DNS are ours.
+    pub proxy: bool,
+    /// Where the proxy's health is served, if at all.
+    pub proxy_healthz: Option<SocketAddr>,
 }
 
 /// Why the network cannot run.

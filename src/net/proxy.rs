@@ -13,7 +13,7 @@ use std::time::Duration;
 use api::Object;
 use api::k8s::api::core::v1::{Node, Service};
 use api::k8s::api::discovery::v1::EndpointSlice;
-use base::{Backoff, Shutdown, Tasks};
+use base::{Backoff, Kind, Shutdown, Tasks};
 use client::{Informer, Informers, Scope, gvr_of};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -107,7 +107,10 @@ pub(crate) struct Proxy {
     node_name: String,
     dirty: Arc<Dirty>,
     host_ports: watch::Receiver<HostPorts>,
-    health: health::HealthChecks,
+    checks: health::HealthChecks,
+    health: Arc<health::Health>,
+    /// The addresses of Services are ours to serve.
+    serves: bool,
     engine: Option<Engine>,
     synced: bool,
 }
@@ -154,16 +157,23 @@ impl Proxy {
         let of = |blocks: &[crate::Cidr], family| -> Vec<crate::Cidr> {
             blocks.iter().copied().filter(|b| b.family() == family).collect()
         };
-        let tables = Family::ALL
+        let families: Vec<Family> = Family::ALL
             .into_iter()
             .filter(|f| config.cluster_cidrs.iter().any(|c| c.family() == *f))
-            .map(|family| Table {
+            .collect();
+        let tables = families
+            .iter()
+            .map(|&family| Table {
                 layout: Layout {
                     family,
                     table: config.table.clone(),
                     bridge: config.bridge.clone(),
                     cluster: of(&config.cluster_cidrs, family),
-                    service: of(&config.service_cidrs, family),
+                    service: if config.proxy {
+                        of(&config.service_cidrs, family)
+                    } else {
+                        Vec::new()
+                    },
                 },
                 state: State::default(),
                 groups: Groups::default(),
@@ -180,6 +190,11 @@ impl Proxy {
             },
             live: false,
         };
+        let health = Arc::new(health::Health::new(families, node.clone(), &config.node_name));
+        if let Some(at) = config.proxy_healthz.filter(|_| config.proxy) {
+            let serve = health::serve_proxy(Arc::clone(&health), at, tasks.clone());
+            tasks.spawn(Kind::Critical, "proxy-healthz", serve);
+        }
         Ok(Self {
             services,
             slices,
@@ -187,7 +202,9 @@ impl Proxy {
             node_name: config.node_name.clone(),
             dirty,
             host_ports,
-            health: health::HealthChecks::new(tasks.clone()),
+            checks: health::HealthChecks::new(tasks.clone(), Arc::clone(&health)),
+            health,
+            serves: config.proxy,
             engine: Some(engine),
             synced: false,
         })
@@ -218,6 +235,7 @@ impl Proxy {
                     }
                 }
             }
+            self.health.waiting();
             base::clock::sleep(GATHER).await;
             while let Err(error) = self.sync().await {
                 tracing::warn!(%error, "service rules not applied, will replace the table");
@@ -229,6 +247,9 @@ impl Proxy {
                 }
             }
             backoff.reset();
+            if self.synced {
+                self.health.applied();
+            }
         }
     }
 
@@ -307,7 +328,7 @@ impl Proxy {
 
     fn plan(&self, engine: &mut Engine, namespace: &str, name: &str) {
         let key = format!("{namespace}/{name}");
-        let service = self.services.get(namespace, name);
+        let service = self.services.get(namespace, name).filter(|_| self.serves);
         let ports = service.as_ref().map(services::ports).unwrap_or_default();
         let slices = self.slices.by_index(BY_SERVICE, &key);
         let endpoints = services::endpoints(&slices, &self.node_name);
@@ -318,7 +339,7 @@ impl Proxy {
             .map(|e| e.address)
             .collect();
         let port = service.as_ref().and_then(services::health_check_port);
-        self.health.set(namespace, name, port, local.len());
+        self.checks.set(namespace, name, port, local.len());
         for table in &mut engine.tables {
             if ports.is_empty() {
                 table.groups.release(&key);

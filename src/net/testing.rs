@@ -104,6 +104,8 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         cni_conf_dir: directory.join("net.d"),
         cni_bin_dir: directory.join("bin"),
         mtu: None,
+        proxy: true,
+        proxy_healthz: None,
     }
 }
 

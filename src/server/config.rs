@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
+use net::Cidr;
+
 use crate::catalogue::{BAD_VALUE, Refusal};
 use crate::cli::{Locations, ServerArgs};
-use crate::server::cidr::Cidr;
 
 /// Names that `--disable` takes, and what is not run.
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
@@ -62,12 +63,18 @@ fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -
 }
 
 fn cidrs(flag: &str, values: &[String]) -> Result<Vec<Cidr>, Refusal> {
-    let parsed: Result<Vec<Cidr>, Refusal> =
-        values.iter().map(|v| v.parse().map_err(|why| bad(flag, v, why))).collect();
-    let parsed = parsed?;
+    let mut parsed = Vec::with_capacity(values.len());
+    for value in values {
+        let cidr: Cidr = value.parse().map_err(|why| bad(flag, value, why))?;
+        let given = value.trim().split('/').next().and_then(|ip| ip.parse::<IpAddr>().ok());
+        if given != Some(cidr.first()) {
+            return Err(bad(flag, value, format!("has bits behind the prefix, write {cidr}")));
+        }
+        parsed.push(cidr);
+    }
     match parsed.as_slice() {
         [_] => Ok(parsed),
-        [a, b] if a.is_ipv4() != b.is_ipv4() => Ok(parsed),
+        [a, b] if a.family() != b.family() => Ok(parsed),
         _ => Err(bad(flag, values.join(","), "one range, or one of each address family")),
     }
 }
@@ -239,6 +246,14 @@ mod tests {
             (
                 vec!["--service-cidr=10.42.3.0/24"],
                 "error[KL0104]: --service-cidr=10.42.3.0/24: overlaps with --cluster-cidr=10.42.0.0/16",
+            ),
+            (
+                vec!["--service-cidr=10.43.0.1/16"],
+                "error[KL0104]: --service-cidr=10.43.0.1/16: has bits behind the prefix, write 10.43.0.0/16",
+            ),
+            (
+                vec!["--service-cidr=10.43.0.0/33"],
+                "error[KL0104]: --service-cidr=10.43.0.0/33: \"10.43.0.0/33\" is not an address block such as 10.42.0.0/16",
             ),
             (
                 vec!["--cluster-dns=1.1.1.1"],

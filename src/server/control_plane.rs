@@ -80,6 +80,11 @@ pub(crate) async fn start(
     let settings = apiserver::bootstrap::Settings {
         service_ip: config.service_cidrs.first().and_then(|c| c.nth(1)).unwrap_or(config.advertise),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
+        cluster_dns: if config.agent && config.dns {
+            config.cluster_dns.clone()
+        } else {
+            Vec::new()
+        },
         advertised: vec![config.advertise],
         port: address.port(),
         client_ca: certs.client_ca().cert_pem().to_owned(),

@@ -1,6 +1,7 @@
 //! This machine as a node: the pod network and the node agent, as user `system:node:<name>`.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::k8s::api::core::v1::Taint;
@@ -75,7 +76,7 @@ pub(crate) fn start(
     clients: Clients,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
-    let network = network(config)?;
+    let network = network(config);
     tasks.spawn(Kind::Critical, "network", net::run(network, clients.network, tasks.clone()));
     let agent = agent(config, plane)?;
     // The agent returns once the runtime answers; its tasks go on.
@@ -94,20 +95,17 @@ pub(crate) fn start(
     Ok(())
 }
 
-fn network(config: &Config) -> Result<net::Config, Refusal> {
-    let parse = |cidrs: &[crate::server::cidr::Cidr]| -> Result<Vec<net::Cidr>, Refusal> {
-        cidrs
-            .iter()
-            .map(|c| c.to_string().parse().map_err(|e| BAD_VALUE.refuse_usage(format!("{c}: {e}"))))
-            .collect()
-    };
-    Ok(net::Config {
+fn network(config: &Config) -> net::Config {
+    net::Config {
         node_name: config.node_name.clone(),
         node_ips: config.node_ips.clone(),
         table: config.args.nft_table.clone(),
         bridge: config.args.bridge_name.clone(),
-        cluster_cidrs: parse(&config.cluster_cidrs)?,
-        service_cidrs: if config.proxy { parse(&config.service_cidrs)? } else { Vec::new() },
+        cluster_cidrs: config.cluster_cidrs.clone(),
+        service_cidrs: config.service_cidrs.clone(),
+        proxy: config.proxy,
+        proxy_healthz: (config.args.proxy_healthz_port != 0)
+            .then(|| SocketAddr::new(config.listen.ip(), config.args.proxy_healthz_port)),
         pod_cidrs: Vec::new(),
         cluster_dns: if config.dns { config.cluster_dns.clone() } else { Vec::new() },
         cluster_domain: config.cluster_domain.clone(),
@@ -117,7 +115,7 @@ fn network(config: &Config) -> Result<net::Config, Refusal> {
         cni_conf_dir: config.args.cni_conf_dir.clone(),
         cni_bin_dir: config.args.cni_bin_dir.clone(),
         mtu: None,
-    })
+    }
 }
 
 fn agent(config: &Config, plane: &ControlPlane) -> Result<node::Config, Refusal> {

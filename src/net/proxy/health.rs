@@ -1,4 +1,6 @@
-//! `healthCheckNodePort`: tells load balancers whether this node has endpoints of a service.
+//! Tells load balancers whether this node has endpoints of a service (`healthCheckNodePort`) and whether its proxy works.
+
+mod proxy;
 
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
@@ -10,6 +12,9 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+
+pub(crate) use proxy::Health;
+pub(crate) use proxy::serve as serve_proxy;
 
 /// Load balancers ask one question at a time; more connections than this are an attack or a mistake.
 const CONNECTIONS_MAX: usize = 64;
@@ -28,37 +33,72 @@ struct Check {
 #[derive(Debug)]
 pub(crate) struct HealthChecks {
     tasks: Tasks,
+    health: Arc<Health>,
     checks: Mutex<HashMap<(String, String), Check>>,
 }
 
-fn answer(namespace: &str, name: &str, local: usize) -> String {
-    let status = if local > 0 { "200 OK" } else { "503 Service Unavailable" };
+fn answer(namespace: &str, name: &str, local: usize, healthy: bool) -> String {
     let service = serde_json::json!({"namespace": namespace, "name": name});
     let body = serde_json::json!({
-        "service": service, "localEndpoints": local, "serviceProxyHealthy": true,
+        "service": service, "localEndpoints": local, "serviceProxyHealthy": healthy,
     });
+    let weight = format!("X-Load-Balancing-Endpoint-Weight: {local}\r\n");
+    response(local > 0 && healthy, &weight, &body)
+}
+
+/// A whole HTTP answer: 200 or 503 with a JSON body; `more` is further header lines.
+fn response(good: bool, more: &str, body: &serde_json::Value) -> String {
+    let status = if good { "200 OK" } else { "503 Service Unavailable" };
     let body = body.to_string();
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n\
-         X-Load-Balancing-Endpoint-Weight: {local}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+         {more}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
 }
 
-async fn serve(mut stream: TcpStream, answer: String) -> std::io::Result<()> {
+/// Reads one request and answers it; `answer` gets the path.
+async fn serve(mut stream: TcpStream, answer: impl FnOnce(&str) -> String) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|w| w == b"\r\n\r\n") {
         if head.len() > HEAD_MAX || stream.read_buf(&mut head).await? == 0 {
             return Ok(());
         }
     }
-    stream.write_all(answer.as_bytes()).await?;
+    let head = String::from_utf8_lossy(&head);
+    let target = head.split(' ').nth(1).unwrap_or_default();
+    let text = answer(target.split('?').next().unwrap_or_default());
+    stream.write_all(text.as_bytes()).await?;
     stream.shutdown().await
 }
 
+/// Accepts until `stop`, within the bound on connections; `answer` makes an answer of a path.
+async fn accept(
+    listener: TcpListener,
+    tasks: Tasks,
+    stop: Shutdown,
+    answer: impl Fn(&str) -> String + Clone + Send + Sync + 'static,
+) {
+    let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(permit) = Arc::clone(&limit).acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            () = stop.requested() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else { continue };
+        let answer = answer.clone();
+        tasks.spawn(Kind::Request, "health-check", async move {
+            let _permit = permit;
+            let _ = tokio::time::timeout(DEADLINE, serve(stream, |path| answer(path))).await;
+            Ok::<(), std::convert::Infallible>(())
+        });
+    }
+}
+
 impl HealthChecks {
-    pub(crate) fn new(tasks: Tasks) -> Self {
-        Self { tasks, checks: Mutex::default() }
+    pub(crate) fn new(tasks: Tasks, health: Arc<Health>) -> Self {
+        Self { tasks, health, checks: Mutex::default() }
     }
 
     /// Sets the port of a service (none: no listener) and its number of endpoints on this node.
@@ -76,7 +116,8 @@ impl HealthChecks {
         let Some(port) = port else { return };
         let stop = self.tasks.shutdown().child();
         let count = Arc::new(Mutex::new(local));
-        let run = listen(self.tasks.clone(), key.clone(), port, Arc::clone(&count), stop.clone());
+        let (tasks, health) = (self.tasks.clone(), Arc::clone(&self.health));
+        let run = listen(tasks, key.clone(), port, (Arc::clone(&count), health), stop.clone());
         self.tasks.spawn(Kind::Request, "health-check-node-port", run);
         checks.insert(key, Check { port, local: count, stop });
     }
@@ -84,30 +125,20 @@ impl HealthChecks {
 
 async fn listen(
     tasks: Tasks,
-    key: (String, String),
+    (namespace, name): (String, String),
     port: u16,
-    local: Arc<Mutex<usize>>,
+    (local, health): (Arc<Mutex<usize>>, Arc<Health>),
     stop: Shutdown,
 ) -> Result<(), String> {
     let listener = match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => listener,
         Err(_) => TcpListener::bind(("0.0.0.0", port)).await.map_err(|e| {
-            format!("cannot listen on health check node port {port} of {}/{}: {e}", key.0, key.1)
+            format!("cannot listen on health check node port {port} of {namespace}/{name}: {e}")
         })?,
     };
-    let limit = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(permit) = Arc::clone(&limit).acquire_owned().await else { return Ok(()) };
-        let accepted = tokio::select! {
-            () = stop.requested() => return Ok(()),
-            accepted = listener.accept() => accepted,
-        };
-        let Ok((stream, _)) = accepted else { continue };
-        let text = answer(&key.0, &key.1, *local.lock());
-        tasks.spawn(Kind::Request, "health-check", async move {
-            let _permit = permit;
-            let _ = tokio::time::timeout(DEADLINE, serve(stream, text)).await;
-            Ok::<(), std::convert::Infallible>(())
-        });
-    }
+    accept(listener, tasks, stop, move |_| {
+        answer(&namespace, &name, *local.lock(), health.is_healthy())
+    })
+    .await;
+    Ok(())
 }

@@ -105,3 +105,72 @@ fn every_transition_is_taken_by_the_kernel() {
         assert_eq!(shell("nft list ruleset"), "");
     });
 }
+
+/// One service of five endpoints, by number.
+fn numbered(index: u16, endpoints: std::ops::Range<u8>) -> (Port, Vec<Endpoint>) {
+    let [high, low] = index.to_be_bytes();
+    let port = Port {
+        name: format!("n/s{index}:"),
+        node_port: 0,
+        cluster_ips: vec![[10, 43, high, low].into()],
+        external_ips: Vec::new(),
+        load_balancer_ips: Vec::new(),
+        source_ranges: Vec::new(),
+        ..port(0)
+    };
+    let at = |n: u8| endpoint(&format!("10.42.{}.{}", index % 250, n.wrapping_add(high * 40)));
+    (port, endpoints.map(at).collect())
+}
+
+#[test]
+fn a_change_among_a_thousand_services_costs_what_it_changes() {
+    if !privileged("a_change_among_a_thousand_services_costs_what_it_changes") {
+        return;
+    }
+    in_namespace(|| {
+        let layout = layout(Family::V4);
+        let mut socket = Socket::netfilter().unwrap();
+        let (mut state, mut groups) = (State::default(), Groups::default());
+        let place = Place::default();
+        let set = |state: &mut State, groups: &mut Groups, index, endpoints| {
+            let (port, list) = numbered(index, endpoints);
+            let all = BTreeMap::from([((String::new(), 6), list)]);
+            let wanted = plan(groups, &[port], &all, &place, Family::V4);
+            state.replace(&format!("n/s{index}"), wanted);
+        };
+        let begin = std::time::Instant::now();
+        for index in 0..1000 {
+            set(&mut state, &mut groups, index, 1..6);
+        }
+        let planned = begin.elapsed();
+        layout.replace(&mut socket, &state, &place).unwrap();
+        let _ = state.take_difference();
+        let whole = begin.elapsed() - planned;
+        let mut took = Vec::new();
+        for index in 0..50 {
+            // An endpoint goes and another comes, then one goes for good.
+            for endpoints in [2..7, 2..6] {
+                let begin = std::time::Instant::now();
+                set(&mut state, &mut groups, index, endpoints);
+                let difference = state.take_difference();
+                let count = |map: &BTreeMap<SetName, Vec<Element>>| -> usize {
+                    map.values().map(Vec::len).sum()
+                };
+                assert!(count(&difference.add) + count(&difference.delete) <= 24, "{difference:?}");
+                layout.apply(&mut socket, &state, &difference).unwrap();
+                took.push(begin.elapsed());
+            }
+        }
+        took.sort();
+        #[expect(clippy::print_stderr, reason = "a measurement, seen with --nocapture")]
+        {
+            eprintln!(
+                "1000 services, 5000 endpoints: planned in {planned:?}, table made in {whole:?}, a change {:?} (median), {:?} (slowest of {})",
+                took[took.len() / 2],
+                took[took.len() - 1],
+                took.len()
+            );
+        }
+        remove(&mut socket, Family::V4, "kl").unwrap();
+    });
+}

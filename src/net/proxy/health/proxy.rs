@@ -1,0 +1,133 @@
+//! The proxy's own health, `/healthz` and `/livez` as kube-proxy answers them on port 10256.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1::Node;
+use api::k8s::jiff::Timestamp;
+use base::{Backoff, Tasks};
+use client::Informer;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::addr::Family;
+use crate::config::Error;
+
+/// A change that waits so long to be applied makes the proxy unhealthy (kube-proxy: twice its `syncPeriod` of 30 s).
+const LATE: Duration = Duration::from_secs(60);
+/// A node that the cluster autoscaler takes away gets no new connections.
+const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// Since when a change waits.
+    waiting: Option<tokio::time::Instant>,
+    applied: Option<Timestamp>,
+}
+
+/// What the proxy tells of itself.
+#[derive(Debug)]
+pub(crate) struct Health {
+    families: Vec<Family>,
+    node: Informer<Node>,
+    node_name: String,
+    progress: Mutex<Progress>,
+}
+
+fn eligible(node: Option<&Node>) -> bool {
+    let Some(node) = node else { return false };
+    let taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
+    node.metadata.deletion_timestamp.is_none()
+        && !taints.into_iter().any(|t| t.key == LEAVING_TAINT)
+}
+
+impl Health {
+    pub(crate) fn new(families: Vec<Family>, node: Informer<Node>, node_name: &str) -> Self {
+        let node_name = node_name.to_owned();
+        Self { families, node, node_name, progress: Mutex::default() }
+    }
+
+    /// A change is to be applied.
+    pub(crate) fn waiting(&self) {
+        self.progress.lock().waiting.get_or_insert_with(base::clock::now);
+    }
+
+    /// Everything known is applied.
+    pub(crate) fn applied(&self) {
+        *self.progress.lock() = Progress { waiting: None, applied: Some(Timestamp::now()) };
+    }
+
+    /// No change waits for too long.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.progress.lock().waiting.is_none_or(|since| since.elapsed() < LATE)
+    }
+
+    fn body(&self, healthy: bool, eligible: Option<bool>) -> Value {
+        let applied = self.progress.lock().applied.map(|t| t.to_string());
+        let now = Timestamp::now().to_string();
+        let zero = "0001-01-01T00:00:00Z";
+        let last = applied.as_deref().unwrap_or(zero);
+        // With everything applied the time is recent by definition, as kube-proxy's answer has it.
+        let shown = if healthy && eligible != Some(false) { now.as_str() } else { last };
+        let mut body = json!({"lastUpdated": shown, "currentTime": now, "healthy": healthy});
+        if let (Some(eligible), Some(body)) = (eligible, body.as_object_mut()) {
+            body.insert("nodeEligible".into(), eligible.into());
+        }
+        if let (Some(_), Some(body)) = (&applied, body.as_object_mut()) {
+            let one = json!({"lastUpdated": last, "healthy": healthy});
+            let all = self.families.iter().map(|f| (f.name().to_owned(), one.clone()));
+            body.insert("status".into(), Value::Object(all.collect()));
+        }
+        body
+    }
+
+    fn answer(&self, path: &str) -> String {
+        let healthy = self.is_healthy();
+        match path {
+            "/healthz" => {
+                let eligible = eligible(self.node.get("", &self.node_name).as_ref());
+                super::response(healthy && eligible, "", &self.body(healthy, Some(eligible)))
+            }
+            "/livez" => super::response(healthy, "", &self.body(healthy, None)),
+            _ => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into(),
+        }
+    }
+}
+
+/// Answers until shutdown; a port that cannot be bound is tried again, since pods' traffic does not depend on it.
+pub(crate) async fn serve(health: Arc<Health>, at: SocketAddr, tasks: Tasks) -> Result<(), Error> {
+    let stop = tasks.shutdown().clone();
+    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
+    let listener = loop {
+        match TcpListener::bind(at).await {
+            Ok(listener) => break listener,
+            Err(error) => {
+                tracing::warn!(%at, %error, "health of the service proxy cannot be served; choose a free --proxy-healthz-port");
+            }
+        }
+        if !backoff.wait(&stop).await {
+            return Ok(());
+        }
+    };
+    super::accept(listener, tasks, stop, move |path| health.answer(path)).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_leaves_gets_no_connections() {
+        let node = |value| serde_json::from_value::<Node>(value).unwrap();
+        assert!(!eligible(None));
+        assert!(eligible(Some(&node(json!({"metadata": {"name": "n"}})))));
+        let taint = json!({"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"});
+        let leaving = json!({"metadata": {"name": "n"}, "spec": {"taints": [taint]}});
+        assert!(!eligible(Some(&node(leaving))));
+        let gone = json!({"metadata": {"name": "n", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert!(!eligible(Some(&node(gone))));
+    }
+}
