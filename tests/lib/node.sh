@@ -32,31 +32,38 @@ mkdir -p /run/netns && mount -t tmpfs kube-lite-test /run/netns && mount --make-
 ip link set lo up
 ip link add up0 type veth peer name up1 && ip addr add 192.0.2.2/24 dev up0 && ip link set up0 up && ip link set up1 up && ip route add default via 192.0.2.1
 sysctl -qw net.ipv4.ip_forward=1
-# Version 1 hierarchies: a cpuset is empty until it is filled.
-for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*/; do
-  [ -e "$hierarchy/cgroup.procs" ] && mkdir -p "$hierarchy/$KUBE_LITE_TEST_NAMESPACE"
-done
-for f in cpus mems; do
-  [ -e /sys/fs/cgroup/cpuset/cpuset.$f ] && cat /sys/fs/cgroup/cpuset/cpuset.$f > "/sys/fs/cgroup/cpuset/$KUBE_LITE_TEST_NAMESPACE/cpuset.$f"
-done
+make_cgroup() { # path relative to each hierarchy
+  local hierarchy f
+  for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*/; do
+    [ -e "$hierarchy/cgroup.procs" ] && mkdir -p "$hierarchy$1"
+  done
+  # Version 1 hierarchies: a cpuset is empty until it is filled.
+  for f in cpus mems; do
+    [ -e /sys/fs/cgroup/cpuset/cpuset.$f ] && cat /sys/fs/cgroup/cpuset/cpuset.$f > "/sys/fs/cgroup/cpuset$1/cpuset.$f"
+  done
+  return 0
+}
+make_cgroup "/$KUBE_LITE_TEST_NAMESPACE"
 images=$scratch/data/agent/images
 mkdir -p "$images"
 python3 tests/lib/make-image "$images/busybox.tar" docker.io/library/busybox:1 busybox=/bin/busybox
 cat > "$scratch/resolv.conf" <<< 'nameserver 192.0.2.53'
+# What is global to a machine. A suite with several nodes, each in a network namespace of its own, sets these before each call.
+node_enter=() node_home=$scratch node_name=n1 node_ip=192.0.2.2 node_bridge=klt0 node_table=klt node_cgroup=/$KUBE_LITE_TEST_NAMESPACE kubelet_port=10250 healthz_port=10256
 start_node() { # flags...: the server with its node, Ready
-  "$bin" server --config=/dev/null --data-dir="$scratch/data" --https-listen-port="$port" --write-kubeconfig="$KUBECONFIG" \
-    --node-name=n1 --node-ip=192.0.2.2 --kubelet-root-dir="$scratch/kubelet" --log-dir="$scratch/pod-logs" --run-dir="$scratch/run" \
-    --cgroup-root="/$KUBE_LITE_TEST_NAMESPACE" --cni-conf-dir="$scratch/cni" --cni-bin-dir="$scratch/cni-bin" \
-    --bridge-name=klt0 --nft-table=klt --kubelet-port=10250 --resolv-conf="$scratch/resolv.conf" "$@" >>"$scratch/log" 2>&1 &
+  "${node_enter[@]}" "$bin" server --config=/dev/null --data-dir="$node_home/data" --https-listen-port="$port" --write-kubeconfig="$KUBECONFIG" \
+    --node-name="$node_name" --node-ip="$node_ip" --kubelet-root-dir="$node_home/kubelet" --log-dir="$node_home/pod-logs" --run-dir="$node_home/run" \
+    --cgroup-root="$node_cgroup" --cni-conf-dir="$node_home/cni" --cni-bin-dir="$node_home/cni-bin" \
+    --bridge-name="$node_bridge" --nft-table="$node_table" --kubelet-port="$kubelet_port" --proxy-healthz-port="$healthz_port" --resolv-conf="$scratch/resolv.conf" "$@" >>"$scratch/log" 2>&1 &
   server_pid=$!
-  "$bin" status --data-dir="$scratch/data" --wait=ready --timeout=60 >/dev/null 2>&1 &&
-    kubectl wait --for=create node/n1 --timeout=30s >/dev/null 2>&1 && kubectl wait --for=jsonpath={.spec.podCIDR} node/n1 --timeout=30s >/dev/null 2>&1 && kubectl wait --for=condition=Ready node/n1 --timeout=30s >/dev/null 2>&1 && return 0
+  "$bin" status --data-dir="$node_home/data" --wait=ready --timeout=60 >/dev/null 2>&1 &&
+    k wait --for=create "node/$node_name" --timeout=30s >/dev/null 2>&1 && k wait --for=jsonpath={.spec.podCIDR} "node/$node_name" --timeout=30s >/dev/null 2>&1 && k wait --for=condition=Ready "node/$node_name" --timeout=30s >/dev/null 2>&1 && return 0
   echo "FAIL the node did not get Ready"; tail -n 30 "$scratch/log"; failed=$((failed + 1)); return 1
 }
 kill_server() { # signal: ends the server alone; containerd and the containers stay
   kill "-$1" "$server_pid"; wait "$server_pid" 2>/dev/null; server_pid=
 }
-k() { kubectl "$@"; }
+k() { "${node_enter[@]}" kubectl "$@"; }
 ready() { # timeout, pods' label selector...: all pods of the selector are Ready
   kubectl wait pod -l "$2" --for=condition=Ready --timeout="$1"
 }
