@@ -1,11 +1,44 @@
 //! PersistentVolumeClaims bound to volumes that are folders of this node: `local` and `hostPath`.
 
 use api::k8s::api::core::v1 as core;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use super::{Place, directory};
 use crate::node::Node;
 use crate::pod::Pod;
+
+/// Where the use of a local volume is noted in the folder of a pod.
+const MARKS: &str = "volumes/kubernetes.io~local-volume";
+/// One volume changes hands at a time: its second pod waits until the first has seen to it.
+static CHANGING: parking_lot::Mutex<()> = parking_lot::const_mutex(());
+
+/// Notes that a pod uses a local volume, which is given to the group (with whether only a folder that is not the group's yet is
+/// to be changed) by the first pod on it: what a running pod does with its files is never undone.
+fn first_use(
+    pods: &Path,
+    own: &Path,
+    volume: &str,
+    root: &Path,
+    group: Option<(u32, bool)>,
+) -> io::Result<()> {
+    let _one = CHANGING.lock();
+    let mark = |pod: &Path| pod.join(MARKS).join(volume);
+    if mark(own).exists() {
+        return Ok(());
+    }
+    let used = match std::fs::read_dir(pods) {
+        Ok(entries) => entries.flatten().any(|pod| mark(&pod.path()).exists()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+        Err(e) => return Err(e),
+    };
+    if let (Some((group, on_mismatch)), false) = (group, used)
+        && !(on_mismatch && directory::is_of_group(root, group))
+    {
+        directory::give_to_group(root, group)?;
+    }
+    std::fs::create_dir_all(mark(own))
+}
 
 /// Where the volume of a claim is.
 pub(super) async fn place(
@@ -43,10 +76,51 @@ pub(super) async fn place(
             "PersistentVolume {volume_name:?} is neither local nor hostPath: its driver is not supported by this node"
         ));
     };
-    if let (Some(group), true, false) =
-        (fs_group.and_then(|g| u32::try_from(g).ok()), spec.local.is_some(), read_only)
-    {
-        directory::give_to_group(&path, group).map_err(|e| e.to_string())?;
+    if spec.local.is_some() && !read_only {
+        let (pods, own) = (node.config.root_dir.join("pods"), node.config.pod_dir(&pod.uid));
+        let (volume, root) = (volume_name.to_owned(), path.clone());
+        let security = pod.spec().security_context.as_ref();
+        let on_mismatch =
+            security.and_then(|s| s.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+        let group = fs_group.and_then(|g| u32::try_from(g).ok()).map(|g| (g, on_mismatch));
+        base::tasks::blocking(move || first_use(&pods, &own, &volume, &root, group))
+            .await
+            .map_err(|e| e.to_string())?
+            .map_err(|e| format!("cannot give {:?} to fsGroup: {e}", path))?;
     }
     Ok(Place { path, read_only })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_volume_changes_hands_once_per_use() {
+        let home = tempfile::tempdir().unwrap();
+        let (pods, root) = (home.path().join("pods"), home.path().join("data"));
+        std::fs::create_dir_all(root.join("db")).unwrap();
+        let group = std::fs::metadata(&root).unwrap().gid();
+        let private = || directory::chmod(&root.join("db"), 0o700).unwrap();
+        let used = |pod: &str, on_mismatch| {
+            first_use(&pods, &pods.join(pod), "v", &root, Some((group, on_mismatch))).unwrap();
+            mode(&root.join("db"))
+        };
+        private();
+        assert_eq!(used("a", false), 0o2770, "the first pod's group may write");
+        private();
+        assert_eq!(used("a", false), 0o700, "a container starts again");
+        assert_eq!(used("b", false), 0o700, "another pod comes beside it");
+        for pod in ["a", "b"] {
+            std::fs::remove_dir_all(pods.join(pod)).unwrap();
+        }
+        assert_eq!(used("c", true), 0o700, "the root is the group's already");
+        std::fs::remove_dir_all(pods.join("c")).unwrap();
+        assert_eq!(used("d", false), 0o2770, "the next pod, after all others");
+    }
 }

@@ -14,25 +14,38 @@ pub(super) fn chmod(path: &Path, mode: u32) -> io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
 }
 
-/// Gives a folder of a pod to its `fsGroup`: group-writable, new files inherit the group.
+/// What a member of the group may do with a folder; new files in it inherit the group.
+const GROUP_FOLDER: u32 = 0o2770;
+/// What a member of the group may do with a file.
+const GROUP_FILE: u32 = 0o660;
+
+/// Gives a folder of a pod to its `fsGroup`: group-writable, new files inherit the group. The folder itself comes after what is in
+/// it, so that `is_of_group` tells a change that was cut short. Blocks as long as there are files.
 pub(super) fn give_to_group(path: &Path, group: u32) -> io::Result<()> {
     let meta = std::fs::symlink_metadata(path)?;
-    if meta.file_type().is_symlink() {
-        return std::os::unix::fs::lchown(path, None, Some(group));
-    }
-    if meta.gid() != group {
-        std::os::unix::fs::chown(path, None, Some(group))?;
-    }
-    let wanted = if meta.is_dir() { 0o2770 } else { 0o660 };
-    if meta.mode() & wanted != wanted {
-        chmod(path, (meta.mode() & 0o7777) | wanted)?;
-    }
     if meta.is_dir() {
         for entry in std::fs::read_dir(path)? {
-            give_to_group(&entry?.path(), group)?;
+            match give_to_group(&entry?.path(), group) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                done => done?,
+            }
         }
     }
+    if meta.gid() != group {
+        std::os::unix::fs::lchown(path, None, Some(group))?;
+    }
+    let wanted = if meta.is_dir() { GROUP_FOLDER } else { GROUP_FILE };
+    // A change of the group clears the bits for set-user and set-group: they are set again.
+    if !meta.file_type().is_symlink() && (meta.gid() != group || meta.mode() & wanted != wanted) {
+        chmod(path, (meta.mode() & 0o7777) | wanted)?;
+    }
     Ok(())
+}
+
+/// Whether the folder is the group's already, as `fsGroupChangePolicy: OnRootMismatch` asks.
+pub(super) fn is_of_group(path: &Path, group: u32) -> bool {
+    std::fs::metadata(path)
+        .is_ok_and(|m| m.is_dir() && m.gid() == group && m.mode() & GROUP_FOLDER == GROUP_FOLDER)
 }
 
 /// Makes an emptyDir.
@@ -107,5 +120,40 @@ pub(super) fn host_path(source: &core::HostPathVolumeSource) -> Result<(), Strin
         Ok(())
     } else {
         Err(format!("hostPath type check failed: {} is not a {name}", source.path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The group of a folder that this process made: any user may give files to it.
+    fn own_group(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().gid()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_folder_is_given_with_all_in_it_but_nothing_outside() {
+        let home = tempfile::tempdir().unwrap();
+        let (volume, outside) = (home.path().join("volume"), home.path().join("outside"));
+        std::fs::create_dir_all(volume.join("sub")).unwrap();
+        std::fs::write(volume.join("sub/file"), "").unwrap();
+        std::fs::write(&outside, "").unwrap();
+        for (path, mode) in [(&volume, 0o755), (&volume.join("sub"), 0o700), (&outside, 0o600)] {
+            chmod(path, mode).unwrap();
+        }
+        chmod(&volume.join("sub/file"), 0o400).unwrap();
+        std::os::unix::fs::symlink(&outside, volume.join("link")).unwrap();
+        let group = own_group(&volume);
+        assert!(!is_of_group(&volume, group));
+        give_to_group(&volume, group).unwrap();
+        assert_eq!([mode(&volume), mode(&volume.join("sub"))], [0o2775, 0o2770]);
+        assert_eq!([mode(&volume.join("sub/file")), mode(&outside)], [0o660, 0o600]);
+        assert!(is_of_group(&volume, group));
+        assert!(!is_of_group(&volume, group + 1));
     }
 }
