@@ -67,13 +67,35 @@ k() { "${node_enter[@]}" kubectl "$@"; }
 ready() { # timeout, pods' label selector...: all pods of the selector are Ready
   kubectl wait pod -l "$2" --for=condition=Ready --timeout="$1"
 }
+kill_processes() { # everything of this process namespace but the suite: server, containerd, shims, containers
+  local process left=1
+  while [ "$left" != 0 ]; do
+    left=0
+    for process in /proc/[0-9]*; do
+      process=${process#/proc/}
+      [ "$process" != $$ ] && [ "$process" != 1 ] && [ "$process" != "$BASHPID" ] && [ -e "/proc/$process/exe" ] && kill -9 "$process" 2>/dev/null && left=1
+    done
+  done
+}
+# Ends everything at once; the suite's own programs in the background end with it.
+kill_everything() { kill_processes; wait; server_pid=; }
+# What a machine that starts again has lost, too: mounts, links, tables, /run, cgroups. Its disk stays.
+restart_machine() {
+  kill_everything
+  awk -v d="$scratch/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount -l
+  awk '$5 ~ "^/run/netns/" { print $5 }' /proc/self/mountinfo | xargs -r umount -l
+  rm -rf /run/netns/* "$scratch/run"
+  ip -o link | sed -n 's/^[0-9]*: \([^@:]*\).*/\1/p' | grep -vxE 'lo|up[01]' | while read -r link; do ip link del "$link" 2>/dev/null; done
+  nft flush ruleset
+  remove_cgroups "/$KUBE_LITE_TEST_NAMESPACE"
+  make_cgroup "/$KUBE_LITE_TEST_NAMESPACE"
+}
 # What follows the container through the server's life: pod, restarts, container's id.
 containers_of() { kubectl get pods "$@" -o json | jq -r '.items[] | . as $p | .status.containerStatuses[]? | "\($p.metadata.name) \(.restartCount) \(.containerID)"' | sort; }
 cleanup() {
   [ "$failed" = 0 ] || { kubectl get pods,events -A 2>/dev/null | tail -n 60; cp "$scratch/log" /tmp/kube-lite-test-last.log 2>/dev/null; }
-  # Everything else of this process namespace: containerd, shims, containers. Then nothing holds a mount of the scratch directory.
-  local process
-  for process in /proc/[0-9]*; do process=${process#/proc/}; [ "$process" != $$ ] && [ "$process" != 1 ] && [ "$process" != "$BASHPID" ] && kill -9 "$process" 2>/dev/null; done
+  # Nothing holds a mount of the scratch directory then.
+  kill_processes
   awk -v d="$scratch" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount -l 2>/dev/null
   rmdir "$scratch" 2>/dev/null
 }

@@ -3,7 +3,7 @@
 
 usage: terminal.py ROWSxCOLUMNS [EXPECT SEND]... -- COMMAND...
 Each EXPECT is waited for in the output before its SEND is typed; the keyboard stays open until the command ends.
-The exit code is the command's; 124 when a text did not come within 30 s.
+The exit code is the command's; 124 when a text did not come within 60 s.
 """
 import fcntl, os, pty, select, struct, sys, termios, time
 
@@ -15,12 +15,12 @@ if child == 0:
     # Before the command starts, so that it never sees another size.
     fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     os.execvp(sys.argv[split + 1], sys.argv[split + 1:])
-screen, seen, end = b"", 0, time.monotonic() + 30
+screen, seen, end = b"", 0, time.monotonic() + 60
 while True:
     while steps and (at := screen.find(steps[0][0].encode(), seen)) >= 0:
         seen = at + len(steps[0][0])
         os.write(terminal, steps.pop(0)[1].encode().decode("unicode_escape").encode())
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
     if not select.select([terminal], [], [], max(0, end - time.monotonic()))[0]:
         os.kill(child, 9)
         sys.stderr.write(f"waited in vain for {steps[0][0] if steps else 'the end'!r}; the screen shows {screen!r}\n")
