@@ -6,8 +6,17 @@ bin=${KUBE_LITE_BIN:?set KUBE_LITE_BIN to the kube-lite to test (tests/run does)
 scratch=$(mktemp -d /tmp/kube-lite-test.XXXXXX)
 passed=0 failed=0
 server_pid=
-# A port that nobody listens on now.
-free_port() { python3 -c 'import socket; s=socket.socket(); s.bind(("127.0.0.1",0)); print(s.getsockname()[1])'; }
+# A port that nobody listens on now, and that the kernel gives to no outgoing connection while the server is away.
+free_port() {
+  python3 - <<'P'
+import random, socket
+while True:
+    port = random.randrange(10000, 30000)
+    try: socket.socket().bind(("0.0.0.0", port))
+    except OSError: continue
+    print(port); break
+P
+}
 port=$(free_port)
 export KUBECONFIG=$scratch/kubeconfig
 start_server() { # flags...
