@@ -7,7 +7,7 @@ pub mod protobuf;
 pub mod time;
 pub mod yaml;
 
-pub use normal::normalize;
+pub use normal::{normalize, normalize_stored};
 
 /// Nesting that is accepted in any format; deeper input is refused before it can exhaust a stack.
 pub const DEPTH_MAX: usize = 120;

@@ -19,6 +19,7 @@ pub mod rbac;
 pub mod resource;
 pub mod scaling;
 pub mod storage;
+pub mod warnings;
 
 use crate::field::{Error, ErrorList, Path};
 use serde_json::Value;

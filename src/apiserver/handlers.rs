@@ -74,6 +74,9 @@ pub(crate) async fn dispatch(
     {
         return Err(status::no_method());
     }
+    if let Some(warning) = deprecation(&spec.gvk) {
+        context.warn(warning);
+    }
     if !context.row.is_stored() && verb != "create" {
         return list::component_statuses(context).await;
     }
@@ -88,6 +91,17 @@ pub(crate) async fn dispatch(
         "delete" => delete::delete(context, exchange).await,
         "deletecollection" => delete::delete_collection(context, exchange).await,
         _ => Err(status::no_method()),
+    }
+}
+
+/// What every request about a deprecated kind is warned of (`APILifecycleDeprecated` in `k8s.io/api/core/v1/lifecycle.go`).
+fn deprecation(kind: &api::Gvk) -> Option<&'static str> {
+    match (&*kind.group, &*kind.version, &*kind.kind) {
+        ("", "v1", "ComponentStatus") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        ("", "v1", "Endpoints") => Some(
+            "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+        ),
+        _ => None,
     }
 }
 

@@ -122,10 +122,16 @@ pub(crate) fn default(schema: &Schema, kind: &Gvk, value: &mut Value) {
     }
 }
 
+/// Groups that upstream stores as JSON.
+const STORED_AS_JSON: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
+
 /// A value in the normal form of its kind, after defaults and edits.
 pub(crate) fn normalize(schema: &Schema, kind: &Gvk, value: &mut Value) {
-    if let Some(ty) = schema.kind(kind) {
+    let Some(ty) = schema.kind(kind) else { return };
+    if STORED_AS_JSON.contains(&&*kind.group) {
         codec::normalize(schema, ty, value);
+    } else {
+        codec::normalize_stored(schema, ty, value);
     }
 }
 

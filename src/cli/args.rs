@@ -118,6 +118,10 @@ pub struct ServerArgs {
     #[arg(long, value_name = "OCTAL", default_value = "600", help_heading = "Client")]
     pub write_kubeconfig_mode: String,
 
+    /// CSV of further tokens: token, user name, user uid and, quoted, the user's groups; read at start
+    #[arg(long, value_name = "FILE", help_heading = "Client")]
+    pub token_auth_file: Option<PathBuf>,
+
     /// Do not run what is named: coredns, local-storage
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,

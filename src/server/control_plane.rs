@@ -10,7 +10,7 @@ use apiserver::encryption::Keys;
 use apiserver::lookup::Lookup;
 use apiserver::seams::Connect;
 use apiserver::security::Security;
-use apiserver::{ApiServer, Objects};
+use apiserver::{ApiServer, Objects, User};
 use base::pki::tls;
 use base::{Kind, Tasks};
 use cluster::certs::{Names, ServerCerts};
@@ -18,7 +18,7 @@ use store::Backend;
 use tokio::net::TcpListener;
 
 use crate::catalogue::{
-    DATA_DIR, DATA_DIR_LOCKED, PORT_IN_USE, Refusal, SERVER_STOPPED, STORE_DAMAGED,
+    BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, PORT_IN_USE, Refusal, SERVER_STOPPED, STORE_DAMAGED,
 };
 use crate::server::adapters::BootstrapWriter;
 use crate::server::config::Config;
@@ -68,7 +68,7 @@ pub(crate) async fn start(
         issuer: ISSUER.to_owned(),
         service_account_key: certs.service_account_key.clone(),
         address: std::net::SocketAddr::new(config.advertise, address.port()).to_string(),
-        tokens: Vec::new(),
+        tokens: tokens(config)?,
         anonymous: true,
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
@@ -99,6 +99,15 @@ pub(crate) async fn start(
     })?;
     listen(&server, &certs, listener, tasks)?;
     Ok(ControlPlane { server, certs, store, address })
+}
+
+fn tokens(config: &Config) -> Result<Vec<(String, User)>, Refusal> {
+    let Some(path) = &config.args.token_auth_file else { return Ok(Vec::new()) };
+    let bad = |why: String| {
+        BAD_VALUE.refuse_usage(format!("--token-auth-file={}: {why}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|e| bad(e.to_string()))?;
+    apiserver::authn::static_token::parse(&text).map_err(bad)
 }
 
 fn refusal_of(error: &store::OpenError) -> Refusal {

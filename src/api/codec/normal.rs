@@ -16,6 +16,43 @@ pub fn normalize(schema: &Schema, type_id: TypeId, value: &mut Value) {
     normalize_shape(schema, &Shape::Struct(type_id), value, 0);
 }
 
+/// The same for a kind that upstream stores as protobuf, which cannot tell an empty list or map from none.
+pub fn normalize_stored(schema: &Schema, type_id: TypeId, value: &mut Value) {
+    normalize(schema, type_id, value);
+    nil_empty(schema, &Shape::Struct(type_id), value, 0);
+}
+
+fn nil_empty(schema: &Schema, shape: &Shape, value: &mut Value, depth: usize) {
+    if depth > ZERO_DEPTH_MAX {
+        return;
+    }
+    match (shape, value) {
+        (Shape::Struct(id), Value::Object(map)) => {
+            let ty = schema.get(*id);
+            for (key, inner) in map {
+                if let Some(field) = ty.field(key) {
+                    match (&field.shape, &*inner) {
+                        (Shape::List(_), Value::Array(list)) if list.is_empty() => {
+                            *inner = Value::Null;
+                        }
+                        (Shape::Map(_), Value::Object(entries)) if entries.is_empty() => {
+                            *inner = Value::Null;
+                        }
+                        (shape, _) => nil_empty(schema, shape, inner, depth + 1),
+                    }
+                }
+            }
+        }
+        (Shape::List(element), Value::Array(list)) => {
+            list.iter_mut().for_each(|inner| nil_empty(schema, element, inner, depth + 1));
+        }
+        (Shape::Map(element), Value::Object(map)) => {
+            map.values_mut().for_each(|inner| nil_empty(schema, element, inner, depth + 1));
+        }
+        _ => {}
+    }
+}
+
 fn normalize_shape(schema: &Schema, shape: &Shape, value: &mut Value, depth: usize) {
     if depth > ZERO_DEPTH_MAX {
         return;
@@ -205,5 +242,24 @@ pub(super) fn go_type(schema: &Schema, shape: &Shape) -> String {
         Shape::Struct(id) => schema.get(*id).go_type().to_owned(),
         Shape::List(element) => format!("[]{}", go_type(schema, element)),
         Shape::Map(element) => format!("map[string]{}", go_type(schema, element)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Gvk;
+    use serde_json::json;
+
+    #[test]
+    fn what_protobuf_stores_knows_no_empty_lists() {
+        let schema = Schema::builtin();
+        let role = schema.kind(&Gvk::new("rbac.authorization.k8s.io", "v1", "Role")).unwrap();
+        let mut value = json!({"kind": "Role", "metadata": {"name": "r"}, "rules": []});
+        normalize_stored(&schema, role, &mut value);
+        assert_eq!(value["rules"], Value::Null);
+        let mut value = json!({"kind": "Role", "metadata": {"name": "r"}, "rules": []});
+        normalize(&schema, role, &mut value);
+        assert_eq!(value["rules"], json!([]));
     }
 }

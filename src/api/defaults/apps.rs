@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::core::persistent_volume_claim;
 use super::pod::pod_template;
-use crate::value::{default_str, default_to, ensure_object, items_mut, object_mut, str_at};
+use crate::value::{default_str, default_to, ensure_object, items_mut, object_mut, set, str_at};
 
 fn template(spec: &mut Value) {
     if let Some(template) = ensure_object(spec, "template") {
@@ -66,7 +66,12 @@ pub(super) fn stateful_set(object: &mut Value) {
     default_to(spec, "replicas", 1);
     default_to(spec, "revisionHistoryLimit", 10);
     template(spec);
-    items_mut(spec, "volumeClaimTemplates").iter_mut().for_each(persistent_volume_claim);
+    for claim in items_mut(spec, "volumeClaimTemplates") {
+        // Whatever the client calls them, they are shown as what they are.
+        set(claim, "apiVersion", "v1");
+        set(claim, "kind", "PersistentVolumeClaim");
+        persistent_volume_claim(claim);
+    }
 }
 
 pub(super) fn replica_set(object: &mut Value) {

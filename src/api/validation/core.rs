@@ -6,6 +6,7 @@ mod containers;
 mod env;
 pub mod handlers;
 mod mounts;
+pub mod limit_range;
 pub mod namespace;
 pub mod node;
 pub mod persistent_volume;

@@ -1,11 +1,15 @@
 //! Network policies, classes of ingresses, addresses and ranges of services.
 
+mod ingress;
+
 use serde_json::Value;
 
 use super::checks::{optional_as, pointer_as, required_as, segment, selector, texts};
 use super::{IMMUTABLE, each, names, net};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, has, int_at, items, semantic_equal, str_at};
+
+pub use ingress::{ingress, ingress_change, ingress_status};
 
 /// Longest name of an ingress controller.
 const CONTROLLER_MAX: usize = 250;

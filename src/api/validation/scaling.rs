@@ -1,12 +1,14 @@
 //! Autoscalers and disruption budgets.
 
+mod metrics;
+
 use serde_json::Value;
 
 use super::checks::{required_as, segment, selector};
 use super::numbers::{NEGATIVE, non_negative_int_or_percent, not_more_than_100_percent};
 use super::one_of;
 use crate::field::{Error, ErrorList, Path};
-use crate::value::{at, get, has, int_at, items, str_at};
+use crate::value::{at, get, has, int_at, str_at};
 
 /// Where the first version keeps metrics that it has no fields for.
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
@@ -47,7 +49,7 @@ fn cpu(object: &Value) -> ErrorList {
 pub fn autoscaler_v2(object: &Value) -> ErrorList {
     let mut errors = bounds(object);
     errors.extend(version(object));
-    errors.extend(scaling_to_zero(object));
+    errors.extend(metrics_and_behavior(object));
     errors
 }
 
@@ -55,19 +57,12 @@ pub fn autoscaler_v2(object: &Value) -> ErrorList {
 pub fn autoscaler_v2_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = bounds(object);
     errors.extend(changed_version(object, old));
-    errors.extend(scaling_to_zero(object));
+    errors.extend(metrics_and_behavior(object));
     errors
 }
 
-fn scaling_to_zero(object: &Value) -> ErrorList {
-    let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    let mut errors = ErrorList::new();
-    let outside = |metric: &Value| matches!(str_at(metric, "type"), "Object" | "External");
-    if int_at(spec, "minReplicas") == Some(0) && !items(spec, "metrics").iter().any(outside) {
-        let text = "must specify at least one Object or External metric to support scaling to zero replicas";
-        errors.push(Error::forbidden(&path.child("metrics"), text));
-    }
-    errors
+fn metrics_and_behavior(object: &Value) -> ErrorList {
+    metrics::metrics_and_behavior(get(object, "spec"), &Path::new("spec"))
 }
 
 fn changed_version(object: &Value, old: &Value) -> Option<Error> {
@@ -82,15 +77,19 @@ fn changed_version(object: &Value, old: &Value) -> Option<Error> {
 fn version(object: &Value) -> Option<Error> {
     let target = get(get(object, "spec"), "scaleTargetRef");
     let field = Path::new("spec").child("scaleTargetRef").child("apiVersion");
+    version_of(target, &field, str_at(target, "kind") == "ReplicationController")
+}
+
+fn version_of(target: &Value, field: &Path, bare_allowed: bool) -> Option<Error> {
     let version = str_at(target, "apiVersion");
     let slashes = version.matches('/').count();
     if slashes > 1 {
         let text = format!("unexpected GroupVersion string: {version}");
-        return Some(Error::invalid(&field, version, text));
+        return Some(Error::invalid(field, version, text));
     }
     let bare = slashes == 0 || version.starts_with('/');
-    (bare && str_at(target, "kind") != "ReplicationController")
-        .then(|| Error::invalid(&field, version, "apiVersion must specify API group"))
+    (bare && !bare_allowed)
+        .then(|| Error::invalid(field, version, "apiVersion must specify API group"))
 }
 
 fn bounds(object: &Value) -> ErrorList {

@@ -1,4 +1,4 @@
-//! Tokens fixed at start: of the components that run in this process.
+//! Tokens fixed at start: from the administrator's token file.
 
 use async_trait::async_trait;
 use ring::digest::{SHA256, digest};
@@ -33,6 +33,47 @@ impl StaticTokens {
     }
 }
 
+/// Reads a token file (upstream's `--token-auth-file`): CSV with token, user name, user uid and, quoted, the groups.
+///
+/// # Errors
+/// What is wrong, with the line.
+pub fn parse(text: &str) -> Result<Vec<(String, User)>, String> {
+    let mut users = Vec::new();
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let at = |why: &str| format!("line {}: {why}", index + 1);
+        let columns = columns(line).ok_or_else(|| at("a quote is not closed"))?;
+        let [token, name, uid, rest @ ..] = columns.as_slice() else {
+            return Err(at("at least three columns are needed: token, user name, user uid"));
+        };
+        if token.is_empty() {
+            return Err(at("the token is empty"));
+        }
+        let groups = rest.first().map(String::as_str).unwrap_or_default();
+        let groups: Vec<&str> =
+            groups.split(',').map(str::trim).filter(|group| !group.is_empty()).collect();
+        let user = User { uid: uid.clone(), ..User::authenticated(name, &groups) };
+        users.push((token.clone(), user));
+    }
+    Ok(users)
+}
+
+/// The columns of one line; a quoted one may hold commas.
+fn columns(line: &str) -> Option<Vec<String>> {
+    let (mut columns, mut quoted) = (vec![String::new()], false);
+    for c in line.trim().chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => columns.push(String::new()),
+            c => {
+                if let Some(last) = columns.last_mut() {
+                    last.push(c);
+                }
+            }
+        }
+    }
+    (!quoted).then(|| columns.into_iter().map(|column| column.trim().to_owned()).collect())
+}
+
 #[async_trait]
 impl TokenAuthenticator for StaticTokens {
     async fn authenticate_token(
@@ -43,5 +84,25 @@ impl TokenAuthenticator for StaticTokens {
         let asked = fingerprint(token);
         let found = self.0.iter().rfind(|(known, _)| same(known, &asked));
         Ok(found.map(|(_, user)| TokenIdentity { user: user.clone(), audiences: Vec::new() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_files_name_users_with_uid_and_groups() {
+        let users = parse("t1,admin,1,\"system:masters,b\"\n\nt2,jane,2\n").unwrap();
+        let [(token, admin), (_, jane)] = users.as_slice() else { panic!("{users:?}") };
+        assert_eq!((token.as_str(), admin.name.as_str(), admin.uid.as_str()), ("t1", "admin", "1"));
+        assert_eq!(admin.groups, ["system:masters", "b", "system:authenticated"]);
+        assert_eq!(jane.groups, ["system:authenticated"]);
+        assert_eq!(
+            parse("t,u").unwrap_err(),
+            "line 1: at least three columns are needed: token, user name, user uid"
+        );
+        assert_eq!(parse("a,b,c\n,x,y").unwrap_err(), "line 2: the token is empty");
+        assert_eq!(parse("a,b,c,\"g").unwrap_err(), "line 1: a quote is not closed");
     }
 }

@@ -21,7 +21,7 @@ pub struct Role {
     pub aggregates_to: Vec<String>,
     /// It aggregates roles that declare this.
     pub aggregates: Option<String>,
-    /// Rules, aggregated ones included.
+    /// Rules; none of a role that aggregates, as upstream leaves them to the aggregation controller.
     pub rules: Vec<Rule>,
 }
 
@@ -64,7 +64,6 @@ fn parse() -> (Vec<Role>, Vec<Binding>) {
             binding.subjects.extend(subject(line.trim()));
         }
     }
-    aggregate(&mut roles);
     (roles, bindings)
 }
 
@@ -104,28 +103,6 @@ fn subject(text: &str) -> Option<Value> {
     })
 }
 
-/// Fills the rules of aggregating roles as the aggregation controller does, so that they hold before it first runs.
-fn aggregate(roles: &mut [Role]) {
-    // A role that is aggregated may aggregate itself: `view` goes into `edit` into `admin`.
-    for _ in 0..3 {
-        let sources: Vec<Role> = roles.to_vec();
-        for role in roles.iter_mut() {
-            let Some(label) = &role.aggregates else { continue };
-            let mut rules: Vec<Rule> = Vec::new();
-            for source in
-                sources.iter().filter(|s| s.name != role.name && s.aggregates_to.contains(label))
-            {
-                for rule in &source.rules {
-                    if !rules.contains(rule) {
-                        rules.push(rule.clone());
-                    }
-                }
-            }
-            role.rules = rules;
-        }
-    }
-}
-
 /// All roles.
 pub fn roles() -> Vec<Role> {
     parse().0
@@ -158,6 +135,9 @@ pub(super) fn objects() -> Vec<(&'static str, Value)> {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind,
             "metadata": metadata(&role.namespace, &role.name, &role.aggregates_to), "rules": role.rules,
         });
+        if role.aggregates.is_some() {
+            object["rules"] = Value::Null;
+        }
         if let (Some(label), Some(map)) = (&role.aggregates, object.as_object_mut()) {
             let label = Map::from_iter([(format!("{AGGREGATE}{label}"), json!("true"))]);
             map.insert(

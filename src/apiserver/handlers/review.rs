@@ -21,7 +21,8 @@ pub(super) async fn review(
 ) -> Result<Response<Body>, Status> {
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
     let kind = &context.row.spec.gvk;
-    let value = input::object(context, exchange.body, kind, options.validation).await?;
+    let mut value = input::object(context, exchange.body, kind, options.validation).await?;
+    Write::new(context, &options).place(&mut value)?;
     if &*kind.kind == "Binding" {
         let name = metadata::text(&value, "name").to_owned();
         let pods = context.server.objects.row(&api::Gvr::new("", "v1", "pods"))?;

@@ -21,6 +21,9 @@ const GENERATE_MAX: usize = 8;
 /// How often a write that names no resource version is tried against a newer object.
 const RETRY_MAX: usize = 10;
 
+/// Part of the warning of owners that admission doubled.
+const AFTER_ADMISSION: &str = " after mutating admission happens";
+
 /// The scheduler's decision is no edit of the pod: no strategy looks at it, as upstream.
 const BINDING: &str = "binding";
 
@@ -181,6 +184,10 @@ impl<'a> Write<'a> {
         if given == wanted {
             return Ok(());
         }
+        if wanted.is_empty() {
+            metadata::metadata_mut(value).remove("namespace");
+            return Ok(());
+        }
         if !given.is_empty() {
             return Err(Status::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
@@ -204,7 +211,9 @@ impl<'a> Write<'a> {
         self.place(&mut value)?;
         self.default(&mut value);
         let name = metadata::text(&value, "name").to_owned();
+        self.one_of_each_owner(&mut value, "");
         let mut value = self.mutate(Operation::Create, &name, None, value).await?;
+        self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
         if !metadata::text(&value, "resourceVersion").is_empty() {
             return Err(status::unmapped(
@@ -247,6 +256,21 @@ impl<'a> Write<'a> {
         self.warn_unsupported(&value);
         self.normalize(&mut value);
         self.store_new(value, generated).await
+    }
+
+    /// Owners named twice are stored once, and the client is told; a patch is looked at after admission only.
+    fn one_of_each_owner(&self, value: &mut Value, when: &str) {
+        if when.is_empty() && self.context.info.verb == "patch" {
+            return;
+        }
+        let doubled = metadata::one_of_each_owner(value);
+        if !doubled.is_empty() {
+            self.context.warn(format!(
+                ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may reject \
+                 such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+                doubled.join(", ")
+            ));
+        }
     }
 
     fn warn_unsupported(&self, value: &Value) {
@@ -366,7 +390,9 @@ impl<'a> Write<'a> {
         input::name_kind(&mut value, &spec.gvk);
         self.check_identity(name, found, &mut value)?;
         self.default(&mut value);
+        self.one_of_each_owner(&mut value, "");
         let mut value = self.mutate(Operation::Update, name, Some(old), value).await?;
+        self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
         metadata::keep_generation(&mut value, old);
         self.check_node(name, old).await?;

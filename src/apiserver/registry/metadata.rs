@@ -168,6 +168,25 @@ pub fn validate_update(object: &Value, old: &Value, namespaced: bool) -> ErrorLi
     errors
 }
 
+/// Takes repeated owner references away and returns the uids of those that went.
+pub fn one_of_each_owner(object: &mut Value) -> Vec<String> {
+    let Some(list) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut)
+    else {
+        return Vec::new();
+    };
+    let (mut kept, mut gone) = (Vec::<Value>::with_capacity(list.len()), Vec::new());
+    for owner in list.drain(..) {
+        if kept.contains(&owner) {
+            let uid = owner.get("uid").and_then(Value::as_str).unwrap_or_default();
+            gone.push(uid.to_owned());
+        } else {
+            kept.push(owner);
+        }
+    }
+    *list = kept;
+    gone
+}
+
 /// Errors of one segment of a URL path; every name must at least be one.
 pub fn path_segment(name: &str, prefix: bool) -> Vec<String> {
     if !prefix && matches!(name, "." | "..") {
@@ -191,4 +210,23 @@ pub fn field_manager(manager: &str, path: &Path) -> ErrorList {
         ));
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_named_twice_are_kept_once() {
+        let owner = |uid: &str, kind: &str| json!({"kind": kind, "uid": uid});
+        let mut object = json!({"metadata": {"ownerReferences": [
+            owner("1", "A"), owner("1", "B"), owner("1", "A"), owner("2", "A"),
+        ]}});
+        assert_eq!(one_of_each_owner(&mut object), ["1"]);
+        assert_eq!(
+            object["metadata"]["ownerReferences"],
+            json!([owner("1", "A"), owner("1", "B"), owner("2", "A")])
+        );
+        assert!(one_of_each_owner(&mut object).is_empty());
+    }
 }

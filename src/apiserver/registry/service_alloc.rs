@@ -253,7 +253,7 @@ async fn allocate_into(
     } else {
         held.freed.extend(before);
     }
-    ports::allocate(context, value, old, &mut held.ports).await
+    ports::allocate(context, value, old, dry_run, &mut held.ports).await
 }
 
 fn other(family: &str) -> &'static str {

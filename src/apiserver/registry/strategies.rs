@@ -7,6 +7,7 @@ mod pod;
 mod pod_fields;
 mod service;
 mod storage;
+mod tls;
 mod workloads;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Stateful sets.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{always_restarts, counters};
@@ -10,8 +12,8 @@ use crate::validation::numbers::{
     all_non_negative, int_or_percent_value, non_negative, non_negative_int_or_percent,
     not_more_than_100_percent,
 };
-use crate::validation::{each, immutable, names, one_of};
-use crate::value::{get, has, items, remove, set, str_at};
+use crate::validation::{IMMUTABLE, each, names, one_of};
+use crate::value::{get, has, items, remove, semantic_equal, set, str_at};
 
 /// A new stateful set.
 pub fn validate(object: &Value) -> ErrorList {
@@ -112,7 +114,8 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
     if let Some(own) = crate::value::object_mut(&mut template, "spec") {
         remove(own, "subdomain");
         remove(own, "hostname");
-        let mut volumes: Vec<Value> = claims
+        let named: BTreeSet<&str> = claims.iter().copied().collect();
+        let mut volumes: Vec<Value> = named
             .iter()
             .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
             .collect();
@@ -130,12 +133,24 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
+/// Claims without their kind, which older objects do not state.
+fn comparable(value: &Value) -> Value {
+    let mut value = value.clone();
+    for claim in value.as_array_mut().into_iter().flatten() {
+        remove(claim, "apiVersion");
+        remove(claim, "kind");
+    }
+    value
+}
+
 /// A changed stateful set: the identity of its pods stays.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(object);
     let (new, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
     for key in ["selector", "volumeClaimTemplates", "serviceName", "podManagementPolicy"] {
-        errors.extend(immutable(get(new, key), get(was, key), &path.child(key)));
+        if !semantic_equal(&comparable(get(new, key)), &comparable(get(was, key))) {
+            errors.push(Error::invalid(&path.child(key), get(new, key).clone(), IMMUTABLE));
+        }
     }
     errors
 }

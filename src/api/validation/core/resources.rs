@@ -50,7 +50,8 @@ pub fn is_extended(name: &str) -> bool {
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-fn overcommit_allowed(name: &str) -> bool {
+/// More may be promised than there is.
+pub(super) fn overcommit_allowed(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
 
@@ -90,7 +91,8 @@ pub fn resource_name(name: &str, field: &Path) -> ErrorList {
     Vec::new()
 }
 
-fn container_resource_name(name: &str, field: &Path) -> ErrorList {
+/// The name of a resource that containers have.
+pub(in crate::validation) fn container_resource_name(name: &str, field: &Path) -> ErrorList {
     let mut errors = resource_name(name, field);
     let container = matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge_page(name);
     if !name.contains('/') && !container {

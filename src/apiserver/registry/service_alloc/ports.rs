@@ -33,6 +33,11 @@ fn port_of(entry: &Value, field: &str) -> u16 {
     entry.get(field).and_then(Value::as_u64).and_then(|p| u16::try_from(p).ok()).unwrap_or(0)
 }
 
+/// A number that is no port at all.
+fn no_port(entry: &Value, field: &str) -> Option<i64> {
+    entry.get(field).and_then(Value::as_i64).filter(|port| u16::try_from(*port).is_err())
+}
+
 fn entries(service: &Value) -> &[Value] {
     service.pointer("/spec/ports").and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
@@ -77,6 +82,7 @@ pub(super) async fn allocate(
     context: &Context,
     value: &mut Value,
     old: Option<&Value>,
+    dry_run: bool,
     taken: &mut Vec<u16>,
 ) -> Result<(), Status> {
     if !may_have_ports(value) {
@@ -84,7 +90,7 @@ pub(super) async fn allocate(
     }
     let own = old.map(all_ports).unwrap_or_default();
     let used = used(context).await?;
-    let mut book = Book { context, used, own, taken };
+    let mut book = Book { context, used, own, dry_run, taken };
     let count = entries(value).len();
     let mut by_port: Vec<(i64, u16)> = Vec::new();
     for index in 0..count {
@@ -95,6 +101,12 @@ pub(super) async fn allocate(
             continue;
         }
         let path = Path::new("spec").child("ports").index(index).child("nodePort");
+        if let Some(outside) = no_port(entry, "nodePort") {
+            if dry_run {
+                continue;
+            }
+            return Err(invalid(value, Error::invalid(&path, outside, book.outside())));
+        }
         let shared = by_port.iter().find(|(p, _)| *p == port).map(|(_, n)| *n);
         let given = match (asked, shared) {
             (0, Some(shared)) => shared,
@@ -129,16 +141,20 @@ pub(super) async fn allocate(
         }
     }
     if wants_health_port(value) {
-        let asked = value.get("spec").map_or(0, |spec| port_of(spec, "healthCheckNodePort"));
+        let refuse = |asked: i64, why: String| {
+            Status::internal(&format!(
+                "failed to allocate requested HealthCheck NodePort {asked}: {why}"
+            ))
+        };
+        let spec = value.get("spec").unwrap_or(&Value::Null);
+        if let Some(asked) = no_port(spec, "healthCheckNodePort") {
+            return if dry_run { Ok(()) } else { Err(refuse(asked, book.outside())) };
+        }
+        let asked = port_of(spec, "healthCheckNodePort");
         let port = if asked == 0 {
             book.next().map_err(Status::internal)?
         } else {
-            let refuse = |why: String| {
-                Status::internal(&format!(
-                    "failed to allocate requested HealthCheck NodePort {asked}: {why}"
-                ))
-            };
-            book.take(asked).map_err(refuse)?;
+            book.take(asked).map_err(|why| refuse(asked.into(), why))?;
             asked
         };
         set(value, "healthCheckNodePort", port.into());
@@ -170,20 +186,25 @@ struct Book<'a> {
     context: &'a Context,
     used: HashSet<u16>,
     own: HashSet<u16>,
+    dry_run: bool,
     taken: &'a mut Vec<u16>,
 }
 
 impl Book<'_> {
+    fn outside(&self) -> String {
+        let (low, high) = self.context.server.services.ports;
+        format!("provided port is not in the valid range. The range of valid ports is {low}-{high}")
+    }
+
     fn take(&mut self, port: u16) -> Result<(), String> {
         let services = &self.context.server.services;
         let (low, high) = services.ports;
         if self.own.contains(&port) {
             return Ok(());
         }
-        if port < low || port > high {
-            return Err(format!(
-                "provided port is not in the valid range. The range of valid ports is {low}-{high}"
-            ));
+        // As upstream, a dry run looks only at what is taken.
+        if !self.dry_run && (port < low || port > high) {
+            return Err(self.outside());
         }
         let mut held = services.held.lock();
         if self.used.contains(&port) || held.contains_key(&port) {

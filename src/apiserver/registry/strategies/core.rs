@@ -3,6 +3,7 @@
 use api::validation::core as rules;
 use api::validation::names::{name_is_label, name_is_path_segment};
 use api::validation::{endpoints, events};
+use api::validation::warnings;
 use api::value::{
     at, bool_at, ensure_object, get, is_empty, items, remove, restore, set, str_at, str_in,
 };
@@ -53,6 +54,7 @@ fn own_label(object: &mut Value) {
 }
 
 pub(super) const NODE: Rules = Rules {
+    warnings: warnings::node,
     prepare: |_, object| {
         if let Some(spec) = ensure_object(object, "spec") {
             remove(spec, "configSource");
@@ -81,6 +83,7 @@ pub(super) const CONFIG_MAP: Rules = Rules {
 };
 
 pub(super) const SECRET: Rules = Rules {
+    warnings: super::tls::warnings,
     validate: rules::secret::validate,
     validate_change: rules::secret::validate_change,
     prepare_change: |_, object, old| {
@@ -126,6 +129,7 @@ fn bare_secrets(object: &mut Value) {
 }
 
 pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
+    warnings: warnings::replication_controller,
     status: Some(r#"{"replicas":0}"#),
     generation: &["spec"],
     selectable: status_replicas,
@@ -135,6 +139,7 @@ pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
 };
 
 pub(super) const POD_TEMPLATE: Rules = Rules {
+    warnings: warnings::pod_template,
     generation: &["template"],
     validate: rules::replication_controller::validate_pod_template,
     validate_change: |new, _| rules::replication_controller::validate_pod_template(new),
@@ -142,6 +147,7 @@ pub(super) const POD_TEMPLATE: Rules = Rules {
 };
 
 pub(super) const PERSISTENT_VOLUME: Rules = Rules {
+    warnings: warnings::volume,
     status: Some(r#"{"phase":"Pending"}"#),
     prepare: |_, object| {
         if let Some(status) = ensure_object(object, "status") {
@@ -173,6 +179,7 @@ fn phase_time(object: &mut Value, old: &Value) {
 }
 
 pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
+    warnings: warnings::claim,
     status: Some(r#"{"phase":"Pending"}"#),
     prepare: |_, object| {
         if let Some(spec) = ensure_object(object, "spec") {
@@ -223,9 +230,22 @@ pub(super) const RESOURCE_QUOTA: Rules = Rules {
     ..Rules::BASE
 };
 
-pub(super) const LIMIT_RANGE: Rules = Rules { create_on_update: true, ..Rules::BASE };
+pub(super) const LIMIT_RANGE: Rules = Rules {
+    create_on_update: true,
+    prepare: |_, object| {
+        if str_in(object, &["metadata", "name"]).is_empty() {
+            if let Some(meta) = ensure_object(object, "metadata") {
+                set(meta, "name", base::clock::random_uuid());
+            }
+        }
+    },
+    validate: rules::limit_range::validate,
+    validate_change: |new, _| rules::limit_range::validate(new),
+    ..Rules::BASE
+};
 
 pub(super) const ENDPOINTS: Rules = Rules {
+    warnings: warnings::endpoints,
     create_on_update: true,
     validate: endpoints::validate,
     validate_change: endpoints::validate_change,

@@ -2,13 +2,21 @@
 
 use api::validation::names::{name_is_path_segment, name_is_subdomain};
 use api::validation::{admission, endpoints, flow, networking, others as small, rbac, resource};
+use api::validation::warnings;
 use api::value::{bool_at, ensure_object, get, items, restore, set, str_at, str_in};
 use serde_json::{Value, json};
 
 use super::super::rules::Rules;
 
-pub(super) const INGRESS: Rules =
-    Rules { status: Some(r#"{"loadBalancer":{}}"#), generation: &["spec"], ..Rules::BASE };
+pub(super) const INGRESS: Rules = Rules {
+    warnings: warnings::ingress,
+    status: Some(r#"{"loadBalancer":{}}"#),
+    generation: &["spec"],
+    validate: networking::ingress,
+    validate_change: networking::ingress_change,
+    validate_subresource: networking::ingress_status,
+    ..Rules::BASE
+};
 
 /// Kinds without status whose generation follows the spec.
 pub(super) const WITH_SPEC_GENERATION: Rules = Rules { generation: &["spec"], ..Rules::BASE };
@@ -22,6 +30,7 @@ pub(super) const SERVICE_CIDR: Rules = Rules {
 };
 
 pub(super) const ENDPOINT_SLICE: Rules = Rules {
+    warnings: warnings::slice,
     generation: &["ports", "endpoints", "addressType", "metadata.labels"],
     validate: endpoints::slice,
     validate_change: endpoints::slice_change,
@@ -80,6 +89,7 @@ pub(super) const LEASE: Rules = Rules {
 };
 
 pub(super) const RUNTIME_CLASS: Rules = Rules {
+    warnings: warnings::runtime_class,
     create_on_update: true,
     unconditional_update: false,
     validate: small::runtime_class,
@@ -103,6 +113,7 @@ pub(super) const RESOURCE_CLAIM: Rules = Rules {
 };
 
 pub(super) const RESOURCE_SLICE: Rules = Rules {
+    warnings: warnings::resource_slice,
     generation: &["spec"],
     selectable: |object| {
         vec![

@@ -3,6 +3,7 @@
 use api::defaults::default_pod_level;
 use api::quantity::Quantity;
 use api::validation::core::{pod as rules, pod_change};
+use api::validation::warnings;
 use api::value::{
     at, bool_at, ensure_object, get, is_empty, items, items_mut, object_mut, restore, set, str_at,
     str_in,
@@ -14,6 +15,7 @@ use super::pod_fields::drop_disabled;
 use crate::registry::WriteContext;
 
 pub(super) const POD: Rules = Rules {
+    warnings: warnings::pod,
     status: Some(r#"{"phase":"Pending"}"#),
     generation: &["spec"],
     prepare: |_, object| prepare(object),

@@ -1,12 +1,14 @@
 //! The storage group.
 
 use api::validation::storage as rules;
-use api::value::{ensure_object, get, semantic_equal, set};
+use api::validation::warnings;
+use api::value::{ensure_object, get, has, is_empty, semantic_equal, set};
+use serde_json::Value;
 
 use super::super::rules::Rules;
 
 pub(super) const STORAGE_CLASS: Rules =
-    Rules { validate: rules::class, validate_change: rules::class_change, ..Rules::BASE };
+    Rules { warnings: warnings::storage_class, validate: rules::class, validate_change: rules::class_change, ..Rules::BASE };
 
 pub(super) const ATTRIBUTES_CLASS: Rules = Rules {
     validate: rules::attributes_class,
@@ -15,6 +17,7 @@ pub(super) const ATTRIBUTES_CLASS: Rules = Rules {
 };
 
 pub(super) const CAPACITY: Rules = Rules {
+    warnings: warnings::storage_capacity,
     unconditional_update: false,
     validate: rules::capacity,
     validate_change: rules::capacity_change,
@@ -40,23 +43,26 @@ pub(super) const VOLUME_ATTACHMENT: Rules = Rules {
     ..Rules::BASE
 };
 
+/// What a driver that gets tokens is warned of, when it is new or its tokens change.
+fn driver_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let (spec, key) = (get(object, "spec"), "tokenRequests");
+    let same = old.is_some_and(|old| semantic_equal(get(spec, key), get(get(old, "spec"), key)));
+    if is_empty(spec, key) || has(spec, "serviceAccountTokenInSecrets") || same {
+        return Vec::new();
+    }
+    vec![
+        "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes"
+            .to_owned(),
+    ]
+}
+
 pub(super) const CSI_DRIVER: Rules = Rules {
+    warnings: driver_warnings,
     validate: rules::driver,
     validate_change: rules::driver_change,
     unconditional_update: false,
     prepare_change: |_, object, old| {
-        let (new, was) = (get(object, "spec"), get(old, "spec"));
-        let watched = [
-            "podInfoOnMount",
-            "storageCapacity",
-            "tokenRequests",
-            "requiresRepublish",
-            "seLinuxMount",
-            "nodeAllocatableUpdatePeriodSeconds",
-            "serviceAccountTokenInSecrets",
-            "preventPodSchedulingIfMissing",
-        ];
-        if watched.iter().any(|key| !semantic_equal(get(new, key), get(was, key))) {
+        if !semantic_equal(get(object, "spec"), get(old, "spec")) {
             let generation =
                 api::value::int_at(get(old, "metadata"), "generation").unwrap_or_default() + 1;
             if let Some(meta) = ensure_object(object, "metadata") {
@@ -66,3 +72,20 @@ pub(super) const CSI_DRIVER: Rules = Rules {
     },
     ..Rules::BASE
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn drivers_are_warned_of_tokens_in_attributes_when_these_are_new() {
+        let driver = |spec: Value| json!({"spec": spec});
+        let tokens = driver(json!({"tokenRequests": [{"audience": "a"}]}));
+        assert_eq!(driver_warnings(&tokens, None).len(), 1);
+        assert_eq!(driver_warnings(&tokens, Some(&driver(json!({})))).len(), 1);
+        assert!(driver_warnings(&tokens, Some(&tokens)).is_empty());
+        let set = driver(json!({"tokenRequests": [{}], "serviceAccountTokenInSecrets": false}));
+        assert!(driver_warnings(&set, None).is_empty());
+    }
+}

@@ -2,6 +2,7 @@
 
 use api::validation::scaling;
 use api::validation::{apps, batch};
+use api::validation::warnings;
 use api::value::{
     at, bool_at, ensure_object, get, int_at, object_mut, remove, restore, semantic_equal, set,
     str_in,
@@ -29,6 +30,7 @@ fn template_change(context: &WriteContext<'_>, object: &mut Value, old: &Value) 
 }
 
 pub(super) const DEPLOYMENT: Rules = Rules {
+    warnings: warnings::workload,
     status: Some("{}"),
     generation: &["spec", "metadata.annotations"],
     prepare: template,
@@ -47,6 +49,7 @@ pub(super) const DEPLOYMENT: Rules = Rules {
 };
 
 pub(super) const REPLICA_SET: Rules = Rules {
+    warnings: warnings::workload,
     status: Some(r#"{"replicas":0}"#),
     generation: &["spec"],
     prepare: template,
@@ -59,6 +62,7 @@ pub(super) const REPLICA_SET: Rules = Rules {
 };
 
 pub(super) const STATEFUL_SET: Rules = Rules {
+    warnings: warnings::stateful_set,
     status: Some(r#"{"availableReplicas":0,"replicas":0}"#),
     generation: &["spec"],
     prepare: template,
@@ -70,6 +74,7 @@ pub(super) const STATEFUL_SET: Rules = Rules {
 };
 
 pub(super) const DAEMON_SET: Rules = Rules {
+    warnings: warnings::daemon_set,
     status: Some(
         r#"{"currentNumberScheduled":0,"desiredNumberScheduled":0,"numberMisscheduled":0,"numberReady":0}"#,
     ),
@@ -109,6 +114,7 @@ fn annotate(object: &mut Value, generation: i64) {
 }
 
 pub(super) const CRON_JOB: Rules = Rules {
+    warnings: warnings::cron_job,
     status: Some("{}"),
     generation: &["spec"],
     validate: batch::cron_job::validate_new,
@@ -117,6 +123,7 @@ pub(super) const CRON_JOB: Rules = Rules {
 };
 
 pub(super) const JOB: Rules = Rules {
+    warnings: warnings::job,
     status: Some("{}"),
     generation: &["spec"],
     prepare: |context, object| {

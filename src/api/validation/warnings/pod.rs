@@ -1,0 +1,264 @@
+//! Pods and pod templates (`pkg/api/pod/warnings.go`).
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{fraction, node_term, old_label, ports, required_terms, volumes};
+use crate::field::{Path, go_quote};
+use crate::validation::net;
+use crate::value::{at, entries, get, has, items, str_at};
+
+/// Annotations that fields have replaced.
+const OLD_ANNOTATIONS: [(&str, &str); 3] = [
+    (
+        "scheduler.alpha.kubernetes.io/critical-pod",
+        "non-functional in v1.16+; use the \"priorityClassName\" field instead",
+    ),
+    (
+        "security.alpha.kubernetes.io/sysctls",
+        "non-functional in v1.11+; use the \"sysctls\" field instead",
+    ),
+    (
+        "security.alpha.kubernetes.io/unsafe-sysctls",
+        "non-functional in v1.11+; use the \"sysctls\" field instead",
+    ),
+];
+const SECCOMP: &str = "non-functional in v1.27+; use the \"seccompProfile\" field instead";
+const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
+const BYTES: [&str; 2] = ["memory", "ephemeral-storage"];
+
+/// New pods; changes of pods are made by programs and are not looked at.
+pub fn pod(object: &Value, old: Option<&Value>) -> Vec<String> {
+    if old.is_some() {
+        return Vec::new();
+    }
+    let mut list: Vec<String> = super::hostname(object, "the Pod's hostname").into_iter().collect();
+    let subject = Subject { spec: get(object, "spec"), meta: get(object, "metadata"), root: None };
+    list.extend(subject.warnings());
+    list
+}
+
+/// A pod template found at `path`; none when there is none.
+pub fn template(object: &Value, path: &Path) -> Vec<String> {
+    if object.is_null() {
+        return Vec::new();
+    }
+    let (spec, meta) = (get(object, "spec"), get(object, "metadata"));
+    Subject { spec, meta, root: Some(path) }.warnings()
+}
+
+struct Subject<'a> {
+    spec: &'a Value,
+    meta: &'a Value,
+    /// Where the template is; a pod is at the root.
+    root: Option<&'a Path>,
+}
+
+impl Subject<'_> {
+    fn path(&self, first: &str) -> Path {
+        self.root.map_or_else(|| Path::new(first), |root| root.child(first))
+    }
+
+    /// All containers with their places: init, ordinary, ephemeral.
+    fn containers(&self) -> Vec<(&Value, Path)> {
+        let mut all = Vec::new();
+        for kind in ["initContainers", "containers", "ephemeralContainers"] {
+            let path = self.path("spec").child(kind);
+            let found = items(self.spec, kind).iter().enumerate();
+            all.extend(found.map(|(index, container)| (container, path.index(index))));
+        }
+        all
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let path = self.path("spec");
+        let mut list = self.placement(&path);
+        list.extend(self.old_annotations());
+        list.extend(volumes::warnings(items(self.spec, "volumes"), &path.child("volumes")));
+        list.extend(self.doubled(&path));
+        for name in BYTES {
+            list.extend(fraction(get(self.spec, "overhead"), name, &path.child("overhead")));
+        }
+        list.extend(self.security());
+        let containers = self.containers();
+        list.extend(ports::warnings(&containers));
+        if get(self.spec, "terminationGracePeriodSeconds").as_i64().is_some_and(|s| s < 0) {
+            list.push(format!(
+                "{}: must be >= 0; negative values are invalid and will be treated as 1",
+                path.child("terminationGracePeriodSeconds")
+            ));
+        }
+        list.extend(self.pod_affinity(&path));
+        list.extend(self.addresses(&path));
+        list
+    }
+
+    fn placement(&self, path: &Path) -> Vec<String> {
+        let mut list = Vec::new();
+        for (key, _) in entries(self.spec, "nodeSelector") {
+            let field = path.child("nodeSelector").key(key);
+            list.extend(old_label(key).map(|text| format!("{field}: {text}")));
+        }
+        let affinity = at(self.spec, &["affinity", "nodeAffinity"]);
+        let field = path.child("affinity").child("nodeAffinity");
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        list.extend(required_terms(get(affinity, required), &field.child(required)));
+        let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+        for (index, term) in items(affinity, preferred).iter().enumerate() {
+            let field = field.child(preferred).index(index).child("preference");
+            list.extend(node_term(get(term, "preference"), true, &field));
+        }
+        for (index, spread) in items(self.spec, "topologySpreadConstraints").iter().enumerate() {
+            let field = path.child("topologySpreadConstraints").index(index);
+            let key = str_at(spread, "topologyKey");
+            list.extend(
+                old_label(key).map(|text| format!("{}: {key} is {text}", field.child("topologyKey"))),
+            );
+            list.extend(null_selector(spread, &field));
+        }
+        list
+    }
+
+    fn annotated(&self, key: &str) -> Option<(Path, &str)> {
+        let value = at(self.meta, &["annotations"]).get(key)?.as_str()?;
+        Some((self.path("metadata").child("annotations").key(key), value))
+    }
+
+    fn old_annotations(&self) -> Vec<String> {
+        let found = OLD_ANNOTATIONS.iter().filter_map(|(key, text)| {
+            self.annotated(key).map(|(field, _)| format!("{field}: {text}"))
+        });
+        found.collect()
+    }
+
+    fn doubled(&self, path: &Path) -> Vec<String> {
+        let mut list = Vec::new();
+        for (key, inner, what) in
+            [("hostAliases", "ip", "duplicate ip"), ("imagePullSecrets", "name", "duplicate name")]
+        {
+            let mut seen = BTreeSet::new();
+            for (index, item) in items(self.spec, key).iter().enumerate() {
+                let value = str_at(item, inner);
+                if !seen.insert(value) {
+                    let field = path.child(key).index(index).child(inner);
+                    list.push(format!("{field}: {what} {}", go_quote(value)));
+                }
+            }
+        }
+        for (index, secret) in items(self.spec, "imagePullSecrets").iter().enumerate() {
+            if str_at(secret, "name").is_empty() {
+                let field = path.child("imagePullSecrets").index(index).child("name");
+                list.push(format!("{field}: invalid empty name \"\""));
+            }
+        }
+        list
+    }
+
+    fn security(&self) -> Vec<String> {
+        let mut list = Vec::new();
+        let security = get(self.spec, "securityContext");
+        if !has(security, "seccompProfile") {
+            let found = self.annotated("seccomp.security.alpha.kubernetes.io/pod");
+            list.extend(found.map(|(field, _)| format!("{field}: {SECCOMP}")));
+        }
+        for (container, path) in self.containers() {
+            let own = get(container, "securityContext");
+            let name = str_at(container, "name");
+            if !has(own, "seccompProfile") {
+                let key = format!("container.seccomp.security.alpha.kubernetes.io/{name}");
+                let found = self.annotated(&key);
+                list.extend(found.map(|(field, _)| format!("{field}: {SECCOMP}")));
+            }
+            // Pods are told when the annotation is turned into the field.
+            if self.root.is_some() && !has(own, "appArmorProfile") {
+                let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
+                let found = self.annotated(&key);
+                list.extend(
+                    found
+                        .filter(|(_, value)| !says_the_same(get(security, "appArmorProfile"), value))
+                        .map(|(field, _)| format!("{field}: deprecated since v1.30; use the \"appArmorProfile\" field instead")),
+                );
+            }
+            let resources = path.child("resources");
+            for name in BYTES {
+                for kind in ["limits", "requests"] {
+                    let amounts = at(container, &["resources", kind]);
+                    list.extend(fraction(amounts, name, &resources.child(kind)));
+                }
+            }
+            list.extend(hidden_variables(container, &path));
+        }
+        list
+    }
+
+    fn pod_affinity(&self, path: &Path) -> Vec<String> {
+        let mut list = Vec::new();
+        for side in ["podAffinity", "podAntiAffinity"] {
+            let (affinity, field) =
+                (at(self.spec, &["affinity", side]), path.child("affinity").child(side));
+            let key = "requiredDuringSchedulingIgnoredDuringExecution";
+            for (index, term) in items(affinity, key).iter().enumerate() {
+                list.extend(null_selector(term, &field.child(key).index(index)));
+            }
+            let key = "preferredDuringSchedulingIgnoredDuringExecution";
+            for (index, term) in items(affinity, key).iter().enumerate() {
+                let field = field.child(key).index(index).child("podAffinityTerm");
+                list.extend(null_selector(get(term, "podAffinityTerm"), &field));
+            }
+        }
+        list
+    }
+
+    fn addresses(&self, path: &Path) -> Vec<String> {
+        let mut list = Vec::new();
+        let servers = items(get(self.spec, "dnsConfig"), "nameservers").iter().enumerate();
+        let field = path.child("dnsConfig").child("nameservers");
+        list.extend(servers.filter_map(|(index, ip)| {
+            net::ip_warning(&field.index(index), ip.as_str().unwrap_or_default())
+        }));
+        let aliases = items(self.spec, "hostAliases").iter().enumerate();
+        let field = path.child("hostAliases");
+        list.extend(aliases.filter_map(|(index, alias)| {
+            net::ip_warning(&field.index(index).child("ip"), str_at(alias, "ip"))
+        }));
+        list
+    }
+}
+
+fn null_selector(term: &Value, path: &Path) -> Option<String> {
+    (!has(term, "labelSelector"))
+        .then(|| format!("{}: {NULL_SELECTOR}", path.child("labelSelector")))
+}
+
+/// The profile of the pod is what the annotation of a container asks for.
+fn says_the_same(profile: &Value, annotation: &str) -> bool {
+    let kind = str_at(profile, "type");
+    match annotation.strip_prefix("localhost/") {
+        Some(name) => kind == "Localhost" && str_at(profile, "localhostProfile") == name,
+        None => matches!(
+            (kind, annotation),
+            ("Unconfined", "unconfined") | ("RuntimeDefault", "runtime/default")
+        ),
+    }
+}
+
+/// Variables that are set twice, other than by adding to the earlier value.
+fn hidden_variables(container: &Value, path: &Path) -> Vec<String> {
+    let (mut seen, mut list) = (BTreeSet::new(), Vec::new());
+    for (index, variable) in items(container, "env").iter().enumerate() {
+        let (name, value) = (str_at(variable, "name"), str_at(variable, "value"));
+        if seen.insert(name) {
+            continue;
+        }
+        let earlier = format!("$({name})");
+        if has(variable, "valueFrom") || value == earlier || !value.contains(&earlier) {
+            list.push(format!(
+                "{}: hides previous definition of {}, which may be dropped when using apply",
+                path.child("env").index(index),
+                go_quote(name)
+            ));
+        }
+    }
+    list
+}

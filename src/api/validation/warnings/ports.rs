@@ -1,0 +1,86 @@
+//! Ports of a pod's containers that repeat or overlap each other.
+
+use serde_json::Value;
+
+use crate::field::{Path, go_quote};
+use crate::value::{int_at, items, str_at};
+
+struct Port<'a> {
+    value: &'a Value,
+    path: Path,
+}
+
+impl Port<'_> {
+    fn number(&self, key: &str) -> i64 {
+        int_at(self.value, key).unwrap_or_default()
+    }
+
+    fn text(&self, key: &str) -> &str {
+        str_at(self.value, key)
+    }
+
+    fn same_number(&self, other: &Self) -> bool {
+        self.number("containerPort") == other.number("containerPort")
+            && self.text("protocol") == other.text("protocol")
+    }
+}
+
+/// Warnings of the ports of these containers.
+pub(super) fn warnings(containers: &[(&Value, Path)]) -> Vec<String> {
+    let mut all: Vec<Port<'_>> = Vec::new();
+    let mut list = Vec::new();
+    for (container, path) in containers {
+        for (index, value) in items(container, "ports").iter().enumerate() {
+            let port = Port { value, path: path.child("ports").index(index) };
+            if !port.text("hostIP").is_empty() && port.number("hostPort") == 0 {
+                list.push(format!(
+                    "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{} Protocol:{} HostIP:{}}}",
+                    port.path,
+                    port.text("name"),
+                    port.number("containerPort"),
+                    port.text("protocol"),
+                    port.text("hostIP")
+                ));
+            }
+            list.extend(
+                all.iter().filter(|other| port.same_number(other)).filter_map(|o| clash(&port, o)),
+            );
+            all.push(port);
+        }
+    }
+    list.extend(names(&all));
+    list
+}
+
+fn clash(port: &Port<'_>, other: &Port<'_>) -> Option<String> {
+    let (host, other_host) = (port.number("hostPort"), other.number("hostPort"));
+    let (ip, other_ip) = (port.text("hostIP"), other.text("hostIP"));
+    let what = if ip == other_ip && host == other_host {
+        "duplicate"
+    } else if host == 0 || other_host == 0 {
+        "overlapping"
+    } else if host == other_host && ip.is_empty() != other_ip.is_empty() {
+        "dangerously ambiguous"
+    } else {
+        return None;
+    };
+    Some(format!("{}: {what} port definition with {}", port.path, other.path))
+}
+
+fn names(ports: &[Port<'_>]) -> Vec<String> {
+    let mut first: Vec<&Port<'_>> = Vec::new();
+    let mut list = Vec::new();
+    for port in ports.iter().filter(|port| !port.text("name").is_empty()) {
+        let name = port.text("name");
+        match first.iter().find(|other| other.text("name") == name) {
+            Some(other) => list.push(format!(
+                "{}: duplicate port name {} with {other}, services and probes that select ports by name will use {other}",
+                port.path,
+                go_quote(name),
+                other = other.path
+            )),
+            None => first.push(port),
+        }
+    }
+    list
+}

@@ -1,0 +1,146 @@
+//! Volumes of a pod: plugins that are gone, and files of one volume that overwrite each other.
+
+use serde_json::Value;
+
+use super::claim_spec;
+use crate::field::{Path, go_quote};
+use crate::value::{at, get, has, items, str_at};
+
+/// Plugins with their JSON names.
+const OLD: [(&str, &str); 9] = [
+    ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
+    ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
+    ("scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
+    ("flocker", "deprecated in v1.22, non-functional in v1.25+"),
+    ("storageos", "deprecated in v1.22, non-functional in v1.25+"),
+    ("quobyte", "deprecated in v1.22, non-functional in v1.25+"),
+    ("glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
+    ("cephfs", "deprecated in v1.28, non-functional in v1.31+"),
+    ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
+];
+
+/// Warnings of all volumes, which are at `path`.
+pub(super) fn warnings(volumes: &[Value], path: &Path) -> Vec<String> {
+    let mut list = Vec::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let field = path.index(index);
+        for (key, text) in OLD {
+            if has(volume, key) {
+                // Upstream spells this one field unlike its JSON name.
+                let shown = if key == "storageos" { "storageOS" } else { key };
+                list.push(format!("{}: {text}", field.child(shown)));
+            }
+        }
+        let claim = at(volume, &["ephemeral", "volumeClaimTemplate", "spec"]);
+        let field = field.child("ephemeral").child("volumeClaimTemplate").child("spec");
+        list.extend(claim_spec(claim, &field));
+    }
+    list.extend(volumes.iter().flat_map(overlaps));
+    list
+}
+
+/// One file of a volume.
+#[derive(Clone, PartialEq)]
+struct File {
+    path: String,
+    /// Where it comes from, in a projected volume.
+    source: String,
+}
+
+impl File {
+    fn new(path: &str, source: &str) -> Self {
+        Self { path: path.trim_end_matches('/').to_owned(), source: source.to_owned() }
+    }
+
+    fn shown(&self) -> String {
+        if self.source.is_empty() {
+            go_quote(&self.path)
+        } else {
+            format!("{} ({})", go_quote(&self.path), self.source)
+        }
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        if self.path.is_empty() || other.path.is_empty() {
+            return false;
+        }
+        let (one, two) = (format!("{}/", self.path), format!("{}/", other.path));
+        one.starts_with(&two) || two.starts_with(&one)
+    }
+}
+
+fn files(source: &Value, name: &str) -> Vec<File> {
+    items(source, "items").iter().map(|item| File::new(str_at(item, "path"), name)).collect()
+}
+
+fn overlaps(volume: &Value) -> Vec<String> {
+    let mut list = Vec::new();
+    let name = go_quote(str_at(volume, "name"));
+    for (key, kind, field) in [
+        ("configMap", "ConfigMap", "name"),
+        ("secret", "Secret", "secretName"),
+        ("downwardAPI", "DownwardAPI", ""),
+    ] {
+        let source = get(volume, key);
+        let kind = if field.is_empty() {
+            kind.to_owned()
+        } else {
+            format!("{kind} {}", go_quote(str_at(source, field)))
+        };
+        let clashes = clashes(files(source, ""));
+        list.extend(
+            clashes.into_iter().map(|c| format!("volume {name} ({kind}): overlapping paths: {c}")),
+        );
+    }
+    let mut all = Vec::new();
+    for source in items(get(volume, "projected"), "sources") {
+        if source.as_object().is_none_or(serde_json::Map::is_empty) {
+            list.push(format!("volume {name} (Projected) has no sources provided"));
+        }
+        all.extend(projected(source));
+    }
+    let clashes = clashes(all);
+    list.extend(
+        clashes.into_iter().map(|c| format!("volume {name} (Projected): overlapping paths: {c}")),
+    );
+    list
+}
+
+fn clashes(files: Vec<File>) -> Vec<String> {
+    let (mut seen, mut list) = (Vec::<File>::with_capacity(files.len()), Vec::new());
+    for file in files {
+        let met = seen.iter().filter(|other| file.meets(other));
+        list.extend(met.map(|other| format!("{} with {}", file.shown(), other.shown())));
+        seen.push(file);
+    }
+    list
+}
+
+fn projected(source: &Value) -> Vec<File> {
+    let named = |kind: &str, source: &Value| format!("{kind} {}", go_quote(str_at(source, "name")));
+    let (map, secret) = (get(source, "configMap"), get(source, "secret"));
+    let (token, bundle) = (get(source, "serviceAccountToken"), get(source, "clusterTrustBundle"));
+    let downward = get(source, "downwardAPI");
+    if has(map, "items") {
+        files(map, &named("ConfigMap", map))
+    } else if has(secret, "items") {
+        files(secret, &named("Secret", secret))
+    } else if has(downward, "items") {
+        files(downward, "DownwardAPI")
+    } else if token.is_object() {
+        vec![File::new(str_at(token, "path"), "ServiceAccountToken")]
+    } else if bundle.is_object() {
+        let key = if has(bundle, "name") { "name" } else { "signerName" };
+        let from = format!("ClusterTrustBundle {}", go_quote(str_at(bundle, key)));
+        vec![File::new(str_at(bundle, "path"), &from)]
+    } else {
+        let certificate = get(source, "podCertificate");
+        let parts = [
+            ("certificateChainPath", "PodCertificate chain"),
+            ("keyPath", "PodCertificate key"),
+            ("credentialBundlePath", "PodCertificate credential bundle"),
+        ];
+        let stated = parts.into_iter().filter(|(key, _)| !str_at(certificate, key).is_empty());
+        stated.map(|(key, from)| File::new(str_at(certificate, key), from)).collect()
+    }
+}
