@@ -98,9 +98,9 @@ pub(crate) async fn dispatch(
 fn deprecation(kind: &api::Gvk) -> Option<&'static str> {
     match (&*kind.group, &*kind.version, &*kind.kind) {
         ("", "v1", "ComponentStatus") => Some("v1 ComponentStatus is deprecated in v1.19+"),
-        ("", "v1", "Endpoints") => Some(
-            "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
-        ),
+        ("", "v1", "Endpoints") => {
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+        }
         _ => None,
     }
 }

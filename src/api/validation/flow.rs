@@ -1,10 +1,14 @@
-//! Priority levels of flow control.
+//! Priority levels and schemas of flow control.
+
+mod schema;
 
 use serde_json::Value;
 
 use super::names::range_text;
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, has, int_at, str_at};
+
+pub use schema::schema;
 
 /// A priority level of flow control.
 pub fn priority_level(object: &Value) -> ErrorList {

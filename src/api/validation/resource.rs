@@ -1,5 +1,7 @@
 //! Dynamic resource allocation: claims, their templates, classes of devices.
 
+mod slice;
+
 use serde_json::Value;
 
 use super::checks::{Shape, go_json, printed, required_as, texts};
@@ -8,6 +10,8 @@ use super::names::{self, c_identifier, dns1123_label, dns1123_subdomain};
 use super::{IMMUTABLE, each, one_of};
 use crate::field::{Error, ErrorList, Kind, Path};
 use crate::value::{get, has, int_at, is_empty, items, semantic_equal, str_at};
+
+pub use slice::{slice, slice_change};
 
 /// Bounds of one claim (`k8s.io/api/resource`).
 const REQUESTS_MAX: usize = 32;

@@ -123,7 +123,8 @@ fn spec_template(object: &Value, old: Option<&Value>) -> Vec<String> {
 
 /// Deployments and replica sets.
 pub fn workload(object: &Value, old: Option<&Value>) -> Vec<String> {
-    let mut list: Vec<String> = if old.is_none() { pod_names(object) } else { None }.into_iter().collect();
+    let mut list: Vec<String> =
+        if old.is_none() { pod_names(object) } else { None }.into_iter().collect();
     list.extend(spec_template(object, old));
     list
 }
@@ -383,7 +384,8 @@ pub fn slice(object: &Value, old: Option<&Value>) -> Vec<String> {
         list.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
     }
     let by = managed_by(object, "endpointslice.kubernetes.io/managed-by");
-    if matches!(by, "endpointslice-controller.k8s.io" | "endpointslicemirroring-controller.k8s.io") {
+    if matches!(by, "endpointslice-controller.k8s.io" | "endpointslicemirroring-controller.k8s.io")
+    {
         return list;
     }
     for (index, endpoint) in items(object, "endpoints").iter().enumerate() {

@@ -97,7 +97,7 @@ fn other_rules(group: &str, kind: &str) -> Rules {
             others::MUTATING_BINDING
         }
         ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => others::PRIORITY_LEVEL,
-        ("flowcontrol.apiserver.k8s.io", _) => others::FLOW,
+        ("flowcontrol.apiserver.k8s.io", _) => others::FLOW_SCHEMA,
         ("coordination.k8s.io", _) => others::LEASE,
         ("node.k8s.io", "RuntimeClass") => others::RUNTIME_CLASS,
         ("scheduling.k8s.io", "PriorityClass") => others::PRIORITY_CLASS,

@@ -52,7 +52,8 @@ fn limits(limit: &Value, kind: &str, path: &Path) -> ErrorList {
             && kind == "PersistentVolumeClaim"
             && ["min", "max"].iter().all(|list| get(limit, list).get("storage").is_none())
         {
-            let text = "either minimum or maximum storage value is required, but neither was provided";
+            let text =
+                "either minimum or maximum storage value is required, but neither was provided";
             errors.push(Error::required(&path.child("limits"), text));
         }
         if kind == "Pod" && matches!(list, "default" | "defaultRequest") {
@@ -114,8 +115,9 @@ fn amounts(limit: &Value, kind: &str, name: &str, path: &Path) -> ErrorList {
     }
     if let (Some(default), Some(request)) = (default, request) {
         if !overcommit_allowed(name) && default != request {
-            let text =
-                format!("default value {default} must equal to defaultRequest value {request} in {name}");
+            let text = format!(
+                "default value {default} must equal to defaultRequest value {request} in {name}"
+            );
             let field = path.child("defaultRequest").key(name);
             errors.push(Error::invalid(&field, request.to_string(), text));
         }
@@ -131,11 +133,7 @@ fn fits(amounts: [Quantity; 3]) -> bool {
 
 #[allow(clippy::cast_precision_loss, reason = "upstream compares ratios as float64")]
 fn wanted(ratio: Quantity, min: Quantity, max: Quantity) -> f64 {
-    if fits([ratio, min, max]) {
-        ratio.milli_value() as f64 / 1000.0
-    } else {
-        ratio.value() as f64
-    }
+    if fits([ratio, min, max]) { ratio.milli_value() as f64 / 1000.0 } else { ratio.value() as f64 }
 }
 
 #[allow(clippy::cast_precision_loss, reason = "upstream compares ratios as float64")]
@@ -161,13 +159,18 @@ mod tests {
     fn amounts_are_in_order() {
         assert_eq!(
             bodies(json!({"type": "Container", "min": {"cpu": "2"}, "max": {"cpu": "1"}})),
-            ["spec.limits[0].min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1"]
+            [
+                "spec.limits[0].min[cpu]: Invalid value: \"2\": min value 2 is greater than max value 1"
+            ]
         );
         assert!(
-            bodies(json!({"type": "Container", "min": {"cpu": "1"}, "max": {"cpu": "2"}})).is_empty()
+            bodies(json!({"type": "Container", "min": {"cpu": "1"}, "max": {"cpu": "2"}}))
+                .is_empty()
         );
         assert_eq!(
-            bodies(json!({"type": "Pod", "maxLimitRequestRatio": {"cpu": "500m"}, "default": {"cpu": "1"}})),
+            bodies(
+                json!({"type": "Pod", "maxLimitRequestRatio": {"cpu": "500m"}, "default": {"cpu": "1"}})
+            ),
             [
                 "spec.limits[0].default: Forbidden: may not be specified when `type` is 'Pod'",
                 "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"500m\": ratio 500m is less than 1",
@@ -179,12 +182,16 @@ mod tests {
     fn types_are_known_or_qualified() {
         assert_eq!(
             bodies(json!({"type": "x"})),
-            ["spec.limits[0].type: Invalid value: \"x\": must be a standard limit type or fully qualified"]
+            [
+                "spec.limits[0].type: Invalid value: \"x\": must be a standard limit type or fully qualified"
+            ]
         );
         assert!(bodies(json!({"type": "example.com/x"})).is_empty());
         assert_eq!(
             bodies(json!({"type": "PersistentVolumeClaim"})),
-            ["spec.limits[0].limits: Required value: either minimum or maximum storage value is required, but neither was provided"]
+            [
+                "spec.limits[0].limits: Required value: either minimum or maximum storage value is required, but neither was provided"
+            ]
         );
     }
 }

@@ -84,7 +84,10 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
     let path = Path::new("status").child("loadBalancer").child("ingress");
     let points = items(ingress, "ingress");
     if !points.is_empty() && str_in(object, &["spec", "type"]) != "LoadBalancer" {
-        return vec![Error::forbidden(&path, "may only be used when `spec.type` is 'LoadBalancer'")];
+        return vec![Error::forbidden(
+            &path,
+            "may only be used when `spec.type` is 'LoadBalancer'",
+        )];
     }
     let known: Vec<&str> = items(at(old, &["status", "loadBalancer"]), "ingress")
         .iter()

@@ -57,8 +57,7 @@ pub fn ingress_status(subresource: &str, object: &Value, old: &Value) -> ErrorLi
 }
 
 fn no_address(name: &str, field: &Path) -> Option<Error> {
-    sloppy_ip(name)
-        .map(|_| Error::invalid(field, name, "must be a DNS name, not an IP address"))
+    sloppy_ip(name).map(|_| Error::invalid(field, name, "must be a DNS name, not an IP address"))
 }
 
 fn secret_name(name: &str) -> names::Messages {
@@ -221,7 +220,9 @@ mod tests {
             ]
         );
         assert_eq!(
-            bodies(json!({"rules": [{"http": {"paths": [{"pathType": "Exact", "path": "a//b", "backend": {}}]}}]})),
+            bodies(
+                json!({"rules": [{"http": {"paths": [{"pathType": "Exact", "path": "a//b", "backend": {}}]}}]})
+            ),
             [
                 "spec.rules[0].http.paths[0].path: Invalid value: \"a//b\": must be an absolute path",
                 "spec.rules[0].http.paths[0].path: Invalid value: \"a//b\": must not contain '//'",

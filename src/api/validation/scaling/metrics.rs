@@ -81,7 +81,8 @@ fn source(source: &Value, kind: &str, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     match kind {
         "object" => {
-            errors.extend(reference(get(source, "describedObject"), &path.child("describedObject")));
+            errors
+                .extend(reference(get(source, "describedObject"), &path.child("describedObject")));
             errors.extend(identifier(source, path));
         }
         "external" | "pods" => errors.extend(identifier(source, path)),
@@ -130,8 +131,7 @@ fn reference(reference: &Value, path: &Path) -> ErrorList {
 }
 
 fn identifier(source: &Value, path: &Path) -> ErrorList {
-    let (name, field) =
-        (str_at(get(source, "metric"), "name"), path.child("metric").child("name"));
+    let (name, field) = (str_at(get(source, "metric"), "name"), path.child("metric").child("name"));
     if name.is_empty() {
         return vec![Error::required(&field, "must specify a metric name")];
     }
@@ -243,7 +243,9 @@ mod tests {
     #[test]
     fn metrics_say_what_and_how_much() {
         assert_eq!(
-            bodies(json!({"metrics": [{"type": "Resource", "resource": {"target": {"type": "Utilization"}}}]})),
+            bodies(
+                json!({"metrics": [{"type": "Resource", "resource": {"target": {"type": "Utilization"}}}]})
+            ),
             [
                 "spec.metrics[0].resource.name: Required value: must specify a resource name",
                 "spec.metrics[0].resource.target.averageUtilization: Required value: must set either a target raw value or a target utilization",
@@ -260,7 +262,9 @@ mod tests {
     #[test]
     fn policies_have_a_period() {
         assert_eq!(
-            bodies(json!({"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 1801}]}}})),
+            bodies(
+                json!({"behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 1801}]}}})
+            ),
             [
                 "spec.behavior.scaleUp.policies[0].periodSeconds: Invalid value: 1801: must be less than or equal to 1800"
             ]

@@ -113,7 +113,8 @@ impl Subject<'_> {
             let field = path.child("topologySpreadConstraints").index(index);
             let key = str_at(spread, "topologyKey");
             list.extend(
-                old_label(key).map(|text| format!("{}: {key} is {text}", field.child("topologyKey"))),
+                old_label(key)
+                    .map(|text| format!("{}: {key} is {text}", field.child("topologyKey"))),
             );
             list.extend(null_selector(spread, &field));
         }

@@ -65,9 +65,7 @@ fn amounts_of_bytes_are_whole() {
 
 #[test]
 fn variables_may_add_to_what_they_hide() {
-    let env = |second: &str| {
-        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"env": [{"name": "X", "value": "a"}, {"name": "X", "value": second}]}]}})
-    };
+    let env = |second: &str| json!({"metadata": {"name": "p"}, "spec": {"containers": [{"env": [{"name": "X", "value": "a"}, {"name": "X", "value": second}]}]}});
     assert!(pod(&env("$(X)b"), None).is_empty());
     assert_eq!(
         pod(&env("b"), None),

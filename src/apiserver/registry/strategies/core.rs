@@ -2,8 +2,8 @@
 
 use api::validation::core as rules;
 use api::validation::names::{name_is_label, name_is_path_segment};
-use api::validation::{endpoints, events};
 use api::validation::warnings;
+use api::validation::{endpoints, events};
 use api::value::{
     at, bool_at, ensure_object, get, is_empty, items, remove, restore, set, str_at, str_in,
 };

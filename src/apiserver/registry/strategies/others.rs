@@ -1,8 +1,8 @@
 //! The remaining groups: networking, storage, RBAC, scheduling, flow control, admission, custom resources.
 
 use api::validation::names::{name_is_path_segment, name_is_subdomain};
-use api::validation::{admission, endpoints, flow, networking, others as small, rbac, resource};
 use api::validation::warnings;
+use api::validation::{admission, endpoints, flow, networking, others as small, rbac, resource};
 use api::value::{bool_at, ensure_object, get, items, restore, set, str_at, str_in};
 use serde_json::{Value, json};
 
@@ -113,6 +113,8 @@ pub(super) const RESOURCE_CLAIM: Rules = Rules {
 };
 
 pub(super) const RESOURCE_SLICE: Rules = Rules {
+    validate: resource::slice,
+    validate_change: resource::slice_change,
     warnings: warnings::resource_slice,
     generation: &["spec"],
     selectable: |object| {
@@ -238,6 +240,9 @@ pub(super) const VALIDATING_BINDING: Rules = Rules {
     validate_change: |new, _| admission::validating_binding(new),
     ..POLICY
 };
+
+pub(super) const FLOW_SCHEMA: Rules =
+    Rules { validate: flow::schema, validate_change: |new, _| flow::schema(new), ..FLOW };
 
 pub(super) const PRIORITY_LEVEL: Rules = Rules {
     validate: flow::priority_level,

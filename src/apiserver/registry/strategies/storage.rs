@@ -7,8 +7,12 @@ use serde_json::Value;
 
 use super::super::rules::Rules;
 
-pub(super) const STORAGE_CLASS: Rules =
-    Rules { warnings: warnings::storage_class, validate: rules::class, validate_change: rules::class_change, ..Rules::BASE };
+pub(super) const STORAGE_CLASS: Rules = Rules {
+    warnings: warnings::storage_class,
+    validate: rules::class,
+    validate_change: rules::class_change,
+    ..Rules::BASE
+};
 
 pub(super) const ATTRIBUTES_CLASS: Rules = Rules {
     validate: rules::attributes_class,

@@ -83,9 +83,10 @@ fn private_key(input: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
         (Some(block), _) => PrivateKeyDer::try_from(block.bytes.clone())
             .map_err(|_| "tls: failed to parse private key".to_owned()),
         (None, []) => Err("tls: failed to find any PEM data in key input".to_owned()),
-        (None, [one]) if one.kind == "CERTIFICATE" => Err(
-            "tls: found a certificate rather than a key in the PEM for the private key".to_owned(),
-        ),
+        (None, [one]) if one.kind == "CERTIFICATE" => {
+            Err("tls: found a certificate rather than a key in the PEM for the private key"
+                .to_owned())
+        }
         (None, _) => Err(format!(
             "tls: failed to find PEM block with type ending in \"PRIVATE KEY\" in key input after skipping PEM blocks of the following types: [{}]",
             kinds(&blocks)
@@ -108,8 +109,11 @@ fn blocks(input: &[u8]) -> Vec<Block> {
         let Some((body, after)) = body.split_once(&format!("-----END {kind}-----")) else {
             continue;
         };
-        let encoded: String =
-            body.lines().filter(|line| !line.contains(':')).flat_map(str::split_whitespace).collect();
+        let encoded: String = body
+            .lines()
+            .filter(|line| !line.contains(':'))
+            .flat_map(str::split_whitespace)
+            .collect();
         if let Ok(bytes) = base64::engine::general_purpose::STANDARD.decode(encoded) {
             found.push(Block { kind: kind.to_owned(), bytes });
         }

@@ -1,8 +1,8 @@
 //! Apps, batch, autoscaling and policy.
 
 use api::validation::scaling;
-use api::validation::{apps, batch};
 use api::validation::warnings;
+use api::validation::{apps, batch};
 use api::value::{
     at, bool_at, ensure_object, get, int_at, object_mut, remove, restore, semantic_equal, set,
     str_in,
