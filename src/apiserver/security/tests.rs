@@ -125,7 +125,7 @@ async fn a_service_account_uses_its_token_under_its_role() {
     assert_eq!(list().await.0, 403);
     let binding = json!({
         "metadata": {"name": "bot"}, "subjects": [{"kind": "ServiceAccount", "name": "bot", "namespace": "default"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:aggregate-to-view"},
     });
     assert_eq!(
         admin("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", binding)
