@@ -3,6 +3,7 @@
 //! Nothing is kept: a document of one group version is a few hundred kilobytes and is wanted once per client.
 
 mod definitions;
+mod gnostic;
 mod operations;
 mod render;
 
@@ -11,6 +12,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde_json::{Map, Value, json};
 
+pub use self::gnostic::NotEncodable;
 use crate::object::{Gvk, Gvr};
 use crate::schema::{Schema, TypeId};
 
@@ -119,6 +121,22 @@ pub fn v3(
             "securitySchemes": { "BearerToken": { "description": "Bearer Token authentication", "type": "apiKey", "name": "authorization", "in": "header" } },
         },
     }))
+}
+
+/// A document of [`v2`] as protobuf (`application/com.github.proto-openapi.spec.v2.v1.0+protobuf`).
+///
+/// # Errors
+/// When the document has what the message cannot hold.
+pub fn v2_protobuf(document: &Value) -> Result<Vec<u8>, NotEncodable> {
+    gnostic::document(Version::V2, document)
+}
+
+/// A document of [`v3`] as protobuf (`application/com.github.proto-openapi.spec.v3.v1.0+protobuf`).
+///
+/// # Errors
+/// When the document has what the message cannot hold.
+pub fn v3_protobuf(document: &Value) -> Result<Vec<u8>, NotEncodable> {
+    gnostic::document(Version::V3, document)
 }
 
 /// The hash that the index states for a group version; the document may be cached forever under it.

@@ -29,6 +29,32 @@ pub(crate) struct OpenApi {
 struct Document {
     gzip: Bytes,
     tag: String,
+    media: &'static str,
+}
+
+const JSON: &str = "application/json";
+/// Media types of the protobuf forms; clients also ask with an `@` before the version.
+const PROTOBUF_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const PROTOBUF_V3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+
+/// The form that the clauses ask for first; `None` when none of them is served. The index is JSON only.
+fn form(path: &str, accept: &str) -> Option<&'static str> {
+    let protobuf = match path {
+        "/openapi/v2" => PROTOBUF_V2,
+        "/openapi/v3" => "",
+        _ => PROTOBUF_V3,
+    };
+    if accept.trim().is_empty() {
+        return Some(JSON);
+    }
+    accept.split(',').find_map(|clause| {
+        let media = clause.split(';').next().unwrap_or_default().trim();
+        match media {
+            JSON | "*/*" | "application/*" => Some(JSON),
+            _ if !protobuf.is_empty() && media.replace('@', ".") == protobuf => Some(protobuf),
+            _ => None,
+        }
+    })
 }
 
 fn served(registry: &Registry) -> Vec<Served> {
@@ -66,24 +92,34 @@ impl OpenApi {
         headers: &HeaderMap,
         query: &Query,
     ) -> Option<Response<Body>> {
-        let path = path.trim_end_matches('/').to_owned();
+        let path = path.trim_end_matches('/');
+        let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let Some(media) = form(path, accept) else {
+            return Some(status::response(&api::Status::failure(
+                406,
+                "NotAcceptable",
+                "only application/json and the protobuf forms of OpenAPI documents are served here",
+            )));
+        };
+        let key = format!("{path} {media}");
         let address = Arc::as_ptr(&registry) as usize;
         let known = {
             let mut rendered = self.rendered.lock();
             if rendered.0 != address {
                 *rendered = (address, HashMap::new());
             }
-            rendered.1.get(&path).cloned()
+            rendered.1.get(&key).cloned()
         };
         let document = match known {
             Some(document) => document,
             None => {
-                let wanted = path.clone();
+                let wanted = path.to_owned();
                 // Rendering walks the whole schema: away from the workers that answer requests.
-                let made =
-                    base::tasks::blocking(move || render(&registry, &wanted)).await.ok()??;
+                let made = base::tasks::blocking(move || render(&registry, &wanted, media))
+                    .await
+                    .ok()??;
                 let document = Arc::new(made);
-                self.rendered.lock().1.insert(path.clone(), Arc::clone(&document));
+                self.rendered.lock().1.insert(key, Arc::clone(&document));
                 document
             }
         };
@@ -91,7 +127,7 @@ impl OpenApi {
     }
 }
 
-fn render(registry: &Registry, path: &str) -> Option<Document> {
+fn render(registry: &Registry, path: &str, media: &'static str) -> Option<Document> {
     let served = served(registry);
     let schema = &registry.schema;
     let value = match path.strip_prefix("/openapi/")? {
@@ -107,24 +143,20 @@ fn render(registry: &Registry, path: &str) -> Option<Document> {
             openapi::v3(schema, &served, &group, &version, VERSION)?
         }
     };
-    let bytes = serde_json::to_vec(&value).ok()?;
+    let bytes = match media {
+        PROTOBUF_V2 => openapi::v2_protobuf(&value),
+        PROTOBUF_V3 => openapi::v3_protobuf(&value),
+        _ => Ok(serde_json::to_vec(&value).ok()?),
+    };
+    let bytes =
+        bytes.inspect_err(|error| tracing::error!(%error, path, "rendering OpenAPI")).ok()?;
     let digest = ring::digest::digest(&ring::digest::SHA512, &bytes);
     let tag =
         format!("\"{}\"", base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest.as_ref()));
-    Some(Document { gzip: negotiate::compress(&bytes)?.into(), tag })
+    Some(Document { gzip: negotiate::compress(&bytes)?.into(), tag, media })
 }
 
 fn respond(document: &Document, headers: &HeaderMap, query: &Query) -> Response<Body> {
-    let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
-    let json = accept.is_empty()
-        || ["application/json", "*/*", "application/*"].iter().any(|t| accept.contains(t));
-    if !json {
-        return status::response(&api::Status::failure(
-            406,
-            "NotAcceptable",
-            "only application/json is served here",
-        ));
-    }
     let same = headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok())
         == Some(document.tag.as_str());
     let gzip = negotiate::accepts_gzip(headers);
@@ -138,7 +170,7 @@ fn respond(document: &Document, headers: &HeaderMap, query: &Query) -> Response<
         Response::new(body::full(negotiate::expand(&document.gzip).unwrap_or_default()))
     };
     let out = response.headers_mut();
-    out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    out.insert(header::CONTENT_TYPE, HeaderValue::from_static(document.media));
     out.insert(header::VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
     if gzip && !same {
         out.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -150,4 +182,19 @@ fn respond(document: &Document, headers: &HeaderMap, query: &Query) -> Response<
         out.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_clause_that_is_served_wins() {
+        let old = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+        assert_eq!(form("/openapi/v2", old), Some(PROTOBUF_V2));
+        assert_eq!(form("/openapi/v2", &format!("text/html, {PROTOBUF_V3}")), None);
+        assert_eq!(form("/openapi/v3", PROTOBUF_V3), None);
+        assert_eq!(form("/openapi/v3/api/v1", "application/json;q=0.9"), Some(JSON));
+        assert_eq!(form("/openapi/v3/api/v1", &format!("{PROTOBUF_V3}, */*")), Some(PROTOBUF_V3));
+    }
 }

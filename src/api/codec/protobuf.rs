@@ -2,7 +2,7 @@
 
 mod decode;
 mod encode;
-mod wire;
+pub(crate) mod wire;
 
 use bytes::Bytes;
 use serde_json::Value;

@@ -109,6 +109,15 @@ fn every_reference_leads_somewhere() {
 }
 
 #[test]
+fn every_document_has_a_protobuf_form() {
+    let schema = Schema::builtin();
+    assert!(v2_protobuf(&v2(&schema, &served(), "v1.37.1")).unwrap().len() > 10_000);
+    for (group, version) in [("", "v1"), ("apps", "v1"), ("rbac.authorization.k8s.io", "v1")] {
+        v3_protobuf(&v3(&schema, &served(), group, version, "v1.37.1").unwrap()).unwrap();
+    }
+}
+
+#[test]
 fn names_operations_as_upstream() {
     let schema = Schema::builtin();
     let document = v2(&schema, &served(), "v1.37.1");

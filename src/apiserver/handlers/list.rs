@@ -260,23 +260,23 @@ fn go_json_error(bytes: &[u8], error: &serde_json::Error) -> String {
 
 /// Component statuses are not stored: what they showed is in this process and healthy while it answers.
 pub(super) async fn component_statuses(context: &Context) -> Result<Response<Body>, Status> {
-    let item = |name: &str, message: &str| json!({"metadata": {"name": name}, "conditions": [{"type": "Healthy", "status": "True", "message": message}]});
-    let items =
-        vec![item("scheduler", "ok"), item("controller-manager", "ok"), item("etcd-0", "ok")];
+    let named = |name: &str| {
+        let value = json!({
+            "kind": "ComponentStatus", "apiVersion": "v1", "metadata": {"name": name},
+            "conditions": [{"type": "Healthy", "status": "True", "message": "ok"}],
+        });
+        Object::from_value(value).map(Arc::new).map_err(|e| Status::internal(&e.to_string()))
+    };
+    let names = ["scheduler", "controller-manager", "etcd-0"];
     let name = context.info.path_name.as_str();
     if name.is_empty() {
-        let list = json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items});
-        return output::value(context, http::StatusCode::OK, &list);
+        let items = names.iter().map(|name| named(name)).collect::<Result<Vec<_>, Status>>()?;
+        return output::list(context, &ListHead::default(), &items);
     }
-    let found = items
-        .into_iter()
-        .find(|i| i.pointer("/metadata/name").and_then(|n| n.as_str()) == Some(name));
-    let mut found = found.ok_or_else(|| context.not_found(name))?;
-    if let Some(map) = found.as_object_mut() {
-        map.insert("kind".into(), "ComponentStatus".into());
-        map.insert("apiVersion".into(), "v1".into());
+    if !names.contains(&name) {
+        return Err(context.not_found(name));
     }
-    output::value(context, http::StatusCode::OK, &found)
+    output::object(context, http::StatusCode::OK, &named(name)?)
 }
 
 #[cfg(test)]

@@ -115,7 +115,10 @@ pub(crate) struct ListHead {
 impl ListHead {
     fn metadata(&self) -> Map<String, Value> {
         let mut map = Map::new();
-        map.insert("resourceVersion".into(), self.revision.to_string().into());
+        // What is not stored has no revision.
+        if self.revision > 0 {
+            map.insert("resourceVersion".into(), self.revision.to_string().into());
+        }
         if !self.continue_token.is_empty() {
             map.insert("continue".into(), self.continue_token.clone().into());
         }

@@ -3,18 +3,18 @@
 use super::super::DecodeError;
 
 /// Appends fields.
-pub(super) struct Writer(Vec<u8>);
+pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    pub(super) fn with_capacity(capacity: usize) -> Self {
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self(Vec::with_capacity(capacity))
     }
 
-    pub(super) fn finish(self) -> Vec<u8> {
+    pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }
 
-    pub(super) fn raw(&mut self, bytes: &[u8]) {
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
@@ -31,24 +31,24 @@ impl Writer {
         self.varint_raw(u64::from(tag) << 3 | kind);
     }
 
-    pub(super) fn varint(&mut self, tag: u32, value: u64) {
+    pub(crate) fn varint(&mut self, tag: u32, value: u64) {
         self.key(tag, 0);
         self.varint_raw(value);
     }
 
-    pub(super) fn double(&mut self, tag: u32, value: f64) {
+    pub(crate) fn double(&mut self, tag: u32, value: f64) {
         self.key(tag, 1);
         self.raw(&value.to_bits().to_le_bytes());
     }
 
-    pub(super) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
         self.key(tag, 2);
         self.varint_raw(bytes.len() as u64);
         self.raw(bytes);
     }
 
     /// A message whose length is known only when it is written: room for a short length is left and widened when needed.
-    pub(super) fn nested<E>(
+    pub(crate) fn nested<E>(
         &mut self,
         tag: u32,
         write: impl FnOnce(&mut Self) -> Result<(), E>,
