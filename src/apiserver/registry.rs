@@ -1,6 +1,7 @@
 //! What is served: one row per resource, one strategy per kind. A value that can be swapped at run time, no enum.
 
 mod builtin;
+mod leases;
 pub mod metadata;
 pub mod resource;
 mod rules;

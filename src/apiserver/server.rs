@@ -166,6 +166,11 @@ impl ApiServer {
         self.inner.ready.done(step);
     }
 
+    /// Stored objects that are a kind, or set a field, that nothing acts on yet.
+    pub async fn unused(&self) -> Vec<crate::Unused> {
+        crate::unsupported::in_use(&self.inner.objects).await
+    }
+
     /// Registry, storage and caches, for callers in the same process.
     pub fn objects(&self) -> &Arc<Objects> {
         &self.inner.objects
@@ -207,6 +212,32 @@ impl ApiServer {
             Err(error) => return status::response(&Status::bad_request(error.0)),
         };
         labels.fill(&info);
+        let limit = match crate::deadline::of(&info, &query) {
+            Ok(limit) => limit,
+            Err(refusal) => return status::response(&refusal),
+        };
+        let tasks = inner.tasks.clone();
+        // Addresses and ports of a Service are taken before it is written, and given back after: that must not be cut off.
+        let whole = info.resource == "services" && info.group.is_empty() && !info.is_read();
+        let answer = Self::admitted(inner, user, info, query, request);
+        let answer =
+            async move { if whole { detached(&tasks, answer).await } else { answer.await } };
+        match limit {
+            None => answer.await,
+            // A write that is cut off may or may not have taken effect, as when the client goes away.
+            Some(limit) => tokio::time::timeout(limit, answer)
+                .await
+                .unwrap_or_else(|_| status::response(&crate::deadline::exceeded())),
+        }
+    }
+
+    async fn admitted(
+        inner: Arc<Inner>,
+        user: Option<User>,
+        info: RequestInfo,
+        query: Query,
+        request: Request<Body>,
+    ) -> Response<Body> {
         let user = match Self::identify(
             &inner,
             user,
@@ -372,6 +403,22 @@ impl ApiServer {
 
 /// Upstream's `DefaultCompactInterval`.
 const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5 * 60);
+
+/// Runs to its end even when nobody waits for the answer any more.
+async fn detached(
+    tasks: &Tasks,
+    answer: impl Future<Output = Response<Body>> + Send + 'static,
+) -> Response<Body> {
+    let (done, answered) = tokio::sync::oneshot::channel();
+    tasks.spawn(base::tasks::Kind::Request, "service write", async move {
+        // The caller may be gone.
+        let _ = done.send(answer.await);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    answered.await.unwrap_or_else(|_| {
+        status::response(&Status::internal("the write ended without an answer"))
+    })
+}
 
 /// Asks the authorizers one question.
 async fn decide(

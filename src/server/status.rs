@@ -47,6 +47,17 @@ pub struct NodeLine {
     pub state: String,
 }
 
+/// Stored objects that nothing acts on yet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UnusedLine {
+    /// Resource, or resource and field.
+    pub what: String,
+    /// How many objects.
+    pub count: usize,
+    /// What does not happen.
+    pub why: String,
+}
+
 /// The answer; `schema` changes when a field changes its meaning.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -71,6 +82,9 @@ pub struct Status {
     pub revision: i64,
     /// Nodes.
     pub nodes: Vec<NodeLine>,
+    /// Kinds and fields that are stored here, but not acted on yet.
+    #[serde(default)]
+    pub unused: Vec<UnusedLine>,
     /// What is wrong, worst last.
     pub problems: Vec<Problem>,
 }
@@ -156,8 +170,14 @@ impl Source {
             store_disk_bytes: size.disk,
             revision: self.store.revision().0,
             nodes,
+            unused: self.unused().await,
             problems,
         }
+    }
+
+    async fn unused(&self) -> Vec<UnusedLine> {
+        let lines = self.server.unused().await.into_iter();
+        lines.map(|u| UnusedLine { what: u.what, count: u.count, why: u.why }).collect()
     }
 
     async fn nodes(&self) -> Vec<NodeLine> {
@@ -227,6 +247,12 @@ pub fn render(status: &Status) -> String {
     ));
     for node in &status.nodes {
         out.push_str(&format!("node     {} {}\n", node.name, node.state));
+    }
+    for unused in &status.unused {
+        out.push_str(&format!(
+            "unused   {} {}: stored, but not acted on yet: {}\n",
+            unused.count, unused.what, unused.why
+        ));
     }
     for problem in &status.problems {
         out.push_str(&format!("problem  {}\n         fix: {}\n", problem.what, problem.fix));

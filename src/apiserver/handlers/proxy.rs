@@ -37,6 +37,12 @@ pub(super) async fn connect(
         ("pods", Some(pod)) if subresource != "proxy" => {
             if subresource == "log" {
                 check_log_options(context, pod)?;
+                // Of a pod without node there is nothing to read, which is no error upstream.
+                if node_name(pod).is_empty() {
+                    let mut nothing = Response::new(crate::body::empty());
+                    *nothing.status_mut() = http::StatusCode::NO_CONTENT;
+                    return Ok(nothing);
+                }
             } else if subresource != "portforward" {
                 check_container(context, pod)?;
             }
@@ -102,8 +108,12 @@ async fn target(context: &Context) -> Result<Option<Value>, Status> {
     found.value().map(Some).map_err(|e| Status::internal(&e.to_string()))
 }
 
+fn node_name(pod: &Value) -> &str {
+    pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default()
+}
+
 async fn node_of(context: &Context, pod: &Value) -> Result<Value, Status> {
-    let name = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    let name = node_name(pod);
     if name.is_empty() {
         let pod = crate::registry::metadata::text(pod, "name");
         return Err(Status::bad_request(format!("pod {pod} does not have a host assigned")));

@@ -273,10 +273,11 @@ impl<'a> Write<'a> {
         }
     }
 
+    /// Tells of what is stored and not acted on; a write of the status alone sets nothing of that.
     fn warn_unsupported(&self, value: &Value) {
-        if !self.options.dry_run {
-            for path in crate::unsupported::fields(&self.row.spec.gvk, value) {
-                self.context.warn(format!("{path}: stored, but not acted on by this server"));
+        if !self.options.dry_run && self.subresource != "status" {
+            for warning in crate::unsupported::warnings(&self.row.spec.gvk, value) {
+                self.context.warn(warning);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use std::time::Duration;
 
 use api::schema::Schema;
 use api::{Gvk, Gvr};
@@ -65,6 +66,8 @@ pub struct ResourceSpec {
     pub storage: Gvk,
     /// How sure a write must be.
     pub durability: Durability,
+    /// Time after its last write at which an object is deleted; `None` keeps it.
+    pub ttl: Option<Duration>,
     /// Rules of the kind.
     pub strategy: Arc<dyn Strategy>,
     /// A custom resource: items of its lists keep kind and version.
@@ -91,6 +94,7 @@ impl ResourceSpec {
             prefix: format!("{}/{}", gvr.group, gvr.resource).into(),
             storage: gvk.clone(),
             durability: Durability::Synced,
+            ttl: None,
             unstructured: true,
             columns: None,
             strategy,
@@ -314,6 +318,9 @@ impl Registry {
     }
 }
 
+/// How long events are kept (default of upstream's `--event-ttl`).
+const EVENT_TTL: Duration = Duration::from_secs(60 * 60);
+
 /// Reads one line of the built-in table.
 fn parse_row(line: &str) -> Option<ResourceSpec> {
     let mut columns = line.split(' ');
@@ -365,6 +372,7 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
         prefix: if stored { storage_prefix(&gvk.group, resource).into() } else { "".into() },
         storage,
         durability: if lazy { Durability::Lazy } else { Durability::Synced },
+        ttl: (resource == "events").then_some(EVENT_TTL),
         unstructured: false,
         columns: None,
         strategy: strategy_for(&gvk),

@@ -12,6 +12,7 @@ use store::kv::{
 };
 
 use super::Resource;
+use super::leases::Leases;
 use crate::convert;
 use crate::status;
 
@@ -38,6 +39,7 @@ const SEALED: &[u8] = b"k8s:enc:";
 pub struct Storage {
     backend: Arc<dyn Backend>,
     transformer: Option<Arc<dyn Transformer>>,
+    leases: Leases,
 }
 
 /// A write whose precondition did not hold: the version that is there now.
@@ -52,7 +54,7 @@ pub enum Written {
 impl Storage {
     /// Over a backend.
     pub fn new(backend: Arc<dyn Backend>, transformer: Option<Arc<dyn Transformer>>) -> Self {
-        Self { backend, transformer }
+        Self { backend, transformer, leases: Leases::default() }
     }
 
     /// The store below.
@@ -153,8 +155,20 @@ impl Storage {
             Object::from_stored(plain.clone(), 0).map_err(|e| Status::internal(&e.to_string()))?;
         let key = row.key(&object.key.namespace, &object.key.name);
         let stored = self.seal(row, &key, &plain)?;
-        let put = Op::Put { key: key.clone().into(), value: stored, lease: 0, prev_kv: false };
-        match self.guarded(row, &key, expected, put).await? {
+        let lease = match row.spec.ttl {
+            Some(ttl) => {
+                let lease = self.leases.for_ttl(self.backend.as_ref(), ttl).await;
+                lease.map_err(|e| status::of_store(&e))?
+            }
+            None => 0,
+        };
+        let put = Op::Put { key: key.clone().into(), value: stored, lease, prev_kv: false };
+        let written = self.guarded(row, &key, expected, put).await;
+        if written.is_err() {
+            // It may be the lease that is gone; a new one costs little.
+            self.leases.forget(lease);
+        }
+        match written? {
             Ok(revision) => {
                 object.resource_version = revision;
                 Ok(Written::Done(object))

@@ -187,3 +187,39 @@ async fn events_are_one_object_under_two_names() {
         (Some("hello"), Some("p"))
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn events_leave_after_an_hour_and_configmaps_stay() {
+    let server = server();
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "n"}});
+    assert_eq!(post(&server, "/api/v1/namespaces/n/events", event).await.0, 201);
+    let map = json!({"metadata": {"name": "c"}});
+    assert_eq!(post(&server, "/api/v1/namespaces/n/configmaps", map).await.0, 201);
+    tokio::time::sleep(std::time::Duration::from_secs(3590)).await;
+    assert_eq!(ask(&server, "GET", "/api/v1/namespaces/n/events/e", "", "").await.0, 200);
+    tokio::time::sleep(std::time::Duration::from_secs(100)).await;
+    assert_eq!(ask(&server, "GET", "/api/v1/namespaces/n/events/e", "", "").await.0, 404);
+    assert_eq!(ask(&server, "GET", "/api/v1/namespaces/n/configmaps/c", "", "").await.0, 200);
+}
+
+#[tokio::test]
+async fn what_nothing_acts_on_is_warned_of_and_listed() {
+    let server = server();
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}}}).to_string();
+    let url = "/apis/networking.k8s.io/v1/namespaces/n/networkpolicies";
+    let warnings = async |query: &str| {
+        let request = Request::post(format!("{url}{query}"))
+            .header("content-type", "application/json")
+            .body(body::full(policy.clone()))
+            .unwrap();
+        let response = server.call(None, request).await;
+        assert_eq!(response.status(), 201);
+        response.headers().get_all("warning").iter().count()
+    };
+    assert_eq!(warnings("?dryRun=All").await, 0);
+    assert_eq!(server.unused().await, []);
+    assert_eq!(warnings("").await, 1);
+    let unused = server.unused().await;
+    assert_eq!(unused.len(), 1, "{unused:?}");
+    assert_eq!((&*unused[0].what, unused[0].count), ("networkpolicies.networking.k8s.io", 1));
+}

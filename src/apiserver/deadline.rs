@@ -1,0 +1,61 @@
+//! How long a request may take: 60 s, or less when it says so; what lives long has no deadline.
+
+use std::time::Duration;
+
+use api::Status;
+
+use crate::request::{Query, RequestInfo};
+
+/// Upstream's `--request-timeout`.
+const REQUEST_MAX: Duration = Duration::from_secs(60);
+
+/// Time that the request has; `None` when it lives long.
+///
+/// # Errors
+/// 400 with upstream's text for a `timeout` that is no Go duration.
+pub(crate) fn of(info: &RequestInfo, query: &Query) -> Result<Option<Duration>, Status> {
+    if info.is_long_running() {
+        return Ok(None);
+    }
+    let Some(text) = query.get("timeout").filter(|text| !text.is_empty()) else {
+        return Ok(Some(REQUEST_MAX));
+    };
+    let nanos = api::codec::time::parse_duration(text).map_err(|why| {
+        Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))
+    })?;
+    // 0 and less mean no wish of the client.
+    let wish = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0).map(Duration::from_nanos);
+    Ok(Some(wish.map_or(REQUEST_MAX, |wish| wish.min(REQUEST_MAX))))
+}
+
+/// 504 as upstream.
+pub(crate) fn exceeded() -> Status {
+    let text = "Timeout: request did not complete within the allotted timeout";
+    let mut status = Status::failure(504, "Timeout", text);
+    status.details = Some(api::status::Details::default());
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(verb: &'static str, query: &str) -> Result<Option<Duration>, String> {
+        let info = RequestInfo { verb, is_resource: true, ..RequestInfo::default() };
+        of(&info, &Query::parse(query)).map_err(|status| status.message)
+    }
+
+    #[test]
+    fn a_request_may_ask_for_less_than_the_servers_minute() {
+        assert_eq!(limit("list", ""), Ok(Some(Duration::from_secs(60))));
+        assert_eq!(limit("list", "timeout=1.5s"), Ok(Some(Duration::from_millis(1500))));
+        assert_eq!(limit("list", "timeout=2h"), Ok(Some(Duration::from_secs(60))));
+        assert_eq!(limit("list", "timeout=0"), Ok(Some(Duration::from_secs(60))));
+        assert_eq!(limit("watch", "timeout=x"), Ok(None));
+        assert_eq!(
+            limit("get", "timeout=7"),
+            Err("invalid timeout specified in the request URL - time: missing unit in duration \"7\""
+                .to_owned())
+        );
+    }
+}
