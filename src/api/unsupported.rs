@@ -1,5 +1,7 @@
 //! Fields that the API stores and this version does not act on: one table for the warnings of the API server and the refusals of the node.
 
+pub mod kinds;
+
 use serde_json::Value;
 
 use crate::object::Gvk;
@@ -38,11 +40,30 @@ pub struct Found {
 impl Found {
     /// The field and, where only some values are concerned, the value: `spec.hostUsers: false`.
     pub fn shown(&self) -> String {
+        self.of_path(self.path.clone())
+    }
+
+    /// As [`Found::shown`] without the places in lists: `spec.containers[*].volumeDevices`.
+    pub fn general(&self) -> String {
+        let mut path = String::with_capacity(self.path.len());
+        for (at, piece) in self.path.split('[').enumerate() {
+            match piece.split_once(']') {
+                Some((_, rest)) if at > 0 => {
+                    path.push_str("[*]");
+                    path.push_str(rest);
+                }
+                _ => path.push_str(piece),
+            }
+        }
+        self.of_path(path)
+    }
+
+    fn of_path(&self, path: String) -> String {
         match self.field.when {
-            When::Set => self.path.clone(),
-            When::False => format!("{}: false", self.path),
-            When::Is(value) => format!("{}: {value}", self.path),
-            When::Begins(value) => format!("{}: {value}…", self.path),
+            When::Set => path,
+            When::False => format!("{path}: false"),
+            When::Is(value) => format!("{path}: {value}"),
+            When::Begins(value) => format!("{path}: {value}…"),
         }
     }
 }
@@ -133,6 +154,8 @@ const PERSISTENT_VOLUME_CLAIM: &[Field] = &[
     set("spec.dataSourceRef"),
 ];
 
+const SERVICE: &[Field] = &[set("spec.trafficDistribution")];
+
 /// Where objects of a kind hold a pod specification.
 pub fn pod_spec_path(kind: &Gvk) -> Option<&'static [&'static str]> {
     Some(match (&*kind.group, &*kind.kind) {
@@ -152,16 +175,26 @@ pub fn fields(kind: &Gvk, object: &Value) -> Vec<Found> {
         let spec = path.iter().try_fold(object, |at, part| at.get(part));
         return spec.map_or_else(Vec::new, |spec| pod_spec(spec, &path.join(".")));
     }
-    let table = match (&*kind.group, &*kind.kind) {
-        ("", "PersistentVolume") => PERSISTENT_VOLUME,
-        ("", "PersistentVolumeClaim") => PERSISTENT_VOLUME_CLAIM,
-        _ => return Vec::new(),
-    };
     let mut out = Vec::new();
-    for field in table {
+    for field in table(kind) {
         find(object, field.path, String::new(), *field, &mut out);
     }
     out
+}
+
+/// Fields of kinds without pod specification.
+fn table(kind: &Gvk) -> &'static [Field] {
+    match (&*kind.group, &*kind.kind) {
+        ("", "PersistentVolume") => PERSISTENT_VOLUME,
+        ("", "PersistentVolumeClaim") => PERSISTENT_VOLUME_CLAIM,
+        ("", "Service") => SERVICE,
+        _ => &[],
+    }
+}
+
+/// Objects of this kind may have fields that nothing acts on.
+pub fn has_fields(kind: &Gvk) -> bool {
+    pod_spec_path(kind).is_some() || !table(kind).is_empty()
 }
 
 /// The fields of a pod specification that no node acts on; `at` is its own path, such as `spec`.
@@ -252,6 +285,9 @@ mod tests {
             shown(("", "PersistentVolume"), &json!({"spec": {"volumeMode": "Block"}})),
             ["spec.volumeMode: Block"]
         );
+        let pod = json!({"spec": {"containers": [{}, {"volumeDevices": [{"name": "v"}]}]}});
+        let found = fields(&Gvk::new("", "v1", "Pod"), &pod);
+        assert_eq!(found[0].general(), "spec.containers[*].volumeDevices");
         assert!(shown(("", "ConfigMap"), &json!({"spec": {"hostUsers": false}})).is_empty());
     }
 
@@ -268,6 +304,7 @@ mod tests {
         check("Container", CONTAINER);
         check("PersistentVolume", PERSISTENT_VOLUME);
         check("PersistentVolumeClaim", PERSISTENT_VOLUME_CLAIM);
+        check("Service", SERVICE);
     }
 
     /// Whether structs lead along these field names.

@@ -1,0 +1,51 @@
+//! Kinds that the API stores and nothing of this version acts on, and what does not happen.
+
+use crate::object::Gvk;
+
+const ADMISSION: &str = "it is not asked when objects are written";
+const CSI: &str = "no storage driver (CSI) is called";
+const DEVICES: &str = "devices are neither allocated nor prepared";
+const FLOW: &str = "requests are limited by their number alone";
+
+/// Group, kind, what does not happen.
+const KINDS: &[(&str, &str, &str)] = &[
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy", ADMISSION),
+    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", ADMISSION),
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", ADMISSION),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", ADMISSION),
+    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", ADMISSION),
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", ADMISSION),
+    ("apiextensions.k8s.io", "CustomResourceDefinition", "the kind it defines is not served"),
+    ("apiregistration.k8s.io", "APIService", "requests are not handed to another API server"),
+    ("autoscaling", "HorizontalPodAutoscaler", "nothing is scaled by it"),
+    ("certificates.k8s.io", "CertificateSigningRequest", "no signer runs, it gets no certificate"),
+    ("certificates.k8s.io", "ClusterTrustBundle", "it cannot be mounted into pods"),
+    ("certificates.k8s.io", "PodCertificateRequest", "no signer runs, it gets no certificate"),
+    ("flowcontrol.apiserver.k8s.io", "FlowSchema", FLOW),
+    ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", FLOW),
+    ("networking.k8s.io", "Ingress", "no ingress controller is part of this server"),
+    ("networking.k8s.io", "NetworkPolicy", "traffic of pods is not filtered"),
+    ("resource.k8s.io", "DeviceClass", DEVICES),
+    ("resource.k8s.io", "DeviceTaintRule", DEVICES),
+    ("resource.k8s.io", "ResourceClaim", DEVICES),
+    ("resource.k8s.io", "ResourceClaimTemplate", DEVICES),
+    ("resource.k8s.io", "ResourceSlice", DEVICES),
+    ("storage.k8s.io", "CSIDriver", CSI),
+    ("storage.k8s.io", "CSINode", CSI),
+    ("storage.k8s.io", "CSIStorageCapacity", CSI),
+    ("storage.k8s.io", "VolumeAttachment", CSI),
+    ("storage.k8s.io", "VolumeAttributesClass", CSI),
+    ("storagemigration.k8s.io", "StorageVersionMigration", "stored objects are not rewritten"),
+];
+
+/// What does not happen to objects of this kind, when nothing acts on them.
+pub fn kind(kind: &Gvk) -> Option<&'static str> {
+    let found =
+        KINDS.iter().find(|(group, name, _)| *group == &*kind.group && *name == &*kind.kind);
+    found.map(|(.., why)| *why)
+}
+
+/// Group and kind of all of them.
+pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KINDS.iter().map(|(group, kind, _)| (*group, *kind))
+}
