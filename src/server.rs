@@ -5,6 +5,7 @@ pub mod config;
 mod control_plane;
 mod in_process;
 mod node;
+mod renewal;
 pub mod status;
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use base::{Shutdown, Tasks};
 use client::{Client, Informers};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::catalogue::{Refusal, SERVER_STOPPED};
+use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
 use config::Config;
 use control_plane::ControlPlane;
 use in_process::{InProcess, service_account};
@@ -75,13 +76,13 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
     let manager = User::authenticated("system:kube-controller-manager", &[]);
     let informers = Informers::new(client_of(manager, "kube-controller-manager"), tasks.clone());
     if config.controllers {
-        start_controllers(config, plane, &informers, tasks);
+        start_controllers(config, plane, &informers, tasks)?;
     }
     if config.scheduler {
         let client = client_of(User::authenticated("system:kube-scheduler", &[]), "kube-scheduler");
         scheduler::start(client, &informers, tasks);
     }
-    if config.agent {
+    let node_cert = if config.agent {
         let user =
             User::authenticated(&format!("system:node:{}", config.node_name), &["system:nodes"]);
         let proxy = User::authenticated("system:kube-proxy", &[]);
@@ -89,22 +90,48 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
             node: client_of(user, "kubelet"),
             network: client_of(proxy, "kube-proxy"),
         };
-        node::start(config, plane, clients, tasks)?;
-    }
+        Some(node::start(config, plane, clients, tasks)?)
+    } else {
+        None
+    };
+    renewal::start(config, &plane.certs, plane.address.port(), node_cert, tasks);
     Ok(())
+}
+
+/// Every controller acts as its service account, but for the one that upstream lets act as the whole.
+fn identity(name: &str) -> User {
+    match name {
+        "kube-controller-manager" => User::authenticated("system:kube-controller-manager", &[]),
+        name => service_account(name),
+    }
 }
 
 fn in_process_client(server: &ApiServer, user: User, agent: &str, tasks: &Tasks) -> Client {
     Client::new(Arc::new(InProcess::new(server.clone(), user, tasks.clone())), agent)
 }
 
-fn start_controllers(config: &Config, plane: &ControlPlane, informers: &Informers, tasks: &Tasks) {
+/// Signs the tokens of service-account Secrets with the key of all service-account tokens.
+fn sign_token(plane: &ControlPlane) -> Result<controllers::SignToken, Refusal> {
+    let signer = apiserver::authn::legacy::Signer::from_pem(&plane.certs.service_account_key)
+        .map_err(|e| DATA_DIR.refuse(e))?;
+    Ok(controllers::SignToken::new(move |namespace, account, uid, secret| {
+        signer.sign(namespace, account, uid, secret).map_err(|e| e.to_string())
+    }))
+}
+
+fn start_controllers(
+    config: &Config,
+    plane: &ControlPlane,
+    informers: &Informers,
+    tasks: &Tasks,
+) -> Result<(), Refusal> {
     let settings = controllers::Config {
         cluster_cidrs: config.cluster_cidrs.iter().map(ToString::to_string).collect(),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
         root_ca: plane.certs.server_ca().cert_pem().to_owned(),
         local_storage_path: config.local_storage_path.display().to_string(),
         node_name: config.agent.then(|| config.node_name.clone()),
+        sign_token: sign_token(plane)?,
         quota_usage: apiserver::admission::quota::total_usage,
         disabled: if config.local_storage {
             Vec::new()
@@ -114,13 +141,14 @@ fn start_controllers(config: &Config, plane: &ControlPlane, informers: &Informer
     };
     let (server, own) = (plane.server.clone(), tasks.clone());
     let client_for: controllers::ClientFor =
-        Arc::new(move |name| in_process_client(&server, service_account(name), name, &own));
+        Arc::new(move |name| in_process_client(&server, identity(name), name, &own));
     controllers::start(&controllers::Context::new(
         tasks.clone(),
         informers.clone(),
         settings,
         client_for,
     ));
+    Ok(())
 }
 
 async fn wait_for_signal() {

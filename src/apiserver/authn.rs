@@ -4,6 +4,7 @@ pub mod bootstrap_token;
 pub mod impersonate;
 pub mod issuer;
 pub mod jws;
+pub mod legacy;
 pub mod service_account;
 pub mod static_token;
 pub mod x509;

@@ -15,6 +15,7 @@ use crate::admission::{self, Operation, Plugin};
 use crate::authn::bootstrap_token::BootstrapTokens;
 use crate::authn::issuer::TokenIssuer;
 use crate::authn::jws::{BadKey, SigningKey};
+use crate::authn::legacy::SecretTokens;
 use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
 use crate::authn::{Union, impersonate};
@@ -83,6 +84,11 @@ impl Security {
             vec![
                 Arc::new(StaticTokens::new(settings.tokens)),
                 Arc::new(accounts),
+                Arc::new(SecretTokens::new(
+                    Arc::clone(&lookup),
+                    audiences.clone(),
+                    issuer.public_keys(),
+                )),
                 Arc::new(BootstrapTokens::new(Arc::clone(&lookup))),
             ],
             settings.anonymous,

@@ -64,7 +64,7 @@ fn content(path: &Path, why: impl ToString) -> Error {
 }
 
 /// Seconds since the epoch, never before a time that has surely passed: a machine without a clock starts in 1970.
-fn now() -> u64 {
+pub fn now() -> u64 {
     clock::unix_time().as_secs().max(EPOCH_OF_TRUST)
 }
 
@@ -162,11 +162,11 @@ pub struct Ca {
     issuer: Issuer<'static, KeyPair>,
 }
 
-fn set_validity(params: &mut CertificateParams, validity: Duration) {
+fn set_validity(params: &mut CertificateParams, now: u64, validity: Duration) {
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
     // Valid from 1970 on: a machine whose clock is not set yet must be able to join.
     params.not_before = epoch;
-    params.not_after = epoch + Duration::from_secs(now()).saturating_add(validity);
+    params.not_after = epoch + Duration::from_secs(now).saturating_add(validity);
 }
 
 impl Ca {
@@ -210,7 +210,7 @@ impl Ca {
             KeyUsagePurpose::KeyEncipherment,
             KeyUsagePurpose::KeyCertSign,
         ];
-        set_validity(&mut params, CA_VALIDITY);
+        set_validity(&mut params, now(), CA_VALIDITY);
         let pair = KeyPair::generate().map_err(sign)?;
         let key_pem = pair.serialize_pem();
         let made = params.self_signed(&pair).map_err(sign)?;
@@ -235,10 +235,14 @@ impl Ca {
     /// # Errors
     /// When a name is no name, or signing fails.
     pub fn issue(&self, profile: &Profile) -> Result<Leaf, Error> {
+        self.issue_at(profile, now())
+    }
+
+    fn issue_at(&self, profile: &Profile, now: u64) -> Result<Leaf, Error> {
         let sign = |why: String| Error::Sign { name: profile.common_name.clone(), why };
         let pair = KeyPair::generate().map_err(|e| sign(e.to_string()))?;
         let mut params = profile.params().map_err(sign)?;
-        set_validity(&mut params, LEAF_VALIDITY);
+        set_validity(&mut params, now, LEAF_VALIDITY);
         let cert = params.signed_by(&pair, &self.issuer).map_err(|e| sign(e.to_string()))?;
         let not_after = params.not_after.unix_timestamp();
         Ok(Leaf {
@@ -253,25 +257,45 @@ impl Ca {
     /// # Errors
     /// When a file cannot be written or a certificate not signed; unreadable files are replaced.
     pub fn ensure(&self, cert: &Path, key: &Path, profile: &Profile) -> Result<Leaf, Error> {
+        self.ensure_at(cert, key, profile, now())
+    }
+
+    /// As [`Ca::ensure`] at a given time, in seconds since the epoch (see [`now`]).
+    ///
+    /// # Errors
+    /// As [`Ca::ensure`].
+    pub fn ensure_at(
+        &self,
+        cert: &Path,
+        key: &Path,
+        profile: &Profile,
+        now: u64,
+    ) -> Result<Leaf, Error> {
         if let (Ok(cert_pem), Ok(key_pem)) = (fs::read_to_string(cert), fs::read_to_string(key))
-            && let Some(not_after) = self.still_good(&cert_pem, &key_pem, profile)
+            && let Some(not_after) = self.still_good(&cert_pem, &key_pem, profile, now)
         {
             return Ok(Leaf { cert_pem, key_pem, not_after });
         }
-        let leaf = self.issue(profile)?;
+        let leaf = self.issue_at(profile, now)?;
         write_pair(cert, &leaf.cert_pem, key, &leaf.key_pem)?;
         Ok(leaf)
     }
 
     /// End of validity, when the certificate fits the profile, the key and this CA, and need not be renewed.
-    fn still_good(&self, cert_pem: &str, key_pem: &str, profile: &Profile) -> Option<i64> {
+    fn still_good(
+        &self,
+        cert_pem: &str,
+        key_pem: &str,
+        profile: &Profile,
+        now: u64,
+    ) -> Option<i64> {
         let der = certificates(cert_pem).ok()?.into_iter().next()?;
         let (_, cert) = X509Certificate::from_der(&der).ok()?;
         let (_, ca) = X509Certificate::from_der(&self.der).ok()?;
         let key = KeyPair::from_pem(key_pem).ok()?;
         let not_after = cert.validity().not_after.timestamp();
         let organization = cert.subject().iter_organization().next().and_then(|o| o.as_str().ok());
-        let good = !due(not_after)
+        let good = !due_at(not_after, now)
             && cert.issuer() == ca.subject()
             && cert.verify_signature(Some(ca.public_key())).is_ok()
             && cert.public_key().raw
@@ -305,9 +329,9 @@ fn covers(cert: &X509Certificate<'_>, profile: &Profile) -> bool {
     profile.dns.iter().all(dns) && profile.ips.iter().all(ip)
 }
 
-/// A certificate that ends then should be renewed now.
-pub fn due(not_after: i64) -> bool {
-    let limit = Duration::from_secs(now()).saturating_add(RENEW_BEFORE).as_secs();
+/// A certificate that ends then should be renewed at `now`, in seconds since the epoch.
+pub fn due_at(not_after: i64, now: u64) -> bool {
+    let limit = Duration::from_secs(now).saturating_add(RENEW_BEFORE).as_secs();
     not_after < i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
@@ -402,8 +426,8 @@ mod tests {
         let day = i64::try_from(DAY).unwrap();
         let start = i64::try_from(now()).unwrap();
         assert!((leaf.not_after - start - 365 * day).abs() < 60);
-        assert!(!due(start + 91 * day));
-        assert!(due(start + 89 * day));
+        assert!(!due_at(start + 91 * day, now()));
+        assert!(due_at(start + 89 * day, now()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::fs;
 use base::pki::live::LiveCert;
-use base::pki::{Ca, Error, Leaf, Profile, Usage, due, ensure_secret};
+use base::pki::{self, Ca, Error, Leaf, Profile, Usage, due_at, ensure_secret};
 use parking_lot::Mutex;
 
 /// Under which names and addresses the server is reached. Fixed at start: nothing a client sends ever adds a name.
@@ -44,7 +44,7 @@ pub struct ServerCerts {
     /// Of the listener on 6443.
     pub serving: Arc<LiveCert>,
     /// Group `system:masters`, for the administrator's kubeconfig.
-    pub admin: Leaf,
+    admin: Mutex<Leaf>,
     /// Of the API server towards kubelets.
     pub kubelet_client: Arc<LiveCert>,
     /// Of the API server towards extension API servers (front proxy).
@@ -173,7 +173,7 @@ pub fn ensure(data_dir: &Path, names: &Names) -> Result<ServerCerts, Error> {
         etcd_server: &etcd_server_ca,
         etcd_peer: &etcd_peer_ca,
     };
-    let leaves = issued.all(names)?;
+    let leaves = issued.all(names, pki::now())?;
     let leaf =
         |file: &str| leaves.iter().find(|(kept, _)| *kept == file).map_or(&unset, |(_, leaf)| leaf);
     let live = |file: &str| {
@@ -184,7 +184,7 @@ pub fn ensure(data_dir: &Path, names: &Names) -> Result<ServerCerts, Error> {
     };
     Ok(ServerCerts {
         serving: live("serving-kube-apiserver")?,
-        admin: leaf("client-admin").clone(),
+        admin: Mutex::new(leaf("client-admin").clone()),
         kubelet_client: live("client-kube-apiserver")?,
         proxy_client: live("client-auth-proxy")?,
         etcd_serving: live("etcd/server-client")?,
@@ -213,7 +213,7 @@ struct Issued<'a> {
 }
 
 impl Issued<'_> {
-    fn all(&self, names: &Names) -> Result<Vec<(&'static str, Leaf)>, Error> {
+    fn all(&self, names: &Names, now: u64) -> Result<Vec<(&'static str, Leaf)>, Error> {
         let mut out = Vec::new();
         for Kept { file, signer, profile } in kept(names) {
             let ca = match signer {
@@ -227,7 +227,7 @@ impl Issued<'_> {
                 self.directory.join(format!("{file}.crt")),
                 self.directory.join(format!("{file}.key")),
             );
-            out.push((file, ca.ensure(&cert, &key, &profile)?));
+            out.push((file, ca.ensure_at(&cert, &key, &profile, now)?));
         }
         Ok(out)
     }
@@ -267,12 +267,23 @@ impl ServerCerts {
         ["system:auth-proxy"]
     }
 
-    /// Renews what is due; `true` when something was. Call it at start of each day and after a jump of the clock.
+    /// Of the administrator, for the kubeconfig.
+    pub fn admin(&self) -> Leaf {
+        self.admin.lock().clone()
+    }
+
+    /// Whether [`ServerCerts::renew`] would do something at `now`, in seconds since the epoch. Costs nothing.
+    pub fn is_due(&self, now: u64) -> bool {
+        due_at(*self.earliest.lock(), now)
+    }
+
+    /// Renews what is due at `now` (see [`pki::now`]); `true` when something was. Listeners and clients that hold a
+    /// [`LiveCert`] use the new one for their next connection.
     ///
     /// # Errors
     /// When a certificate cannot be made or written; the old ones go on serving.
-    pub fn renew(&self) -> Result<bool, Error> {
-        if !due(*self.earliest.lock()) {
+    pub fn renew(&self, now: u64) -> Result<bool, Error> {
+        if !self.is_due(now) {
             return Ok(false);
         }
         let issued = Issued {
@@ -283,13 +294,17 @@ impl ServerCerts {
             etcd_server: &self.etcd_server_ca,
             etcd_peer: &self.etcd_peer_ca,
         };
-        let leaves = issued.all(&self.names)?;
+        let leaves = issued.all(&self.names, now)?;
         for (file, leaf) in &leaves {
             let live = match *file {
                 "serving-kube-apiserver" => &self.serving,
                 "client-kube-apiserver" => &self.kubelet_client,
                 "client-auth-proxy" => &self.proxy_client,
                 "etcd/server-client" => &self.etcd_serving,
+                "client-admin" => {
+                    *self.admin.lock() = leaf.clone();
+                    continue;
+                }
                 _ => continue,
             };
             live.set(leaf).map_err(|e| Error::Content {
@@ -302,7 +317,7 @@ impl ServerCerts {
         Ok(true)
     }
 
-    /// Certificates for the node `name`, kept in `<agent_dir>` as `client-kubelet` and `serving-kubelet`.
+    /// Certificates for the node `name` at `now`, kept in `<agent_dir>` as `client-kubelet` and `serving-kubelet`.
     ///
     /// # Errors
     /// When they cannot be made or written.
@@ -311,6 +326,7 @@ impl ServerCerts {
         agent_dir: &Path,
         name: &str,
         ips: &[IpAddr],
+        now: u64,
     ) -> Result<NodeCerts, Error> {
         fs::create_dir(agent_dir, 0o700)?;
         let at = |file: &str| agent_dir.join(file);
@@ -321,15 +337,17 @@ impl ServerCerts {
         fs::write_atomic(&at("server-ca.crt"), self.server_ca.cert_pem().as_bytes(), 0o644)?;
         fs::write_atomic(&at("client-ca.crt"), self.client_ca.cert_pem().as_bytes(), 0o644)?;
         Ok(NodeCerts {
-            client: self.client_ca.ensure(
+            client: self.client_ca.ensure_at(
                 &at("client-kubelet.crt"),
                 &at("client-kubelet.key"),
                 &client,
+                now,
             )?,
-            serving: self.server_ca.ensure(
+            serving: self.server_ca.ensure_at(
                 &at("serving-kubelet.crt"),
                 &at("serving-kubelet.key"),
                 &serving,
+                now,
             )?,
         })
     }
@@ -353,7 +371,7 @@ mod tests {
     fn the_layout_is_k3ss_and_no_key_is_readable_by_others() {
         let dir = tempfile::tempdir().unwrap();
         let certs = ensure(dir.path(), &names()).unwrap();
-        certs.ensure_node(&dir.path().join("agent"), "edge1", &[]).unwrap();
+        certs.ensure_node(&dir.path().join("agent"), "edge1", &[], pki::now()).unwrap();
         let tls = dir.path().join("server/tls");
         for file in [
             "server-ca.crt",
@@ -389,7 +407,7 @@ mod tests {
         let first = ensure(dir.path(), &names()).unwrap();
         let read = |file: &str| std::fs::read(dir.path().join("server/tls").join(file)).unwrap();
         let (serving, admin) = (read("serving-kube-apiserver.crt"), read("client-admin.crt"));
-        assert!(!first.renew().unwrap());
+        assert!(!first.renew(pki::now()).unwrap());
         ensure(dir.path(), &names()).unwrap();
         assert_eq!(
             (read("serving-kube-apiserver.crt"), read("client-admin.crt")),
@@ -400,5 +418,42 @@ mod tests {
         ensure(dir.path(), &moved).unwrap();
         assert_ne!(read("serving-kube-apiserver.crt"), serving);
         assert_eq!(read("client-admin.crt"), admin);
+    }
+
+    /// The certificate that a new connection to a listener of this configuration is shown.
+    fn shown(config: &Arc<rustls::ServerConfig>, ca: &Ca) -> Vec<u8> {
+        let client = base::pki::tls::client(&[ca.der().clone()], None, &[]).unwrap();
+        let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut server = rustls::ServerConnection::new(Arc::clone(config)).unwrap();
+        while client.is_handshaking() {
+            let (mut there, mut back) = (Vec::new(), Vec::new());
+            client.write_tls(&mut there).unwrap();
+            server.read_tls(&mut there.as_slice()).unwrap();
+            server.process_new_packets().unwrap();
+            server.write_tls(&mut back).unwrap();
+            client.read_tls(&mut back.as_slice()).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        client.peer_certificates().unwrap()[0].to_vec()
+    }
+
+    #[test]
+    fn a_running_listener_shows_the_renewed_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let certs = ensure(dir.path(), &names()).unwrap();
+        let config = base::pki::tls::server(Arc::clone(&certs.serving), &[], &[]).unwrap();
+        let config = Arc::new(config);
+        let (before, admin) = (shown(&config, certs.server_ca()), certs.admin().cert_pem);
+        let day = 24 * 60 * 60;
+        // A year, renewed 90 days before its end.
+        assert!(!certs.renew(pki::now() + 274 * day).unwrap());
+        assert_eq!(shown(&config, certs.server_ca()), before);
+        assert!(certs.renew(pki::now() + 276 * day).unwrap());
+        assert_ne!(shown(&config, certs.server_ca()), before);
+        assert_ne!(certs.admin().cert_pem, admin);
+        assert!(!certs.renew(pki::now() + 276 * day).unwrap());
+        let again = ensure(dir.path(), &names()).unwrap();
+        assert_eq!(again.admin().cert_pem, certs.admin().cert_pem);
     }
 }

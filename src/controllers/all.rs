@@ -7,6 +7,7 @@ pub type Start = fn(&Context);
 
 /// Name (as `--controllers` of kube-controller-manager has it) and start function.
 pub const ALL: &[(&str, Start)] = &[
+    ("serviceaccount-token-controller", crate::account_tokens::start),
     ("serviceaccount-controller", crate::service_account::start),
     ("root-ca-certificate-publisher-controller", crate::root_ca::start),
     ("namespace-controller", crate::namespace::start),

@@ -8,6 +8,8 @@ use api::quantity::Quantity;
 use base::Tasks;
 use client::{Client, EventRecorder, Informers};
 
+use crate::account_tokens::SignToken;
+
 /// Sums what objects of a kind use of a quota, by quota resource; the same count that admission makes.
 pub type QuotaUsage =
     fn(&api::Gvr, &serde_json::Value, &[serde_json::Value]) -> BTreeMap<String, Quantity>;
@@ -25,6 +27,8 @@ pub struct Config {
     pub local_storage_path: String,
     /// The node that runs in this process, where the local-path provisioner can make folders itself.
     pub node_name: Option<String>,
+    /// Signs the tokens of service-account Secrets.
+    pub sign_token: SignToken,
     /// How quotas are counted.
     pub quota_usage: QuotaUsage,
     /// Names of controllers not to start.

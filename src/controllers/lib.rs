@@ -3,6 +3,7 @@
 //! [`start`] starts all that [`all`] lists. A controller is one file: listeners that enqueue keys, a pure decision,
 //! and writes through its own [`client::Client`].
 
+mod account_tokens;
 mod adoption;
 pub mod all;
 mod claim;
@@ -48,5 +49,6 @@ mod tokens;
 mod ttl_after_finished;
 mod volume_protection;
 
+pub use account_tokens::SignToken;
 pub use all::start;
 pub use context::{ClientFor, Config, Context, QuotaUsage};

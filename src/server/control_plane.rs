@@ -135,7 +135,15 @@ fn certificates(config: &Config) -> Result<ServerCerts, Refusal> {
     cluster::certs::ensure(&config.data_dir, &names).map_err(|e| DATA_DIR.refuse(e))
 }
 
-fn write_kubeconfig(config: &Config, certs: &ServerCerts, port: u16) -> Result<(), Refusal> {
+/// Writes the administrator's kubeconfig.
+///
+/// # Errors
+/// When its folder or itself cannot be written.
+pub(crate) fn write_kubeconfig(
+    config: &Config,
+    certs: &ServerCerts,
+    port: u16,
+) -> Result<(), Refusal> {
     let (path, mode) = &config.kubeconfig;
     let host = match config.listen.ip() {
         ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
@@ -145,7 +153,7 @@ fn write_kubeconfig(config: &Config, certs: &ServerCerts, port: u16) -> Result<(
     let text = cluster::kubeconfig::render(
         &format!("https://{host}:{port}"),
         certs.server_ca().cert_pem(),
-        &certs.admin,
+        &certs.admin(),
     );
     if let Some(parent) = path.parent().filter(|p| !p.exists()) {
         base::fs::create_dir(parent, 0o755).map_err(|e| DATA_DIR.refuse(e))?;

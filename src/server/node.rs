@@ -14,6 +14,7 @@ use crate::catalogue::{BAD_VALUE, DATA_DIR, Refusal};
 use crate::preflight::{self, Verdict};
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
+use crate::server::renewal::NodeCert;
 
 /// Checks that this machine can be a node; before anything is touched.
 ///
@@ -66,7 +67,7 @@ pub(crate) struct Clients {
     pub(crate) network: Client,
 }
 
-/// Starts network and node agent, each under its own identity.
+/// Starts network and node agent, each under its own identity; the certificate that has to be renewed some day.
 ///
 /// # Errors
 /// A flag that does not make sense, or certificates that cannot be made.
@@ -75,10 +76,10 @@ pub(crate) fn start(
     plane: &ControlPlane,
     clients: Clients,
     tasks: &Tasks,
-) -> Result<(), Refusal> {
+) -> Result<NodeCert, Refusal> {
     let network = network(config);
     tasks.spawn(Kind::Critical, "network", net::run(network, clients.network, tasks.clone()));
-    let agent = agent(config, plane)?;
+    let (agent, cert) = agent(config, plane)?;
     // The agent returns once the runtime answers; its tasks go on.
     tasks.spawn(Kind::Request, "node-start", {
         let tasks = tasks.clone();
@@ -92,7 +93,7 @@ pub(crate) fn start(
             Ok::<(), std::convert::Infallible>(())
         }
     });
-    Ok(())
+    Ok(cert)
 }
 
 fn network(config: &Config) -> net::Config {
@@ -118,14 +119,19 @@ fn network(config: &Config) -> net::Config {
     }
 }
 
-fn agent(config: &Config, plane: &ControlPlane) -> Result<node::Config, Refusal> {
+fn agent(config: &Config, plane: &ControlPlane) -> Result<(node::Config, NodeCert), Refusal> {
     let directory = config.data_dir.join("agent");
     let ip = config.node_ips.first().copied().unwrap_or(config.advertise);
     let certs = plane
         .certs
-        .ensure_node(&directory, &config.node_name, &config.node_ips)
+        .ensure_node(&directory, &config.node_name, &config.node_ips, base::pki::now())
         .map_err(|e| DATA_DIR.refuse(e))?;
     let serving = LiveCert::new(&certs.serving).map_err(|e| DATA_DIR.refuse(e))?;
+    let cert = NodeCert {
+        live: Arc::clone(&serving),
+        directory: directory.clone(),
+        not_after: certs.serving.not_after.into(),
+    };
     let client_ca = [plane.certs.client_ca().der().clone()];
     let tls =
         tls::mutual_server(serving, &client_ca, &["http/1.1"]).map_err(|e| DATA_DIR.refuse(e))?;
@@ -160,5 +166,5 @@ fn agent(config: &Config, plane: &ControlPlane) -> Result<node::Config, Refusal>
         port: args.kubelet_port,
         tls: Arc::new(tls),
     });
-    Ok(agent)
+    Ok((agent, cert))
 }
