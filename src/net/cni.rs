@@ -85,6 +85,9 @@ fn answer(request: &Request, version: &str) -> Reply {
         // The runtime removes the network namespace and with it the link; the agent gives the addresses back when it
         // finds the link gone.
         Err(_) if request.command == "DEL" => Reply::done(Value::Null),
+        Err(error) if request.command == "STATUS" => Reply::failed(Failure::unavailable(format!(
+            "the kube-lite agent does not answer on {socket:?} ({error})"
+        ))),
         Err(error) => Reply::failed(Failure::again(format!(
             "the kube-lite agent does not answer on {socket:?} ({error}); is kube-lite running on this node?"
         ))),

@@ -13,6 +13,7 @@ use std::time::Duration;
 use api::Object;
 use api::k8s::api::core::v1::{Node, Service};
 use api::k8s::api::discovery::v1::EndpointSlice;
+use api::k8s::api::networking::v1::ServiceCIDR;
 use base::{Backoff, Kind, Shutdown, Tasks};
 use client::{Informer, Informers, Scope, gvr_of};
 use parking_lot::Mutex;
@@ -104,6 +105,9 @@ pub(crate) struct Proxy {
     services: Informer<Service>,
     slices: Informer<EndpointSlice>,
     node: Informer<Node>,
+    ranges: Informer<ServiceCIDR>,
+    /// The blocks of services that the configuration names; ServiceCIDRs add more.
+    configured: Vec<crate::Cidr>,
     node_name: String,
     dirty: Arc<Dirty>,
     host_ports: watch::Receiver<HostPorts>,
@@ -154,6 +158,9 @@ impl Proxy {
                 note.everything();
             }
         });
+        let ranges = informers.of::<ServiceCIDR>();
+        let note = Arc::clone(&dirty);
+        ranges.on_change(move |_| note.everything());
         let of = |blocks: &[crate::Cidr], family| -> Vec<crate::Cidr> {
             blocks.iter().copied().filter(|b| b.family() == family).collect()
         };
@@ -199,6 +206,8 @@ impl Proxy {
             services,
             slices,
             node,
+            ranges,
+            configured: if config.proxy { config.service_cidrs.clone() } else { Vec::new() },
             node_name: config.node_name.clone(),
             dirty,
             host_ports,
@@ -215,9 +224,11 @@ impl Proxy {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
         self.start().await?;
         let ready = {
-            let (services, slices, node) =
-                (self.services.clone(), self.slices.clone(), self.node.clone());
-            async move { tokio::join!(services.synced(), slices.synced(), node.synced()) }
+            let (services, slices) = (self.services.clone(), self.slices.clone());
+            let (node, ranges) = (self.node.clone(), self.ranges.clone());
+            async move {
+                tokio::join!(services.synced(), slices.synced(), node.synced(), ranges.synced())
+            }
         };
         tokio::pin!(ready);
         loop {
@@ -303,6 +314,7 @@ impl Proxy {
             engine.place.zone = node
                 .and_then(|n| n.metadata.labels?.remove("topology.kubernetes.io/zone"))
                 .unwrap_or_default();
+            self.follow_ranges(&mut engine);
             let known = self.services.cache().list("").into_iter();
             let mut keys: BTreeSet<(String, String)> =
                 known.map(|o| (o.key.namespace.to_string(), o.key.name.to_string())).collect();
@@ -324,6 +336,25 @@ impl Proxy {
         .await?;
         self.engine = Some(engine);
         result
+    }
+
+    /// Unknown addresses in the blocks of services are nobody's; ServiceCIDRs add to those of the configuration.
+    fn follow_ranges(&self, engine: &mut Engine) {
+        let mut blocks = self.configured.clone();
+        if self.serves {
+            let specs = self.ranges.list("").into_iter().filter_map(|r| r.spec?.cidrs);
+            blocks.extend(specs.flatten().filter_map(|b| b.parse::<crate::Cidr>().ok()));
+        }
+        blocks.sort();
+        blocks.dedup();
+        for table in &mut engine.tables {
+            let family = table.layout.family;
+            let now: Vec<_> = blocks.iter().copied().filter(|b| b.family() == family).collect();
+            if table.layout.service != now {
+                table.layout.service = now;
+                engine.live = false;
+            }
+        }
     }
 
     fn plan(&self, engine: &mut Engine, namespace: &str, name: &str) {

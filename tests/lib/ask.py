@@ -8,7 +8,7 @@ ask.py connect ADDRESS PORT FILE: new connections, one after another, until FILE
 """
 import ipaddress, os, socket, sys, threading, time
 
-WAIT = 8.0
+WAIT = float(os.environ.get("WAIT", "8"))  # Seconds until `nothing`.
 REPEATED = 0.9  # A SYN is repeated after 1 s.
 
 

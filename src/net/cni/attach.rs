@@ -43,10 +43,14 @@ pub(crate) fn loopback(request: &Request) -> Reply {
             return Ok(Value::Null);
         }
         let namespace = open(&request.netns)?;
-        inside(&namespace, || Socket::route()?.set_up(1)).map_err(fault("cannot set up lo"))?;
         if request.command == "CHECK" {
-            return Ok(Value::Null);
+            let lo = inside(&namespace, || Socket::route()?.link("lo"));
+            return match lo.map_err(fault("cannot look at lo"))? {
+                Some(link) if link.up => Ok(Value::Null),
+                _ => Err(Failure::io("lo is missing or down")),
+            };
         }
+        inside(&namespace, || Socket::route()?.set_up(1)).map_err(fault("cannot set up lo"))?;
         Ok(json!({
             "interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": request.netns}],
             "ips": [{"address": "127.0.0.1/8", "interface": 0}, {"address": "::1/128", "interface": 0}],
@@ -179,20 +183,46 @@ fn check_with(
     if !host.is_some_and(|l| l.up) {
         return Err(Failure::io(format!("link {} is missing or down", lease.host_link)));
     }
-    let present = inside(namespace, || {
+    let (present, routed) = inside(namespace, || {
         let mut socket = Socket::route()?;
-        let Some(link) = socket.link(&request.interface)? else { return Ok(Vec::new()) };
-        socket.addresses(link.index)
+        let Some(link) = socket.link(&request.interface)? else { return Ok(Default::default()) };
+        let mut routed = Vec::new();
+        for family in Family::ALL {
+            if socket.has_default_route(link.index, family)? {
+                routed.push(family);
+            }
+        }
+        Ok((socket.addresses(link.index)?, routed))
     })
     .map_err(fault("cannot look into the pod's namespace"))?;
-    match lease.addresses.iter().find(|a| !present.iter().any(|(p, _)| p == *a)) {
-        Some(lost) => Err(Failure::io(format!("{} has not the address {lost}", request.interface))),
-        None => Ok(()),
+    let interface = &request.interface;
+    for address in &lease.addresses {
+        if !present.iter().any(|(p, _)| p == address) {
+            return Err(Failure::io(format!("{interface} has not the address {address}")));
+        }
+        let family = Family::of(*address);
+        if !routed.contains(&family) {
+            let name = family.name();
+            return Err(Failure::io(format!("{interface} has no default route of {name}")));
+        }
     }
+    Ok(())
 }
 
-/// Whether the pod's link is as the lease says.
+/// Whether the pod's link, addresses, routes and host ports are as the lease and the runtime say.
 pub(crate) fn check(request: &Request, lease: &Lease) -> Result<(), Failure> {
+    let told = request.config["prevResult"]["ips"].as_array().into_iter().flatten();
+    for text in told.filter_map(|ip| ip["address"].as_str()) {
+        let address = text.split('/').next().unwrap_or_default().parse::<IpAddr>();
+        if !address.is_ok_and(|a| lease.addresses.contains(&a)) {
+            return Err(Failure::config(format!(
+                "prevResult names the address {text}, which was not given to this sandbox"
+            )));
+        }
+    }
+    if request.host_ports(&lease.addresses)? != lease.host_ports {
+        return Err(Failure::config("the host ports are not those that were set up"));
+    }
     let namespace = open(&request.netns)?;
     let mut socket = Socket::route().map_err(fault("cannot open a route socket"))?;
     check_with(&mut socket, &namespace, request, lease)

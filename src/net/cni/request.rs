@@ -52,6 +52,10 @@ impl Failure {
         Self { code: 7, message: message.into() }
     }
 
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self { code: 50, message: message.into() }
+    }
+
     pub(crate) fn again(message: impl Into<String>) -> Self {
         Self { code: 11, message: message.into() }
     }

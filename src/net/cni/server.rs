@@ -146,13 +146,15 @@ impl Server {
         if matches!(command, Command::Add | Command::Status) {
             let mut blocks = self.blocks.clone();
             let known = tokio::time::timeout(BLOCK_WAIT, blocks.wait_for(|b| !b.is_empty()));
-            if command == Command::Status && self.blocks.borrow().is_empty()
-                || !matches!(known.await, Ok(Ok(_)))
-            {
-                return Err(Failure::again(format!(
-                    "node {} has no pod address block yet (spec.podCIDRs); is the server reachable?",
-                    self.config.node_name
-                )));
+            let text = format!(
+                "node {} has no pod address block yet (spec.podCIDRs); is the server reachable?",
+                self.config.node_name
+            );
+            if command == Command::Status && self.blocks.borrow().is_empty() {
+                return Err(Failure::unavailable(text));
+            }
+            if !matches!(known.await, Ok(Ok(_))) {
+                return Err(Failure::again(text));
             }
         }
         let server = Arc::clone(self);

@@ -14,6 +14,7 @@ const NEW_ADDRESS: u16 = 20;
 const DELETE_ADDRESS: u16 = 21;
 const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
+const GET_ROUTE: u16 = 26;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_NAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
@@ -173,6 +174,23 @@ impl Socket {
             }
         })?;
         Ok(out)
+    }
+
+    /// Whether the default route of a family goes through a link.
+    pub(crate) fn has_default_route(&mut self, index: u32, family: Family) -> io::Result<bool> {
+        let mut head = [0; 12];
+        head[0] = family.number();
+        let mut found = false;
+        // The head: family, bits of the destination, …, type in byte 7 (1: unicast); attribute 4 is the link.
+        self.dump(GET_ROUTE, &head, |r| {
+            let byte = |n: usize| r.body.get(n).copied();
+            let link = r.body.get(12..).and_then(|list| attribute(list, 4));
+            found |= byte(0) == Some(family.number())
+                && byte(1) == Some(0)
+                && byte(7) == Some(1)
+                && link == Some(index.to_ne_bytes().as_slice());
+        })?;
+        Ok(found)
     }
 
     /// A route to `to` through a link, on the link itself or by a gateway.

@@ -21,6 +21,20 @@ fn add_is_idempotent_delete_is_tolerant_and_a_lost_link_gives_its_lease_back() {
         assert_eq!(first["ips"][1]["address"], "fd00:42::2/128");
         assert_eq!(server.work(Command::Add, &call).unwrap(), first);
         server.work(Command::Check, &call).unwrap();
+        let mut wrong = request("CHECK", "one", &pod, serde_json::json!({}));
+        wrong.config["prevResult"] = serde_json::json!({"ips": [{"address": "10.42.0.9/32"}]});
+        let code = |r: Result<Value, Failure>| r.unwrap_err().code;
+        assert_eq!(code(server.work(Command::Check, &wrong)), 7);
+        wrong.config["prevResult"] = first.clone();
+        server.work(Command::Check, &wrong).unwrap();
+        let other_ports = serde_json::json!({"portMappings": [{"hostPort": 81, "containerPort": 80}]});
+        assert_eq!(code(server.work(Command::Check, &request("CHECK", "one", &pod, other_ports))), 7);
+        assert_eq!(code(server.work(Command::Check, &request("CHECK", "x", &pod, Value::Null))), 3);
+        pod.run(|| drop(shell("ip route del default")));
+        assert_eq!(
+            server.work(Command::Check, &call).unwrap_err().message,
+            "eth0 has no default route of IPv4"
+        );
         pod.run(|| drop(shell("ip addr del 10.42.0.2/32 dev eth0")));
         assert_eq!(
             server.work(Command::Check, &call).unwrap_err().message,
@@ -52,5 +66,34 @@ fn add_is_idempotent_delete_is_tolerant_and_a_lost_link_gives_its_lease_back() {
         let failed = request("ADD", "bad", &pod, serde_json::json!({"bandwidth":{"egressRate":1}}));
         assert_eq!(server.work(Command::Add, &failed).unwrap_err().code, 7);
         assert_eq!(server.ipam.lock().leases().count(), 0, "a failed ADD keeps no address");
+        for name in ["kept", "leaked"] {
+            let pod = Pod::new();
+            let call = request("ADD", name, &pod, serde_json::json!({}));
+            server.work(Command::Add, &call).unwrap();
+        }
+        let mut call = request("GC", "", &pod, Value::Null);
+        assert_eq!(
+            code(server.work(Command::Collect, &call)),
+            7,
+            "nothing said is not nothing valid"
+        );
+        call.config["cni.dev/valid-attachments"] =
+            serde_json::json!([{"containerID": "kept", "ifname": "eth0"}]);
+        server.work(Command::Collect, &call).unwrap();
+        let left: Vec<String> = server.ipam.lock().leases().map(|l| l.container.clone()).collect();
+        assert_eq!(left, ["kept"]);
     });
+}
+
+#[test]
+fn the_loopback_plugin_sets_lo_up_and_checks_it() {
+    if !privileged("the_loopback_plugin_sets_lo_up_and_checks_it") {
+        return;
+    }
+    let pod = Pod::new();
+    let call = |command: &str| attach::loopback(&request(command, "c", &pod, Value::Null)).failure;
+    assert_eq!(call("CHECK").unwrap().message, "lo is missing or down");
+    assert_eq!(call("ADD"), None);
+    assert_eq!(call("CHECK"), None);
+    assert_eq!(call("DEL"), None);
 }
