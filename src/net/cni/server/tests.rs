@@ -27,8 +27,12 @@ fn add_is_idempotent_delete_is_tolerant_and_a_lost_link_gives_its_lease_back() {
         assert_eq!(code(server.work(Command::Check, &wrong)), 7);
         wrong.config["prevResult"] = first.clone();
         server.work(Command::Check, &wrong).unwrap();
-        let other_ports = serde_json::json!({"portMappings": [{"hostPort": 81, "containerPort": 80}]});
-        assert_eq!(code(server.work(Command::Check, &request("CHECK", "one", &pod, other_ports))), 7);
+        let other_ports =
+            serde_json::json!({"portMappings": [{"hostPort": 81, "containerPort": 80}]});
+        assert_eq!(
+            code(server.work(Command::Check, &request("CHECK", "one", &pod, other_ports))),
+            7
+        );
         assert_eq!(code(server.work(Command::Check, &request("CHECK", "x", &pod, Value::Null))), 3);
         pod.run(|| drop(shell("ip route del default")));
         assert_eq!(
