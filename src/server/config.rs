@@ -1,6 +1,6 @@
 //! The validated configuration of `kube-lite server`: everything is checked before anything is touched.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 
 use net::Cidr;
@@ -114,6 +114,12 @@ fn interface_address() -> IpAddr {
     v4.into_iter().find(|ip| !ip.is_loopback()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
+/// All addresses means those of both families, as upstream's servers take it; a node without IPv6 is spared the mapped form.
+fn listen_ip(given: IpAddr, node_ips: &[IpAddr]) -> IpAddr {
+    let all = given.is_unspecified() && node_ips.iter().any(IpAddr::is_ipv6);
+    if all { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { given }
+}
+
 impl Config {
     /// Checks the flags.
     ///
@@ -176,7 +182,10 @@ impl Config {
         }
         let disabled = |name: &str| args.disable.iter().any(|d| d == name);
         Ok(Self {
-            listen: SocketAddr::new(args.bind_address, args.https_listen_port),
+            listen: SocketAddr::new(
+                listen_ip(args.bind_address, &node_ips),
+                args.https_listen_port,
+            ),
             advertise: args.advertise_address.unwrap_or(first),
             tls_san: args.tls_san.clone(),
             node_ports: node_ports(&args.service_node_port_range)?,
@@ -238,6 +247,16 @@ mod tests {
             ("10.0.0.5".into(), (30000, 32767))
         );
         assert_eq!(config.kubeconfig, ("/c/kube-lite.yaml".into(), 0o600));
+    }
+
+    #[test]
+    fn a_node_with_ipv6_listens_in_both_families() {
+        let listen = |flags: &[&str]| config(flags).unwrap().listen.to_string();
+        assert_eq!(listen(&["--node-ip=10.0.0.5,2001:db8::5"]), "[::]:6443");
+        assert_eq!(
+            listen(&["--node-ip=2001:db8::5", "--bind-address=127.0.0.1"]),
+            "127.0.0.1:6443"
+        );
     }
 
     #[test]

@@ -267,3 +267,6 @@ pub(crate) fn encode(message: &Message, limit: usize) -> Option<Vec<u8>> {
     }
     message.truncate().to_vec().ok()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Whole messages: chains of external names, codes, truncation.
+
+use super::*;
+use crate::dns::zone::{EndpointInfo, ServiceInfo};
+
+struct Sample;
+
+impl Directory for Sample {
+    fn service(&self, _: &str, name: &str) -> Option<ServiceInfo> {
+        let external = |to: &str| Some(ServiceInfo::External(to.to_owned()));
+        match name {
+            "web" => Some(ServiceInfo::Cluster {
+                addresses: vec!["10.43.0.9".parse().unwrap(), "fd00:43::9".parse().unwrap()],
+                ports: Vec::new(),
+            }),
+            "inside" => external("Web.default.svc.cluster.local."),
+            "twice" => external("inside.default.svc.cluster.local"),
+            "outside" => external("www.example.com"),
+            "nowhere" => external("gone.default.svc.cluster.local"),
+            "loop" => external("pool.default.svc.cluster.local"),
+            "pool" => external("loop.default.svc.cluster.local"),
+            "many" => Some(ServiceInfo::Headless),
+            _ => None,
+        }
+    }
+    fn endpoints(&self, _: &str, _: &str) -> Vec<EndpointInfo> {
+        let one = |n: u8| EndpointInfo {
+            address: [10, 42, 0, n].into(),
+            hostname: None,
+            ports: Vec::new(),
+        };
+        (1..=200).map(one).collect()
+    }
+    fn has_namespace(&self, _: &str) -> bool {
+        true
+    }
+    fn services_at(&self, _: IpAddr) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    fn endpoints_at(&self, _: IpAddr) -> Vec<(String, String, Option<String>)> {
+        Vec::new()
+    }
+}
+
+fn zone() -> Zone {
+    Zone { domain: "cluster.local".into(), reverse: Vec::new(), servers: Vec::new() }
+}
+
+fn question(name: &str, kind: RecordType) -> Message {
+    let mut message = Message::query();
+    message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+    message
+}
+
+fn text(message: &Message) -> String {
+    let mut out = vec![message.metadata.response_code.to_str().to_owned()];
+    out.extend(message.answers.iter().map(|r| format!("{} {}", r.record_type(), r.data)));
+    out.join(", ")
+}
+
+fn ask(name: &str, kind: RecordType) -> String {
+    let bytes = question(&format!("{name}.default.svc.cluster.local."), kind).to_vec().unwrap();
+    match outcome(&bytes, &zone(), Some(&Sample), 1) {
+        Outcome::Reply(reply) => text(&reply),
+        Outcome::Chase { reply, ask } => format!("{}, then {}", text(&reply), ask.queries[0]),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn external_names_are_followed_to_their_addresses() {
+    use RecordType::{A, AAAA, CNAME};
+    assert_eq!(ask("inside", A), "No Error, CNAME Web.default.svc.cluster.local., A 10.43.0.9");
+    assert_eq!(
+        ask("twice", AAAA),
+        "No Error, CNAME inside.default.svc.cluster.local., CNAME Web.default.svc.cluster.local., AAAA fd00:43::9"
+    );
+    assert_eq!(ask("inside", CNAME), "No Error, CNAME Web.default.svc.cluster.local.");
+    assert_eq!(ask("outside", A), "No Error, CNAME www.example.com., then www.example.com. IN A");
+    assert_eq!(ask("nowhere", A), "Non-Existent Domain, CNAME gone.default.svc.cluster.local.");
+    let circle = ask("loop", A);
+    assert!(circle.starts_with("No Error, CNAME pool") && circle.matches("CNAME").count() <= 8);
+}
+
+#[test]
+fn the_end_of_a_chain_decides_the_code() {
+    let mut reply = response(&question("a.", RecordType::A), ResponseCode::NoError);
+    let found = response(&question("b.", RecordType::A), ResponseCode::ServFail);
+    append(&mut reply, found);
+    assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
+}
+
+#[test]
+fn long_answers_are_cut_for_udp_and_whole_for_tcp() {
+    let bytes = question("many.default.svc.cluster.local.", RecordType::A).to_vec().unwrap();
+    let Outcome::Reply(reply) = outcome(&bytes, &zone(), Some(&Sample), 0) else { panic!() };
+    let udp = encode(&reply, udp_limit(&bytes)).unwrap();
+    assert!(udp.len() <= 512, "{}", udp.len());
+    assert!(Message::from_vec(&udp).unwrap().metadata.truncation);
+    let tcp = Message::from_vec(&encode(&reply, usize::from(u16::MAX)).unwrap()).unwrap();
+    assert!(!tcp.metadata.truncation);
+    assert_eq!(tcp.answers.len(), 200);
+    assert!(tcp.answers.iter().all(|r| r.ttl == 30));
+}
+
+#[test]
+fn what_is_no_question_is_refused_by_its_code_or_ignored() {
+    let code = |bytes: &[u8]| match outcome(bytes, &zone(), Some(&Sample), 0) {
+        Outcome::Reply(reply) => reply.metadata.response_code.to_str(),
+        Outcome::Ignore => "ignored",
+        _ => "asked elsewhere",
+    };
+    assert_eq!(code(&[7]), "ignored");
+    assert_eq!(code(&[0, 7, 0, 0]), "Form Error");
+    assert_eq!(code(&[0, 7, 0x80, 0]), "ignored", "an answer is not answered");
+    let mut update = question("cluster.local.", RecordType::A);
+    update.metadata.op_code = OpCode::Update;
+    assert_eq!(code(&update.to_vec().unwrap()), "Not Implemented");
+    assert_eq!(code(&question("example.com.", RecordType::A).to_vec().unwrap()), "asked elsewhere");
+    let bytes = question("web.default.svc.cluster.local.", RecordType::A).to_vec().unwrap();
+    let Outcome::Reply(early) = outcome(&bytes, &zone(), None, 0) else { panic!() };
+    // Before the cluster was seen, "no such name" would be remembered.
+    assert_eq!(early.metadata.response_code, ResponseCode::ServFail);
+}
