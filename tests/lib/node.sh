@@ -78,12 +78,12 @@ kill_processes() { # everything of this process namespace but the suite: server,
   done
 }
 # Ends everything at once; the suite's own programs in the background end with it.
-kill_everything() { kill_processes; wait; server_pid=; }
+kill_everything() { { kill_processes; wait; } 2>/dev/null; server_pid=; }
 # What a machine that starts again has lost, too: mounts, links, tables, /run, cgroups. Its disk stays.
 restart_machine() {
   kill_everything
   awk -v d="$scratch/" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount -l
-  awk '$5 ~ "^/run/netns/" { print $5 }' /proc/self/mountinfo | xargs -r umount -l
+  awk '$5 ~ "^/run/netns/" { print $5 }' /proc/self/mountinfo | xargs -r umount -l 2>/dev/null
   rm -rf /run/netns/* "$scratch/run"
   ip -o link | sed -n 's/^[0-9]*: \([^@:]*\).*/\1/p' | grep -vxE 'lo|up[01]' | while read -r link; do ip link del "$link" 2>/dev/null; done
   nft flush ruleset

@@ -44,6 +44,8 @@ refuses() { # name, part of the text, command...: passes when the command fails 
   case $got in *"$want"*) passed=$((passed + 1)); echo "ok   $name" ;; *) failed=$((failed + 1)); printf 'FAIL %s\n  want: %s\n  got:  %s\n' "$name" "$want" "$got" ;; esac
 }
 finish() {
+  # A suite that ends early has failed, whatever it had looked at.
+  [ "$1" = 0 ] || [ "$failed" != 0 ] || { failed=1; echo "FAIL the suite ended early with status $1"; }
   stop_server
   # shellcheck disable=SC2046
   [ "$failed" = 0 ] || { echo "last lines of the server's log:"; tail -n 20 "$scratch/log" 2>/dev/null; }
@@ -52,5 +54,5 @@ finish() {
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ]
 }
-trap 'finish; exit $?' EXIT
+trap 'finish $?; exit $?' EXIT
 trap 'exit 1' INT TERM
