@@ -381,7 +381,9 @@ kubectl_config() {
     group=$(id -g "$user")
     [ -d "$home/.kube" ] || install -d -m 700 -o "$user" -g "$group" "$home/.kube"
     cmp -s "$kubeconfig" "$mine" || install -m 600 -o "$user" -g "$group" "$kubeconfig" "$mine"
-    echo "$(sum "$mine") $mine" >"$work/sum"; put "$work/sum" "$config_dir/installed-kubeconfig" 600
+    # Copies made for other users stay known: leaving removes them all.
+    { awk -v mine="$mine" '{file = $0; sub(/^[^ ]* /, "", file)} file != mine' "$config_dir/installed-kubeconfig" 2>/dev/null || true; echo "$(sum "$mine") $mine"; } >"$work/sum"
+    put "$work/sum" "$config_dir/installed-kubeconfig" 600
     done_step "$mine, for $user"
   elif cmp -s "$kubeconfig" "$mine"; then done_step "$mine has it already"
   else
