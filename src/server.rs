@@ -68,7 +68,8 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
 }
 
 async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Result<(), Refusal> {
-    status::serve(config, plane, tasks)?;
+    let runtime = Arc::default();
+    status::serve(config, plane, Arc::clone(&runtime), tasks)?;
     let client_of = {
         let (server, tasks) = (plane.server.clone(), tasks.clone());
         move |user: User, agent: &str| in_process_client(&server, user, agent, &tasks)
@@ -90,7 +91,7 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
             node: client_of(user, "kubelet"),
             network: client_of(proxy, "kube-proxy"),
         };
-        Some(node::start(config, plane, clients, tasks)?)
+        Some(node::start(config, plane, clients, runtime, tasks)?)
     } else {
         None
     };

@@ -7,15 +7,17 @@ use std::sync::Arc;
 
 use api::Quantity;
 
+use crate::eviction;
 use crate::node::Node;
 use crate::pod::{Pod, Role};
-use crate::resources;
+use crate::resources::{self, Qos};
 use crate::spec;
 
 /// Reason and message of the refusal; `None` admits.
 pub(crate) fn check(node: &Node, pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
     let allocatable = node.allocatable.load();
-    honoured::refusal(pod, node.abilities)
+    pressure(node.pressure.now(), pod)
+        .or_else(|| honoured::refusal(pod, node.abilities))
         .or_else(|| sysctls(pod))
         .or_else(|| resources_left(pod, others, &allocatable))
         .or_else(|| host_ports(pod, others))
@@ -26,12 +28,37 @@ fn refuse(reason: &str, message: impl Into<String>) -> Option<(String, String)> 
     Some((reason.to_owned(), message.into()))
 }
 
+/// Under pressure only what is critical starts, and under that of memory alone what asks for some.
+fn pressure((memory, disk): (bool, bool), pod: &Pod) -> Option<(String, String)> {
+    const TAINT: &str = "node.kubernetes.io/memory-pressure";
+    if !(memory || disk) || eviction::is_critical(pod) {
+        return None;
+    }
+    let tolerates = pod.spec().tolerations.iter().flatten().any(|t| {
+        let key = t.key.as_deref().unwrap_or_default();
+        let exists = t.operator.as_deref() == Some("Exists");
+        let effect = t.effect.as_deref().unwrap_or_default();
+        matches!(effect, "" | "NoSchedule")
+            && (key == TAINT && (exists || t.value.as_deref().is_none_or(str::is_empty))
+                || key.is_empty() && exists)
+    });
+    if !disk && (resources::qos(pod) != Qos::BestEffort || tolerates) {
+        return None;
+    }
+    let names: Vec<&str> = [(memory, "MemoryPressure"), (disk, "DiskPressure")]
+        .into_iter()
+        .filter_map(|(is, name)| is.then_some(name))
+        .collect();
+    refuse(eviction::REASON, format!("The node had condition: [{}]. ", names.join(" ")))
+}
+
 fn sysctls(pod: &Pod) -> Option<(String, String)> {
     let name = spec::unsafe_sysctl(pod)?;
     refuse("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"))
 }
 
-fn resources_left(
+/// Reason and message when the node has too little left beside `others`.
+pub(crate) fn resources_left(
     pod: &Pod,
     others: &[Arc<Pod>],
     allocatable: &BTreeMap<String, Quantity>,
@@ -115,4 +142,36 @@ fn selector(node: &Node, pod: &Pod) -> Option<(String, String)> {
         );
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod;
+    use serde_json::json;
+
+    #[test]
+    fn under_pressure_the_important_and_the_modest_start() {
+        let effort = json!([{"name": "a", "resources": {"requests": {"memory": "1Mi"}}}]);
+        let best = json!({"containers": [{"name": "a"}]});
+        let reason = |state, spec| {
+            pressure(state, &pod(spec)).map(|(reason, message)| format!("{reason}: {message}"))
+        };
+        assert_eq!(reason((false, false), best.clone()), None);
+        assert_eq!(
+            reason((true, false), best).unwrap(),
+            "Evicted: The node had condition: [MemoryPressure]. "
+        );
+        assert_eq!(reason((true, false), json!({"containers": effort})), None);
+        assert_eq!(
+            reason((true, true), json!({"containers": effort})).unwrap(),
+            "Evicted: The node had condition: [MemoryPressure DiskPressure]. "
+        );
+        assert_eq!(
+            reason((true, true), json!({"containers": effort, "priority": 2_000_000_000})),
+            None
+        );
+        let tolerant = json!({"containers": [{"name": "a"}], "tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
+        assert_eq!(reason((true, false), tolerant), None);
+    }
 }

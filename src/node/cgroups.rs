@@ -135,6 +135,38 @@ impl Cgroups {
         Ok(())
     }
 
+    /// CPU time in nanoseconds and memory in bytes without what the kernel can drop at once, of a pod.
+    pub(crate) fn pod_use(&self, pod: &Pod) -> Option<(u64, u64)> {
+        self.used(self.pod_path(pod).trim_start_matches('/'))
+    }
+
+    /// The same of the whole machine.
+    pub(crate) fn machine_cpu(&self) -> Option<u64> {
+        self.cpu("")
+    }
+
+    fn cpu(&self, path: &str) -> Option<u64> {
+        let read = |file: &str| std::fs::read_to_string(self.mount.join(file)).ok();
+        if self.v2 {
+            let microseconds = number(&read(&format!("{path}/cpu.stat"))?, "usage_usec")?;
+            return Some(microseconds.saturating_mul(1000));
+        }
+        read(&format!("cpuacct/{path}/cpuacct.usage"))?.trim().parse().ok()
+    }
+
+    fn used(&self, path: &str) -> Option<(u64, u64)> {
+        let read = |file: String| std::fs::read_to_string(self.mount.join(file)).ok();
+        let (memory, stat, idle) = if self.v2 {
+            (format!("{path}/memory.current"), format!("{path}/memory.stat"), "inactive_file")
+        } else {
+            let memory = format!("memory/{path}/memory.usage_in_bytes");
+            (memory, format!("memory/{path}/memory.stat"), "total_inactive_file")
+        };
+        let memory: u64 = read(memory)?.trim().parse().ok()?;
+        let idle = number(&read(stat)?, idle).unwrap_or(0);
+        Some((self.cpu(path)?, memory.saturating_sub(idle)))
+    }
+
     /// Removes the group of a pod and what the runtime left under it, whatever its class.
     pub(crate) fn remove(&self, uid: &str) {
         for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
@@ -175,6 +207,11 @@ impl Cgroups {
         }
         out.into_iter().collect()
     }
+}
+
+/// A value of a file of lines `name value`.
+fn number(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
@@ -240,6 +277,13 @@ fn remove_tree(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_are_found_by_their_whole_name() {
+        let text = "inactive_file 5\ntotal_inactive_file 7\n";
+        assert_eq!(number(text, "total_inactive_file"), Some(7));
+        assert_eq!((number(text, "inactive_file"), number(text, "file")), (Some(5), None));
+    }
 
     #[test]
     fn shares_become_weights_as_the_kernel_maps_them() {

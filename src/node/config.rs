@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::k8s::api::core::v1::Taint;
@@ -61,6 +61,8 @@ pub struct Config {
     pub status_interval: Duration,
     /// The kubelet API; `None` serves none.
     pub http: Option<HttpConfig>,
+    /// Filled once the runtime answers: its name and version, and what starts containers: `containerd 1.6.20 with crun`.
+    pub runtime_shown: Arc<OnceLock<String>>,
 }
 
 /// The runtime that containers run in.
@@ -148,6 +150,7 @@ impl Config {
             image_gc_low: 80,
             status_interval: Duration::from_secs(300),
             http: None,
+            runtime_shown: Arc::default(),
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::Shutdown;
+use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
 use crate::machine;
@@ -123,38 +124,53 @@ async fn collect_images(node: &Node, table: &Table, seen: &mut HashMap<String, I
         seen.entry(image.id.clone()).or_insert(now);
     }
     let full = |percent: u8| {
-        machine::disk(&node.config.runtime.data_dir).is_some_and(|(size, free)| {
-            (size - free.min(size)).saturating_mul(100) >= size.saturating_mul(u64::from(percent))
+        machine::disk(&node.config.runtime.data_dir).is_some_and(|disk| {
+            let used = disk.size.saturating_sub(disk.free);
+            used.saturating_mul(100) >= disk.size.saturating_mul(u64::from(percent))
         })
     };
     if !full(node.config.image_gc_high) {
         return;
     }
-    let Ok(containers) = node.runtime.containers(None).await else { return };
+    let Some(mut unused) = unused(node, table, images).await else { return };
+    unused.retain(|i| seen.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
+    unused.sort_by_key(|i| seen.get(&i.id).copied());
+    for image in unused {
+        if !full(node.config.image_gc_low) {
+            return;
+        }
+        remove(node, &image).await;
+    }
+}
+
+/// Removes every image that nobody uses: the disk is short.
+pub(crate) async fn free_images(node: &Node, table: &Table) {
+    let Ok(images) = node.runtime.images().await else { return };
+    for image in unused(node, table, images).await.unwrap_or_default() {
+        remove(node, &image).await;
+    }
+}
+
+/// The images that no container and no pod uses; `None` when the runtime does not answer.
+async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<Vec<cri::Image>> {
+    let containers = node.runtime.containers(None).await.ok()?;
     let mut used: HashSet<String> =
         containers.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect();
     // Images of pods that wait to be started again are used too.
     for (pod, _) in table.all() {
         used.extend(pod.members.iter().map(|m| crate::image_name::normalize(m.image())));
     }
-    let mut unused: Vec<_> = images
-        .into_iter()
-        .filter(|i| !i.pinned && !i.repo_tags.iter().any(|t| t == pause::IMAGE))
-        .filter(|i| {
-            !used.contains(&i.id)
-                && !i.repo_tags.iter().chain(&i.repo_digests).any(|n| used.contains(n))
-        })
-        .filter(|i| seen.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN))
-        .collect();
-    unused.sort_by_key(|i| seen.get(&i.id).copied());
-    for image in unused {
-        if !full(node.config.image_gc_low) {
-            return;
-        }
-        tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing an unused image");
-        if let Err(error) = node.runtime.remove_image(&image.id).await {
-            tracing::warn!(image = image.id, %error, "cannot remove the image");
-        }
+    let is_used = |i: &cri::Image| {
+        let mut names = i.repo_tags.iter().chain(&i.repo_digests);
+        used.contains(&i.id) || names.any(|n| used.contains(n) || n == pause::IMAGE)
+    };
+    Some(images.into_iter().filter(|i| !i.pinned && !is_used(i)).collect())
+}
+
+async fn remove(node: &Node, image: &cri::Image) {
+    tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing an unused image");
+    if let Err(error) = node.runtime.remove_image(&image.id).await {
+        tracing::warn!(image = image.id, %error, "cannot remove the image");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The kubelet API on 10250: logs, exec, attach, port-forward, pods, stats; authenticated and authorized by the API server.
 
 mod auth;
+mod config;
 mod logs;
 mod stats;
 mod streaming;
@@ -167,6 +168,7 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Response<Body> {
         }
         ["stats", "summary"] if get => stats::summary(api).await,
         ["metrics", "resource"] if get => stats::metrics(api).await,
+        ["configz"] if get => answer(StatusCode::OK, "application/json", config::show(api)),
         ["metrics"] if get => {
             answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", stats::own(api))
         }

@@ -37,7 +37,7 @@ impl PullState {
     }
 }
 
-/// The runtime's id of the image, pulled when the policy wants it.
+/// The image, pulled when the policy wants it.
 ///
 /// # Errors
 /// The waiting state that the container shows.
@@ -47,7 +47,7 @@ pub(crate) async fn ensure(
     member: &Member,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
-) -> Result<String, Waiting> {
+) -> Result<cri::Image, Waiting> {
     let image = member.image();
     if !image_name::is_valid(image) {
         let message = format!(
@@ -72,7 +72,7 @@ pub(crate) async fn ensure(
                 "Container image {image:?} already present on machine and can be accessed by the pod"
             );
             node.container_event(pod, member, EventType::Normal, "Pulled", message);
-            return Ok(found.id);
+            return Ok(found);
         }
         ("Never", None) => {
             let message =
@@ -98,7 +98,7 @@ async fn pull(
     name: &str,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
-) -> Result<String, Waiting> {
+) -> Result<cri::Image, Waiting> {
     let image = member.image();
     if let Some(failure) = state.failed.get(name).filter(|f| f.at.elapsed() < f.delay) {
         let short = format!("Back-off pulling image {image:?}");
@@ -121,14 +121,17 @@ async fn pull(
     match outcome {
         Ok(reference) => {
             state.failed.remove(name);
-            let size = node.runtime.image(&reference).await.ok().flatten().map_or(0, |i| i.size);
+            let found = node.runtime.image(&reference).await.ok().flatten();
+            let found =
+                found.unwrap_or_else(|| cri::Image { id: reference, ..cri::Image::default() });
             let message = format!(
-                "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {size} bytes.",
+                "Successfully pulled image {image:?} in {} ({} including waiting). Image size: {} bytes.",
                 seconds(started.elapsed()),
-                seconds(queued.elapsed())
+                seconds(queued.elapsed()),
+                found.size
             );
             node.container_event(pod, member, EventType::Normal, "Pulled", message);
-            Ok(reference)
+            Ok(found)
         }
         Err(message) => {
             node.container_event(

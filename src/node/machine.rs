@@ -62,9 +62,32 @@ impl Machine {
     }
 }
 
-/// Bytes of the file system under `path`: all, and available to us.
-pub(crate) fn disk(path: &Path) -> Option<(u64, u64)> {
+/// A file system: bytes and inodes, all and free to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Disk {
+    pub(crate) size: u64,
+    pub(crate) free: u64,
+    /// Zero where the file system has no fixed number.
+    pub(crate) inodes: u64,
+    pub(crate) inodes_free: u64,
+}
+
+/// The file system under `path`.
+pub(crate) fn disk(path: &Path) -> Option<Disk> {
     let stat = nix::sys::statvfs::statvfs(path).ok()?;
     let unit = stat.fragment_size();
-    Some((stat.blocks().saturating_mul(unit), stat.blocks_available().saturating_mul(unit)))
+    Some(Disk {
+        size: stat.blocks().saturating_mul(unit),
+        free: stat.blocks_available().saturating_mul(unit),
+        inodes: stat.files(),
+        inodes_free: stat.files_available(),
+    })
+}
+
+/// Bytes of memory that can be had without swapping; `None` where the kernel does not tell.
+pub(crate) fn memory_available() -> Option<i64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kb: i64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kb.saturating_mul(1024))
 }

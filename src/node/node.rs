@@ -11,13 +11,14 @@ use base::Tasks;
 use client::events::{EventType, reference};
 use client::{Client, EventRecorder, Informer};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::admit::honoured::Abilities;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::machine::Machine;
 use crate::pod::{Member, Pod, Role};
+use crate::pressure::Pressure;
 use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status_writer::StatusWriter;
 
@@ -46,11 +47,26 @@ pub(crate) struct Node {
     pub(crate) labels: ArcSwap<BTreeMap<String, String>>,
     /// Which pod a container or sandbox belongs to, for events of the runtime.
     pub(crate) owners: Mutex<HashMap<String, Arc<str>>>,
+    pub(crate) pressure: Pressure,
+    /// Wakes the reporter: the node's status changed.
+    pub(crate) report: Notify,
 }
 
 impl Node {
     pub(crate) fn pulls() -> Semaphore {
         Semaphore::new(PULLS_MAX)
+    }
+
+    /// An event about the node itself; its uid is its name, as the kubelet has it.
+    pub(crate) fn node_event(&self, kind: EventType, reason: &str, message: impl Into<String>) {
+        let name = &self.config.node_name;
+        let object = ObjectReference {
+            kind: Some("Node".into()),
+            name: Some(name.clone()),
+            uid: Some(name.clone()),
+            ..ObjectReference::default()
+        };
+        self.events.event_for(object, kind, reason, message);
     }
 
     /// An event about a pod.

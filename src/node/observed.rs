@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use futures::future::try_join_all;
 use proto::runtime::v1 as cri;
 
 use crate::runtime::{Runtime, RuntimeError};
@@ -17,6 +18,8 @@ pub(crate) mod label {
     pub(crate) const MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     pub(crate) const MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
     pub(crate) const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+    /// Ours: what the container was given at its start.
+    pub(crate) const RESOURCES: &str = "kube-lite.io/resources";
     pub(crate) const PORTS: &str = "io.kubernetes.container.ports";
     pub(crate) const DELETION_GRACE: &str = "io.kubernetes.pod.deletionGracePeriod";
     pub(crate) const TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
@@ -110,26 +113,43 @@ impl Observed {
 pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<Observed, RuntimeError> {
     let (sandboxes, containers) =
         futures::try_join!(runtime.sandboxes(Some(uid)), runtime.containers(Some(uid)))?;
-    let mut observed = Observed::default();
-    for sandbox in sandboxes {
-        match runtime.sandbox_status(&sandbox.id).await {
-            Ok(status) => observed.sandboxes.push(sandbox_of(status)),
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    for container in containers {
-        match runtime.container_status(&container.id).await {
-            Ok(status) => {
-                observed.containers.push(container_of(status, container.pod_sandbox_id));
-            }
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-    }
+    let sandboxes = sandboxes.iter().map(|s| sandbox(runtime, &s.id));
+    let containers = containers.into_iter().map(|c| container(runtime, c));
+    let (sandboxes, containers) =
+        futures::try_join!(try_join_all(sandboxes), try_join_all(containers))?;
+    let mut observed = Observed {
+        sandboxes: sandboxes.into_iter().flatten().collect(),
+        containers: containers.into_iter().flatten().collect(),
+    };
     observed.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
     observed.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
     Ok(observed)
+}
+
+/// One sandbox; `None` when it is gone.
+///
+/// # Errors
+/// When the runtime does not answer.
+pub(crate) async fn sandbox(
+    runtime: &dyn Runtime,
+    id: &str,
+) -> Result<Option<Sandbox>, RuntimeError> {
+    match runtime.sandbox_status(id).await {
+        Ok(status) => Ok(Some(sandbox_of(status))),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+async fn container(
+    runtime: &dyn Runtime,
+    listed: cri::Container,
+) -> Result<Option<Container>, RuntimeError> {
+    match runtime.container_status(&listed.id).await {
+        Ok(status) => Ok(Some(container_of(status, listed.pod_sandbox_id))),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn sandbox_of(status: cri::PodSandboxStatus) -> Sandbox {

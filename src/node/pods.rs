@@ -19,8 +19,10 @@ use crate::mirror::Mirror;
 use crate::node::Node;
 use crate::observed::label;
 use crate::pod::{Origin, Pod};
+use crate::resize;
 use crate::resources::{self, Qos};
 use crate::runtime::ContainerEventKind;
+use crate::status::Verdict;
 use crate::volumes;
 use crate::worker::{Desired, Handle, Worker};
 
@@ -44,6 +46,11 @@ impl Table {
             .collect();
         found.sort_by_key(|(d, _)| d.removed);
         found.into_iter().next().map(|(d, h)| (d.pod, h))
+    }
+
+    /// A pod by uid.
+    pub(crate) fn get(&self, uid: &str) -> Option<Arc<Handle>> {
+        self.0.read().get(uid).cloned()
     }
 
     /// All of them.
@@ -177,7 +184,16 @@ impl Pods {
             }
             let key = pod.key.clone();
             self.finished.insert(Arc::clone(uid));
-            self.dirty.keys.lock().insert(key);
+            let mut dirty = self.dirty.keys.lock();
+            dirty.insert(key);
+            // What it had may be what others wait for.
+            let waiting = self.table.all().into_iter();
+            dirty.extend(
+                waiting
+                    .filter(|(_, h)| h.desired.borrow().resize.is_some())
+                    .map(|(p, _)| p.key.clone()),
+            );
+            drop(dirty);
             self.dirty.notify.notify_one();
         }
     }
@@ -213,13 +229,17 @@ impl Pods {
             return;
         }
         let pod = Arc::new(pod);
-        if let Some(handle) = self.table.0.read().get(&pod.uid) {
-            handle.desired.send_modify(|d| d.pod = pod);
+        if let Some(handle) = self.table.get(&pod.uid) {
+            let has = Arc::clone(&handle.desired.borrow().pod);
+            let (pod, resize) = self.settle(&has, pod);
+            handle.desired.send_modify(|d| (d.pod, d.resize) = (pod, resize));
             return;
         }
         let refused = self.admit(&pod);
+        let (pod, resize) = self.settle(&resize::given(&pod), pod);
         self.weigh_burstable(&pod);
-        self.start(Desired { api_uid: Some(pod.uid.to_string()), pod, removed: false, refused });
+        let api_uid = Some(pod.uid.to_string());
+        self.start(Desired { api_uid, pod, removed: false, refused, resize });
     }
 
     /// Makes the workers of static pods fit the manifests. A pod that changed waits for the end of the former one.
@@ -245,7 +265,7 @@ impl Pods {
             let refused = self.admit(&pod);
             self.weigh_burstable(&pod);
             let api_uid = mirror.map(|m| m.uid.to_string());
-            self.start(Desired { api_uid, pod, removed: false, refused });
+            self.start(Desired { api_uid, pod, removed: false, refused, resize: None });
         }
     }
 
@@ -276,27 +296,32 @@ impl Pods {
     }
 
     /// Only a pod that has not begun can be refused: what runs is adopted.
-    fn admit(&self, pod: &Arc<Pod>) -> Option<(String, String)> {
+    fn admit(&self, pod: &Arc<Pod>) -> Option<Verdict> {
         let begun = pod.api_status().is_some_and(|s| s.start_time.is_some());
         if begun || pod.is_deleted() || pod.is_api_terminal() {
             return None;
         }
-        let others: Vec<Arc<Pod>> = self
-            .table
-            .all()
-            .into_iter()
-            .filter(|(p, h)| {
-                !p.is_api_terminal()
-                    && !matches!(
-                        h.shown.lock().status.phase.as_deref(),
-                        Some("Succeeded" | "Failed")
-                    )
-            })
+        let others = self.others(pod);
+        let (reason, message) = admit::check(&self.node, pod, &others)?;
+        self.node.pod_event(pod, EventType::Warning, &reason, message.clone());
+        Some(Verdict { reason, message, grace: None, disruption: false })
+    }
+
+    /// All other pods that take something of the node.
+    fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
+        let over = |h: &Handle| {
+            matches!(h.shown.lock().status.phase.as_deref(), Some("Succeeded" | "Failed"))
+        };
+        let all = self.table.all().into_iter();
+        all.filter(|(p, h)| p.uid != pod.uid && !p.is_api_terminal() && !over(h))
             .map(|(p, _)| p)
-            .collect();
-        let refused = admit::check(&self.node, pod, &others)?;
-        self.node.pod_event(pod, EventType::Warning, &refused.0, refused.1.clone());
-        Some(refused)
+            .collect()
+    }
+
+    /// The pod with the resources that it may have now.
+    fn settle(&self, has: &Pod, wanted: Arc<Pod>) -> (Arc<Pod>, Option<resize::Deferred>) {
+        let pod = Arc::clone(&wanted);
+        resize::settle(has, wanted, || self.others(&pod), &self.node.allocatable.load())
     }
 
     fn start(&self, desired: Desired) {
@@ -357,7 +382,8 @@ impl Pods {
         for (_, object) in orphans {
             let Some(pod) = Pod::new(object, Origin::Api) else { continue };
             tracing::info!(pod = %pod.key, uid = %pod.uid, "ending a pod that the API does not know");
-            self.start(Desired { pod: Arc::new(pod), removed: true, api_uid: None, refused: None });
+            let pod = Arc::new(pod);
+            self.start(Desired { pod, removed: true, api_uid: None, refused: None, resize: None });
         }
     }
 }

@@ -53,6 +53,7 @@ pub(crate) async fn run(
         let next = if ready { renew_at } else { renew_at.min(base::clock::now() + UNREADY_LOOK) };
         tokio::select! {
             () = shutdown.requested() => break,
+            () = reporter.node.report.notified() => {}
             () = tokio::time::sleep_until(next) => {}
         }
     }

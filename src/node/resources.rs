@@ -258,6 +258,33 @@ pub(crate) fn linux(
     out
 }
 
+/// The resources a container was given that can change while it runs, in units of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Shares and quota.
+    pub(crate) cpu: (i64, i64),
+    /// Limit in bytes.
+    pub(crate) memory: i64,
+}
+
+impl Given {
+    pub(crate) fn of(linux: &cri::LinuxContainerResources) -> Self {
+        Self { cpu: (linux.cpu_shares, linux.cpu_quota), memory: linux.memory_limit_in_bytes }
+    }
+
+    /// As the container's annotation keeps it.
+    pub(crate) fn text(self) -> String {
+        format!("{} {} {}", self.cpu.0, self.cpu.1, self.memory)
+    }
+
+    /// `None` when an annotation is none of ours.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.split(' ').map(|n| n.parse::<i64>().ok());
+        let mut next = || numbers.next().flatten();
+        Some(Self { cpu: (next()?, next()?), memory: next()? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,6 +302,14 @@ mod tests {
             class(json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}})),
             Qos::Burstable
         );
+    }
+
+    #[test]
+    fn what_was_given_survives_its_annotation() {
+        let given = Given { cpu: (102, 20_000), memory: 64 << 20 };
+        assert_eq!(given.text(), "102 20000 67108864");
+        assert_eq!(Given::parse(&given.text()), Some(given));
+        assert_eq!(Given::parse("102"), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use base::{Backoff, Kind, Tasks};
 use client::{Client, EventRecorder, Informers};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::admit::honoured::Abilities;
 use crate::cgroups::Cgroups;
@@ -26,6 +26,7 @@ use crate::mirror;
 use crate::node::Node;
 use crate::objects::Objects;
 use crate::pods::Pods;
+use crate::pressure::{self, Pressure};
 use crate::report;
 use crate::runtime::cri::CriRuntime;
 use crate::runtime::{Features, Runtime, RuntimeVersion};
@@ -60,9 +61,11 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     ] {
         base::fs::create_dir(dir, mode)?;
     }
-    let (socket, containerd) = start_runtime(&config, &tasks).await?;
+    let (socket, containerd, engine) = start_runtime(&config, &tasks).await?;
     let runtime = CriRuntime::new(&socket);
     let version = wait_for(&runtime, &tasks).await?;
+    let engine = engine.map(|e| format!(" with {e}")).unwrap_or_default();
+    let _ = config.runtime_shown.set(format!("{} {}{engine}", version.name, version.version));
     let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     let abilities = Abilities::new(Features::of(&version, &status));
     let machine = Machine::read();
@@ -87,6 +90,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         allocatable: ArcSwap::from_pointee(allocatable),
         labels: ArcSwap::from_pointee(BTreeMap::new()),
         owners: Mutex::new(HashMap::new()),
+        pressure: Pressure::default(),
+        report: Notify::new(),
         runtime: Arc::new(runtime),
         tasks: tasks.clone(),
         config,
@@ -114,6 +119,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let pods = Pods::new(Arc::clone(&node), pods, statics);
     let tidy = housekeeping::run(Arc::clone(&node), pods.table(), shutdown.clone());
     tasks.spawn(Kind::Critical, "housekeeping", tidy);
+    let pressed = pressure::run(Arc::clone(&node), pods.table(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "node-pressure", pressed);
     if let Some((config, listener)) = http {
         let serve = http::run(node, pods.table(), config, listener, shutdown.clone());
         tasks.spawn(Kind::Critical, "kubelet-api", serve);
@@ -127,13 +134,13 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     Ok(())
 }
 
-/// The runtime's socket; with an own containerd its handle.
+/// The runtime's socket; with an own containerd its handle and the name of what starts its containers.
 async fn start_runtime(
     config: &Config,
     tasks: &Tasks,
-) -> Result<(PathBuf, Option<Containerd>), NodeError> {
+) -> Result<(PathBuf, Option<Containerd>, Option<String>), NodeError> {
     if let Some(endpoint) = &config.runtime.endpoint {
-        return Ok((endpoint.clone(), None));
+        return Ok((endpoint.clone(), None, None));
     }
     let (mut handle, supervisor, binaries) =
         supervise::prepare(&config.runtime).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
@@ -143,7 +150,8 @@ async fn start_runtime(
         let log = config.runtime.data_dir.join("containerd.log");
         NodeError::Runtime(format!("containerd does not answer; see {}", log.display()))
     })?;
-    Ok((handle.socket().to_owned(), Some(handle)))
+    let engine = binaries.engine.file_name().map(|n| n.to_string_lossy().into_owned());
+    Ok((handle.socket().to_owned(), Some(handle), engine))
 }
 
 async fn wait_for(runtime: &CriRuntime, tasks: &Tasks) -> Result<RuntimeVersion, NodeError> {

@@ -242,6 +242,9 @@ pub(crate) fn container(
         namespaces.target_id.clone_from(id);
     }
     let (command, args) = (expanded(&c.command), expanded(&c.args));
+    let linux = resources::linux(pod, member, input.memory_capacity, input.cgroup_v2);
+    let mut annotations = annotations(pod, member, input.restart_count);
+    annotations.insert(label::RESOURCES.to_owned(), resources::Given::of(&linux).text());
     let stop_signal = c
         .lifecycle
         .as_ref()
@@ -265,13 +268,13 @@ pub(crate) fn container(
         working_dir: c.working_dir.clone().unwrap_or_default(),
         mounts: input.mounts,
         labels,
-        annotations: annotations(pod, member, input.restart_count),
+        annotations,
         log_path: format!("{}/{}.log", member.name(), input.restart_count),
         stdin: c.stdin.unwrap_or_default(),
         stdin_once: c.stdin_once.unwrap_or_default(),
         tty: c.tty.unwrap_or_default(),
         linux: Some(cri::LinuxContainerConfig {
-            resources: Some(resources::linux(pod, member, input.memory_capacity, input.cgroup_v2)),
+            resources: Some(linux),
             security_context: Some(security),
         }),
         envs: input

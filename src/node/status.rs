@@ -3,6 +3,8 @@
 mod conditions;
 mod containers;
 
+pub(crate) use conditions::RESIZE;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 
@@ -13,6 +15,7 @@ use api::k8s::jiff::Timestamp;
 use crate::observed::Observed;
 use crate::plan::{Health, has_initialized, restarts};
 use crate::pod::{Pod, Role};
+use crate::resize::Deferred;
 use crate::resources;
 
 /// Why a container that should run does not: reason and message of its waiting state.
@@ -20,6 +23,17 @@ use crate::resources;
 pub(crate) struct Waiting {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
+}
+
+/// The node's decision that a pod failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    /// Grace in seconds that its containers get at most.
+    pub(crate) grace: Option<i64>,
+    /// The pod was in the way of others: the condition `DisruptionTarget` says so.
+    pub(crate) disruption: bool,
 }
 
 /// What a status is made of, beside the pod.
@@ -35,7 +49,11 @@ pub(crate) struct Input<'a> {
     pub(crate) node_ips: &'a [IpAddr],
     /// The pod ended and starts nothing again; with phase, reason and message when the node decided so.
     pub(crate) terminal: bool,
-    pub(crate) decided: Option<(&'a str, &'a str)>,
+    pub(crate) decided: Option<&'a Verdict>,
+    /// New resources that the node does not have.
+    pub(crate) deferred: Option<&'a Deferred>,
+    /// Why new resources are not in force yet.
+    pub(crate) resizing: Option<&'a str>,
     /// `containerd`: the scheme of container ids.
     pub(crate) runtime_name: &'a str,
     pub(crate) now: Timestamp,
@@ -71,10 +89,10 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
         reason = previous.reason.clone().or_else(|| api.and_then(|s| s.reason.clone()));
         message = previous.message.clone().or_else(|| api.and_then(|s| s.message.clone()));
     }
-    if let Some((why, text)) = input.decided {
+    if let Some(verdict) = input.decided {
         phase = "Failed";
-        reason = Some(why.to_owned());
-        message = Some(text.to_owned());
+        reason = Some(verdict.reason.clone());
+        message = Some(verdict.message.clone());
     }
     let ips = addresses(pod, input);
     let host_ips: Vec<String> = input.node_ips.iter().map(ToString::to_string).collect();

@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
+use crate::status::RESIZE;
+
 /// Writes at one time.
 const WRITES_MAX: usize = 8;
 
@@ -203,7 +205,7 @@ fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
             Some(after) => {
                 let value = match key.as_str() {
                     "conditions" => merged_list("type", before, after),
-                    "podIPs" | "hostIPs" => merged_list("ip", before, after),
+                    "podIPs" | "hostIPs" => replaced(after),
                     _ => after,
                 };
                 out.insert(key.clone(), value);
@@ -225,8 +227,19 @@ fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
             None => {}
         }
     }
-    out.extend(new);
+    // What we know may be less than what the API has: a mirror outlives our memory.
+    for (key, value) in new {
+        let whole = matches!(key.as_str(), "podIPs" | "hostIPs");
+        out.insert(key, if whole { replaced(value) } else { value });
+    }
     (!out.is_empty()).then_some(Value::Object(out))
+}
+
+/// A list that takes the place of the one there is, also where the patch would merge them.
+fn replaced(list: Value) -> Value {
+    let Value::Array(mut items) = list else { return list };
+    items.push(json!({"$patch": "replace"}));
+    Value::Array(items)
 }
 
 /// A list merged by key: what changed or is new, and directives for what is gone. A nulled field inside an element is said so.
@@ -247,7 +260,8 @@ fn merged_list(key: &str, before: &Value, after: Value) -> Value {
         out.push(item);
     }
     for gone in before.iter().filter(|o| !after.iter().any(|a| a.get(key) == o.get(key))) {
-        if key == "ip" {
+        let over = gone[key].as_str().is_some_and(|t| RESIZE.contains(&t));
+        if over {
             out.push(json!({"$patch": "delete", key: gone[key]}));
         }
     }
@@ -263,14 +277,16 @@ mod tests {
         let status = |value: Value| serde_json::from_value::<core::PodStatus>(value).unwrap();
         let old = status(
             json!({"phase": "Pending", "reason": "X", "nominatedNodeName": "n", "podIPs": [{"ip": "1"}],
-            "conditions": [{"type": "Ready", "status": "False", "reason": "R"}, {"type": "Foreign", "status": "True"}]}),
+            "conditions": [{"type": "Ready", "status": "False", "reason": "R"}, {"type": "Foreign", "status": "True"},
+                {"type": "PodResizePending", "status": "True"}]}),
         );
         let new = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
             "conditions": [{"type": "Ready", "status": "True"}]}));
         assert_eq!(
             difference(&old, &new).unwrap(),
-            json!({"phase": "Running", "reason": null, "podIPs": [{"ip": "2"}, {"$patch": "delete", "ip": "1"}],
-                "conditions": [{"type": "Ready", "status": "True", "reason": null}]})
+            json!({"phase": "Running", "reason": null, "podIPs": [{"ip": "2"}, {"$patch": "replace"}],
+                "conditions": [{"type": "Ready", "status": "True", "reason": null},
+                    {"$patch": "delete", "type": "PodResizePending"}]})
         );
         assert_eq!(difference(&new, &new), None);
     }

@@ -15,7 +15,7 @@ use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
 use crate::node::Node;
-use crate::objects::{Reference, Source};
+use crate::objects::{Found, Reference, Source};
 use crate::pod::{Member, Pod};
 use crate::runtime::Features;
 use crate::spec::{self, BadSpec, expand, hosts};
@@ -90,6 +90,14 @@ pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
         add(Source::Secret, &secret.name);
     }
     out
+}
+
+/// Whether nothing but this machine and a token is between the pod and its volumes: every object is there, and no claim
+/// is to be looked up.
+pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
+    let is_claim = |v: &core::Volume| v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
+    !pod.spec().volumes.iter().flatten().any(is_claim)
+        && references(pod).iter().all(|r| matches!(node.objects.get(r), Found::Present(_)))
 }
 
 /// Makes every volume ready, or brings it up to date; idempotent.

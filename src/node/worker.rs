@@ -2,6 +2,7 @@
 
 mod backoff;
 mod message;
+mod resize;
 mod start;
 mod stop;
 
@@ -18,12 +19,14 @@ use tokio::time::Instant;
 
 use crate::images::PullState;
 use crate::node::Node;
-use crate::observed::{Observed, State, observe};
+use crate::observed::{self, Observed, State, observe};
 use crate::plan::{Plan, plan};
 use crate::pod::{Origin, Pod, Role};
 use crate::probes::Probes;
+use crate::resize::Deferred;
+use crate::resources::Given;
 use crate::runtime::RuntimeError;
-use crate::status::{self, Input, Waiting, order_addresses};
+use crate::status::{self, Input, Verdict, Waiting, order_addresses};
 use crate::volumes::{self, Volumes};
 
 use backoff::CrashBackoff;
@@ -43,8 +46,10 @@ pub(crate) struct Desired {
     pub(crate) removed: bool,
     /// Uid in the API, where a status can be written; a static pod without mirror has none.
     pub(crate) api_uid: Option<String>,
-    /// The pod may not run here: reason and message of its failure.
-    pub(crate) refused: Option<(String, String)>,
+    /// The pod may not run here, or no longer.
+    pub(crate) refused: Option<Verdict>,
+    /// New resources that the node does not have; `pod` has those it was given.
+    pub(crate) resize: Option<Deferred>,
 }
 
 /// The manager's end of a worker.
@@ -77,8 +82,8 @@ pub(crate) struct Worker {
     pulls: PullState,
     crashes: CrashBackoff,
     previous: core::PodStatus,
-    /// The node decided that the pod failed: reason and message.
-    decided: Option<(String, String)>,
+    /// The node decided that the pod failed.
+    decided: Option<Verdict>,
     /// Nothing is started any more.
     terminal: bool,
     /// Containers and sandboxes are stopped.
@@ -87,6 +92,10 @@ pub(crate) struct Worker {
     trouble: Backoff,
     /// Ends that were announced and are not yet seen, since when.
     missing: HashMap<String, Instant>,
+    /// What containers were given, by id.
+    given: HashMap<String, Given>,
+    /// Why new resources are not in force yet.
+    resizing: Option<String>,
 }
 
 enum Step {
@@ -137,6 +146,8 @@ impl Worker {
             adopted: false,
             trouble: Backoff::new(Duration::from_millis(500), Duration::from_secs(60)),
             missing: HashMap::new(),
+            given: HashMap::new(),
+            resizing: None,
         };
         (worker, handle)
     }
@@ -254,9 +265,21 @@ impl Worker {
             return Ok(base::clock::now() + RELIST);
         }
         self.prepare(pod)?;
+        let resized = self.resize(pod, &observed).await;
         self.node.objects.known(&references, OBJECTS_WAIT).await;
         let ips = pod_ips(&self.node, pod, &observed);
-        let volumes = match volumes::set_up(&self.node, pod, &ips).await {
+        let set_up = volumes::set_up(&self.node, pod, &ips);
+        let mut made = None;
+        let volumes = match next.create_sandbox.filter(|_| !next.kill_pod) {
+            // Both take a while, and neither needs the other; only where the volumes may be long in coming they come first.
+            Some(attempt) if volumes::are_near(&self.node, pod) => {
+                let (volumes, sandbox) = tokio::join!(set_up, self.create_sandbox(pod, attempt));
+                made = Some(sandbox);
+                volumes
+            }
+            _ => set_up.await,
+        };
+        let volumes = match volumes {
             Ok(volumes) => volumes,
             Err(error) => {
                 self.node.pod_event(pod, EventType::Warning, "FailedMount", error.to_string());
@@ -267,13 +290,15 @@ impl Worker {
         let mut outcome = Ok(());
         let mut observed = observed;
         if acted {
-            outcome = self.execute(pod, &next, &observed, &volumes).await;
+            let made = made.transpose()?;
+            outcome = self.execute(pod, &next, made, &observed, &volumes).await;
             observed = self.observe(pod).await.map_err(|e| e.to_string())?;
             self.probes.sync(&self.node, pod, &observed);
             self.publish(desired, &observed);
         }
         self.collect(pod, &observed).await;
         outcome?;
+        resized?;
         Ok(self.deadline(pod, &volumes, &observed))
     }
 
@@ -307,6 +332,7 @@ impl Worker {
         &mut self,
         pod: &Arc<Pod>,
         next: &Plan,
+        made: Option<String>,
         observed: &Observed,
         volumes: &Volumes,
     ) -> Result<(), String> {
@@ -320,8 +346,15 @@ impl Worker {
         let mut sandbox = observed.ready_sandbox().map(|s| s.id.clone());
         let mut seen = None;
         if let Some(attempt) = next.create_sandbox {
-            sandbox = Some(self.create_sandbox(pod, attempt).await?);
-            seen = Some(self.observe(pod).await.map_err(|e| e.to_string())?);
+            let id = match made {
+                Some(id) => id,
+                None => self.create_sandbox(pod, attempt).await?,
+            };
+            let fresh = observed::sandbox(&*self.node.runtime, &id).await;
+            let mut newer = observed.clone();
+            newer.sandboxes.splice(0..0, fresh.map_err(|e| e.to_string())?);
+            seen = Some(newer);
+            sandbox = Some(id);
         }
         for kill in &next.kill {
             self.kill_planned(pod, seen.as_ref().unwrap_or(observed), kill).await?;
@@ -367,7 +400,9 @@ impl Worker {
                 previous: &self.previous,
                 node_ips: &self.node.config.node_ips,
                 terminal: self.terminal && self.stopped,
-                decided: self.decided.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
+                decided: self.decided.as_ref(),
+                deferred: desired.resize.as_ref(),
+                resizing: self.resizing.as_deref(),
                 runtime_name: &self.node.version.name,
                 now: jiff::Timestamp::from_second(
                     i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default(),
@@ -408,10 +443,12 @@ fn until_deadline(pod: &Pod) -> Option<Duration> {
     Some(Duration::from_secs(end).saturating_sub(base::clock::unix_time()))
 }
 
-fn deadline_exceeded(pod: &Pod) -> Option<(String, String)> {
-    until_deadline(pod)?.is_zero().then(|| {
-        let message = "Pod was active on the node longer than the specified deadline";
-        ("DeadlineExceeded".to_owned(), message.to_owned())
+fn deadline_exceeded(pod: &Pod) -> Option<Verdict> {
+    until_deadline(pod)?.is_zero().then(|| Verdict {
+        reason: "DeadlineExceeded".to_owned(),
+        message: "Pod was active on the node longer than the specified deadline".to_owned(),
+        grace: None,
+        disruption: false,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::k8s::api::core::v1::Taint;
 use base::pki::live::LiveCert;
@@ -75,11 +75,13 @@ pub(crate) fn start(
     config: &Config,
     plane: &ControlPlane,
     clients: Clients,
+    runtime: Arc<OnceLock<String>>,
     tasks: &Tasks,
 ) -> Result<NodeCert, Refusal> {
     let network = network(config);
     tasks.spawn(Kind::Critical, "network", net::run(network, clients.network, tasks.clone()));
-    let (agent, cert) = agent(config, plane)?;
+    let (mut agent, cert) = agent(config, plane)?;
+    agent.runtime_shown = runtime;
     // The agent returns once the runtime answers; its tasks go on.
     tasks.spawn(Kind::Request, "node-start", {
         let tasks = tasks.clone();

@@ -1,7 +1,7 @@
 //! `kube-lite status`: what runs here and what is wrong, over a local socket that needs no API.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::{Kind, Tasks};
@@ -80,6 +80,9 @@ pub struct Status {
     pub store_disk_bytes: u64,
     /// Revision of the store.
     pub revision: i64,
+    /// What runs containers here: `containerd 1.6.20 with crun`; `None` before it answers and without an agent.
+    #[serde(default)]
+    pub runtime: Option<String>,
     /// Nodes.
     pub nodes: Vec<NodeLine>,
     /// Kinds and fields that are stored here, but not acted on yet.
@@ -97,7 +100,12 @@ fn socket(data_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// When the socket cannot be made.
-pub(crate) fn serve(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Result<(), Refusal> {
+pub(crate) fn serve(
+    config: &Config,
+    plane: &ControlPlane,
+    runtime: Arc<OnceLock<String>>,
+    tasks: &Tasks,
+) -> Result<(), Refusal> {
     let path = socket(&config.data_dir);
     // Of a predecessor that was killed: the data directory's lock says that nobody uses it.
     let _ = std::fs::remove_file(&path);
@@ -108,6 +116,7 @@ pub(crate) fn serve(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
         server: plane.server.clone(),
         api: format!("https://{}:{}", config.advertise, plane.address.port()),
         agent: config.agent.then(|| config.node_name.clone()),
+        runtime,
     });
     let (shutdown, own) = (tasks.shutdown().clone(), tasks.clone());
     tasks.spawn(Kind::Critical, "status", async move {
@@ -128,6 +137,7 @@ struct Source {
     server: apiserver::ApiServer,
     api: String,
     agent: Option<String>,
+    runtime: Arc<OnceLock<String>>,
 }
 
 async fn answer(source: &Source, mut stream: UnixStream) -> std::io::Result<()> {
@@ -169,6 +179,7 @@ impl Source {
             store_memory_bytes: size.memory,
             store_disk_bytes: size.disk,
             revision: self.store.revision().0,
+            runtime: self.runtime.get().cloned(),
             nodes,
             unused: self.unused().await,
             problems,
@@ -245,6 +256,9 @@ pub fn render(status: &Status) -> String {
         mib(status.store_disk_bytes),
         status.revision
     ));
+    if let Some(runtime) = &status.runtime {
+        out.push_str(&format!("runtime  {runtime}\n"));
+    }
     for node in &status.nodes {
         out.push_str(&format!("node     {} {}\n", node.name, node.state));
     }

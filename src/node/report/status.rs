@@ -10,13 +10,9 @@ use serde_json::{Value, json};
 
 use crate::machine;
 use crate::node::Node;
+use crate::pressure::MEMORY_MIN;
 use crate::runtime::RuntimeError;
 
-/// Memory kept from pods: the kubelet's default eviction threshold.
-const EVICTION_MEMORY: i64 = 100 << 20;
-/// Free space of a file system below which the disk is full: that of k3s (`--eviction-hard` of 5 %), as 15 % of a large disk
-/// is no shortage.
-const EVICTION_DISK_PERCENT: u64 = 5;
 /// Images listed (`nodeStatusMaxImages`), and names of each.
 const IMAGES_MAX: usize = 50;
 const NAMES_MAX: usize = 5;
@@ -27,7 +23,7 @@ pub(crate) fn amounts(
     machine: &machine::Machine,
 ) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
     let disk = machine::disk(&node_config.root_dir)
-        .map_or(0, |(size, _)| i64::try_from(size).unwrap_or(i64::MAX));
+        .map_or(0, |disk| i64::try_from(disk.size).unwrap_or(i64::MAX));
     let mut capacity = BTreeMap::from([
         ("cpu".to_owned(), Quantity::from_int(machine.cpus)),
         ("memory".to_owned(), Quantity::bytes(machine.memory)),
@@ -57,7 +53,7 @@ pub(crate) fn amounts(
             *value = value.minus(amount).max(zero);
         }
     };
-    take("memory", Quantity::bytes(EVICTION_MEMORY));
+    take("memory", Quantity::bytes(MEMORY_MIN));
     take("ephemeral-storage", Quantity::bytes(disk / 10));
     for (name, text) in &node_config.reserved {
         take(name, Quantity::parse(text).unwrap_or(zero));
@@ -86,8 +82,9 @@ pub(super) async fn make(node: &Node) -> (Value, bool) {
         Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
     };
     let m = &node.machine;
+    let (low_memory, low_disk) = node.pressure.now();
     let mut status = status;
-    status["conditions"] = json!([memory(), disk(node), pids(), ready]);
+    status["conditions"] = json!([memory(low_memory), disk(low_disk), pids(), ready]);
     status["addresses"] = addresses(node);
     status["images"] = images(node).await;
     status["daemonEndpoints"] =
@@ -149,45 +146,22 @@ fn runtime_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Optio
     })
 }
 
-fn memory() -> Value {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = text
-        .lines()
-        .find_map(|l| l.strip_prefix("MemAvailable:"))
-        .and_then(|l| l.trim().strip_suffix(" kB"))
-        .and_then(|n| n.trim().parse::<i64>().ok())
-        .map_or(i64::MAX, |kb| kb.saturating_mul(1024));
-    if available < EVICTION_MEMORY {
-        return condition(
-            "MemoryPressure",
-            true,
-            "KubeletHasInsufficientMemory",
-            "kubelet has insufficient memory available",
-        );
-    }
-    condition(
-        "MemoryPressure",
-        false,
-        "KubeletHasSufficientMemory",
-        "kubelet has sufficient memory available",
-    )
+fn memory(pressure: bool) -> Value {
+    let (reason, message) = if pressure {
+        ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
+    } else {
+        ("KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+    };
+    condition("MemoryPressure", pressure, reason, message)
 }
 
-fn disk(node: &Node) -> Value {
-    let low = |path: &std::path::Path| {
-        machine::disk(path).is_some_and(|(size, free)| {
-            free.saturating_mul(100) < size.saturating_mul(EVICTION_DISK_PERCENT)
-        })
+fn disk(pressure: bool) -> Value {
+    let (reason, message) = if pressure {
+        ("KubeletHasDiskPressure", "kubelet has disk pressure")
+    } else {
+        ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")
     };
-    if low(&node.config.root_dir) || low(&node.config.runtime.data_dir) {
-        return condition(
-            "DiskPressure",
-            true,
-            "KubeletHasDiskPressure",
-            "kubelet has disk pressure",
-        );
-    }
-    condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+    condition("DiskPressure", pressure, reason, message)
 }
 
 fn pids() -> Value {

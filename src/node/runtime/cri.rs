@@ -66,7 +66,10 @@ async fn answer<T>(
     timeout: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T, RuntimeError> {
-    match tokio::time::timeout(timeout + Duration::from_secs(1), call).await {
+    let begun = base::clock::now();
+    let outcome = tokio::time::timeout(timeout + Duration::from_secs(1), call).await;
+    tracing::trace!(operation, took = ?begun.elapsed(), "runtime call");
+    match outcome {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(RuntimeError {
             operation,

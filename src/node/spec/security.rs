@@ -197,3 +197,27 @@ fn check_non_root(
         (None, _) => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod::tests::pod;
+    use serde_json::json;
+
+    #[test]
+    fn who_must_not_be_root_is_not_root() {
+        let of = |security: serde_json::Value, image: (Option<i64>, &str)| {
+            let p = pod(json!({"containers": [{"name": "a", "securityContext": security}]}));
+            let image = (image.0, image.1.to_owned());
+            container(&p, &p.members[0], &image, Path::new("/")).map_err(|e| e.0)
+        };
+        let must = json!({"runAsNonRoot": true});
+        assert!(of(must.clone(), (Some(0), "")).unwrap_err().contains("image will run as root"));
+        assert!(of(must.clone(), (None, "www")).unwrap_err().contains("non-numeric user (www)"));
+        assert_eq!(of(must, (Some(5), "")).unwrap().run_as_user.unwrap().value, 5);
+        let own = json!({"runAsNonRoot": true, "runAsUser": 7});
+        assert_eq!(of(own, (Some(0), "")).unwrap().run_as_user.unwrap().value, 7);
+        let root = json!({"runAsNonRoot": true, "runAsUser": 0});
+        assert!(of(root, (Some(5), "")).unwrap_err().contains("runAsUser breaks non-root policy"));
+    }
+}

@@ -11,6 +11,9 @@ use crate::pod::{Pod, Role};
 pub(crate) const OWN: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
 
+/// Conditions of a resize: there while it lasts.
+pub(crate) const RESIZE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
+
 struct Verdict {
     status: bool,
     reason: Option<&'static str>,
@@ -40,13 +43,32 @@ pub(super) fn conditions(
     phase: &str,
 ) -> Vec<core::PodCondition> {
     let foreign = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
-    let mut out: Vec<core::PodCondition> =
-        foreign.filter(|c| !OWN.contains(&c.type_.as_str())).cloned().collect();
+    let mut out: Vec<core::PodCondition> = foreign.filter(|c| !is_own(&c.type_)).cloned().collect();
     let kept = input.previous.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget");
     if let Some(kept) = kept
         && !out.iter().any(|c| c.type_ == kept.type_)
     {
         out.push(kept.clone());
+    }
+    if let Some(verdict) = input.decided.filter(|v| v.disruption)
+        && !out.iter().any(|c| c.type_ == "DisruptionTarget")
+    {
+        let said = Verdict {
+            status: true,
+            reason: Some("TerminationByKubelet"),
+            message: verdict.message.clone(),
+        };
+        out.push(condition(pod, input, "DisruptionTarget", said));
+    }
+    let [pending, in_progress] = RESIZE;
+    if let Some(deferred) = input.deferred {
+        let message = deferred.0.clone();
+        let waits = Verdict { status: true, reason: Some("Deferred"), message };
+        out.push(condition(pod, input, pending, waits));
+    }
+    if let Some(why) = input.resizing {
+        let fails = Verdict { status: true, reason: Some("Error"), message: why.to_owned() };
+        out.push(condition(pod, input, in_progress, fails));
     }
     let sandbox = match sandbox_problem(pod, input.observed) {
         None => Verdict::yes(),
@@ -60,6 +82,10 @@ pub(super) fn conditions(
         out.push(condition(pod, input, type_, verdict));
     }
     out
+}
+
+fn is_own(type_: &str) -> bool {
+    OWN.contains(&type_) || RESIZE.contains(&type_)
 }
 
 fn condition(pod: &Pod, input: &Input<'_>, type_: &str, verdict: Verdict) -> core::PodCondition {

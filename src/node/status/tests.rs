@@ -62,6 +62,8 @@ fn status_of(
             node_ips: &["192.0.2.1".parse().unwrap()],
             terminal: false,
             decided: None,
+            deferred: None,
+            resizing: None,
             runtime_name: "containerd",
             now: Timestamp::from_second(1_700_000_100).unwrap(),
         },

@@ -7,8 +7,9 @@ use std::time::Duration;
 use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
+use tokio::sync::watch;
 
-use super::{Worker, pod_ips};
+use super::{Desired, Worker, pod_ips};
 use crate::handler::{self, Target};
 use crate::images;
 use crate::node::Node;
@@ -61,11 +62,7 @@ fn count_of_logs(folder: &Path) -> i32 {
 }
 
 impl Worker {
-    pub(super) async fn create_sandbox(
-        &mut self,
-        pod: &Pod,
-        attempt: u32,
-    ) -> Result<String, String> {
+    pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, String> {
         let outcome = async {
             let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
             let handler = runtime_handler(&self.node, pod).await?;
@@ -109,7 +106,12 @@ impl Worker {
             |e: BadSpec| Waiting { reason: "CreateContainerConfigError", message: e.0 };
         let sandbox_config = self.sandbox_config(pod, attempt).map_err(bad_config)?;
         let node = Arc::clone(&self.node);
-        let image = images::ensure(&node, pod, member, &sandbox_config, &mut self.pulls).await?;
+        let mut news = self.desired.clone();
+        let image = tokio::select! {
+            image = images::ensure(&node, pod, member, &sandbox_config, &mut self.pulls) => image?,
+            // A pod that is to end waits for no pull.
+            () = ends(&mut news) => return Err(waits(pod)),
+        };
         let fail = |why: Waiting| {
             let message = format!("Error: {}", why.message);
             node.container_event(pod, member, EventType::Warning, "Failed", message);
@@ -121,7 +123,6 @@ impl Worker {
             newest.map_or_else(|| count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
         let config = self
             .container_config(pod, member, &image, restart_count, observed, volumes)
-            .await
             .map_err(|e| fail(bad_config(e)))?;
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder).map_err(|e| fail(bad_config(BadSpec(e.to_string()))))?;
@@ -165,11 +166,11 @@ impl Worker {
         Err(Waiting { reason: "CrashLoopBackOff", message })
     }
 
-    async fn container_config(
+    fn container_config(
         &self,
         pod: &Pod,
         member: &Member,
-        image: &str,
+        image: &cri::Image,
         restart_count: i32,
         observed: &Observed,
         volumes: &Volumes,
@@ -189,9 +190,7 @@ impl Worker {
         let known = Known { node, namespace: pod.namespace() };
         let env = environment(pod, member, &facts, &services, &known)?;
         let mounts = volumes::container_mounts(node, pod, member, volumes, &env, &ips)?;
-        let found = node.runtime.image(image).await.map_err(|e| BadSpec(e.to_string()))?;
-        let image_user =
-            found.map_or((None, String::new()), |i| (i.uid.map(|u| u.value), i.username));
+        let image_user = image_user(image);
         let target_id = match (&member.target, member.role) {
             (Some(target), Role::Ephemeral) => {
                 let container = observed.active(target).filter(|c| c.state == State::Running);
@@ -204,7 +203,7 @@ impl Worker {
         };
         let seccomp_root = node.config.root_dir.join("seccomp");
         let input = ContainerInput {
-            image_ref: image,
+            image_ref: &image.id,
             restart_count,
             env,
             mounts,
@@ -239,7 +238,11 @@ impl Worker {
         // Upstream lets a hook run as long as it likes; the grace period is a bound that holds.
         let limit =
             Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
-        let outcome = run_hook(target, hook, limit).await;
+        let mut news = self.desired.clone();
+        let outcome = tokio::select! {
+            outcome = run_hook(target, hook, limit) => outcome,
+            () = ends(&mut news) => return Ok(()),
+        };
         let Err(why) = outcome else { return Ok(()) };
         self.node.container_event(
             pod,
@@ -252,6 +255,28 @@ impl Worker {
             Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(2));
         let _ = self.node.runtime.stop_container(id, grace).await;
         Err(Waiting { reason: "PostStartHookError", message: why })
+    }
+}
+
+/// Resolves once the pod is to end.
+async fn ends(news: &mut watch::Receiver<Desired>) {
+    let ends = |d: &Desired| d.removed || d.refused.is_some() || d.pod.is_deleted();
+    if news.wait_for(ends).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn waits(pod: &Pod) -> Waiting {
+    let reason = if pod.has_init() { "PodInitializing" } else { "ContainerCreating" };
+    Waiting { reason, message: String::new() }
+}
+
+/// User of an image, a number or a name; one that names none runs as root.
+fn image_user(image: &cri::Image) -> (Option<i64>, String) {
+    match (&image.uid, image.username.as_str()) {
+        (Some(uid), _) => (Some(uid.value), String::new()),
+        (None, "") => (Some(0), String::new()),
+        (None, name) => (None, name.to_owned()),
     }
 }
 

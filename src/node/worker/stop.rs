@@ -179,7 +179,8 @@ impl Worker {
         let mut receiver = self.desired.clone();
         let mut pod = Arc::clone(&desired.pod);
         loop {
-            let grace = pod.grace_seconds();
+            let own = self.decided.as_ref().and_then(|v| v.grace);
+            let grace = own.unwrap_or(i64::MAX).min(pod.grace_seconds());
             let shorter = async {
                 loop {
                     if receiver.changed().await.is_err() {

@@ -1,0 +1,46 @@
+//! The node's settings as `KubeletConfiguration`, at `/configz`: those that are in force, in upstream's spelling.
+
+use serde_json::json;
+
+use super::Api;
+
+/// The answer's body.
+pub(super) fn show(api: &Api) -> String {
+    let config = &api.node.config;
+    let seconds = |d: std::time::Duration| format!("{}s", d.as_secs());
+    json!({"kubeletconfig": {
+        "staticPodPath": config.manifest_dirs.first(),
+        "syncFrequency": "5m0s",
+        "port": config.http.as_ref().map_or(0, |h| h.port),
+        "address": config.http.as_ref().map(|h| h.address.to_string()),
+        "readOnlyPort": 0,
+        "authentication": {"x509": {}, "webhook": {"enabled": true, "cacheTTL": "2m0s"}, "anonymous": {"enabled": false}},
+        "authorization": {"mode": "Webhook", "webhook": {"cacheAuthorizedTTL": "5m0s", "cacheUnauthorizedTTL": "30s"}},
+        "clusterDomain": config.cluster_domain,
+        "clusterDNS": config.cluster_dns.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "resolvConf": config.resolv_conf,
+        "nodeStatusReportFrequency": seconds(config.status_interval),
+        "nodeLeaseDurationSeconds": 40,
+        "imageGCHighThresholdPercent": config.image_gc_high,
+        "imageGCLowThresholdPercent": config.image_gc_low,
+        "imageMinimumGCAge": "2m0s",
+        "cgroupRoot": config.cgroup_root,
+        "cgroupsPerQOS": true,
+        "cgroupDriver": "cgroupfs",
+        "maxPods": config.max_pods,
+        "evictionHard": {
+            "memory.available": "100Mi", "nodefs.available": "5%", "nodefs.inodesFree": "5%",
+            "imagefs.available": "5%", "imagefs.inodesFree": "5%"},
+        "evictionPressureTransitionPeriod": "5m0s",
+        "failSwapOn": false,
+        "containerLogMaxSize": config.log_max_size.to_string(),
+        "containerLogMaxFiles": config.log_max_files,
+        "systemReserved": config.reserved,
+        "enforceNodeAllocatable": ["pods"],
+        "containerRuntimeEndpoint": config.runtime.endpoint.clone()
+            .unwrap_or_else(|| config.runtime.run_dir.join("containerd.sock")),
+        "kind": "KubeletConfiguration",
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    }})
+    .to_string()
+}
