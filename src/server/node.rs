@@ -135,8 +135,8 @@ fn agent(config: &Config, plane: &ControlPlane) -> Result<(node::Config, NodeCer
         not_after: certs.serving.not_after.into(),
     };
     let client_ca = [plane.certs.client_ca().der().clone()];
-    let tls =
-        tls::mutual_server(serving, &client_ca, &["http/1.1"]).map_err(|e| DATA_DIR.refuse(e))?;
+    let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
+        .map_err(|e| DATA_DIR.refuse(e))?;
     let args = &config.args;
     let mut agent = node::Config::new(
         &config.node_name,

@@ -82,6 +82,28 @@ pub fn mutual_server(
     Ok(config)
 }
 
+/// Verifies a client certificate against `client_ca` where one is shown; who shows none may say otherwise who it is.
+///
+/// # Errors
+/// When the CA cannot be used.
+pub fn verifying_server(
+    cert: Arc<LiveCert>,
+    client_ca: &[CertificateDer<'static>],
+    alpn: &[&str],
+) -> Result<ServerConfig, BadConfig> {
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(client_ca)?), provider())
+            .allow_unauthenticated()
+            .build()
+            .map_err(bad)?;
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(bad)?;
+    let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(cert);
+    config.alpn_protocols = protocols(alpn);
+    Ok(config)
+}
+
 /// A client that trusts `server_ca` alone and presents `cert` when it has one.
 ///
 /// # Errors
