@@ -13,6 +13,7 @@ mod convert;
 mod deadline;
 mod discovery;
 pub mod encryption;
+mod flow_status;
 mod handlers;
 mod healthz;
 pub mod in_process;

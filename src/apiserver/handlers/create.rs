@@ -8,6 +8,7 @@ use super::write::Write;
 use super::{Exchange, input, output};
 use crate::body::Body;
 use crate::context::Context;
+use crate::flow_status;
 
 /// Answers a create.
 ///
@@ -22,5 +23,8 @@ pub(super) async fn create(
     let value =
         input::object(context, exchange.body, &context.row.spec.gvk, options.validation).await?;
     let object = Write::new(context, &options).create(value).await?;
+    if !options.dry_run {
+        flow_status::after_write(context, Some(&object.key.name)).await;
+    }
     output::object(context, StatusCode::CREATED, &object)
 }

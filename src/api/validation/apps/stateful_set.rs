@@ -6,14 +6,28 @@ use serde_json::{Value, json};
 
 use super::{always_restarts, counters};
 use crate::field::{Error, ErrorList, Path};
+use crate::validation::checks::{Shape, go_json, printed};
 use crate::validation::core::{claim, pod};
 use crate::validation::labels::{convertible, matches, selects_all, validate_selector};
 use crate::validation::numbers::{
     all_non_negative, int_or_percent_value, non_negative, non_negative_int_or_percent,
     not_more_than_100_percent,
 };
-use crate::validation::{IMMUTABLE, each, names, one_of};
+use crate::validation::{IMMUTABLE, each, names};
 use crate::value::{get, has, items, remove, semantic_equal, set, str_at};
+
+/// An update strategy as upstream prints it.
+const STRATEGY: Shape = Shape::Struct(&[
+    ("Type", "type", Shape::Text),
+    (
+        "RollingUpdate",
+        "rollingUpdate",
+        Shape::Optional(&Shape::Struct(&[
+            ("Partition", "partition", Shape::Pointer),
+            ("MaxUnavailable", "maxUnavailable", Shape::Pointer),
+        ])),
+    ),
+]);
 
 /// A new stateful set.
 pub fn validate(object: &Value) -> ErrorList {
@@ -30,7 +44,10 @@ pub fn validate(object: &Value) -> ErrorList {
     for key in ["whenDeleted", "whenScaled"] {
         let at = path.child("persistentVolumeClaimRetentionPolicy").child(key);
         errors.extend(
-            get(retention, key).as_str().and_then(|v| one_of(v, &["Delete", "Retain"], &at)),
+            get(retention, key)
+                .as_str()
+                .filter(|policy| !matches!(*policy, "Retain" | "Delete"))
+                .map(|policy| Error::not_supported(&at, policy, &["Retain", "Delete"])),
         );
     }
     for (index, template) in items(spec, "volumeClaimTemplates").iter().enumerate() {
@@ -79,7 +96,10 @@ fn strategy(strategy: &Value, path: &Path) -> ErrorList {
             }
             errors
         }
-        _ => vec![Error::invalid(path, strategy.clone(), "must be 'RollingUpdate' or 'OnDelete'")],
+        _ => {
+            let text = "must be 'RollingUpdate' or 'OnDelete'";
+            vec![printed(path, &go_json(strategy, STRATEGY), text)]
+        }
     }
 }
 
@@ -101,9 +121,9 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
     let mut template = get(spec, "template").clone();
     let at = path.child("template");
     let labels = get(get(&template, "metadata"), "labels").clone();
-    if convertible(selector)
-        && !(selector.is_object() && (selects_all(selector) || matches(selector, &labels)))
-    {
+    if !convertible(selector) {
+        errors.push(Error::invalid(&field, selector.clone(), ""));
+    } else if !(selector.is_object() && (selects_all(selector) || matches(selector, &labels))) {
         let text = "`selector` does not match template `labels`";
         errors.push(Error::invalid(&at.child("metadata").child("labels"), labels, text));
     }

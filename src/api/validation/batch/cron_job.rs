@@ -1,8 +1,9 @@
-//! Cron jobs; the schedule itself is read where cron expressions are known.
+//! Cron jobs.
 
 use serde_json::Value;
 
 use super::job::template_spec;
+use super::schedule;
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::numbers::all_non_negative;
 use crate::validation::one_of;
@@ -15,8 +16,11 @@ const NAME_MAX: usize = 52;
 pub fn validate(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
-    if str_at(spec, "schedule").is_empty() {
+    let schedule = str_at(spec, "schedule");
+    if schedule.is_empty() {
         errors.push(Error::required(&path.child("schedule"), ""));
+    } else if let Err(why) = schedule::check(schedule) {
+        errors.push(Error::invalid(&path.child("schedule"), schedule, why));
     }
     if str_at(spec, "schedule").contains("TZ") {
         let text = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";

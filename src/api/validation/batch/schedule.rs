@@ -66,10 +66,7 @@ fn descriptor(text: &str) -> Result<(), String> {
     if is_duration(period) {
         return Ok(());
     }
-    Err(format!(
-        "failed to parse duration {text}: time: invalid duration {}",
-        go_quote(period)
-    ))
+    Err(format!("failed to parse duration {text}: time: invalid duration {}", go_quote(period)))
 }
 
 /// Go's durations: numbers with units, such as `1h30m`.
@@ -151,7 +148,10 @@ fn number_or_name(text: &str, bounds: &Bounds) -> Result<i64, String> {
 
 fn number(text: &str) -> Result<i64, String> {
     let failed = |why: &str| {
-        Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {}: {why}", go_quote(text)))
+        Err(format!(
+            "failed to parse int from {text}: strconv.Atoi: parsing {}: {why}",
+            go_quote(text)
+        ))
     };
     match text.parse::<i64>() {
         Ok(number) if number < 0 => Err(format!("negative number ({number}) not allowed: {text}")),
@@ -171,9 +171,14 @@ mod tests {
 
     #[test]
     fn what_the_parser_takes() {
-        for good in
-            ["*/5 * * * *", "0 3 1,15 jan-mar mon", "? ? ? ? ?", "5/10 * * * 1-5", "@daily", "@every 1h30m"]
-        {
+        for good in [
+            "*/5 * * * *",
+            "0 3 1,15 jan-mar mon",
+            "? ? ? ? ?",
+            "5/10 * * * 1-5",
+            "@daily",
+            "@every 1h30m",
+        ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
     }
@@ -182,7 +187,10 @@ mod tests {
     fn what_it_refuses() {
         for (bad, why) in [
             ("Bad_Name!", "expected exactly 5 fields, found 1: [Bad_Name!]"),
-            ("*/5 * * * *x", "failed to parse int from *x: strconv.Atoi: parsing \"*x\": invalid syntax"),
+            (
+                "*/5 * * * *x",
+                "failed to parse int from *x: strconv.Atoi: parsing \"*x\": invalid syntax",
+            ),
             ("60 * * * *", "end of range (60) above maximum (59): 60"),
             ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
             ("5-3 * * * *", "beginning of range (5) beyond end of range (3): 5-3"),

@@ -6,7 +6,9 @@ use super::claim::access_modes;
 use super::scheduling::node_selector;
 use super::volumes::{csi_driver_name, host_path, no_backsteps, old_source, required};
 use crate::field::{Error, ErrorList, Path};
-use crate::validation::checks::{Shape, go_json, go_lines, pointer_as, printed, unified_diff};
+use crate::validation::checks::{
+    Shape, go_json, go_lines, pointer_as, printed, required_as, unified_diff,
+};
 use crate::validation::numbers::{positive_quantity, quantity};
 use crate::validation::{IMMUTABLE, names, one_of};
 use crate::value::{entries, get, has, is_empty, remove, semantic_equal, str_at, str_in};
@@ -253,7 +255,9 @@ fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
                 "nodeExpandSecretRef",
             ] {
                 if let Some(secret) = source.get(key).filter(|s| s.is_object()) {
-                    errors.extend(required(secret, &["name", "namespace"], &path.child(key)));
+                    let path = path.child(key);
+                    errors.extend(required_as(secret, "name", &path, names::dns1123_subdomain));
+                    errors.extend(required_as(secret, "namespace", &path, names::dns1123_label));
                 }
             }
             errors

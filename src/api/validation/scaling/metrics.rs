@@ -66,7 +66,7 @@ fn metric(metric: &Value, path: &Path) -> ErrorList {
             errors.push(Error::required(&path.child(key), text));
         }
         Some(_) => {}
-        None => errors.extend(one_of(kind, &TYPES, &field)),
+        None => {}
     }
     if present.len() > 1 {
         for key in present.iter().filter(|key| Some(**key) != expected) {

@@ -62,6 +62,7 @@ pub(super) const REPLICA_SET: Rules = Rules {
 };
 
 pub(super) const STATEFUL_SET: Rules = Rules {
+    name: api::validation::names::name_is_label,
     warnings: warnings::stateful_set,
     status: Some(r#"{"availableReplicas":0,"replicas":0}"#),
     generation: &["spec"],
