@@ -373,7 +373,7 @@ fn wrong(what: &str, value: &Value) -> NotEncodable {
     NotEncodable(format!("{what}: {}", value.to_string().chars().take(80).collect::<String>()))
 }
 
-fn object<'v>(of: Message, value: &'v Value) -> Result<&'v Map<String, Value>, NotEncodable> {
+fn object(of: Message, value: &Value) -> Result<&Map<String, Value>, NotEncodable> {
     value.as_object().ok_or_else(|| wrong(&format!("{of:?} is no object"), value))
 }
 
@@ -473,10 +473,11 @@ fn field(w: &mut Writer, number: u32, form: Form, value: &Value) -> Done {
             text => w.bytes(number, text.as_bytes()),
         },
         Form::Texts => return texts(w, number, value),
-        Form::Flag => match value.as_bool().ok_or_else(|| wrong("no boolean", value))? {
-            true => w.varint(number, 1),
-            false => {}
-        },
+        Form::Flag => {
+            if value.as_bool().ok_or_else(|| wrong("no boolean", value))? {
+                w.varint(number, 1);
+            }
+        }
         Form::Whole => match value.as_u64().ok_or_else(|| wrong("no whole number", value))? {
             0 => {}
             whole => w.varint(number, whole),
