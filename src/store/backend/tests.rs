@@ -124,8 +124,8 @@ async fn a_lease_that_runs_out_deletes_its_keys() {
     assert!(lease.id > 0 && lease.granted_ttl == 2, "2 s are etcd's smallest");
     let op = Op::Put { key: "k".into(), value: "v".into(), lease: lease.id, prev_kv: false };
     store.txn(Txn { success: vec![op], ..Txn::default() }).await.unwrap();
-    assert_eq!(store.lease_keep_alive(lease.id).await.unwrap().remaining_ttl, 2);
     let begun = std::time::Instant::now();
+    assert_eq!(store.lease_keep_alive(lease.id).await.unwrap().remaining_ttl, 2);
     let mut watcher = store.watch(KeyRange::key("k"), Some(Revision(3))).await.unwrap();
     let first = next(&mut watcher).await;
     let batch = if first.events.is_empty() { next(&mut watcher).await } else { first };
