@@ -68,13 +68,16 @@ ready() { # timeout, pods' label selector...: all pods of the selector are Ready
   kubectl wait pod -l "$2" --for=condition=Ready --timeout="$1"
 }
 kill_processes() { # everything of this process namespace but the suite: server, containerd, shims, containers
-  local process left=1
-  while [ "$left" != 0 ]; do
+  local process left
+  for _ in $(seq 600); do
     left=0
     for process in /proc/[0-9]*; do
       process=${process#/proc/}
+      # What is dead and not yet buried has no program any more.
       [ "$process" != $$ ] && [ "$process" != 1 ] && [ "$process" != "$BASHPID" ] && [ -e "/proc/$process/exe" ] && kill -9 "$process" 2>/dev/null && left=1
     done
+    [ "$left" != 0 ] || return 0
+    sleep 0.05
   done
 }
 # Ends everything at once; the suite's own programs in the background end with it.
