@@ -72,7 +72,7 @@ async fn a_sandbox_of_the_built_in_image_starts_and_is_adopted_by_the_next_super
     }
     let id = runtime.run_sandbox(sandbox("one"), "").await.unwrap();
     tasks.shutdown().request();
-    assert!(tasks.drain(Duration::from_secs(5)).await.is_empty());
+    assert!(tasks.drain(Duration::from_secs(60)).await.is_empty());
 
     let (mut second, supervisor, _) = supervise::prepare(&config).await.unwrap();
     let tasks = Tasks::new(Shutdown::new());
