@@ -479,7 +479,11 @@ case $service in systemd) systemctl disable -q kube-lite 2>/dev/null ;; openrc) 
 echo "$list" | while read -r path; do
   # A volume that is still mounted is not ours to empty.
   if awk -v top="$path/" 'index($2, top) == 1 {found = 1} END {exit !found}' /proc/mounts; then echo "left: $path has mounts below it" >&2; continue; fi
-  case $path in / | /etc | /var | /var/lib | /var/log | /run | /usr | /usr/local | /usr/local/bin | /home | /root | /opt) echo "left: $path is the system's" >&2 ;; *) rm -rf "$path" ;; esac
+  case $path in / | /etc | /var | /var/lib | /var/log | /run | /usr | /usr/local | /usr/local/bin | /home | /root | /opt) echo "left: $path is the system's" >&2 ;; *)
+    # A disk of its own is emptied and stays mounted.
+    if awk -v path="$path" '$2 == path {found = 1} END {exit !found}' /proc/mounts; then find "$path" -xdev -mindepth 1 -delete; echo "left: $path, a mount of its own, is empty now"
+    else rm -rf "$path"; fi ;;
+  esac
 done
 case $service in systemd) systemctl daemon-reload ;; esac
 # Empty by now; rmdir takes no group that still has a process.
