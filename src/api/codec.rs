@@ -7,7 +7,7 @@ pub mod protobuf;
 pub mod time;
 pub mod yaml;
 
-pub use normal::{normalize, normalize_stored};
+pub use normal::{has_empties, normalize, normalize_stored};
 
 /// Nesting that is accepted in any format; deeper input is refused before it can exhaust a stack.
 pub const DEPTH_MAX: usize = 120;
@@ -26,7 +26,7 @@ pub enum DecodeError {
     Type(String),
 }
 
-/// A decoded object in normal form.
+/// A decoded object in normal form, but with the empty lists and maps that were sent.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Decoded {
     /// The object: unknown fields dropped, values normalised.

@@ -109,6 +109,18 @@ impl Error {
         self
     }
 
+    /// The same error with this text in place of the value.
+    #[must_use]
+    pub fn printed(mut self, text: &str) -> Self {
+        self.omit_value = true;
+        self.detail = if self.detail.is_empty() {
+            text.to_owned()
+        } else {
+            format!("{text}: {}", self.detail)
+        };
+        self
+    }
+
     /// A value that occurs twice.
     pub fn duplicate(field: &Path, value: impl Into<Value>) -> Self {
         Self::new(Kind::Duplicate, field, value.into(), String::new())
@@ -215,8 +227,13 @@ fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => go_quote(text),
         Value::Null => "null".into(),
-        other => other.to_string(),
+        other => escape_html(&other.to_string()),
     }
+}
+
+/// Go's JSON writes these three as escapes; outside of strings JSON has none of them.
+pub(crate) fn escape_html(json: &str) -> String {
+    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
 /// Quotes as Go's `%q`.
@@ -263,14 +280,18 @@ impl Status {
             "Invalid",
             format!("{} \"{name}\" is invalid: {joined}", qualified(group, kind)),
         );
-        let causes = errors
-            .iter()
-            .map(|e| Cause {
-                reason: e.reason().into(),
-                message: e.body(),
-                field: e.field.to_string(),
-            })
-            .collect();
+        let mut causes: Vec<Cause> = Vec::with_capacity(errors.len());
+        for error in errors {
+            let cause = Cause {
+                reason: error.reason().into(),
+                message: error.body(),
+                field: error.field.to_string(),
+            };
+            // What two rules found is told once.
+            if !causes.contains(&cause) {
+                causes.push(cause);
+            }
+        }
         status.details = Some(Details {
             name: name.into(),
             group: group.into(),

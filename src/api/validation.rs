@@ -5,9 +5,11 @@ pub mod apps;
 pub mod batch;
 pub mod checks;
 pub mod core;
+pub mod crd;
 pub mod endpoints;
 pub mod events;
 pub mod flow;
+pub mod internal;
 pub mod labels;
 pub mod meta;
 pub mod names;
@@ -45,6 +47,11 @@ pub fn immutable(new: &Value, old: &Value, field: &Path) -> ErrorList {
     } else {
         vec![Error::invalid(field, new.clone(), IMMUTABLE)]
     }
+}
+
+/// The value may not change; it prints as an internal type (see [`internal`]).
+pub fn immutable_as(new: &Value, old: &Value, field: &Path, kind: &'static str) -> ErrorList {
+    immutable(new, old, field).into_iter().map(|error| error.printed_as(kind)).collect()
 }
 
 /// One of a closed set; `allowed` must be sorted as upstream prints it. Absence is upstream's empty string.

@@ -91,7 +91,19 @@ pub(crate) fn track_kind(
         reset,
         now: &now,
     };
-    apply::track_update(&write, old, value);
+    if !api::codec::has_empties(&registry.schema, ty, value) {
+        return apply::track_update(&write, old, value);
+    }
+    // Nobody owns what is empty and will not be stored.
+    let mut normal = value.clone();
+    api::codec::normalize(&registry.schema, ty, &mut normal);
+    apply::track_update(&write, old, &mut normal);
+    let fields = metadata::metadata_mut(&mut normal).remove("managedFields");
+    let metadata = metadata::metadata_mut(value);
+    match fields {
+        Some(fields) => metadata.insert("managedFields".into(), fields),
+        None => metadata.remove("managedFields"),
+    };
 }
 
 /// A decoded apply configuration.

@@ -117,14 +117,57 @@ fn replace(normal: Result<Value, String>, value: &mut Value) {
     }
 }
 
+/// Whether something in an object is an empty list or map that the normal form has not: what a client sent so is kept until the
+/// object is stored, since errors tell it apart from what is absent.
+pub fn has_empties(schema: &Schema, type_id: TypeId, value: &Value) -> bool {
+    shape_has_empties(schema, &Shape::Struct(type_id), value, 0)
+}
+
+fn shape_has_empties(schema: &Schema, shape: &Shape, value: &Value, depth: usize) -> bool {
+    if depth > ZERO_DEPTH_MAX {
+        return false;
+    }
+    let inner = |shape: &Shape, value: &Value| shape_has_empties(schema, shape, value, depth + 1);
+    match (shape, value) {
+        (Shape::Struct(id), Value::Object(map)) => {
+            let ty = schema.get(*id);
+            map.iter().filter_map(|(key, value)| Some((ty.field(key)?, value))).any(
+                |(field, value)| {
+                    is_container(value) && (dropped(field, value) || inner(&field.shape, value))
+                },
+            )
+        }
+        (Shape::List(element), Value::Array(list)) => {
+            list.iter().any(|value| is_container(value) && inner(element, value))
+        }
+        (Shape::Map(element), Value::Object(map)) => {
+            map.values().any(|value| is_container(value) && inner(element, value))
+        }
+        _ => false,
+    }
+}
+
+fn is_container(value: &Value) -> bool {
+    value.is_array() || value.is_object()
+}
+
 /// Completes one struct whose values are already normal: adds what Go always writes, drops what it omits.
 pub(super) fn finish(schema: &Schema, ty: &Type, map: &mut Map<String, Value>, depth: usize) {
+    complete(schema, ty, map, depth, false);
+}
+
+/// As [`finish`], for what a client sent: empty lists and maps stay.
+pub(super) fn finish_sent(schema: &Schema, ty: &Type, map: &mut Map<String, Value>, depth: usize) {
+    complete(schema, ty, map, depth, true);
+}
+
+fn complete(schema: &Schema, ty: &Type, map: &mut Map<String, Value>, depth: usize, sent: bool) {
     for field in &ty.fields {
         match map.get(field.json.as_ref()) {
             Some(value) => {
                 if value.is_null() && (field.pointer || !keeps_null(field)) {
                     map.remove(field.json.as_ref());
-                } else if dropped(field, value) {
+                } else if dropped(field, value) && !(sent && is_container(value)) {
                     map.remove(field.json.as_ref());
                     continue;
                 } else {

@@ -19,14 +19,18 @@ fn selector_and_template(spec: &Value, path: &Path, what: &str) -> ErrorList {
     if selector.is_object() {
         errors.extend(validate_selector(selector, &field, false));
         if selects_all(selector) {
-            errors.push(Error::invalid(
-                &field,
-                selector.clone(),
-                format!("empty selector is invalid for {what}"),
-            ));
+            errors.push(
+                Error::invalid(
+                    &field,
+                    selector.clone(),
+                    format!("empty selector is invalid for {what}"),
+                )
+                .printed_as("LabelSelector"),
+            );
         }
         if !convertible(selector) {
-            errors.push(Error::invalid(&field, selector.clone(), "invalid label selector"));
+            let text = "invalid label selector";
+            errors.push(Error::invalid(&field, selector.clone(), text).printed_as("LabelSelector"));
             return errors;
         }
     } else {

@@ -93,9 +93,9 @@ pub fn slice_change(object: &Value, old: &Value) -> ErrorList {
     if !semantic_equal(get(object, "endpoints"), get(old, "endpoints")) {
         errors.extend(slice_endpoints(object));
     }
-    let kind = str_at(object, "addressType");
-    if kind != str_at(old, "addressType") {
-        errors.push(Error::invalid(&Path::new("addressType"), kind, IMMUTABLE));
+    if str_at(object, "addressType") != str_at(old, "addressType") {
+        // The newer rules do not show what may not change.
+        errors.push(Error::invalid(&Path::new("addressType"), Value::Null, IMMUTABLE));
     }
     errors
 }

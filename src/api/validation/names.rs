@@ -70,6 +70,23 @@ pub fn dns1123_subdomain(value: &str) -> Messages {
     errors
 }
 
+/// A DNS-1123 subdomain in the words of the newer rules, which count bytes.
+pub fn long_name(value: &str) -> Messages {
+    let mut errors = Messages::new();
+    if value.len() > SUBDOMAIN_MAX {
+        errors.push(max_bytes(SUBDOMAIN_MAX));
+    }
+    if !is_subdomain(value) {
+        errors.push(SUBDOMAIN_TEXT.into());
+    }
+    errors
+}
+
+/// Names of objects, as [`long_name`].
+pub fn name_is_long_name(name: &str, prefix: bool) -> Messages {
+    long_name(&masked(name, prefix))
+}
+
 /// A DNS-1123 subdomain whose labels may hold underscores, as search paths may.
 pub fn subdomain_with_underscore(value: &str) -> Messages {
     const TEXT: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";

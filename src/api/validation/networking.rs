@@ -201,11 +201,7 @@ pub fn ingress_class_change(object: &Value, old: &Value) -> ErrorList {
 /// The name of an address is the address.
 pub fn address_name(name: &str, _: bool) -> names::Messages {
     let bad = net::strict_ip(&Path::default(), name).into_iter();
-    let mut texts: names::Messages = bad.map(|error| error.detail).collect();
-    if !texts.is_empty() {
-        texts.extend(names::dns1123_subdomain(name));
-    }
-    texts
+    bad.map(|error| error.detail).collect()
 }
 
 /// An address in use.

@@ -107,8 +107,12 @@ pub fn controller_revision(object: &Value) -> ErrorList {
 
 /// A changed revision: its data stays.
 pub fn controller_revision_change(object: &Value, old: &Value) -> ErrorList {
+    let data = immutable(get(object, "data"), get(old, "data"), &Path::new("data"));
     let mut errors = controller_revision(object);
-    errors.extend(immutable(get(object, "data"), get(old, "data"), &Path::new("data")));
+    if !data.is_empty() {
+        errors.retain(|error| error.field != Path::new("data"));
+    }
+    errors.extend(data);
     errors
 }
 
@@ -166,7 +170,7 @@ pub fn api_service(object: &Value) -> ErrorList {
     let (group, version) = (str_at(spec, "group"), str_at(spec, "version"));
     let (name, wanted) = (str_at(get(object, "metadata"), "name"), format!("{version}.{group}"));
     let mut errors = ErrorList::new();
-    if name != wanted {
+    if name != wanted && !name.is_empty() {
         let text =
             format!("must be `spec.version+\".\"+spec.group`: {}", crate::field::go_quote(&wanted));
         errors.push(Error::invalid(&Path::new("metadata").child("name"), name, text));

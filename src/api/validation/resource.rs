@@ -60,8 +60,8 @@ pub fn claim(object: &Value) -> ErrorList {
 pub fn claim_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     if !semantic_equal(get(object, "spec"), get(old, "spec")) {
+        // No other rule looks at a change that is refused as a whole.
         errors.push(Error::invalid(&Path::new("spec"), Value::Null, IMMUTABLE));
-        errors.extend(claim(object));
     }
     errors
 }
@@ -219,7 +219,7 @@ fn request(one: &Value, path: &Path) -> ErrorList {
     let mut errors: ErrorList = each(&path.child("name"), name, dns1123_label(name)).collect();
     let (exactly, first) = (get(one, "exactly"), items(one, "firstAvailable"));
     match (exactly.is_object(), first.is_empty()) {
-        (true, true) => errors.extend(exact(exactly, &path.child("exactly"))),
+        (true, true) => errors.extend(exact(exactly, &path.child("exactly"), dns1123_subdomain)),
         (false, false) => {
             let field = path.child("firstAvailable");
             if first.len() > ALTERNATIVES_MAX {
@@ -228,7 +228,7 @@ fn request(one: &Value, path: &Path) -> ErrorList {
             for (index, sub) in first.iter().enumerate() {
                 let (place, name) = (field.index(index), str_at(sub, "name"));
                 errors.extend(each(&place.child("name"), name, dns1123_label(name)));
-                errors.extend(exact(sub, &place));
+                errors.extend(exact(sub, &place, super::names::long_name));
                 if first.iter().take(index).any(|s| str_at(s, "name") == name) {
                     errors.push(twice(&place, &shown_request(sub)));
                 }
@@ -248,8 +248,8 @@ fn request(one: &Value, path: &Path) -> ErrorList {
 }
 
 /// Class, selectors, mode and number of one request.
-fn exact(one: &Value, path: &Path) -> ErrorList {
-    let mut errors = required_as(one, "deviceClassName", path, dns1123_subdomain);
+fn exact(one: &Value, path: &Path, class: fn(&str) -> super::names::Messages) -> ErrorList {
+    let mut errors = required_as(one, "deviceClassName", path, class);
     errors.extend(selectors(one, path));
     let (mode, count) = (str_at(one, "allocationMode"), int_at(one, "count").unwrap_or_default());
     match mode {

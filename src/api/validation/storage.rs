@@ -190,7 +190,7 @@ pub(super) fn attacher(name: &str, path: &Path) -> ErrorList {
         return vec![Error::required(path, "")];
     }
     let mut errors = ErrorList::new();
-    let texts = names::dns1123_subdomain(&name.to_lowercase()).into_iter();
+    let texts = names::long_name(&name.to_lowercase()).into_iter();
     let texts = texts.map(|text| if text.starts_with("a lower") { TEXT.to_owned() } else { text });
     errors.extend(each(path, name, texts.collect()));
     if name.chars().count() > names::LABEL_MAX {

@@ -39,8 +39,27 @@ pub(super) fn decode(
     let decoded = wire::decode(schema, media, bytes, kind)?;
     strict(context, &decoded.strict_errors, validation, kind)?;
     let mut value = decoded.value;
+    template_generation(kind, &value)?;
     name_kind(&mut value, kind);
     Ok(value)
+}
+
+/// `apps/v1` keeps a number of daemon sets in an annotation, which upstream reads with the body.
+fn template_generation(kind: &api::Gvk, value: &Value) -> Result<(), Status> {
+    if &*kind.kind != "DaemonSet" {
+        return Ok(());
+    }
+    let key = "deprecated.daemonset.template.generation";
+    let given = value.get("metadata").and_then(|m| m.get("annotations")).and_then(|a| a.get(key));
+    match given.and_then(Value::as_str).map(|text| (text, text.parse::<i64>())) {
+        Some((text, Err(_))) => {
+            let quoted = api::field::go_quote(text);
+            let cause = format!("strconv.ParseInt: parsing {quoted}: invalid syntax");
+            let (name, version) = (&kind.kind, &kind.version);
+            Err(Status::bad_request(api::codec::cannot_handle(name, version, name, &cause)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses or warns of what the decoder found beyond the schema.

@@ -30,6 +30,7 @@ pub(super) async fn review(
         bind::bind_pod(&pod_context, &name, &value, &options).await?;
         return output::value(context, StatusCode::CREATED, &output::done(201));
     }
+    normalize(context, kind, &mut value);
     let accepted = context.accept()?;
     if accepted.transform != crate::negotiate::Transform::None {
         return Err(output::not_acceptable());
@@ -39,6 +40,14 @@ pub(super) async fn review(
     };
     let answer = reviews.review(&kind.kind, &context.user, &context.info.namespace, value).await?;
     output::value(context, StatusCode::CREATED, &answer)
+}
+
+/// Nothing of these is stored: the answer repeats the request in its normal form.
+fn normalize(context: &Context, kind: &Gvk, value: &mut serde_json::Value) {
+    let schema = &context.server.objects.registry().schema;
+    if let Some(ty) = schema.kind(kind) {
+        api::codec::normalize(schema, ty, value);
+    }
 }
 
 /// Answers `serviceaccounts/token`.
@@ -52,6 +61,7 @@ pub(super) async fn token(context: &Context, exchange: Exchange) -> Result<Respo
     let mut request = input::object(context, exchange.body, &kind, options.validation).await?;
     let write = Write::new(context, &options);
     write.place(&mut request)?;
+    normalize(context, &kind, &mut request);
     let given = metadata::text(&request, "name");
     if given.is_empty() {
         metadata::metadata_mut(&mut request).insert("name".into(), name.into());

@@ -198,7 +198,10 @@ impl<'a> Write<'a> {
     }
 
     fn invalid(&self, name: &str, errors: &[Error]) -> Status {
-        Status::invalid(&self.row.spec.gvk.group, &self.row.spec.gvk.kind, name, errors)
+        let kind = &self.row.spec.gvk;
+        // Upstream has one type for the events of both groups, and names the older one.
+        let group = if &*kind.group == "events.k8s.io" { "" } else { &*kind.group };
+        Status::invalid(group, &kind.kind, name, errors)
     }
 
     /// Creates the object and returns it as stored.
@@ -252,9 +255,9 @@ impl<'a> Write<'a> {
         for warning in spec.strategy.warnings_on_create(&context, &value) {
             self.context.warn(warning);
         }
+        self.normalize(&mut value);
         self.admit(Operation::Create, &name, None, Some(&value)).await?;
         self.warn_unsupported(&value);
-        self.normalize(&mut value);
         self.store_new(value, generated).await
     }
 
@@ -502,9 +505,9 @@ impl<'a> Write<'a> {
         if self.subresource != BINDING {
             self.check_change(name, old, &mut value)?;
         }
+        self.normalize(&mut value);
         self.admit(Operation::Update, name, Some(old), Some(&value)).await?;
         self.warn_unsupported(&value);
-        self.normalize(&mut value);
         api::patch::apply::keep_times_if_unchanged(old, &mut value);
         let value = convert::to_storage(self.row, value);
         if storage::encode(self.row, &value) == found.raw().as_ref() {

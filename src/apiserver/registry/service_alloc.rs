@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use api::field::{Error, Path};
+use api::validation::core::service;
 use api::{Gvr, Status};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -268,13 +269,17 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
         .pointer("/spec/selector")
         .and_then(Value::as_object)
         .is_none_or(serde_json::Map::is_empty);
-    if text(value, "ipFamilyPolicy").is_empty() {
+    if value.pointer("/spec/ipFamilyPolicy").is_none_or(Value::is_null) {
         let policy = match old.map(|o| text(o, "ipFamilyPolicy")).filter(|p| !p.is_empty()) {
             Some(policy) => policy,
             None if headless && selectorless => "RequireDualStack",
             None => "SingleStack",
         };
         set(value, "ipFamilyPolicy", policy.into());
+    }
+    let errors = service::validate_addresses(value, old.unwrap_or(&Value::Null));
+    if !errors.is_empty() {
+        return Err(Status::invalid("", "Service", metadata::text(value, "name"), &errors));
     }
     let policy = text(value, "ipFamilyPolicy").to_owned();
     let single = policy == "SingleStack";

@@ -1,5 +1,6 @@
 //! Which strategy each built-in kind has.
 
+mod certificate_request;
 mod certificates;
 mod core;
 mod others;

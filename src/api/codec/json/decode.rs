@@ -152,7 +152,7 @@ impl<'a> Decoder<'a> {
             }
         }
         self.structs.pop();
-        normal::finish(self.schema, ty, &mut map, self.path.len());
+        normal::finish_sent(self.schema, ty, &mut map, self.path.len());
         Ok(Value::Object(map))
     }
 

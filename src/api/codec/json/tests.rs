@@ -23,9 +23,20 @@ fn writes_the_normal_form_of_go() {
         "hostNetwork":false,"activeDeadlineSeconds":0,"volumes":null}}"#;
     assert_eq!(
         decode("v1", "Pod", pod).unwrap().value,
+        json!({"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","labels":{}},"spec":{"activeDeadlineSeconds":0,
+            "containers":[{"name":"c","resources":{"limits":{"cpu":"500m","memory":"1Mi"}},"ports":[]}]},"status":{}})
+    );
+    let schema = Schema::builtin();
+    let ty = schema.kind(&Gvk::new("", "v1", "Pod")).unwrap();
+    let mut sent = decode("v1", "Pod", pod).unwrap().value;
+    assert!(crate::codec::has_empties(&schema, ty, &sent));
+    crate::codec::normalize(&schema, ty, &mut sent);
+    assert_eq!(
+        sent,
         json!({"kind":"Pod","apiVersion":"v1","metadata":{"name":"p"},"spec":{"activeDeadlineSeconds":0,
             "containers":[{"name":"c","resources":{"limits":{"cpu":"500m","memory":"1Mi"}}}]},"status":{}})
     );
+    assert!(!crate::codec::has_empties(&schema, ty, &sent));
     assert_eq!(
         decode("apps/v1", "Deployment", r#"{"spec":{"replicas":0}}"#).unwrap().value,
         json!({"metadata":{},"spec":{"replicas":0,"selector":null,"strategy":{},

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{always_restarts, counters};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::core::pod;
-use crate::validation::immutable;
+use crate::validation::immutable_as;
 use crate::validation::labels::{convertible, matches, selects_all, validate_selector};
 use crate::validation::numbers::{
     int_or_percent_value, non_negative, non_negative_int_or_percent, not_more_than_100_percent,
@@ -18,9 +18,6 @@ pub fn validate(object: &Value) -> ErrorList {
     let (selector, template) = (get(spec, "selector"), get(spec, "template"));
     let (at_selector, at_template) = (path.child("selector"), path.child("template"));
     let mut errors = validate_selector(selector, &at_selector, false);
-    if !selector.is_object() {
-        errors.push(Error::required(&at_selector, ""));
-    }
     let labels = get(get(template, "metadata"), "labels");
     if convertible(selector) && !(selector.is_object() && matches(selector, labels)) {
         let text = "`selector` does not match template `labels`";
@@ -31,11 +28,14 @@ pub fn validate(object: &Value) -> ErrorList {
         ));
     }
     if selector.is_object() && selects_all(selector) {
-        errors.push(Error::invalid(
-            &at_selector,
-            selector.clone(),
-            "empty selector is invalid for daemonset",
-        ));
+        errors.push(
+            Error::invalid(
+                &at_selector,
+                selector.clone(),
+                "empty selector is invalid for daemonset",
+            )
+            .printed_as("LabelSelector"),
+        );
     }
     errors.extend(pod::template(template, &at_template));
     errors.extend(always_restarts(
@@ -55,9 +55,10 @@ fn strategy(strategy: &Value, path: &Path) -> ErrorList {
         "OnDelete" => return Vec::new(),
         "RollingUpdate" if rolling.is_object() => {}
         "RollingUpdate" => return vec![Error::required(&field, "")],
-        kind => {
-            let shown = serde_json::json!({"Type": kind, "RollingUpdate": rolling});
-            return vec![Error::not_supported(path, shown, &["RollingUpdate", "OnDelete"])];
+        _ => {
+            let error =
+                Error::not_supported(path, strategy.clone(), &["RollingUpdate", "OnDelete"]);
+            return vec![error.printed_as("DaemonSetUpdateStrategy")];
         }
     }
     let keys = ["maxUnavailable", "maxSurge"];
@@ -84,7 +85,7 @@ fn strategy(strategy: &Value, path: &Path) -> ErrorList {
 /// A changed daemon set.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let [new, was] = [object, old].map(|o| get(get(o, "spec"), "selector"));
-    let mut errors = immutable(new, was, &Path::new("spec").child("selector"));
+    let mut errors = immutable_as(new, was, &Path::new("spec").child("selector"), "*LabelSelector");
     errors.extend(validate(object));
     errors
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{counters, selector_and_template};
 use crate::field::{Error, ErrorList, Path};
-use crate::validation::immutable;
+use crate::validation::immutable_as;
 use crate::validation::numbers::{
     int_or_percent_value, non_negative, non_negative_int_or_percent, not_more_than_100_percent,
 };
@@ -42,9 +42,10 @@ fn strategy(strategy: &Value, path: &Path) -> ErrorList {
         "RollingUpdate" => {
             vec![Error::required(&field, "this should be defaulted and never be nil")]
         }
-        kind => {
-            let shown = serde_json::json!({"Type": kind, "RollingUpdate": rolling});
-            vec![Error::not_supported(path, shown, &["Recreate", "RollingUpdate"])]
+        _ => {
+            let error =
+                Error::not_supported(path, strategy.clone(), &["Recreate", "RollingUpdate"]);
+            vec![error.printed_as("DeploymentStrategy")]
         }
     }
 }
@@ -69,7 +70,7 @@ fn rolling_update(rolling: &Value, path: &Path) -> ErrorList {
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(object);
     let [new, was] = [object, old].map(|o| get(get(o, "spec"), "selector"));
-    errors.extend(immutable(new, was, &Path::new("spec").child("selector")));
+    errors.extend(immutable_as(new, was, &Path::new("spec").child("selector"), "*LabelSelector"));
     errors
 }
 

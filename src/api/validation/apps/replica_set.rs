@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{counters, selector_and_template};
 use crate::field::{ErrorList, Path};
-use crate::validation::immutable;
+use crate::validation::immutable_as;
 use crate::validation::numbers::all_non_negative;
 use crate::value::get;
 
@@ -21,7 +21,7 @@ pub fn validate(object: &Value) -> ErrorList {
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(object);
     let [new, was] = [object, old].map(|o| get(get(o, "spec"), "selector"));
-    errors.extend(immutable(new, was, &Path::new("spec").child("selector")));
+    errors.extend(immutable_as(new, was, &Path::new("spec").child("selector"), "*LabelSelector"));
     errors
 }
 

@@ -7,7 +7,7 @@ use crate::field::{Error, ErrorList, Path};
 use crate::validation::core::pod;
 use crate::validation::labels::{convertible, matches, shown_map, validate_selector};
 use crate::validation::numbers::all_non_negative;
-use crate::validation::{IMMUTABLE, each, immutable, names, one_of};
+use crate::validation::{IMMUTABLE, each, immutable_as, names, one_of};
 use crate::value::{at, bool_at, get, has, int_at, restore, semantic_equal, set, str_at, str_in};
 
 const INDEXED: &str = "requires indexed completion mode";
@@ -58,11 +58,14 @@ fn generated_selector(object: &Value) -> ErrorList {
     let wanted: serde_json::Map<String, Value> =
         expected.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
     if convertible(selector) && !matches(selector, &Value::Object(wanted)) {
-        errors.push(Error::invalid(
-            &Path::new("spec").child("selector"),
-            selector.clone(),
-            "`selector` not auto-generated",
-        ));
+        errors.push(
+            Error::invalid(
+                &Path::new("spec").child("selector"),
+                selector.clone(),
+                "`selector` not auto-generated",
+            )
+            .printed_as("*LabelSelector"),
+        );
     }
     errors
 }
@@ -133,7 +136,8 @@ pub(super) fn template_spec(own: &Value, path: &Path) -> ErrorList {
         if str_at(own, "completionMode") == "Indexed" {
             errors.extend(success_policy(own, &field));
         } else {
-            errors.push(Error::invalid(&field, get(own, "successPolicy").clone(), INDEXED));
+            let policy = get(own, "successPolicy").clone();
+            errors.push(Error::invalid(&field, policy, INDEXED).printed_as("*SuccessPolicy"));
         }
     }
     if let Some(policy) = get(own, "podReplacementPolicy").as_str() {
@@ -252,12 +256,21 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let (new, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
     let mut errors = spec(new, &path);
     errors.extend(completions_change(new, was, &path));
-    errors.extend(immutable(get(new, "selector"), get(was, "selector"), &path.child("selector")));
+    errors.extend(immutable_as(
+        get(new, "selector"),
+        get(was, "selector"),
+        &path.child("selector"),
+        "*LabelSelector",
+    ));
     errors.extend(template_change(new, old, &path));
-    for key in
-        ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
-    {
-        errors.extend(immutable(get(new, key), get(was, key), &path.child(key)));
+    for (key, kind) in [
+        ("completionMode", "*s"),
+        ("podFailurePolicy", "*PodFailurePolicy"),
+        ("backoffLimitPerIndex", "*i"),
+        ("managedBy", "*s"),
+        ("successPolicy", "*SuccessPolicy"),
+    ] {
+        errors.extend(immutable_as(get(new, key), get(was, key), &path.child(key), kind));
     }
     errors.extend(name_fits(object));
     errors
@@ -277,7 +290,7 @@ fn completions_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
         return vec![Error::invalid(
             &field,
             now.clone(),
-            "can only be modified in tandem with parallelism",
+            "can only be modified in tandem with spec.parallelism",
         )];
     }
     Vec::new()
@@ -290,7 +303,7 @@ fn template_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
     let status = get(old, "status");
     let resting = !has(status, "startTime") || suspended_condition(status);
     if !suspended || !resting || int_at(status, "active").unwrap_or_default() != 0 {
-        return immutable(&now, &was, &path.child("template"));
+        return immutable_as(&now, &was, &path.child("template"), "PodTemplateSpec");
     }
     if let Some(meta) = crate::value::ensure_object(&mut was, "metadata") {
         restore(meta, get(&now, "metadata"), "labels");
@@ -312,7 +325,7 @@ fn template_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
             }
         }
     }
-    immutable(get(&now, "spec"), get(&was, "spec"), &path.child("template.spec"))
+    immutable_as(get(&now, "spec"), get(&was, "spec"), &path.child("template.spec"), "PodSpec")
 }
 
 fn suspended_condition(status: &Value) -> bool {

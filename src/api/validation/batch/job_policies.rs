@@ -93,7 +93,7 @@ fn exit_codes(codes: &Value, containers: &[&str], path: &Path) -> ErrorList {
     if values.is_empty() {
         errors.push(Error::invalid(
             &field,
-            Value::Array(Vec::new()),
+            get(codes, "values").clone(),
             "at least one value is required",
         ));
     } else if values.len() > CODES_MAX {

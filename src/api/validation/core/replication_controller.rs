@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::pod;
 use crate::field::{Error, ErrorList, Path};
-use crate::validation::labels::{matches, shown_map};
+use crate::validation::labels::matches;
 use crate::validation::numbers::non_negative;
 use crate::value::{get, has, is_empty, str_in};
 
@@ -25,11 +25,7 @@ pub fn validate(object: &Value) -> ErrorList {
     let selector = json!({ "matchLabels": get(spec, "selector") });
     if !is_empty(spec, "selector") && !matches(&selector, labels) {
         let text = "`selector` does not match template `labels`";
-        errors.push(Error::invalid(
-            &field.child("metadata").child("labels"),
-            shown_map(labels),
-            text,
-        ));
+        errors.push(Error::invalid(&field.child("metadata").child("labels"), labels.clone(), text));
     }
     errors.extend(pod::template(template, &field));
     let policy = str_in(template, &["spec", "restartPolicy"]);

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::labels::validate_selector;
 use crate::validation::{each, names, one_of};
-use crate::value::{entries, get, has, int_at, items, semantic_equal, str_at};
+use crate::value::{at, entries, get, has, int_at, items, semantic_equal, str_at};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
@@ -337,20 +337,19 @@ pub(super) fn narrowing(new: &Value, old: &Value, path: &Path) -> ErrorList {
         let text = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
         errors.push(Error::invalid(&path.child("nodeSelector"), new_labels.clone(), text));
     }
-    let terms = |spec: &Value| {
-        items(get(get(get(spec, "affinity"), "nodeAffinity"), REQUIRED), "nodeSelectorTerms")
-            .to_vec()
-    };
-    let (new_terms, old_terms) = (terms(new), terms(old));
+    let required = |spec| at(spec, &["affinity", "nodeAffinity", REQUIRED]);
+    let (new_required, old_required) = (required(new), required(old));
+    let (new_terms, old_terms) =
+        (items(new_required, "nodeSelectorTerms"), items(old_required, "nodeSelectorTerms"));
     let list =
         path.child("affinity").child("nodeAffinity").child(REQUIRED).child("nodeSelectorTerms");
     if !old_terms.is_empty() && new_terms.len() != old_terms.len() {
         let text = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        let shown = if new_terms.is_empty() { Value::Null } else { Value::from(new_terms) };
-        errors.push(Error::invalid(&list, shown, text));
+        let shown = get(new_required, "nodeSelectorTerms").clone();
+        errors.push(Error::invalid(&list, shown, text).printed_as("[NodeSelectorTerm"));
         return errors;
     }
-    for (index, (new, old)) in new_terms.iter().zip(&old_terms).enumerate() {
+    for (index, (new, old)) in new_terms.iter().zip(old_terms).enumerate() {
         let kept = |key: &str| {
             let (new, old) = (items(new, key), items(old, key));
             new.get(..old.len())
@@ -362,7 +361,8 @@ pub(super) fn narrowing(new: &Value, old: &Value, path: &Path) -> ErrorList {
             items(new, "matchExpressions").is_empty() && items(new, "matchFields").is_empty();
         if (was_empty && !now_empty) || !kept("matchExpressions") || !kept("matchFields") {
             let text = "only additions are allowed (no mutations or deletions)";
-            errors.push(Error::invalid(&list.index(index), new.clone(), text));
+            let error = Error::invalid(&list.index(index), new.clone(), text);
+            errors.push(error.printed_as("NodeSelectorTerm"));
         }
     }
     errors

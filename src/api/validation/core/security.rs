@@ -45,12 +45,14 @@ pub(super) fn container(context: &Value, host_users: bool, path: &Path) -> Error
     if get(context, "allowPrivilegeEscalation").as_bool() == Some(false) {
         if bool_at(context, "privileged") {
             let text = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-            errors.push(Error::invalid(path, context.clone(), text));
+            errors.push(Error::invalid(path, context.clone(), text).printed_as("SecurityContext"));
         }
         for capability in items(get(context, "capabilities"), "add") {
             if capability == "CAP_SYS_ADMIN" {
                 let text = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
-                errors.push(Error::invalid(path, context.clone(), text));
+                errors.push(
+                    Error::invalid(path, context.clone(), text).printed_as("SecurityContext"),
+                );
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The core group beside pods and services.
 
 use api::validation::core as rules;
-use api::validation::names::{name_is_label, name_is_path_segment};
+use api::validation::names::{name_is_label, name_is_long_name, name_is_path_segment};
 use api::validation::warnings;
 use api::validation::{endpoints, events};
 use api::value::{
@@ -130,6 +130,7 @@ fn bare_secrets(object: &mut Value) {
 
 pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
     warnings: warnings::replication_controller,
+    name: name_is_long_name,
     status: Some(r#"{"replicas":0}"#),
     generation: &["spec"],
     selectable: status_replicas,

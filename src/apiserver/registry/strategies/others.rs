@@ -1,8 +1,10 @@
 //! The remaining groups: networking, storage, RBAC, scheduling, flow control, admission, custom resources.
 
-use api::validation::names::{name_is_path_segment, name_is_subdomain};
+use api::validation::names::{name_is_long_name, name_is_path_segment, name_is_subdomain};
 use api::validation::warnings;
-use api::validation::{admission, endpoints, flow, networking, others as small, rbac, resource};
+use api::validation::{
+    admission, crd, endpoints, flow, networking, others as small, rbac, resource,
+};
 use api::value::{bool_at, ensure_object, get, items, restore, set, str_at, str_in};
 use serde_json::{Value, json};
 
@@ -134,6 +136,9 @@ pub(super) const CUSTOM_RESOURCE_DEFINITION: Rules = Rules {
     generation: &["spec"],
     status_keeps_meta: true,
     unconditional_update: false,
+    validate: crd::validate,
+    validate_change: crd::validate_change,
+    validate_subresource: crd::validate_subresource,
     prepare: |_, object| stored_version(object),
     prepare_change: |context, object, _| {
         if context.subresource.is_empty() {
@@ -263,6 +268,7 @@ pub(super) const RESOURCE_CLAIM_TEMPLATE: Rules = Rules {
 };
 
 pub(super) const DEVICE_CLASS: Rules = Rules {
+    name: name_is_long_name,
     validate: resource::class,
     validate_change: |new, _| resource::class(new),
     ..WITH_SPEC_GENERATION

@@ -240,6 +240,10 @@ pub(super) const CERTIFICATE_SIGNING_REQUEST: Rules = Rules {
         }
     },
     prepare_change: super::certificates::prepare_change,
+    name: |_, _| Vec::new(),
+    validate: super::certificate_request::validate,
+    validate_change: super::certificate_request::validate_change,
+    validate_subresource: super::certificate_request::validate_subresource,
     selectable: |object| {
         vec![("spec.signerName", str_in(object, &["spec", "signerName"]).to_owned())]
     },

@@ -1,0 +1,363 @@
+//! What a certificate signing request must be: a signed request, known usages, a signer's name, and decisions that stay.
+
+use api::field::{Error, ErrorList, Path, go_quote};
+use api::validation::{each, names};
+use api::value::{get, int_at, items, str_at, str_in};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use x509_parser::pem::Pem;
+use x509_parser::prelude::{FromDer, X509CertificationRequest};
+
+/// Shortest validity that may be asked for, in seconds (`pkg/apis/certificates/validation`).
+const EXPIRATION_MIN: i64 = 600;
+/// Signer of requests made before signers had names.
+const LEGACY: &str = "kubernetes.io/legacy-unknown";
+const NOT_A_REQUEST: &str = "PEM block type must be CERTIFICATE REQUEST";
+
+/// Sorted, as errors list them.
+const USAGES: [&str; 23] = [
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+
+/// A new request.
+pub(super) fn validate(object: &Value) -> ErrorList {
+    request(object, &Value::Null)
+}
+
+/// A changed request; only `approval` may decide and only `status` may issue.
+pub(super) fn validate_change(object: &Value, old: &Value) -> ErrorList {
+    change("", object, old)
+}
+
+/// A write to `approval` or `status`.
+pub(super) fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
+    change(subresource, object, old)
+}
+
+fn change(subresource: &str, object: &Value, old: &Value) -> ErrorList {
+    let mut errors = request(object, old);
+    let field = Path::new("status").child("conditions");
+    for kind in ["Approved", "Denied", "Failed"] {
+        let (now, was) = (of_kind(object, kind), of_kind(old, kind));
+        let quoted = go_quote(kind);
+        let decides = kind != "Failed" && subresource != "approval";
+        let text = if now.len() < was.len() {
+            format!("updates may not remove a condition of type {quoted}")
+        } else if decides && now.len() > was.len() {
+            format!("updates may not add a condition of type {quoted}")
+        } else if decides && now != was {
+            format!("updates may not modify a condition of type {quoted}")
+        } else {
+            continue;
+        };
+        errors.push(Error::forbidden(&field, text));
+    }
+    let (now, was) = (certificate(object), certificate(old));
+    let field = Path::new("status").child("certificate");
+    if now != was && subresource != "status" {
+        errors.push(Error::forbidden(&field, "updates may not set certificate content"));
+    } else if now != was && !was.is_empty() {
+        let text = "updates may not modify existing certificate content";
+        errors.push(Error::forbidden(&field, text));
+    }
+    errors
+}
+
+fn certificate(object: &Value) -> &str {
+    str_in(object, &["status", "certificate"])
+}
+
+fn of_kind<'a>(object: &'a Value, kind: &str) -> Vec<&'a Value> {
+    let conditions = items(get(object, "status"), "conditions").iter();
+    conditions.filter(|c| str_at(c, "type") == kind).collect()
+}
+
+/// Everything but the change; what the old object had wrong already is let be.
+fn request(object: &Value, old: &Value) -> ErrorList {
+    let (spec, path) = (get(object, "spec"), Path::new("spec"));
+    let mut errors = ErrorList::new();
+    if let Err(why) = signed(str_at(spec, "request")) {
+        errors.push(Error::invalid(&path.child("request"), get(spec, "request").clone(), why));
+    }
+    errors.extend(usages(spec, get(old, "spec"), &path.child("usages")));
+    let (signer, field) = (str_at(spec, "signerName"), path.child("signerName"));
+    if signer == LEGACY && str_in(old, &["spec", "signerName"]) != LEGACY {
+        let text = "the legacy signerName is not allowed via this API version";
+        errors.push(Error::invalid(&field, signer, text));
+    } else {
+        errors.extend(signer_name(signer, &field));
+    }
+    if let Some(seconds) = int_at(spec, "expirationSeconds").filter(|s| *s < EXPIRATION_MIN) {
+        let text = "may not specify a duration less than 600 seconds (10 minutes)";
+        errors.push(Error::invalid(&path.child("expirationSeconds"), seconds, text));
+    }
+    errors.extend(conditions(object, old));
+    let issued = certificate(object);
+    if issued != certificate(old) && issued_chain(certificate(old)).is_ok() {
+        if let Err(why) = issued_chain(issued) {
+            let field = Path::new("status").child("certificate");
+            errors.push(Error::invalid(&field, "<certificate data>", why));
+        }
+    }
+    errors
+}
+
+fn usages(spec: &Value, old: &Value, path: &Path) -> ErrorList {
+    let list = |spec| -> Vec<&str> {
+        items(spec, "usages").iter().map(|u| u.as_str().unwrap_or_default()).collect()
+    };
+    let repeated = |list: &[&str], at: usize| {
+        list.get(..at).is_some_and(|b| list.get(at).is_some_and(|u| b.contains(u)))
+    };
+    let (now, was) = (list(spec), list(old));
+    let mut errors = ErrorList::new();
+    if now.is_empty() {
+        errors.push(Error::required(path, ""));
+    }
+    if was.iter().all(|usage| USAGES.contains(usage)) {
+        let unknown = now.iter().enumerate().filter(|(_, usage)| !USAGES.contains(usage));
+        errors.extend(unknown.map(|(at, u)| Error::not_supported(&path.index(at), *u, &USAGES)));
+    }
+    if !(0..was.len()).any(|at| repeated(&was, at)) {
+        let twice = now.iter().enumerate().filter(|(at, _)| repeated(&now, *at));
+        errors.extend(twice.map(|(at, usage)| Error::duplicate(&path.index(at), *usage)));
+    }
+    errors
+}
+
+fn conditions(object: &Value, old: &Value) -> ErrorList {
+    let kinds = |object| -> Vec<&str> {
+        items(get(object, "status"), "conditions").iter().map(|c| str_at(c, "type")).collect()
+    };
+    let (now, was, path) = (kinds(object), kinds(old), Path::new("status").child("conditions"));
+    let both = |kinds: &[&str]| kinds.contains(&"Approved") && kinds.contains(&"Denied");
+    let had_twice = was.iter().enumerate().any(|(at, kind)| was.iter().take(at).any(|k| k == kind));
+    let mut errors = ErrorList::new();
+    let all = items(get(object, "status"), "conditions");
+    for (index, (kind, condition)) in now.iter().zip(all).enumerate() {
+        let field = path.index(index);
+        if kind.is_empty() && !was.contains(&"") {
+            errors.push(Error::required(&field.child("type"), ""));
+        }
+        let allowed: &[&str] = match *kind {
+            "Approved" | "Denied" | "Failed" => &["True"],
+            _ => &["False", "True", "Unknown"],
+        };
+        match str_at(condition, "status") {
+            "" => errors.push(Error::required(&field.child("status"), "")),
+            status => {
+                errors.extend(api::validation::one_of(status, allowed, &field.child("status")))
+            }
+        }
+        let before = now.get(..index).unwrap_or_default();
+        let other = match *kind {
+            "Approved" => "Denied",
+            "Denied" => "Approved",
+            _ => "-",
+        };
+        if before.contains(&other) && !both(&was) {
+            let text = "Approved and Denied conditions are mutually exclusive";
+            errors.push(Error::invalid(&path, *kind, text));
+        }
+        if before.contains(kind) && !had_twice {
+            errors.push(Error::duplicate(&field.child("type"), *kind));
+        }
+    }
+    errors
+}
+
+/// `domain.example/path` (`ValidateSignerName` of `pkg/apis/core/validation/names.go`).
+fn signer_name(name: &str, field: &Path) -> ErrorList {
+    if name.is_empty() {
+        return vec![Error::required(field, "")];
+    }
+    let Some((domain, path)) = name.split_once('/').filter(|(_, path)| !path.contains('/')) else {
+        let text =
+            "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        return vec![Error::invalid(field, name, text)];
+    };
+    let mut errors = ErrorList::new();
+    if domain.len() > SUBDOMAIN_MAX {
+        errors.push(Error::too_long(field, SUBDOMAIN_MAX));
+    }
+    let parts: [(&str, fn(&str) -> names::Messages); 2] =
+        [(domain, names::dns1123_label), (path, names::dns1123_subdomain)];
+    for (index, (part, rule)) in parts.into_iter().enumerate() {
+        let bad = part.split('.').map(|label| (label, rule(label))).find(|(_, e)| !e.is_empty());
+        if let Some((label, texts)) = bad {
+            let label = go_quote(label);
+            let texts = texts.into_iter().map(|t| format!("validating label {label}: {t}"));
+            errors.extend(each(field, part, texts.collect()));
+        }
+        if index == 0 && !domain.contains('.') {
+            let text = "should be a domain with at least two segments separated by dots";
+            errors.push(Error::invalid(field, domain, text));
+        }
+    }
+    if path.len() > PATH_MAX {
+        errors.push(Error::too_long(field, PATH_MAX));
+    }
+    errors
+}
+
+const SUBDOMAIN_MAX: usize = 253;
+/// Room for a label, a dot and a subdomain.
+const PATH_MAX: usize = SUBDOMAIN_MAX + 63 + 1;
+
+/// The PEM blocks of base64 text; what is no base64 or PEM has none.
+fn blocks(encoded: &str) -> Vec<Pem> {
+    let bytes = STANDARD.decode(encoded).unwrap_or_default();
+    Pem::iter_from_buffer(&bytes).map_while(Result::ok).collect()
+}
+
+/// A certificate request whose signature is its own key's.
+fn signed(encoded: &str) -> Result<(), String> {
+    let blocks = blocks(encoded);
+    let block = blocks.first().filter(|b| b.label == "CERTIFICATE REQUEST");
+    let block = block.ok_or_else(|| NOT_A_REQUEST.to_owned())?;
+    let (_, request) =
+        X509CertificationRequest::from_der(&block.contents).map_err(|error| go_text(&error))?;
+    let algorithm = request.signature_algorithm.algorithm.to_id_string();
+    match request.verify_signature() {
+        // What this server cannot check, the signer does.
+        Ok(()) | Err(x509_parser::error::X509Error::SignatureUnsupportedAlgorithm) => Ok(()),
+        Err(_) if algorithm.starts_with("1.2.840.10045.") => {
+            Err("x509: ECDSA verification failure".into())
+        }
+        Err(_) if algorithm.starts_with("1.3.101.") => {
+            Err("x509: Ed25519 verification failure".into())
+        }
+        Err(_) => Err("crypto/rsa: verification error".into()),
+    }
+}
+
+fn go_text(error: &x509_parser::nom::Err<x509_parser::error::X509Error>) -> String {
+    use x509_parser::error::X509Error::NomError;
+    use x509_parser::nom::Err::{Error, Failure, Incomplete};
+    use x509_parser::nom::error::ErrorKind::Eof;
+    match error {
+        Incomplete(_) | Error(NomError(Eof)) | Failure(NomError(Eof)) => {
+            "asn1: syntax error: data truncated".into()
+        }
+        other => format!("asn1: structure error: {other}"),
+    }
+}
+
+/// What a signer issued: nothing, or certificates alone.
+fn issued_chain(encoded: &str) -> Result<(), String> {
+    if encoded.is_empty() {
+        return Ok(());
+    }
+    let blocks = blocks(encoded);
+    for block in &blocks {
+        if block.label != "CERTIFICATE" {
+            let found = go_quote(&block.label);
+            return Err(format!("only CERTIFICATE PEM blocks are allowed, found {found}"));
+        }
+        block.parse_x509().map_err(|error| go_text(&error))?;
+    }
+    if blocks.is_empty() {
+        return Err("must contain at least one CERTIFICATE PEM block".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn texts(errors: &ErrorList) -> Vec<String> {
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    fn good() -> Value {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let pem = rcgen::CertificateParams::new(Vec::new()).unwrap().serialize_request(&key);
+        let pem = STANDARD.encode(pem.unwrap().pem().unwrap());
+        json!({"spec": {"request": pem, "signerName": "example.com/x", "usages": ["client auth"]}})
+    }
+
+    #[test]
+    fn a_signed_request_is_good_and_a_broken_one_is_not() {
+        assert_eq!(validate(&good()), []);
+        assert_eq!(
+            texts(&validate(&json!({"spec": {}}))),
+            [
+                "spec.request: Invalid value: null: PEM block type must be CERTIFICATE REQUEST",
+                "spec.usages: Required value",
+                "spec.signerName: Required value",
+            ]
+        );
+        let mut cut = good();
+        cut["spec"]["request"] = STANDARD
+            .encode("-----BEGIN CERTIFICATE REQUEST-----\nMIHqMIGSAgEA\n-----END CERTIFICATE REQUEST-----\n")
+            .into();
+        assert!(texts(&validate(&cut))[0].ends_with(": asn1: syntax error: data truncated"));
+    }
+
+    #[test]
+    fn usages_signer_and_expiration_are_judged() {
+        let mut bad = good();
+        bad["spec"]["usages"] = json!(["client auth", "client auth"]);
+        bad["spec"]["signerName"] = json!("Bad_Name!");
+        bad["spec"]["expirationSeconds"] = json!(599);
+        assert_eq!(
+            texts(&validate(&bad)),
+            [
+                "spec.usages[1]: Duplicate value: \"client auth\"",
+                "spec.signerName: Invalid value: \"Bad_Name!\": must be a fully qualified domain and path of the form 'example.com/signer-name'",
+                "spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 600 seconds (10 minutes)",
+            ]
+        );
+    }
+
+    #[test]
+    fn decisions_belong_to_approval_and_certificates_to_status() {
+        let old = good();
+        let mut new = old.clone();
+        new["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}]});
+        assert_eq!(validate_subresource("approval", &new, &old), []);
+        assert_eq!(
+            texts(&validate_subresource("status", &new, &old)),
+            ["status.conditions: Forbidden: updates may not add a condition of type \"Approved\""]
+        );
+        assert_eq!(
+            texts(&validate_subresource("approval", &old, &new)),
+            [
+                "status.conditions: Forbidden: updates may not remove a condition of type \"Approved\""
+            ]
+        );
+        let mut issued = old.clone();
+        issued["status"] = json!({"certificate": STANDARD.encode("no certificate")});
+        assert_eq!(
+            texts(&validate_subresource("status", &issued, &old)),
+            [
+                "status.certificate: Invalid value: \"<certificate data>\": must contain at least one CERTIFICATE PEM block"
+            ]
+        );
+    }
+}
