@@ -56,7 +56,7 @@ fn structural(schema: &Value, level: Level, path: &Path, depth: usize) -> ErrorL
             let text = "must not be used if x-kubernetes-embedded-resource is set";
             errors.push(Error::forbidden(&at_more, text));
         }
-        if !is_empty(schema, "properties") {
+        if more != &Value::Bool(true) && !is_empty(schema, "properties") {
             let text = "additionalProperties and properties are mutual exclusive";
             errors.push(Error::forbidden(&at_more, text));
         }
