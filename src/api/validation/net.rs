@@ -134,6 +134,33 @@ pub fn ip_warning(field: &Path, value: &str) -> Option<String> {
         .then(|| format!("{field}: IPv6 address \"{value}\" should be in RFC 5952 canonical format (\"{canonical}\")"))
 }
 
+/// The warnings for a range that works but is written in an unusual way.
+pub fn cidr_warnings(field: &Path, value: &str) -> Vec<String> {
+    let Some((address, length)) = sloppy_cidr(value) else { return Vec::new() };
+    let (text, digits) = value.split_once('/').unwrap_or((value, ""));
+    let network = masked(address, length);
+    let mut list = Vec::new();
+    if network != address {
+        let whole = if address.is_ipv4() { 32 } else { 128 };
+        list.push(format!(
+            "{field}: CIDR value \"{value}\" is ambiguous in this context (should be \"{network}/{length}\" or \"{address}/{whole}\"?)"
+        ));
+    }
+    let odd = text.parse::<IpAddr>().is_err() || (digits.len() > 1 && digits.starts_with('0'));
+    if odd || matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some()) {
+        list.push(format!(
+            "{field}: non-standard CIDR value \"{value}\" is invalid: use \"{network}/{length}\""
+        ));
+    }
+    let canonical = format!("{address}/{length}");
+    if list.is_empty() && address.is_ipv6() && canonical != value {
+        list.push(format!(
+            "{field}: IPv6 CIDR value \"{value}\" should be in RFC 5952 canonical format (\"{canonical}\")"
+        ));
+    }
+    list
+}
+
 /// Addresses that an endpoint or external IP may not have.
 pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList {
     let mut errors = ErrorList::new();
@@ -168,6 +195,19 @@ mod tests {
         assert_eq!(legacy_ip(&path, "010.0.0.1", &[])[0].detail, LEADING_ZERO);
         assert!(legacy_ip(&path, "010.0.0.1", &["010.0.0.1"]).is_empty());
         assert_eq!(legacy_ip(&path, "x", &[])[0].detail, BAD_IP);
+        assert_eq!(
+            cidr_warnings(&path, "10.1.2.3/16"),
+            [
+                "ip: CIDR value \"10.1.2.3/16\" is ambiguous in this context (should be \"10.1.0.0/16\" or \"10.1.2.3/32\"?)"
+            ]
+        );
+        assert_eq!(
+            cidr_warnings(&path, "2001:DB8::/32"),
+            [
+                "ip: IPv6 CIDR value \"2001:DB8::/32\" should be in RFC 5952 canonical format (\"2001:db8::/32\")"
+            ]
+        );
+        assert!(cidr_warnings(&path, "10.1.0.0/16").is_empty());
         assert_eq!(masked("10.1.2.3".parse().unwrap(), 16).to_string(), "10.1.0.0");
     }
 }

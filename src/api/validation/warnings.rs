@@ -342,6 +342,29 @@ pub fn node(object: &Value, _: Option<&Value>) -> Vec<String> {
             "spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned(),
         );
     }
+    for (index, range) in items(spec, "podCIDRs").iter().enumerate() {
+        let field = Path::new("spec").child("podCIDRs").index(index);
+        list.extend(net::cidr_warnings(&field, range.as_str().unwrap_or_default()));
+    }
+    list
+}
+
+/// Network policies.
+pub fn network_policy(object: &Value, _: Option<&Value>) -> Vec<String> {
+    let mut list = Vec::new();
+    for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
+        for (index, rule) in items(get(object, "spec"), rules).iter().enumerate() {
+            let path = Path::new("spec").child(rules).index(index).child(peers);
+            for (index, peer) in items(rule, peers).iter().enumerate() {
+                let (block, path) = (get(peer, "ipBlock"), path.index(index).child("ipBlock"));
+                list.extend(net::cidr_warnings(&path.child("cidr"), str_at(block, "cidr")));
+                for (index, range) in items(block, "except").iter().enumerate() {
+                    let field = path.child("except").index(index);
+                    list.extend(net::cidr_warnings(&field, range.as_str().unwrap_or_default()));
+                }
+            }
+        }
+    }
     list
 }
 

@@ -56,6 +56,10 @@ pub fn warnings(object: &Value, _: Option<&Value>) -> Vec<String> {
     if !balancer.is_empty() {
         list.extend(net::ip_warning(&path.child("loadBalancerIP"), balancer));
     }
+    for (index, range) in items(spec, "loadBalancerSourceRanges").iter().enumerate() {
+        let field = path.child("loadBalancerSourceRanges").index(index);
+        list.extend(net::cidr_warnings(&field, range.as_str().unwrap_or_default()));
+    }
     if kind == "ExternalName" && external {
         list.push("spec.externalIPs is ignored when spec.type is \"ExternalName\"".into());
     }

@@ -60,13 +60,9 @@ fn metric(metric: &Value, path: &Path) -> ErrorList {
         errors.extend(source(get(metric, first), first, &path.child(first)));
     }
     let expected = SOURCES.iter().find(|(_, name)| *name == kind).map(|(key, _)| *key);
-    match expected {
-        Some(key) if !has(metric, key) => {
-            let text = "must populate information for the given metric source";
-            errors.push(Error::required(&path.child(key), text));
-        }
-        Some(_) => {}
-        None => {}
+    if let Some(key) = expected.filter(|key| !has(metric, key)) {
+        let text = "must populate information for the given metric source";
+        errors.push(Error::required(&path.child(key), text));
     }
     if present.len() > 1 {
         for key in present.iter().filter(|key| Some(**key) != expected) {

@@ -210,6 +210,7 @@ pub(super) const POD_CERTIFICATE_REQUEST: Rules = Rules {
 };
 
 pub(super) const NETWORK_POLICY: Rules = Rules {
+    warnings: warnings::network_policy,
     validate: networking::policy,
     validate_change: networking::policy_change,
     ..WITH_SPEC_GENERATION
