@@ -258,9 +258,7 @@ impl Proxy {
                 }
             }
             backoff.reset();
-            if self.synced {
-                self.health.applied();
-            }
+            self.health.applied(self.synced);
         }
     }
 

@@ -54,9 +54,13 @@ impl Health {
         self.progress.lock().waiting.get_or_insert_with(base::clock::now);
     }
 
-    /// Everything known is applied.
-    pub(crate) fn applied(&self) {
-        *self.progress.lock() = Progress { waiting: None, applied: Some(Timestamp::now()) };
+    /// Everything known is applied. Before the first `full` view a proxy counts as starting, which is healthy.
+    pub(crate) fn applied(&self, full: bool) {
+        let mut progress = self.progress.lock();
+        progress.waiting = None;
+        if full {
+            progress.applied = Some(Timestamp::now());
+        }
     }
 
     /// No change waits for too long.
