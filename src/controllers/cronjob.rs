@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::codec::time::parse_duration;
 use api::k8s::api::batch::v1::{CronJob, CronJobStatus, Job};
 use api::k8s::api::core::v1::ObjectReference;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -62,9 +63,17 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
+/// When something is to happen.
+enum Times {
+    /// At times of the calendar.
+    Calendar(Box<Cron>),
+    /// Again and again after so many seconds (`@every 90s`), counted from the last time.
+    Every(i64),
+}
+
 /// A schedule in its time zone.
 struct Schedule {
-    cron: Cron,
+    times: Times,
     zone: TimeZone,
 }
 
@@ -79,12 +88,19 @@ impl Schedule {
                 .map_err(|e| ("UnknownTimeZone", format!("invalid timeZone: {name:?}: {e}")))?,
         };
         let text = &cron.spec.schedule;
+        if let Some(delay) = text.strip_prefix("@every ") {
+            let nanos = parse_duration(delay).map_err(|e| {
+                ("UnparseableSchedule", format!("unparseable schedule: {text:?} : {e}"))
+            })?;
+            // Whole seconds, at least one, as upstream's cron library has it.
+            return Ok(Self { times: Times::Every((nanos / 1_000_000_000).max(1)), zone });
+        }
         let parser =
             CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
         let parsed = parser.parse(text).map_err(|e| {
             ("UnparseableSchedule", format!("unparseable schedule: {text:?} : {e}"))
         })?;
-        Ok(Self { cron: parsed, zone })
+        Ok(Self { times: Times::Calendar(Box::new(parsed)), zone })
     }
 
     fn zoned(&self, at: Timestamp) -> Zoned {
@@ -93,13 +109,34 @@ impl Schedule {
 
     /// The first time after `at`.
     fn after(&self, at: Timestamp) -> Option<Timestamp> {
-        let next = self.cron.find_next_occurrence(&self.zoned(at), false);
-        next.ok().map(|z| z.timestamp())
+        match &self.times {
+            Times::Calendar(cron) => {
+                let next = cron.find_next_occurrence(&self.zoned(at), false);
+                next.ok().map(|z| z.timestamp())
+            }
+            Times::Every(seconds) => {
+                Timestamp::from_second(at.as_second().checked_add(*seconds)?).ok()
+            }
+        }
     }
 
     /// The last time that has come since `since`, and whether more than [`MISSED_MAX`] have.
     fn due(&self, since: Timestamp, now: Timestamp) -> Option<(Timestamp, bool)> {
-        let last = self.cron.find_previous_occurrence(&self.zoned(now), true).ok()?.timestamp();
+        let last = match &self.times {
+            Times::Calendar(cron) => {
+                cron.find_previous_occurrence(&self.zoned(now), true).ok()?.timestamp()
+            }
+            Times::Every(seconds) => {
+                let passed =
+                    now.as_second().checked_sub(since.as_second())?.checked_div(*seconds)?;
+                if passed <= 0 {
+                    return None;
+                }
+                let last = since.as_second().checked_add(passed.checked_mul(*seconds)?)?;
+                let many = usize::try_from(passed).is_ok_and(|n| n > MISSED_MAX);
+                return Some((Timestamp::from_second(last).ok()?, many));
+            }
+        };
         if last <= since {
             return None;
         }
@@ -256,11 +293,18 @@ impl Controller {
             }
         };
         let now = Timestamp::now();
-        let next = schedule.after(now).map_or(Action::Done, |at| {
+        let missed = schedule.due(since(cron, now), now);
+        // What is counted from the last time goes on from there, not from now.
+        let from = match (&schedule.times, missed) {
+            (Times::Calendar(_), _) => now,
+            (Times::Every(_), Some((last, _))) => last,
+            (Times::Every(_), None) => since(cron, now),
+        };
+        let next = schedule.after(from).map_or(Action::Done, |at| {
             let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
             Action::After(wait + DELTA)
         });
-        let Some((at, many)) = schedule.due(since(cron, now), now) else { return Ok(next) };
+        let Some((at, many)) = missed else { return Ok(next) };
         if many {
             let text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
             warn("TooManyMissedTimes", text.to_owned());
@@ -387,6 +431,23 @@ mod tests {
             Schedule::of(&cron("* * * * *", "Mars/Base")).err().unwrap().0,
             "UnknownTimeZone"
         );
+    }
+
+    #[test]
+    fn every_counts_from_the_last_time() {
+        let every = Schedule::of(&cron("@every 1m30s", "UTC")).ok().unwrap();
+        let start = at("2026-01-01T00:00:10Z");
+        assert_eq!(every.due(start, at("2026-01-01T00:01:39Z")), None);
+        assert_eq!(every.after(start), Some(at("2026-01-01T00:01:40Z")));
+        assert_eq!(
+            every.due(start, at("2026-01-01T00:05:00Z")),
+            Some((at("2026-01-01T00:04:40Z"), false))
+        );
+        assert_eq!(
+            every.due(start, at("2026-01-02T00:00:00Z")),
+            Some((at("2026-01-01T23:59:40Z"), true))
+        );
+        assert_eq!(Schedule::of(&cron("@every x", "UTC")).err().unwrap().0, "UnparseableSchedule");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::Object;
 use api::k8s::api::core::v1::{Pod, PodTemplateSpec};
-use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use api::k8s::jiff::Timestamp;
 use client::labels::Labels;
 use client::{
@@ -13,7 +13,7 @@ use client::{
     owner_reference, run_workers,
 };
 
-use crate::claim::{self, Claim};
+use crate::adoption;
 use crate::context::Context;
 use crate::pod_control::{PodControl, pod_from_template};
 use crate::pods;
@@ -86,7 +86,7 @@ pub(crate) fn start<K: ReplicaOwner>(context: &Context) {
     let client = context.client(K::CONTROLLER);
     let recorder = context.recorder(&client, K::CONTROLLER);
     let (owners, pods) = (context.informers.of::<K>(), context.informers.of::<Pod>());
-    pods.add_index(BY_CONTROLLER, controller_uid);
+    adoption::index(&pods);
     let queue: Queue<(String, String)> = Queue::new();
     let expectations = Arc::new(Expectations::new());
 
@@ -204,49 +204,9 @@ impl<K: ReplicaOwner> Engine<K> {
 
     /// The owner's pods, after adopting matching orphans and releasing pods that match no longer.
     async fn claim(&self, owner: &K, wanted: &Wanted) -> Result<Vec<Pod>, Error> {
-        let owner_meta = owner.metadata();
-        let namespace = owner_meta.namespace.as_deref().unwrap_or_default();
-        let uid = owner_meta.uid.as_deref().unwrap_or_default();
-        let mut claimed = Vec::new();
-        for object in self.pods.cache().list(namespace) {
-            let Some(pod_meta) = meta(&object) else { continue };
-            let matches = client::labels::selects(&wanted.selector, pod_meta.labels.as_ref());
-            match claim::decide(&pod_meta, uid, matches, owner_meta.deletion_timestamp.is_some()) {
-                Claim::Own => claimed.extend(client::informer::decode::<Pod>(&object)),
-                Claim::Release => {
-                    claim::release::<Pod>(&self.control.client, &pod_meta, uid).await?
-                }
-                Claim::Adopt
-                    if client::informer::decode::<Pod>(&object)
-                        .is_some_and(|p| pods::is_active(&p)) =>
-                {
-                    // The cache may be old: adopt only for an owner that is really there.
-                    let fresh: K = self
-                        .control
-                        .client
-                        .get(namespace, owner_meta.name.as_deref().unwrap_or_default())
-                        .await?;
-                    if fresh.metadata().uid != owner_meta.uid
-                        || fresh.metadata().deletion_timestamp.is_some()
-                    {
-                        continue;
-                    }
-                    match claim::adopt::<Pod>(
-                        &self.control.client,
-                        &pod_meta,
-                        &owner_reference(owner),
-                    )
-                    .await
-                    {
-                        Ok(pod) => claimed.push(pod),
-                        Err(error) if error.is_not_found() => {}
-                        Err(error) => return Err(error),
-                    }
-                }
-                Claim::Adopt | Claim::Ignore => {}
-            }
-        }
-        Ok(claimed)
+        let matches =
+            |pod: &ObjectMeta| client::labels::selects(&wanted.selector, pod.labels.as_ref());
+        adoption::claim_all(&self.control.client, owner, &self.pods, matches, pods::is_active).await
     }
 
     /// Creates or deletes the difference.
