@@ -445,7 +445,7 @@ mod tests {
         );
         assert_eq!(
             every.due(start, at("2026-01-02T00:00:00Z")),
-            Some((at("2026-01-01T23:59:40Z"), true))
+            Some((at("2026-01-01T23:58:40Z"), true))
         );
         assert_eq!(Schedule::of(&cron("@every x", "UTC")).err().unwrap().0, "UnparseableSchedule");
     }
