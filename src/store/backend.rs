@@ -29,6 +29,10 @@ pub(crate) trait Engine: Send + Sync + Debug + 'static {
     /// Resolves once the command is as durable as asked and applied, or refused.
     async fn submit(&self, command: Command, durability: Durability)
     -> Result<Outcome, StoreError>;
+    /// Resolves once everything acknowledged anywhere before the call is applied here.
+    async fn barrier(&self) -> Result<(), StoreError>;
+    /// Newest term known here.
+    fn term(&self) -> u64;
     /// Why the store stopped, if it did.
     fn stopped(&self) -> Option<StoreError>;
     /// Bytes on disk.
@@ -47,16 +51,16 @@ pub(crate) struct Shared {
 impl Shared {
     /// A key space that starts as `state`; its leases get their whole time.
     pub(crate) fn new(state: State) -> Self {
-        let mut deadlines = Deadlines::default();
-        let now = base::clock::now();
-        state.leases().for_each(|(id, ttl)| deadlines.start(id, ttl, now));
-        Self { state: RwLock::new(state), deadlines: Mutex::new(deadlines), ..Self::default() }
+        let deadlines = Mutex::new(Deadlines::of(&state));
+        Self { state: RwLock::new(state), deadlines, ..Self::default() }
     }
 
-    /// Applies commands in order and tells the watchers, before anybody is answered.
+    /// Applies commands in order and tells the watchers, before anybody is answered. `place` runs with the commands, as far
+    /// as readers of the state can tell.
     pub(crate) fn apply<'a>(
         &self,
         commands: impl Iterator<Item = &'a Command>,
+        place: impl FnOnce(),
     ) -> Vec<Result<Outcome, StoreError>> {
         let mut events = Vec::new();
         let mut state = self.state.write();
@@ -68,12 +72,23 @@ impl Shared {
             }
             outcomes.push(outcome);
         }
+        place();
         // Readers may go on while the watchers are served; the hub is taken before, or one of them could tell a watcher of
         // a revision whose events it does not have.
         let mut hub = self.hub.lock();
         let state = RwLockWriteGuard::downgrade(state);
         hub.publish(&events, state.revision());
         outcomes
+    }
+
+    /// Goes on with another state, all at once; end the watches then.
+    pub(crate) fn replace(&self, new: State, place: impl FnOnce()) {
+        let mut state = self.state.write();
+        *self.deadlines.lock() = Deadlines::of(&new);
+        *state = new;
+        place();
+        drop(state);
+        self.lease_changed.notify_one();
     }
 
     fn follow_lease(&self, command: &Command) {
@@ -181,7 +196,7 @@ async fn catch_up(shared: Arc<Shared>, mut feed: Feed) -> Result<(), StoreError>
 impl<E: Engine> Backend for Store<E> {
     async fn read_barrier(&self) -> Result<Revision, StoreError> {
         self.check_running()?;
-        // A write is acknowledged only after it was applied here, so there is nothing to wait for.
+        self.engine.barrier().await?;
         let state = self.shared.state.read();
         let revision = state.revision();
         self.shared.hub.lock().progress(revision);
@@ -274,6 +289,10 @@ impl<E: Engine> Backend for Store<E> {
             .renew(id, base::clock::now())
             .ok_or(StoreError::LeaseNotFound)?;
         Ok(Lease { id, granted_ttl: ttl, remaining_ttl: ttl })
+    }
+
+    fn term(&self) -> u64 {
+        self.engine.term()
     }
 
     fn revision(&self) -> Revision {

@@ -69,7 +69,7 @@ impl Put for Vec<u8> {
 }
 
 /// Reads what [`Put`] wrote; never beyond the end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -1,8 +1,8 @@
-//! Durability: an append-only log of commands in segments, checkpoints of the whole state, and recovery from both.
+//! Durability: an append-only log of entries in segments, checkpoints of the whole state, and recovery from both.
 //!
 //! ```text
 //! log-<sequence>          8 MiB, preallocated: file header, then records, each linked to the one before by its checksum
-//! checkpoint-<index>      the state after the entry <index>; replaces the log up to there
+//! checkpoint-<index>      the state before the entry <index>; replaces the log up to there
 //! lock                    held while a process has the directory open; contains its pid
 //! torn-tail               what the last recovery cut off: bytes that were never acknowledged
 //! ```
@@ -11,7 +11,7 @@
 //! before. A failed `fdatasync` is never tried again, for the kernel may have dropped what it could not write: the store stops.
 
 mod checkpoint;
-mod engine;
+mod entries;
 mod error;
 mod files;
 mod lock;
@@ -19,13 +19,26 @@ mod log;
 mod open;
 mod record;
 mod recover;
+mod work;
 mod writer;
 
+pub(crate) use checkpoint::{
+    Description, checkpoint_name, read as read_checkpoint, write as write_checkpoint,
+};
+pub(crate) use entries::Entries;
 pub use error::OpenError;
+pub(crate) use files::Disk;
+pub(crate) use lock::Lock;
 pub use open::{Config, open};
+pub(crate) use record::Kind;
+pub(crate) use recover::Recovered;
+#[cfg(test)]
+pub(crate) use recover::recover;
+pub(crate) use work::DiskWork;
+pub(crate) use writer::{BATCH_BYTES, JOBS_MAX, Job, LAZY_SYNC, Status, Writer};
 
 #[cfg(test)]
-mod sim;
+pub(crate) mod sim;
 #[cfg(test)]
 mod tests;
 

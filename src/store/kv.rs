@@ -320,6 +320,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError>;
     /// Starts the lease's time again.
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError>;
+    /// Newest term of the consensus known here: another leader, or another start of the only member, has a higher one.
+    fn term(&self) -> u64;
     /// Newest applied revision.
     fn revision(&self) -> Revision;
     /// Bytes held and on disk, for status and metrics.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::mvcc::State;
+
 /// Largest time to live in seconds, etcd's `MaxLeaseTTL`.
 pub(crate) const MAX_TTL: i64 = 9_000_000_000;
 
@@ -31,6 +33,14 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
+    /// Those of a state's leases, each with its whole time.
+    pub(crate) fn of(state: &State) -> Self {
+        let mut deadlines = Self::default();
+        let now = base::clock::now();
+        state.leases().for_each(|(id, ttl)| deadlines.start(id, ttl, now));
+        deadlines
+    }
+
     /// Starts a lease's time, again if it runs.
     pub(crate) fn start(&mut self, id: i64, ttl: i64, now: Instant) {
         self.stop(id);

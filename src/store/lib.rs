@@ -9,6 +9,7 @@ pub mod kv;
 mod lease;
 mod memory;
 mod mvcc;
+mod raft;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;

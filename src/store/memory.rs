@@ -21,7 +21,16 @@ impl Engine for Memory {
         _durability: Durability,
     ) -> Result<Outcome, StoreError> {
         let lost = || StoreError::Stopped("a command was not answered".to_owned());
-        self.0.apply(std::iter::once(&command)).pop().unwrap_or_else(|| Err(lost()))
+        self.0.apply(std::iter::once(&command), || {}).pop().unwrap_or_else(|| Err(lost()))
+    }
+
+    async fn barrier(&self) -> Result<(), StoreError> {
+        // Applied before it is acknowledged.
+        Ok(())
+    }
+
+    fn term(&self) -> u64 {
+        1
     }
 
     fn stopped(&self) -> Option<StoreError> {

@@ -6,18 +6,18 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::files::{Disk, DiskFile};
-use super::log::Meta;
 use super::record::{self, CHECKPOINT_MAGIC, FILE_HEADER, HEAD, Head, Kind};
 use super::{ClusterId, OpenError};
 use crate::command::{Malformed, Put, Reader};
 use crate::mvcc::{Gap, State, Version};
+use crate::raft::{Applied, LogId, StoredMembership, behind, decode_membership, encode_membership};
 
 /// Bytes of keys and values taken from the state under one short lock.
 const BYTES_PER_LOCK: usize = 128 * 1024;
 /// Bytes collected before they are written.
 const WRITE_BYTES: usize = 1024 * 1024;
 
-/// File name of the checkpoint after entry `index`.
+/// File name of the checkpoint of the state before entry `index`.
 pub(crate) fn checkpoint_name(index: u64) -> String {
     format!("checkpoint-{index:016x}")
 }
@@ -25,10 +25,8 @@ pub(crate) fn checkpoint_name(index: u64) -> String {
 /// What a checkpoint says beside the keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Description {
-    /// Last entry in it.
-    pub(crate) index: u64,
-    /// Term of that entry.
-    pub(crate) term: u64,
+    /// Last entry in it, and the members after it.
+    pub(crate) applied: Applied,
     /// Revision of the state.
     pub(crate) revision: i64,
     /// Compacted revision.
@@ -37,16 +35,24 @@ pub(crate) struct Description {
     pub(crate) gaps: Vec<Gap>,
     /// Leases: id and granted seconds.
     pub(crate) leases: Vec<(i64, i64)>,
-    /// Members.
-    pub(crate) members: Vec<u64>,
-    /// Vote and ceiling.
-    pub(crate) meta: Meta,
 }
 
 impl Description {
+    /// Of a state after `applied`.
+    pub(crate) fn of(state: &State, applied: Applied) -> Self {
+        Self {
+            applied,
+            revision: state.revision(),
+            compacted: state.compacted(),
+            gaps: state.gaps().to_vec(),
+            leases: state.leases().collect(),
+        }
+    }
+
     fn encode(&self, out: &mut Vec<u8>) {
-        out.put_u64(self.index);
-        out.put_u64(self.term);
+        encode_id(self.applied.id, out);
+        encode_id(*self.applied.membership.log_id(), out);
+        encode_membership(self.applied.membership.membership(), out);
         out.put_i64(self.revision);
         out.put_i64(self.compacted);
         out.put_u64(self.gaps.len() as u64);
@@ -59,15 +65,15 @@ impl Description {
             out.put_i64(*id);
             out.put_i64(*ttl);
         }
-        encode_members(&self.members, out);
-        self.meta.encode(0, out);
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
+        let id = decode_id(&mut reader)?;
+        let since = decode_id(&mut reader)?;
+        let membership = StoredMembership::new(since, decode_membership(&mut reader)?);
         let mut this = Self {
-            index: reader.u64()?,
-            term: reader.u64()?,
+            applied: Applied { id, membership },
             revision: reader.i64()?,
             compacted: reader.i64()?,
             ..Self::default()
@@ -78,25 +84,19 @@ impl Description {
         for _ in 0..reader.u64()? {
             this.leases.push((reader.i64()?, reader.i64()?));
         }
-        this.members = decode_members(&mut reader)?;
-        (_, this.meta) = Meta::decode(reader.rest())?;
-        Ok(this)
+        reader.end().map(|()| this)
     }
 }
 
-/// Appends a list of member ids.
-pub(crate) fn encode_members(members: &[u64], out: &mut Vec<u8>) {
-    out.put_u64(members.len() as u64);
-    members.iter().for_each(|member| out.put_u64(*member));
+/// The index behind an entry, 0 for none, and its term.
+fn encode_id(id: Option<LogId>, out: &mut Vec<u8>) {
+    out.put_u64(behind(id.as_ref()));
+    out.put_u64(id.map_or(0, |id| id.committed_leader_id().term));
 }
 
-/// Decodes a list of member ids.
-pub(crate) fn decode_members(reader: &mut Reader<'_>) -> Result<Vec<u64>, Malformed> {
-    let mut members = Vec::new();
-    for _ in 0..reader.u64()? {
-        members.push(reader.u64()?);
-    }
-    Ok(members)
+fn decode_id(reader: &mut Reader<'_>) -> Result<Option<LogId>, Malformed> {
+    let (next, term) = (reader.u64()?, reader.u64()?);
+    Ok(next.checked_sub(1).map(|index| LogId::new_term_index(term, index)))
 }
 
 fn encode_key(key: &Bytes, versions: &[Version], out: &mut Vec<u8>) {
@@ -166,7 +166,8 @@ fn write_to(
     description: &Description,
     temporary: &str,
 ) -> io::Result<u64> {
-    let header = record::file_header(CHECKPOINT_MAGIC, cluster, description.index);
+    let header =
+        record::file_header(CHECKPOINT_MAGIC, cluster, behind(description.applied.id.as_ref()));
     let mut file = disk.create(temporary, 0)?;
     file.write_at(0, &header)?;
     let mut out = Output {
@@ -195,7 +196,7 @@ fn write_to(
     record::append(&mut out.buffer, Kind::End, |out| out.put_u64(total));
     out.flush()?;
     out.file.sync()?;
-    disk.rename(temporary, &checkpoint_name(description.index))?;
+    disk.rename(temporary, &checkpoint_name(behind(description.applied.id.as_ref())))?;
     disk.sync()?;
     Ok(out.offset)
 }
@@ -268,7 +269,7 @@ pub(crate) fn read(
     }
     let description =
         Description::decode(&input.payload).map_err(|e| input.corrupt(&e.to_string()))?;
-    if description.index != index || checkpoint_name(index) != name {
+    if behind(description.applied.id.as_ref()) != index || checkpoint_name(index) != name {
         return Err(input.corrupt("its name, header and description do not name the same entry"));
     }
     let mut keys = Vec::new();

@@ -8,6 +8,7 @@ use super::files::{Disk, DiskFile, is_no_space};
 use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC};
 use super::{ClusterId, OpenError, RESERVE_BYTES, SEGMENT_BYTES};
 use crate::command::{Malformed, Put, Reader};
+use crate::raft::Vote;
 
 /// File name of a segment.
 pub(crate) fn segment_name(sequence: u64) -> String {
@@ -15,18 +16,16 @@ pub(crate) fn segment_name(sequence: u64) -> String {
 }
 
 /// What is kept beside the entries; the newest record of it counts, and every segment begins with one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Meta {
-    /// This member.
+    /// This member; 0 before the first record.
     pub(crate) node: u64,
-    /// Newest term seen.
-    pub(crate) term: u64,
-    /// Who got the vote of that term; 0 is nobody.
-    pub(crate) vote: u64,
-    /// The vote was granted by a quorum.
-    pub(crate) committed: bool,
-    /// Last entry before the record.
-    pub(crate) index: u64,
+    /// Newest vote.
+    pub(crate) vote: Option<Vote>,
+    /// Index behind the last entry before the record.
+    pub(crate) next: u64,
+    /// So many entries are known to be committed.
+    pub(crate) committed: u64,
     /// No revision from here on was handed out; 0 when none was handed out before it was on disk.
     pub(crate) ceiling: i64,
 }
@@ -36,10 +35,16 @@ impl Meta {
     pub(crate) fn encode(&self, before: u32, out: &mut Vec<u8>) {
         out.put_u64(u64::from(before));
         out.put_u64(self.node);
-        out.put_u64(self.term);
-        out.put_u64(self.vote);
-        out.push(u8::from(self.committed));
-        out.put_u64(self.index);
+        match &self.vote {
+            None => out.push(0),
+            Some(vote) => {
+                out.push(1 + u8::from(vote.is_committed()));
+                out.put_u64(vote.leader_id().term);
+                out.put_u64(vote.leader_id().voted_for);
+            }
+        }
+        out.put_u64(self.next);
+        out.put_u64(self.committed);
         out.put_i64(self.ceiling);
     }
 
@@ -47,11 +52,15 @@ impl Meta {
     pub(crate) fn decode(bytes: &[u8]) -> Result<(u32, Self), Malformed> {
         let mut reader = Reader::new(bytes);
         let before = u32::try_from(reader.u64()?).or_else(|_| reader.malformed())?;
-        let (node, term, vote) = (reader.u64()?, reader.u64()?, reader.u64()?);
-        let committed = reader.byte()? != 0;
-        let meta =
-            Self { node, term, vote, committed, index: reader.u64()?, ceiling: reader.i64()? };
-        reader.end().map(|()| (before, meta))
+        let node = reader.u64()?;
+        let vote = match reader.byte()? {
+            0 => None,
+            1 => Some(Vote::new(reader.u64()?, reader.u64()?)),
+            2 => Some(Vote::new_committed(reader.u64()?, reader.u64()?)),
+            _ => return reader.malformed(),
+        };
+        let (next, committed, ceiling) = (reader.u64()?, reader.u64()?, reader.i64()?);
+        reader.end().map(|()| (before, Self { node, vote, next, committed, ceiling }))
     }
 }
 
@@ -66,6 +75,8 @@ pub(crate) struct Segment {
     pub(crate) synced: u64,
     /// Checksum of the last record.
     pub(crate) chain: u32,
+    /// Index behind the last entry in it; 0 without entries.
+    pub(crate) behind: u64,
 }
 
 impl Segment {
@@ -88,11 +99,10 @@ impl Segment {
             offset: start,
             synced: start,
             chain: record::header_chain(&header),
+            behind: 0,
         })
     }
-}
 
-impl Segment {
     /// Writes the first record, which says how the segment before ended.
     pub(crate) fn begin(&mut self, meta: &Meta, before: u32) -> io::Result<()> {
         let mut first = Vec::new();
@@ -134,9 +144,11 @@ pub(crate) struct Log {
     current: Segment,
     /// Made ahead, so that running out of space is known while there still is room for deletions.
     next: Option<Segment>,
-    /// Sequences of full segments, oldest first.
-    older: VecDeque<u64>,
+    /// Full segments, oldest first: the sequence, and the index behind the last entry in it.
+    older: VecDeque<(u64, u64)>,
     staged: Vec<u8>,
+    /// Index behind the last entry that is staged; 0 without entries.
+    staged_behind: u64,
     written: u64,
 }
 
@@ -146,11 +158,21 @@ impl Log {
         disk: Arc<dyn Disk>,
         cluster: ClusterId,
         meta: Meta,
-        older: VecDeque<u64>,
+        older: VecDeque<(u64, u64)>,
         current: Segment,
         next: Option<Segment>,
     ) -> Self {
-        Self { disk, cluster, meta, current, next, older, staged: Vec::new(), written: 0 }
+        Self {
+            disk,
+            cluster,
+            meta,
+            current,
+            next,
+            older,
+            staged: Vec::new(),
+            staged_behind: 0,
+            written: 0,
+        }
     }
 
     /// Makes the first segment of a new log.
@@ -172,7 +194,6 @@ impl Log {
     }
 
     /// Bytes written since the process started.
-    #[cfg(test)]
     pub(crate) fn written(&self) -> u64 {
         self.written
     }
@@ -187,9 +208,23 @@ impl Log {
         record::append(&mut self.staged, kind, payload);
     }
 
+    /// Adds the entry `index` to the batch; its offset from the batch's begin.
+    pub(crate) fn stage_entry(
+        &mut self,
+        index: u64,
+        kind: Kind,
+        payload: impl FnOnce(&mut Vec<u8>),
+    ) -> u64 {
+        let at = self.staged.len() as u64;
+        self.stage(kind, payload);
+        self.staged_behind = self.staged_behind.max(index + 1);
+        at
+    }
+
     /// Adds the present [`Meta`] to the batch.
     pub(crate) fn stage_meta(&mut self) {
-        let meta = self.meta;
+        let meta = self.meta.clone();
+        let meta = Meta { next: meta.next.max(self.staged_behind), ..meta };
         self.stage(Kind::Meta, |out| meta.encode(0, out));
     }
 
@@ -198,23 +233,19 @@ impl Log {
         self.staged.len()
     }
 
-    /// Forgets the batch.
-    pub(crate) fn unstage(&mut self) {
-        self.staged.clear();
+    /// Bytes left in the segment, and whether there is a next one.
+    pub(crate) fn room(&self) -> (u64, bool) {
+        let end = self.current.offset + self.staged.len() as u64;
+        (SEGMENT_BYTES.saturating_sub(end), self.next.is_some())
     }
 
-    /// Forgets what was staged behind the first `length` bytes.
-    pub(crate) fn unstage_to(&mut self, length: usize) {
-        self.staged.truncate(length);
-    }
-
-    /// Makes the next segment when the present one is nearly full.
+    /// Makes the next segment unless the present one has room for `bytes` and the reserve.
     ///
     /// # Errors
     /// [`WriteError::NoSpace`] when it cannot be made now.
-    pub(crate) fn prepare(&mut self) -> Result<(), WriteError> {
-        let end = self.current.offset + self.staged.len() as u64;
-        if end + RESERVE_BYTES <= SEGMENT_BYTES || self.next.is_some() {
+    pub(crate) fn prepare(&mut self, bytes: u64) -> Result<(), WriteError> {
+        let (left, next) = self.room();
+        if next || bytes.saturating_add(RESERVE_BYTES) <= left {
             return Ok(());
         }
         let sequence = self.current.sequence + 1;
@@ -223,22 +254,27 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the batch, and makes it durable when `sync`; the batch is empty afterwards, whatever happened.
+    /// Writes the batch, and makes it durable when `sync`; the batch is empty afterwards, whatever happened. Where it begins:
+    /// sequence and offset.
     ///
     /// # Errors
     /// After [`WriteError::Fatal`] the log must not be used any more.
-    pub(crate) fn write(&mut self, sync: bool) -> Result<(), WriteError> {
+    pub(crate) fn write(&mut self, sync: bool) -> Result<(u64, u64), WriteError> {
         let result = self.write_staged();
         self.staged.clear();
+        self.staged_behind = 0;
         // A batch can be a megabyte once and small ever after.
         self.staged.shrink_to(256 * 1024);
-        result?;
-        if sync { self.sync() } else { Ok(()) }
+        let begin = result?;
+        if sync {
+            self.sync()?;
+        }
+        Ok(begin)
     }
 
-    fn write_staged(&mut self) -> Result<(), WriteError> {
+    fn write_staged(&mut self) -> Result<(u64, u64), WriteError> {
         if self.staged.is_empty() {
-            return Ok(());
+            return Ok((self.current.sequence, self.current.offset));
         }
         if self.current.offset + self.staged.len() as u64 > SEGMENT_BYTES {
             self.roll()?;
@@ -253,10 +289,13 @@ impl Log {
                 .map_err(|e| WriteError::fatal("cut", segment.sequence, &e))?;
             return Err(WriteError::at("write", segment.sequence, &error));
         }
+        let begin = (segment.sequence, segment.offset);
         segment.chain = chain;
         segment.offset += self.staged.len() as u64;
+        segment.behind = segment.behind.max(self.staged_behind);
+        self.meta.next = self.meta.next.max(self.staged_behind);
         self.written += self.staged.len() as u64;
-        Ok(())
+        Ok(begin)
     }
 
     /// Makes everything written durable. Never try again after an error.
@@ -272,11 +311,11 @@ impl Log {
         Ok(())
     }
 
-    /// Goes on in the next segment, with everything before it durable; its sequence.
+    /// Goes on in the next segment, with everything before it durable.
     ///
     /// # Errors
     /// [`WriteError::NoSpace`] when there is none and none can be made; the log is as before.
-    pub(crate) fn roll(&mut self) -> Result<u64, WriteError> {
+    fn roll(&mut self) -> Result<(), WriteError> {
         self.sync()?;
         let sequence = self.current.sequence + 1;
         let mut next = match self.next.take() {
@@ -292,17 +331,21 @@ impl Log {
             return Err(WriteError::at("write", sequence, &error));
         }
         self.written += next.offset;
-        self.older.push_back(self.current.sequence);
+        self.older.push_back((self.current.sequence, self.current.behind));
         self.current = next;
-        Ok(sequence)
+        Ok(())
     }
 
-    /// Removes the segments before `sequence`; what is left over after an error goes with the next call.
-    pub(crate) fn purge(&mut self, sequence: u64) -> io::Result<()> {
-        while let Some(oldest) = self.older.front().filter(|oldest| **oldest < sequence) {
+    /// Removes the oldest segments as long as all their entries are before `index`; the sequence of the oldest that stays.
+    /// What is left over after an error goes with the next call.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(crate) fn purge(&mut self, index: u64) -> io::Result<u64> {
+        while let Some((oldest, _)) = self.older.front().filter(|(_, behind)| *behind <= index) {
             self.disk.remove(&segment_name(*oldest))?;
             self.older.pop_front();
         }
-        Ok(())
+        Ok(self.older.front().map_or(self.current.sequence, |(oldest, _)| *oldest))
     }
 }

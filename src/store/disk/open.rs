@@ -6,14 +6,13 @@ use std::sync::Arc;
 use base::Tasks;
 use base::tasks::blocking;
 
-use super::engine::DiskEngine;
 use super::files::{Directory, Disk};
 use super::lock::Lock;
 use super::recover::recover;
-use super::writer::Writer;
-use super::{ClusterId, OpenError};
+use super::{ClusterId, DiskWork, OpenError};
 use crate::backend::Store;
 use crate::kv::Backend;
+use crate::raft;
 
 /// How to open a store.
 #[derive(Debug, Clone)]
@@ -33,28 +32,27 @@ impl Config {
     }
 }
 
-/// Opens or makes the store in a directory. Its tasks end in order, with everything on disk, when `tasks` shuts down; give it
+/// Opens or makes the store in a directory; resolves once it leads and has applied its whole log. Its tasks end in order, with everything on disk, when `tasks` shuts down; give it
 /// a set that is shut down behind everything that writes.
 ///
 /// # Errors
 /// See [`OpenError`]; except for finishing what an interrupted process began, nothing in the directory was changed then.
 pub async fn open(config: Config, tasks: &Tasks) -> Result<Arc<dyn Backend>, OpenError> {
+    let options = raft::Options { lazy: config.lazy, work: DiskWork::Threads };
     let opened = blocking(move || {
         base::fs::create_dir(&config.dir, 0o700)
             .map_err(OpenError::io("create", "the directory"))?;
         let lock = Lock::take(&config.dir)?;
         let disk: Arc<dyn Disk> = Arc::new(Directory(config.dir));
-        let node = base::clock::random_u64() | 1;
-        let writer = Writer::start(recover(&disk, config.cluster, node)?, config.lazy)?;
-        Ok((writer, lock))
+        Ok((recover(&disk, config.cluster)?, lock))
     });
     let failed = |panic| OpenError::Io {
         action: "read",
         file: "the files".to_owned(),
         source: std::io::Error::other(panic),
     };
-    let (writer, lock) = opened.await.map_err(failed)??;
-    let (shared, engine) = DiskEngine::start(writer, Some(lock), tasks);
+    let (recovered, lock) = opened.await.map_err(failed)??;
+    let (shared, engine) = raft::start(recovered, options, Some(lock), tasks).await?;
     Ok(Store::start(shared, engine, tasks))
 }
 

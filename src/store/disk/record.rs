@@ -27,13 +27,15 @@ pub(crate) const CHECKPOINT_MAGIC: [u8; 8] = *b"KLSTCKP\n";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A command at its place in the log.
-    Command = 1,
+    /// An entry with commands.
+    Commands = 1,
     /// An entry without effect.
     Blank = 2,
-    /// The members from this entry on.
+    /// An entry that says who the members are.
     Members = 3,
-    /// Vote and ceiling of revisions; the newest counts.
+    /// Entries from an index on are no part of the log any more.
+    Truncate = 4,
+    /// Vote, committed entries and ceiling of revisions; the newest counts.
     Meta = 16,
     /// The log was closed in order.
     CleanStop = 17,
@@ -48,9 +50,10 @@ pub(crate) enum Kind {
 impl Kind {
     fn from_byte(byte: u8) -> Option<Self> {
         let all = [
-            Self::Command,
+            Self::Commands,
             Self::Blank,
             Self::Members,
+            Self::Truncate,
             Self::Meta,
             Self::CleanStop,
             Self::Head,

@@ -3,30 +3,32 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::checkpoint::{self, Description, decode_members};
+use super::checkpoint::{self, Description};
+use super::entries::{Mark, View};
 use super::files::{Disk, read_all};
 use super::log::{Log, Meta, Segment, segment_name};
 use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC, Record, Scan};
+use super::writer::begin_log;
 use super::{ClusterId, OpenError, SEGMENT_BYTES};
-use crate::command::{Command, Malformed, Reader};
+use crate::command::{Malformed, Reader};
 use crate::mvcc::State;
+use crate::raft::{Applied, Batch, Entry, Payload, StoredMembership, behind, decode_head};
 
 /// What a directory held.
 #[derive(Debug)]
 pub(crate) struct Recovered {
+    /// The state after the newest entry that is known to be committed.
     pub(crate) state: State,
+    pub(crate) applied: Applied,
     pub(crate) log: Log,
-    /// Last entry applied.
-    pub(crate) index: u64,
-    /// Its term.
-    pub(crate) term: u64,
-    pub(crate) members: Vec<u64>,
-    /// The log ended with a clean stop.
-    pub(crate) clean: bool,
+    /// What of the log is in memory; the entries that are not applied, above all.
+    pub(crate) view: View,
+    /// Revisions before this one may have been handed out and lost; 0 after a clean stop.
+    pub(crate) ceiling: i64,
     /// Bytes of log behind the checkpoint.
     pub(crate) log_bytes: u64,
-    /// Index and bytes of the checkpoint.
-    pub(crate) checkpoint: Option<(u64, u64)>,
+    /// The checkpoint's place in the log, members and bytes.
+    pub(crate) checkpoint: Option<(Applied, u64)>,
 }
 
 /// A segment's file as found; its content is read when it is its turn, for a log can be as large as the state.
@@ -66,72 +68,139 @@ fn check_cluster(
     }
 }
 
-/// Where an entry stands and what it is.
-pub(crate) fn decode_entry(payload: &[u8]) -> Result<(u64, u64, &[u8]), Malformed> {
-    let mut reader = Reader::new(payload);
-    let (term, index) = (reader.u64()?, reader.u64()?);
-    Ok((term, index, reader.rest()))
-}
-
 /// The state while the log is replayed.
+#[derive(Default)]
 struct Replay {
     state: State,
-    description: Description,
+    applied: Applied,
+    view: View,
+    meta: Meta,
     clean: bool,
     log_bytes: u64,
+    /// Index of the entry that follows.
+    next: u64,
+    /// Index behind the last entry of the segment that is read.
+    behind: u64,
 }
 
 impl Replay {
     /// Nothing is missing before entry `index`.
     fn check_next(&self, index: u64) -> Result<(), OpenError> {
-        let next = self.description.index + 1;
-        if index <= next {
+        if index <= self.next {
             return Ok(());
         }
         Err(OpenError::Missing {
-            file: format!("the part of the log from entry {next} to {}", index - 1),
+            file: format!("the part of the log from entry {} to {}", self.next, index - 1),
         })
     }
 
-    fn record(&mut self, file: &str, record: &Record<'_>) -> Result<(), OpenError> {
+    /// Applies what is known to be committed.
+    fn apply(&mut self, committed: u64) {
+        while let Some(entry) =
+            self.view.recent.pop_front_if(|entry| entry.log_id.index() < committed)
+        {
+            self.applied.id = Some(entry.log_id);
+            match &entry.payload {
+                Payload::Blank => {}
+                Payload::Membership(membership) => {
+                    let membership = membership.clone();
+                    self.applied.membership = StoredMembership::new(Some(entry.log_id), membership);
+                }
+                Payload::Normal(batch) => self.apply_batch(batch),
+            }
+        }
+    }
+
+    fn apply_batch(&mut self, batch: &Batch) {
+        for command in batch.commands() {
+            // A refused command was refused then too, and has no effect now either.
+            let _ = self.state.apply(command, &mut Vec::new());
+        }
+    }
+
+    fn record(&mut self, sequence: u64, record: &Record<'_>) -> Result<(), OpenError> {
         let corrupt = |e: Malformed| OpenError::Corrupt {
-            file: file.to_owned(),
+            file: segment_name(sequence),
             offset: record.offset as u64,
             what: format!("its checksum matches, but the record is {e}"),
         };
         self.clean = record.kind == Kind::CleanStop;
         match record.kind {
-            Kind::CleanStop => return Ok(()),
+            Kind::CleanStop => {
+                self.apply(Reader::new(record.payload).u64().map_err(corrupt)?);
+                Ok(())
+            }
             Kind::Meta => {
                 let (_, meta) = Meta::decode(record.payload).map_err(corrupt)?;
-                self.check_next(meta.index + 1)?;
-                self.description.meta = meta;
-                return Ok(());
+                self.check_next(meta.next)?;
+                self.apply(meta.committed);
+                self.meta = meta;
+                Ok(())
             }
-            Kind::Command | Kind::Blank | Kind::Members => {}
-            Kind::Head | Kind::Keys | Kind::End => return Err(corrupt(Malformed { at: 0 })),
+            Kind::Truncate => {
+                let next = Reader::new(record.payload).u64().map_err(corrupt)?;
+                self.truncate(next).map_err(corrupt)
+            }
+            Kind::Commands | Kind::Blank | Kind::Members => self.entry(sequence, record, corrupt),
+            Kind::Head | Kind::Keys | Kind::End => Err(corrupt(Malformed { at: 0 })),
         }
-        let (term, index, body) = decode_entry(record.payload).map_err(corrupt)?;
-        if index <= self.description.index {
+    }
+
+    fn truncate(&mut self, next: u64) -> Result<(), Malformed> {
+        if next < behind(self.applied.id.as_ref()) {
+            return Err(Malformed { at: 0 });
+        }
+        while self.view.recent.pop_back_if(|entry| entry.log_id.index() >= next).is_some() {}
+        self.view.marks.truncate(next);
+        self.next = self.next.min(next);
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        sequence: u64,
+        record: &Record<'_>,
+        corrupt: impl Fn(Malformed) -> OpenError,
+    ) -> Result<(), OpenError> {
+        let (head, mut reader) = decode_head(record.payload).map_err(&corrupt)?;
+        let index = head.id.index();
+        self.behind = self.behind.max(index + 1);
+        let mark = Mark { sequence, offset: record.offset as u64 };
+        self.view.marks.add(index, mark);
+        if record.kind == Kind::Commands {
+            // Also of an entry that the checkpoint has: what it promised is about the entries behind it.
+            match Batch::decode_ceiling(&mut reader.clone()).map_err(&corrupt)? {
+                0 => {}
+                ceiling => self.meta.ceiling = ceiling,
+            }
+        }
+        if index < self.next {
             return Ok(());
         }
         self.check_next(index)?;
         self.log_bytes += record.payload.len() as u64;
-        (self.description.index, self.description.term) = (index, term);
-        match record.kind {
-            Kind::Members => {
-                self.description.members =
-                    decode_members(&mut Reader::new(body)).map_err(corrupt)?
-            }
-            Kind::Command => {
-                let command = Command::decode(body).map_err(corrupt)?;
-                // A refused command was refused then too, and has no effect now either.
-                let _ = self.state.apply(&command, &mut Vec::new());
-            }
-            _ => {}
-        }
+        let entry: Entry = head.body(record.kind, &mut reader).map_err(&corrupt)?;
+        self.next = index + 1;
+        self.view.recent.push_back(entry);
+        self.apply(head.committed);
         Ok(())
     }
+
+    /// The view of the log after its last record.
+    fn view(&mut self) -> View {
+        let mut view = std::mem::take(&mut self.view);
+        view.vote = self.meta.vote;
+        view.committed = self.applied.id;
+        view.last = view.recent.back().map(|entry| entry.log_id).or(self.applied.id);
+        view.written = self.next;
+        view
+    }
+}
+
+/// The id of a cluster's first member.
+fn first_member(cluster: ClusterId) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = cluster.0;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
 }
 
 /// Reads the directory and brings it to where it can be appended to; makes a new one when there is nothing in it.
@@ -141,17 +210,16 @@ impl Replay {
 pub(crate) fn recover(
     disk: &Arc<dyn Disk>,
     cluster: Option<ClusterId>,
-    node: u64,
 ) -> Result<Recovered, OpenError> {
     let names = disk.list().map_err(OpenError::io("list", "the files"))?;
     let mut expected = cluster;
     let (mut replay, checkpoint) = load_checkpoint(disk, &names, &mut expected)?;
     let sequences = numbered(&names, "log-");
     if sequences.is_empty() {
-        if let Some((index, _)) = checkpoint {
-            return Err(OpenError::Missing { file: format!("the log behind entry {index}") });
+        if let Some(newest) = checkpoint {
+            return Err(OpenError::Missing { file: format!("the log behind {}", newest.name()) });
         }
-        return create(disk, expected.unwrap_or_else(ClusterId::random), node);
+        return create(disk, expected.unwrap_or_else(ClusterId::random));
     }
     let mut files: VecDeque<Found> = VecDeque::new();
     let mut remove_first = Vec::new();
@@ -177,7 +245,7 @@ pub(crate) fn recover(
     remove_first.extend(
         numbered(&names, "checkpoint-")
             .into_iter()
-            .filter(|index| checkpoint.is_none_or(|(newest, _)| *index < newest))
+            .filter(|index| checkpoint.as_ref().is_none_or(|newest| *index < newest.index))
             .map(checkpoint::checkpoint_name)
             .chain(names.iter().filter(|name| name.ends_with(".tmp")).cloned()),
     );
@@ -185,22 +253,28 @@ pub(crate) fn recover(
         .iter()
         .try_for_each(|name| disk.remove(name).map_err(OpenError::io("remove", name)))?;
     let Some(cluster) = expected.filter(|_| !files.is_empty()) else {
-        return create(disk, expected.unwrap_or_else(ClusterId::random), node);
+        return create(disk, expected.unwrap_or_else(ClusterId::random));
     };
-    let mut log = continue_log(disk, cluster, files, &tail, replay.description.meta)?;
-    if replay.description.index == 0 {
-        return initialize(log, node);
+    let mut meta = replay.meta.clone();
+    meta.next = replay.next;
+    meta.committed = behind(replay.applied.id.as_ref());
+    let ceiling = if replay.clean { 0 } else { meta.ceiling };
+    // Stays until revisions have gone on from there, in case this start is interrupted.
+    meta.ceiling = ceiling;
+    let mut log = continue_log(disk, cluster, files, &tail, meta)?;
+    if log.meta.node == 0 {
+        begin(&mut log)?;
     }
-    log.meta.index = replay.description.index;
+    let mut view = replay.view();
+    view.purged = checkpoint.as_ref().and_then(|newest| newest.applied.id);
     Ok(Recovered {
         state: replay.state,
+        applied: replay.applied,
         log,
-        index: replay.description.index,
-        term: replay.description.term,
-        members: replay.description.members,
-        clean: replay.clean,
+        view,
+        ceiling,
         log_bytes: replay.log_bytes,
-        checkpoint,
+        checkpoint: checkpoint.map(|newest| (newest.applied, newest.bytes)),
     })
 }
 
@@ -208,62 +282,57 @@ fn is_damage(error: &OpenError) -> bool {
     matches!(error, OpenError::Corrupt { .. })
 }
 
-fn create(disk: &Arc<dyn Disk>, cluster: ClusterId, node: u64) -> Result<Recovered, OpenError> {
-    initialize(Log::create(Arc::clone(disk), cluster)?, node)
-}
-
-/// Makes an empty log that of a cluster of one.
-fn initialize(mut log: Log, node: u64) -> Result<Recovered, OpenError> {
-    log.meta = Meta { node, term: 1, vote: node, committed: true, index: 0, ceiling: 0 };
-    log.stage_meta();
-    log.stage(Kind::Members, |out| {
-        encode_entry(1, 1, out);
-        checkpoint::encode_members(&[node], out);
-    });
-    let failed = |e| OpenError::Io {
-        action: "write",
-        file: "the log".to_owned(),
-        source: std::io::Error::other(format!("{e:?}")),
-    };
-    log.write(true).map_err(failed)?;
-    log.meta.index = 1;
-    let state = State::default();
+fn create(disk: &Arc<dyn Disk>, cluster: ClusterId) -> Result<Recovered, OpenError> {
+    let mut log = Log::create(Arc::clone(disk), cluster)?;
+    begin(&mut log)?;
     Ok(Recovered {
-        state,
+        state: State::default(),
+        applied: Applied::default(),
         log,
-        index: 1,
-        term: 1,
-        members: vec![node],
-        clean: true,
+        view: View::default(),
+        ceiling: 0,
         log_bytes: 0,
         checkpoint: None,
     })
 }
 
-/// Appends an entry's place in the log; its body follows.
-pub(crate) fn encode_entry(term: u64, index: u64, out: &mut Vec<u8>) {
-    use crate::command::Put;
-    out.put_u64(term);
-    out.put_u64(index);
+/// Writes whose log it is.
+fn begin(log: &mut Log) -> Result<(), OpenError> {
+    let node = first_member(log.cluster());
+    begin_log(log, node).map_err(|error| OpenError::Io {
+        action: "write",
+        file: "the log".to_owned(),
+        source: std::io::Error::other(error),
+    })
+}
+
+/// The newest checkpoint.
+struct Newest {
+    index: u64,
+    applied: Applied,
+    bytes: u64,
+}
+
+impl Newest {
+    fn name(&self) -> String {
+        checkpoint::checkpoint_name(self.index)
+    }
 }
 
 fn load_checkpoint(
     disk: &Arc<dyn Disk>,
     names: &[String],
     expected: &mut Option<ClusterId>,
-) -> Result<(Replay, Option<(u64, u64)>), OpenError> {
-    let mut replay = Replay {
-        state: State::default(),
-        description: Description::default(),
-        clean: false,
-        log_bytes: 0,
-    };
-    let Some(newest) = numbered(names, "checkpoint-").pop() else { return Ok((replay, None)) };
-    let name = checkpoint::checkpoint_name(newest);
+) -> Result<(Replay, Option<Newest>), OpenError> {
+    let mut replay = Replay::default();
+    let Some(index) = numbered(names, "checkpoint-").pop() else { return Ok((replay, None)) };
+    let name = checkpoint::checkpoint_name(index);
     let (cluster, description, state, bytes) = checkpoint::read(disk.as_ref(), &name)?;
     check_cluster(&name, cluster, expected)?;
-    (replay.state, replay.description) = (state, description);
-    Ok((replay, Some((newest, bytes))))
+    let Description { applied, .. } = description;
+    replay.next = behind(applied.id.as_ref());
+    (replay.state, replay.applied) = (state, applied.clone());
+    Ok((replay, Some(Newest { index, applied, bytes })))
 }
 
 /// Looks at a segment without keeping its content.
@@ -301,6 +370,8 @@ struct Tail {
     torn: Vec<u8>,
     /// End of the chain of the segment before.
     before: Option<u32>,
+    /// Index behind the last entry of each segment that was read.
+    behind: Vec<u64>,
 }
 
 fn replay_all(
@@ -327,11 +398,14 @@ fn replay_all(
         let content = read_segment(disk, &name)?;
         let scan: Scan<'_> = record::scan(&content, chain, position == used).map_err(corrupt)?;
         check_joint(&name, scan.records.first(), before)?;
+        replay.behind = 0;
         for record in &scan.records {
-            replay.record(&name, record)?;
+            replay.record(sequence, record)?;
         }
         let torn = content.get(scan.end..scan.end + scan.torn).unwrap_or_default().to_vec();
-        *tail = Tail { position, end: scan.end, chain: scan.chain, torn, before };
+        tail.behind.push(replay.behind);
+        let behind = std::mem::take(&mut tail.behind);
+        *tail = Tail { position, end: scan.end, chain: scan.chain, torn, before, behind };
         before = Some(scan.chain);
     }
     Ok(())
@@ -388,8 +462,15 @@ fn continue_log(
     // What the last process wrote may still be only in memory.
     file.sync().map_err(OpenError::io("sync", &name))?;
     let offset = tail.end as u64;
-    let mut current =
-        Segment { sequence: last.sequence, file, offset, synced: offset, chain: tail.chain };
+    let behind = tail.behind.last().copied().unwrap_or(0);
+    let mut current = Segment {
+        sequence: last.sequence,
+        file,
+        offset,
+        synced: offset,
+        chain: tail.chain,
+        behind,
+    };
     if let Some(before) = tail.before.filter(|_| tail.end == FILE_HEADER) {
         // The segment had been begun, and nothing of it lasted: its first record is written again.
         current.begin(&meta, before).map_err(OpenError::io("write", &name))?;
@@ -401,11 +482,11 @@ fn continue_log(
             let file = disk.open(&name).map_err(OpenError::io("open", &name))?;
             let (_, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &found.header)?;
             let start = FILE_HEADER as u64;
-            next = Some(Segment { sequence, file, offset: start, synced: start, chain });
+            next = Some(Segment { sequence, file, offset: start, synced: start, chain, behind: 0 });
         } else {
             disk.remove(&name).map_err(OpenError::io("remove", &name))?;
         }
     }
-    let older = files.iter().map(|file| file.sequence).collect();
+    let older = files.iter().map(|file| file.sequence).zip(tail.behind.iter().copied()).collect();
     Ok(Log::new(Arc::clone(disk), cluster, meta, older, current, next))
 }

@@ -57,15 +57,20 @@ struct Inner {
 
 /// See the module; clones are the same directory.
 #[derive(Debug, Clone)]
-pub(super) struct SimDisk(Arc<Mutex<Inner>>);
+pub(crate) struct SimDisk(Arc<Mutex<Inner>>);
 
 impl SimDisk {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(Inner { capacity: u64::MAX, ..Inner::default() })))
     }
 
     pub(super) fn operations(&self) -> u64 {
         self.0.lock().operations
+    }
+
+    pub(super) fn has_power(&self) -> bool {
+        let inner = self.0.lock();
+        inner.power_cut_at.is_none_or(|at| inner.operations < at)
     }
 
     pub(super) fn syncs(&self) -> u64 {
@@ -147,7 +152,7 @@ impl SimDisk {
     }
 
     /// A copy that shares nothing.
-    pub(super) fn copy(&self) -> Self {
+    pub(crate) fn copy(&self) -> Self {
         self.after_power_cut_keeping_all()
     }
 

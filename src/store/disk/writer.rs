@@ -1,336 +1,344 @@
-//! The one writer: batches commands into the log, applies what is durable, answers. Synchronous, so that simulation runs it.
+//! The one writer of the log: what queued while the last `fdatasync` ran goes out in one write and one sync.
+//!
+//! Synchronous, so that the simulation runs it where it likes; a real store gives it a thread of its own.
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use openraft::storage::IOFlushed;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::checkpoint::{Description, checkpoint_name};
-use super::files::Disk;
-use super::log::{Log, WriteError};
+use super::RESERVE_BYTES;
+use super::entries::{Entries, Mark};
+use super::log::{Log, Meta, WriteError};
 use super::record::Kind;
-use super::recover::{Recovered, encode_entry};
-use super::{ClusterId, OpenError, RESERVE_BYTES, SEGMENT_BYTES};
-use crate::backend::Shared;
-use crate::command::Command;
-use crate::kv::{Durability, StoreError};
-use crate::mvcc::Outcome;
+use crate::kv::StoreError;
+use crate::raft::{Entry, Payload, Types, Vote, encode_entry};
 
 /// Longest time a lazily written command may be lost for.
 pub(crate) const LAZY_SYNC: Duration = Duration::from_secs(30);
 
-/// Revisions a durable ceiling is ahead: lazily acknowledged writes until the next one has to be written.
-const CEILING_STEP: i64 = 10_000;
+/// Bytes of commands in one entry; one larger command is an entry of its own. Also what is staged before it is written.
+pub(crate) const BATCH_BYTES: usize = RESERVE_BYTES as usize / 2;
 
-/// Smallest log that a checkpoint replaces.
-const CHECKPOINT_MIN_BYTES: u64 = 2 * SEGMENT_BYTES;
+/// What waits for the writer; openraft has a few requests under way at most.
+pub(crate) const JOBS_MAX: usize = 64;
 
-/// Bytes of commands in one batch; one larger command is a batch of its own.
-const BATCH_BYTES: usize = RESERVE_BYTES as usize / 2;
+/// Told when something is on disk.
+pub(crate) type Done = oneshot::Sender<io::Result<()>>;
 
-/// A command and who waits for it.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) command: Command,
-    pub(crate) durability: Durability,
-    pub(crate) reply: oneshot::Sender<Result<Outcome, StoreError>>,
+/// A request to the writer.
+pub(crate) enum Job {
+    /// Append entries.
+    Append(Vec<Entry>, IOFlushed<Types>),
+    /// Make a vote durable.
+    Vote(Vote, Done),
+    /// Drop the entries from this index on.
+    Truncate(u64, Done),
+    /// Entries before this index are in a durable checkpoint.
+    Purge(u64, Done),
+    /// Make sure that so many bytes can be written and the reserve stays.
+    Room(u64, oneshot::Sender<Result<(), StoreError>>),
+    /// Make everything written durable.
+    Sync(Done),
+    /// End the log in order.
+    Stop(Done),
 }
 
-/// A checkpoint to be written elsewhere while the writer goes on.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) cluster: ClusterId,
-    pub(crate) description: Description,
-    /// First segment behind it.
-    segment: u64,
+impl Job {
+    /// Tells who waits that the log has ended.
+    fn refuse(self, ended: &Result<bool, StoreError>) {
+        let error = match ended {
+            Ok(_) => StoreError::Stopped("the log was ended".to_owned()),
+            Err(error) => error.clone(),
+        };
+        let failed = Err(io::Error::other(error.to_string()));
+        match self {
+            Self::Append(_, flushed) => flushed.io_completed(failed),
+            // Who does not wait any more does not need the answer.
+            Self::Room(_, done) => drop(done.send(Err(error))),
+            Self::Vote(_, done)
+            | Self::Truncate(_, done)
+            | Self::Purge(_, done)
+            | Self::Sync(done)
+            | Self::Stop(done) => drop(done.send(failed)),
+        }
+    }
+}
+
+/// What the writer lets others see.
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    /// Bytes left in the segment, and whether there is a next one.
+    pub(crate) room: Mutex<(u64, bool)>,
+    /// Bytes of all segments.
+    pub(crate) disk_bytes: AtomicU64,
+    /// Bytes written to the log.
+    pub(crate) written: AtomicU64,
+    /// First acknowledged write that is not on disk.
+    pub(crate) lazy_since: Mutex<Option<Instant>>,
+    /// Told when `lazy_since` is set.
+    pub(crate) lazy: Notify,
+    /// Why nothing can be written any more.
+    pub(crate) stopped: Mutex<Option<StoreError>>,
+}
+
+impl Status {
+    /// Notes the first reason of the end.
+    pub(crate) fn stop(&self, error: &StoreError) {
+        self.stopped.lock().get_or_insert_with(|| error.clone());
+    }
+}
+
+/// Who is told when the batch is written.
+enum Waiting {
+    Entries(IOFlushed<Types>),
+    Done(Done),
+}
+
+impl Waiting {
+    fn tell(self, result: io::Result<()>) {
+        match self {
+            Self::Entries(flushed) => flushed.io_completed(result),
+            // Who does not wait any more does not need the answer.
+            Self::Done(done) => drop(done.send(result)),
+        }
+    }
 }
 
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct Writer {
     log: Log,
-    shared: Arc<Shared>,
-    index: u64,
-    term: u64,
-    members: Vec<u64>,
-    /// First acknowledged write that is not on disk.
-    lazy_since: Option<Instant>,
-    allow_lazy: bool,
-    log_bytes: u64,
-    checkpoint: Option<(u64, u64)>,
-    checkpointing: bool,
-    /// Log bytes at which the next checkpoint is tried, after one failed.
-    retry_at: u64,
+    entries: Arc<Entries>,
+    status: Arc<Status>,
+    waiting: Vec<Waiting>,
+    /// Staged entries: index and offset from the batch's begin.
+    staged: Vec<(u64, u64)>,
+    sync: bool,
 }
 
 impl Writer {
-    /// Goes on where recovery ended. After an unclean stop revisions go on from the ceiling, durably.
+    /// Goes on at the end of `log`, whose entries are `entries`.
+    pub(crate) fn new(log: Log, entries: Arc<Entries>) -> Self {
+        let status = Arc::new(Status::default());
+        let (waiting, staged) = (Vec::new(), Vec::new());
+        let this = Self { log, entries, status, waiting, staged, sync: false };
+        this.publish();
+        this
+    }
+
+    pub(crate) fn status(&self) -> &Arc<Status> {
+        &self.status
+    }
+
+    fn publish(&self) {
+        *self.status.room.lock() = self.log.room();
+        self.status.disk_bytes.store(self.log.disk_bytes(), Relaxed);
+        self.status.written.store(self.log.written(), Relaxed);
+    }
+
+    /// Works until the log is ended or cannot be written; for a thread of its own.
     ///
     /// # Errors
-    /// [`OpenError::Io`] when that cannot be written.
-    pub(crate) fn start(recovered: Recovered, allow_lazy: bool) -> Result<Self, OpenError> {
-        let Recovered { state, mut log, index, term, members, clean, log_bytes, checkpoint } =
-            recovered;
-        let ceiling = log.meta.ceiling;
-        let lost = !clean && ceiling > state.revision();
-        // The next lazy write puts a record behind the clean stop first: a stop after it is not clean any more.
-        log.meta.ceiling = 0;
-        let mut writer = Self {
-            log,
-            shared: Arc::new(Shared::new(state)),
-            index,
-            term,
-            members,
-            lazy_since: None,
-            allow_lazy,
-            log_bytes,
-            checkpoint,
-            checkpointing: false,
-            retry_at: 0,
-        };
-        if lost {
-            let (reply, _) = oneshot::channel();
-            let command = Command::Raise { revision: ceiling };
-            let done =
-                writer.commit(vec![Request { command, durability: Durability::Synced, reply }]);
-            let io = |e: StoreError| OpenError::Io {
-                action: "append to",
-                file: "the log".to_owned(),
-                source: io::Error::other(e),
-            };
-            done.map_err(io)?;
+    /// [`StoreError::Stopped`].
+    pub(crate) fn run(mut self, mut jobs: mpsc::Receiver<Job>) -> Result<(), StoreError> {
+        let mut result = Ok(false);
+        while matches!(result, Ok(false)) {
+            let Some(job) = jobs.blocking_recv() else { break };
+            result = self.step(job, &mut jobs);
         }
-        Ok(writer)
+        jobs.close();
+        while let Some(job) = jobs.blocking_recv() {
+            job.refuse(&result);
+        }
+        result.map(drop)
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    /// Bytes on disk.
-    pub(crate) fn disk_bytes(&self) -> u64 {
-        self.log.disk_bytes() + self.checkpoint.map_or(0, |(_, bytes)| bytes)
-    }
-
-    /// When acknowledged writes must be synced at the latest.
-    pub(crate) fn lazy_deadline(&self) -> Option<Instant> {
-        self.lazy_since.map(|since| since + LAZY_SYNC)
-    }
-
-    /// Makes the requests durable, applies and answers them, in batches.
+    /// As [`Writer::run`], within the calling task.
     ///
     /// # Errors
-    /// [`StoreError::Stopped`]: the disk failed, nothing may be written any more. Everybody was answered.
-    pub(crate) fn commit(&mut self, requests: Vec<Request>) -> Result<(), StoreError> {
-        let mut requests = requests.into_iter();
-        let mut held = None;
-        loop {
-            let mut batch: Vec<Request> = Vec::new();
-            for request in held.take().into_iter().chain(requests.by_ref()) {
-                let before = self.log.staged();
-                self.stage(&request.command, batch.len());
-                if before > 0 && self.log.staged() > BATCH_BYTES {
-                    self.log.unstage_to(before);
-                    held = Some(request);
-                    break;
-                }
-                batch.push(request);
-            }
-            if batch.is_empty() {
-                return Ok(());
-            }
-            if let Err(error) = self.commit_batch(batch) {
-                for request in held.into_iter().chain(requests) {
-                    // Who does not wait any more does not need the answer.
-                    let _ = request.reply.send(Err(error.clone()));
-                }
-                return Err(error);
-            }
+    /// [`StoreError::Stopped`].
+    #[cfg(test)]
+    pub(crate) async fn run_here(
+        mut self,
+        mut jobs: mpsc::Receiver<Job>,
+    ) -> Result<(), StoreError> {
+        let mut result = Ok(false);
+        while matches!(result, Ok(false)) {
+            let Some(job) = jobs.recv().await else { break };
+            result = self.step(job, &mut jobs);
         }
+        jobs.close();
+        while let Some(job) = jobs.recv().await {
+            job.refuse(&result);
+        }
+        result.map(drop)
     }
 
-    fn stage(&mut self, command: &Command, place: usize) {
-        let (term, index) = (self.term, self.index + 1 + place as u64);
-        self.log.stage(Kind::Command, |out| {
-            encode_entry(term, index, out);
-            command.encode(out);
-        });
-    }
-
-    /// Commits what is staged: the commands of `batch`.
-    fn commit_batch(&mut self, mut batch: Vec<Request>) -> Result<(), StoreError> {
-        if let Err(error) = self.log.prepare() {
-            let error = self.refusal(error)?;
-            // Only what frees space may use the room that is left.
-            self.log.unstage();
-            let (frees, refused): (Vec<_>, Vec<_>) =
-                batch.into_iter().partition(|request| request.command.frees_space());
-            answer_all(refused, &error);
-            batch = frees;
-            for (place, request) in batch.iter().enumerate() {
-                self.stage(&request.command, place);
+    /// Does `first` and everything that waits behind it; whether the log has been ended.
+    fn step(&mut self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Result<bool, StoreError> {
+        let mut next = Some(first);
+        let mut ended = false;
+        let mut result = Ok(());
+        while let Some(job) = next.take() {
+            ended |= matches!(job, Job::Stop(_));
+            result = self.begin(job);
+            if result.is_err() || ended {
+                break;
+            }
+            next = jobs.try_recv().ok();
+        }
+        let result = result.and_then(|()| self.flush());
+        if let Err(error) = &result {
+            self.status.stop(error);
+            for waiting in self.waiting.drain(..) {
+                waiting.tell(Err(io::Error::other(error.to_string())));
             }
         }
-        let sync = !self.allow_lazy
-            || batch.iter().any(|request| request.durability == Durability::Synced)
-            || self.raise_ceiling(batch.len());
-        let bytes = self.log.staged() as u64;
-        if let Err(error) = self.log.write(sync) {
-            return match self.refusal(error) {
-                Ok(error) => {
-                    answer_all(batch, &error);
-                    Ok(())
-                }
-                Err(stopped) => {
-                    answer_all(batch, &stopped);
-                    Err(stopped)
-                }
-            };
+        result?;
+        // Made ahead, while nobody waits for it; a full disk is told to who needs the room.
+        if !ended && self.log.prepare(RESERVE_BYTES).is_ok() {
+            self.publish();
         }
-        self.log_bytes += bytes;
-        self.index += batch.len() as u64;
-        self.log.meta.index = self.index;
-        self.lazy_since =
-            if sync { None } else { self.lazy_since.or_else(|| Some(base::clock::now())) };
-        let outcomes = self.shared.apply(batch.iter().map(|request| &request.command));
-        for (request, outcome) in batch.into_iter().zip(outcomes) {
-            // Who does not wait any more does not need the answer.
-            let _ = request.reply.send(outcome);
+        Ok(ended)
+    }
+
+    fn begin(&mut self, job: Job) -> Result<(), StoreError> {
+        match job {
+            Job::Append(entries, flushed) => {
+                for entry in &entries {
+                    self.stage(entry)?;
+                }
+                self.waiting.push(Waiting::Entries(flushed));
+            }
+            Job::Vote(vote, done) => {
+                self.log.meta.vote = Some(vote);
+                self.log.meta.committed = self.committed();
+                self.log.stage_meta();
+                self.sync = true;
+                self.waiting.push(Waiting::Done(done));
+            }
+            Job::Truncate(next, done) => {
+                self.flush()?;
+                self.log.stage(Kind::Truncate, |out| crate::command::Put::put_u64(out, next));
+                self.sync = true;
+                self.waiting.push(Waiting::Done(done));
+                self.flush()?;
+                self.log.meta.next = next;
+                let mut view = self.entries.0.lock();
+                view.written = view.written.min(next);
+                view.marks.truncate(next);
+            }
+            Job::Purge(next, done) => {
+                self.flush()?;
+                self.log.meta.next = self.log.meta.next.max(next);
+                let purged = self.log.purge(next);
+                if let Ok(sequence) = &purged {
+                    self.entries.0.lock().marks.purge(*sequence);
+                }
+                if let Err(error) = purged {
+                    tracing::warn!(%error, "cannot remove old parts of the store's log, trying again with the next checkpoint");
+                }
+                self.publish();
+                Waiting::Done(done).tell(Ok(()));
+            }
+            Job::Room(bytes, done) => {
+                self.flush()?;
+                let made = self.log.prepare(bytes).map_err(|error| match error {
+                    WriteError::NoSpace(text) => StoreError::NoSpace(text),
+                    WriteError::Fatal(text) => StoreError::Stopped(text),
+                });
+                self.publish();
+                // Who does not wait any more does not need the answer.
+                drop(done.send(made.clone()));
+                if let Err(error @ StoreError::Stopped(_)) = made {
+                    return Err(error);
+                }
+            }
+            Job::Sync(done) => {
+                self.sync = true;
+                self.waiting.push(Waiting::Done(done));
+            }
+            Job::Stop(done) => {
+                self.flush()?;
+                let committed = self.committed();
+                self.log.stage(Kind::CleanStop, |out| crate::command::Put::put_u64(out, committed));
+                self.sync = true;
+                self.waiting.push(Waiting::Done(done));
+            }
         }
         Ok(())
     }
 
-    /// Before revisions are handed out that are not on disk: the durable ceiling is above them. Whether it had to be raised.
-    fn raise_ceiling(&mut self, commands: usize) -> bool {
-        let needed = self
-            .shared
-            .state
-            .read()
-            .revision()
-            .saturating_add(i64::try_from(commands).unwrap_or(i64::MAX));
-        if needed < self.log.meta.ceiling {
-            return false;
+    fn committed(&self) -> u64 {
+        crate::raft::behind(self.entries.0.lock().committed.as_ref())
+    }
+
+    fn stage(&mut self, entry: &Entry) -> Result<(), StoreError> {
+        if self.log.staged() > BATCH_BYTES {
+            self.flush()?;
         }
-        self.log.meta.ceiling = needed.saturating_add(CEILING_STEP);
-        self.log.stage_meta();
-        true
-    }
-
-    /// A full disk as the answer to the requests, anything else as the end.
-    fn refusal(&self, error: WriteError) -> Result<StoreError, StoreError> {
-        match error {
-            WriteError::NoSpace(text) => Ok(StoreError::NoSpace(text)),
-            WriteError::Fatal(text) => Err(StoreError::Stopped(text)),
+        let committed = self.committed();
+        self.log.meta.committed = committed;
+        match &entry.payload {
+            Payload::Normal(batch) => {
+                self.sync |= batch.sync();
+                if batch.ceiling() != 0 {
+                    self.log.meta.ceiling = batch.ceiling();
+                }
+            }
+            Payload::Blank | Payload::Membership(_) => self.sync = true,
         }
+        let index = entry.log_id.index();
+        let (kind, payload) = encode_entry(entry, committed);
+        let offset = self.log.stage_entry(index, kind, payload);
+        self.staged.push((index, offset));
+        Ok(())
     }
 
-    /// Makes everything acknowledged durable.
-    ///
-    /// # Errors
-    /// [`StoreError::Stopped`].
-    pub(crate) fn sync(&mut self) -> Result<(), StoreError> {
-        self.lazy_since = None;
-        self.log.sync().or_else(|error| self.refusal(error).map(|_| ()))
-    }
-
-    /// Ends the log in order, so that the next start loses no revision.
-    ///
-    /// # Errors
-    /// [`StoreError::Stopped`], [`StoreError::NoSpace`].
-    pub(crate) fn stop(&mut self) -> Result<(), StoreError> {
-        self.log.stage(Kind::CleanStop, |_| {});
-        self.log.write(true).map_err(|error| self.refusal(error).unwrap_or_else(|stopped| stopped))
-    }
-
-    /// Begins a checkpoint when the log has outgrown the state. The state stays pinned until [`Writer::end_checkpoint`].
-    ///
-    /// # Errors
-    /// [`StoreError::Stopped`].
-    pub(crate) fn begin_checkpoint(&mut self) -> Result<Option<Job>, StoreError> {
-        let state_bytes = self.shared.state.read().size().memory as u64;
-        if self.checkpointing
-            || self.log_bytes < CHECKPOINT_MIN_BYTES.max(state_bytes).max(self.retry_at)
+    /// Writes what is staged, makes it durable as far as asked, and tells who waits.
+    fn flush(&mut self) -> Result<(), StoreError> {
+        let sync = std::mem::take(&mut self.sync);
+        let wrote = self.log.staged() > 0;
+        let (sequence, begin) = self.log.write(sync).map_err(|error| match error {
+            WriteError::NoSpace(text) | WriteError::Fatal(text) => StoreError::Stopped(text),
+        })?;
         {
-            return Ok(None);
-        }
-        self.checkpoint_now()
-    }
-
-    /// Begins a checkpoint.
-    ///
-    /// # Errors
-    /// [`StoreError::Stopped`].
-    pub(crate) fn checkpoint_now(&mut self) -> Result<Option<Job>, StoreError> {
-        let segment = match self.log.roll() {
-            Ok(segment) => segment,
-            Err(error) => {
-                let error = self.refusal(error)?;
-                self.retry_at = self.log_bytes + SEGMENT_BYTES / 8;
-                tracing::warn!(%error, "cannot begin a checkpoint of the store, trying again later");
-                return Ok(None);
+            let mut view = self.entries.0.lock();
+            for (index, offset) in self.staged.drain(..) {
+                view.marks.add(index, Mark { sequence, offset: begin + offset });
+                view.written = index + 1;
             }
-        };
-        self.checkpointing = true;
-        let mut state = self.shared.state.write();
-        state.pin();
-        let description = Description {
-            index: self.index,
-            term: self.term,
-            revision: state.revision(),
-            compacted: state.compacted(),
-            gaps: state.gaps().to_vec(),
-            leases: state.leases().collect(),
-            members: self.members.clone(),
-            meta: self.log.meta,
-        };
-        drop(state);
-        self.log_bytes = 0;
-        Ok(Some(Job {
-            disk: Arc::clone(self.log.disk()),
-            cluster: self.log.cluster(),
-            description,
-            segment,
-        }))
-    }
-
-    /// Ends a checkpoint: drops the log before it when it was written, goes on with the log when not.
-    pub(crate) fn end_checkpoint(&mut self, job: &Job, written: io::Result<u64>) {
-        self.shared.state.write().unpin();
-        self.checkpointing = false;
-        let purged = written.and_then(|bytes| {
-            let replaced =
-                self.checkpoint.replace((job.description.index, bytes)).map(|(index, _)| index);
-            self.retry_at = 0;
-            if let Some(old) = replaced.filter(|old| *old != job.description.index) {
-                job.disk.remove(&checkpoint_name(old))?;
-            }
-            self.log.purge(job.segment)
-        });
-        if let Err(error) = purged {
-            self.retry_at = self.log_bytes + CHECKPOINT_MIN_BYTES;
-            tracing::warn!(%error, "cannot write a checkpoint of the store, the log keeps growing until the next try");
         }
-    }
-
-    /// Index of the last entry.
-    #[cfg(test)]
-    pub(crate) fn index(&self) -> u64 {
-        self.index
-    }
-
-    /// Bytes appended to the log since the start.
-    #[cfg(test)]
-    pub(crate) fn written(&self) -> u64 {
-        self.log.written()
+        self.publish();
+        {
+            let mut lazy = self.status.lazy_since.lock();
+            if sync {
+                *lazy = None;
+            } else if wrote && lazy.is_none() {
+                *lazy = Some(base::clock::now());
+                self.status.lazy.notify_one();
+            }
+        }
+        for waiting in self.waiting.drain(..) {
+            waiting.tell(Ok(()));
+        }
+        Ok(())
     }
 }
 
-fn answer_all(requests: Vec<Request>, error: &StoreError) {
-    for request in requests {
-        // Who does not wait any more does not need the answer.
-        let _ = request.reply.send(Err(error.clone()));
-    }
+/// Makes the first record of an empty log, which says whose it is.
+///
+/// # Errors
+/// [`StoreError::Stopped`].
+pub(crate) fn begin_log(log: &mut Log, node: u64) -> Result<(), StoreError> {
+    log.meta = Meta { node, ..Meta::default() };
+    log.stage_meta();
+    log.write(true).map(drop).map_err(|error| match error {
+        WriteError::NoSpace(text) | WriteError::Fatal(text) => StoreError::Stopped(text),
+    })
 }

@@ -22,7 +22,8 @@ async fn start(dir: &Path) -> (Arc<dyn Backend>, Tasks) {
 
 async fn stop(tasks: &Tasks) {
     tasks.shutdown().request();
-    assert!(tasks.drain(Duration::from_secs(60)).await.is_empty());
+    let left = tasks.drain(Duration::from_secs(60)).await;
+    assert!(left.is_empty(), "{left:?}");
     assert_eq!(tasks.fault(), None);
 }
 
@@ -107,7 +108,7 @@ async fn concurrent_writers_and_checkpoints() {
     stop(&tasks).await;
 }
 
-/// A directory as the first released format wrote it; it must open for ever.
+/// A directory as the first format wrote it; once released, it must open for ever.
 #[tokio::test]
 async fn the_first_format_opens() {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/format-1");

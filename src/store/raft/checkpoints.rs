@@ -1,0 +1,205 @@
+//! When checkpoints are written, which one counts, and what they replace.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::machine::{Applied, Place, snapshot};
+use super::{Types, behind};
+use crate::disk::{
+    ClusterId, Description, Disk, DiskWork, SEGMENT_BYTES, Status, checkpoint_name,
+    read_checkpoint, write_checkpoint,
+};
+use crate::mvcc::State;
+
+/// Smallest log that a checkpoint replaces.
+const CHECKPOINT_MIN_BYTES: u64 = 2 * SEGMENT_BYTES;
+
+/// A checkpoint in a directory, as openraft hands it around.
+#[derive(Debug, Clone)]
+pub(crate) struct Checkpoint {
+    disk: Arc<dyn Disk>,
+    name: String,
+}
+
+#[derive(Debug)]
+struct Newest {
+    applied: Applied,
+    bytes: u64,
+}
+
+impl Newest {
+    fn name(&self) -> String {
+        checkpoint_name(behind(self.applied.id.as_ref()))
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    disk: Arc<dyn Disk>,
+    cluster: ClusterId,
+    work: DiskWork,
+    status: Arc<Status>,
+    newest: Mutex<Option<Newest>>,
+    /// Bytes of log that the newest checkpoint replaces, counted as [`Status::written`].
+    replaced: AtomicU64,
+    /// Bytes of log behind the checkpoint when the process started.
+    found: AtomicU64,
+    /// Bytes of log at which the next one is tried, after one failed.
+    retry_at: AtomicU64,
+    writing: AtomicBool,
+    /// The newest checkpoint has not been handed to openraft yet.
+    fresh: AtomicBool,
+    /// Told when a checkpoint may be due.
+    pub(super) due: Notify,
+}
+
+impl Checkpoints {
+    /// Goes on with what recovery found: the newest checkpoint and its bytes, and the bytes of log behind it.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        cluster: ClusterId,
+        work: DiskWork,
+        status: Arc<Status>,
+        newest: Option<(Applied, u64)>,
+        log_bytes: u64,
+    ) -> Self {
+        Self {
+            disk,
+            cluster,
+            work,
+            newest: Mutex::new(newest.map(|(applied, bytes)| Newest { applied, bytes })),
+            replaced: AtomicU64::new(status.written.load(Relaxed)),
+            found: AtomicU64::new(log_bytes),
+            status,
+            retry_at: AtomicU64::new(0),
+            writing: AtomicBool::new(false),
+            fresh: AtomicBool::new(false),
+            due: Notify::new(),
+        }
+    }
+
+    /// Bytes of the newest checkpoint.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.newest.lock().as_ref().map_or(0, |newest| newest.bytes)
+    }
+
+    fn log_bytes(&self) -> u64 {
+        let written = self.status.written.load(Relaxed);
+        self.found.load(Relaxed) + written.saturating_sub(self.replaced.load(Relaxed))
+    }
+
+    /// Wakes the task that writes checkpoints when the log may have outgrown the state.
+    pub(crate) fn look(&self) {
+        if !self.writing.load(Relaxed) && self.log_bytes() >= CHECKPOINT_MIN_BYTES {
+            self.due.notify_one();
+        }
+    }
+
+    /// Whether the log has outgrown the state.
+    pub(super) fn is_due(&self, place: &Place) -> bool {
+        let state_bytes = place.shared.state.read().size().memory as u64;
+        let needed = CHECKPOINT_MIN_BYTES.max(state_bytes).max(self.retry_at.load(Relaxed));
+        self.log_bytes() >= needed
+    }
+
+    /// The newest checkpoint as a snapshot.
+    pub(crate) fn current(
+        &self,
+    ) -> Option<openraft::type_config::alias::SnapshotOf<Types, Checkpoint>> {
+        let newest = self.newest.lock();
+        let newest = newest.as_ref()?;
+        let checkpoint = Checkpoint { disk: Arc::clone(&self.disk), name: newest.name() };
+        Some(snapshot(&newest.applied, checkpoint))
+    }
+
+    /// The newest checkpoint as a snapshot, unless openraft has been handed it before.
+    pub(super) fn fresh(
+        &self,
+    ) -> Option<openraft::type_config::alias::SnapshotOf<Types, Checkpoint>> {
+        if self.fresh.swap(false, Relaxed) { self.current() } else { None }
+    }
+
+    /// Writes a checkpoint of the present state and makes it the one that counts.
+    ///
+    /// # Errors
+    /// The file system's; the checkpoint before still counts then, and the next is tried later.
+    pub(crate) async fn write(&self, place: &Arc<Place>) -> io::Result<()> {
+        self.writing.store(true, Relaxed);
+        let written = self.status.written.load(Relaxed);
+        let description = {
+            let mut state = place.shared.state.write();
+            state.pin();
+            Description::of(&state, place.applied.lock().clone())
+        };
+        let applied = description.applied.clone();
+        let (disk, cluster, pinned) = (Arc::clone(&self.disk), self.cluster, Arc::clone(place));
+        let work = self.work.run(move || {
+            write_checkpoint(disk.as_ref(), cluster, &pinned.shared.state, &description)
+        });
+        let result = work.await.and_then(|result| result);
+        place.shared.state.write().unpin();
+        self.writing.store(false, Relaxed);
+        match result {
+            Ok(bytes) => {
+                self.replaced.store(written, Relaxed);
+                self.found.store(0, Relaxed);
+                self.retry_at.store(0, Relaxed);
+                self.replace(Newest { applied, bytes }).await;
+                self.fresh.store(true, Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                self.retry_at.store(self.log_bytes() + CHECKPOINT_MIN_BYTES, Relaxed);
+                Err(error)
+            }
+        }
+    }
+
+    async fn replace(&self, newest: Newest) {
+        let name = newest.name();
+        let old = self.newest.lock().replace(newest).map(|old| old.name());
+        let Some(old) = old.filter(|old| *old != name) else { return };
+        let disk = Arc::clone(&self.disk);
+        let removed = self.work.run(move || disk.remove(&old)).await.and_then(|result| result);
+        if let Err(error) = removed {
+            tracing::warn!(%error, "cannot remove an old checkpoint of the store, the next start does");
+        }
+    }
+
+    /// Takes over a checkpoint from elsewhere as the one that counts; its state.
+    ///
+    /// # Errors
+    /// The file system's; what is no checkpoint of this cluster is refused.
+    pub(super) async fn adopt(
+        &self,
+        meta: &openraft::type_config::alias::SnapshotMetaOf<Types>,
+        checkpoint: Checkpoint,
+    ) -> io::Result<State> {
+        let (disk, cluster) = (Arc::clone(&self.disk), self.cluster);
+        let applied = Applied { id: meta.last_log_id, membership: meta.last_membership.clone() };
+        let expected = applied.clone();
+        let work = move || -> io::Result<(State, u64)> {
+            let (from, description, state, _) =
+                read_checkpoint(checkpoint.disk.as_ref(), &checkpoint.name)
+                    .map_err(io::Error::other)?;
+            if from != cluster || description.applied != expected {
+                let text = format!(
+                    "{} is no checkpoint of the cluster {cluster} at the place it was announced for",
+                    checkpoint.name
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            let state = parking_lot::RwLock::new(state);
+            let bytes = write_checkpoint(disk.as_ref(), cluster, &state, &description)?;
+            Ok((state.into_inner(), bytes))
+        };
+        let (state, bytes) = self.work.run(work).await??;
+        self.replace(Newest { applied, bytes }).await;
+        Ok(state)
+    }
+}

@@ -1,0 +1,373 @@
+//! Proposals: what queued while the batch before was written becomes the next entry.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use async_trait::async_trait;
+use openraft::ReadPolicy;
+use openraft::errors::{ClientWriteError, Fatal, RaftError};
+use openraft::raft::ClientWriteResult;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+
+use super::checkpoints::Checkpoints;
+use super::machine::Place;
+use super::{Batch, Raft, Reply, Types};
+use crate::backend::Engine;
+use crate::command::Command;
+use crate::disk::{BATCH_BYTES, Job, Status};
+use crate::kv::{Durability, StoreError};
+use crate::mvcc::{Outcome, request_size};
+
+/// Commands that wait for their entry, in KiB; who comes later waits outside.
+const QUEUE_KIB: usize = 16 * 1024;
+
+/// Entries under way. While one is made durable the next collects commands: with more under way, batches would be smaller.
+const ENTRIES_UNDER_WAY: usize = 1;
+
+/// Revisions a durable ceiling is ahead: lazily acknowledged writes until the next one has to be written.
+const CEILING_STEP: i64 = 10_000;
+
+/// What openraft may write between the look at the room and the entry: votes, blank entries, changes of members.
+const ROOM_SLACK: u64 = 4096;
+
+/// A command and who waits for it.
+struct Request {
+    command: Command,
+    durability: Durability,
+    reply: oneshot::Sender<Result<Outcome, StoreError>>,
+}
+
+#[derive(Default)]
+struct Queued {
+    requests: VecDeque<Request>,
+    closed: bool,
+}
+
+/// The engine that proposes to openraft.
+pub(crate) struct RaftEngine {
+    queued: Mutex<Queued>,
+    changed: Notify,
+    room: Semaphore,
+    under_way: AtomicUsize,
+    term: AtomicU64,
+    raft: Raft,
+    jobs: mpsc::Sender<Job>,
+    pub(super) place: Arc<Place>,
+    pub(super) status: Arc<Status>,
+    pub(super) checkpoints: Arc<Checkpoints>,
+    allow_lazy: bool,
+    /// No revision from here on was handed out without being on disk.
+    ceiling: Mutex<i64>,
+}
+
+impl std::fmt::Debug for RaftEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RaftEngine").field("status", &self.status).finish_non_exhaustive()
+    }
+}
+
+/// Counts an entry under way until it was answered, or never will be.
+struct UnderWay(Arc<RaftEngine>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Relaxed);
+        self.0.changed.notify_one();
+    }
+}
+
+/// What goes into one entry.
+struct Proposal {
+    requests: Vec<Request>,
+    encoded: Vec<u8>,
+}
+
+impl Proposal {
+    /// Takes commands up to one entry's size; one larger command alone.
+    fn take(queue: &mut VecDeque<Request>) -> Self {
+        let (mut requests, mut encoded, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(request) = queue.pop_front() {
+            let before = encoded.len();
+            Batch::encode(&request.command, &mut scratch, &mut encoded);
+            if before > 0 && encoded.len() > BATCH_BYTES {
+                encoded.truncate(before);
+                queue.push_front(request);
+                break;
+            }
+            requests.push(request);
+        }
+        Self { requests, encoded }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.encoded.len() as u64 + ROOM_SLACK
+    }
+
+    /// Refuses what does not free space.
+    fn only_what_frees(self, error: &StoreError) -> Self {
+        let (frees, refused): (Vec<_>, Vec<_>) =
+            self.requests.into_iter().partition(|request| request.command.frees_space());
+        answer_all(refused, error);
+        Self::take(&mut frees.into())
+    }
+}
+
+fn answer_all(requests: impl IntoIterator<Item = Request>, error: &StoreError) {
+    for request in requests {
+        // Who does not wait any more does not need the answer.
+        let _ = request.reply.send(Err(error.clone()));
+    }
+}
+
+fn shutting_down() -> StoreError {
+    StoreError::Stopped("the server is shutting down".to_owned())
+}
+
+impl RaftEngine {
+    pub(super) fn new(
+        raft: Raft,
+        jobs: mpsc::Sender<Job>,
+        place: Arc<Place>,
+        status: Arc<Status>,
+        checkpoints: Arc<Checkpoints>,
+        allow_lazy: bool,
+    ) -> Self {
+        Self {
+            queued: Mutex::default(),
+            changed: Notify::new(),
+            room: Semaphore::new(QUEUE_KIB),
+            under_way: AtomicUsize::new(0),
+            term: AtomicU64::new(0),
+            raft,
+            jobs,
+            place,
+            status,
+            checkpoints,
+            allow_lazy,
+            ceiling: Mutex::new(0),
+        }
+    }
+
+    pub(super) fn raft(&self) -> &Raft {
+        &self.raft
+    }
+
+    pub(super) fn jobs(&self) -> &mpsc::Sender<Job> {
+        &self.jobs
+    }
+
+    pub(super) fn set_term(&self, term: u64) {
+        self.term.fetch_max(term, Relaxed);
+    }
+
+    /// Takes no commands any more; what is queued is still proposed.
+    pub(super) fn close(&self) {
+        self.queued.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// Refuses what is queued, ends all watches.
+    pub(super) fn end(&self) {
+        let error = self.stop_reason();
+        self.status.stop(&error);
+        let left = {
+            let mut queued = self.queued.lock();
+            queued.closed = true;
+            std::mem::take(&mut queued.requests)
+        };
+        answer_all(left, &error);
+        self.changed.notify_one();
+        self.place.shared.end_watches(&error);
+    }
+
+    pub(super) fn stop_reason(&self) -> StoreError {
+        self.status.stopped.lock().clone().unwrap_or_else(shutting_down)
+    }
+
+    /// Proposes until the queue is closed and everything in it was answered.
+    pub(super) async fn propose_all(self: Arc<Self>) -> Result<(), StoreError> {
+        loop {
+            let under_way = self.under_way.load(Relaxed);
+            let (proposal, closed) = {
+                let mut queued = self.queued.lock();
+                let ready = under_way < ENTRIES_UNDER_WAY && !queued.requests.is_empty();
+                (ready.then(|| std::mem::take(&mut queued.requests)), queued.closed)
+            };
+            match proposal {
+                Some(mut requests) => {
+                    let proposal = Proposal::take(&mut requests);
+                    self.put_back(requests);
+                    self.propose(proposal).await;
+                }
+                None if closed && under_way == 0 && self.queued.lock().requests.is_empty() => {
+                    return Ok(());
+                }
+                None => self.changed.notified().await,
+            }
+        }
+    }
+
+    /// Puts what was too much for one entry before what came since.
+    fn put_back(&self, mut rest: VecDeque<Request>) {
+        if !rest.is_empty() {
+            let mut queued = self.queued.lock();
+            rest.append(&mut queued.requests);
+            queued.requests = rest;
+        }
+    }
+
+    async fn propose(self: &Arc<Self>, proposal: Proposal) {
+        let Some(Proposal { requests, encoded }) = self.find_room(proposal).await else { return };
+        let (sync, ceiling) = self.durability(&requests);
+        let (commands, replies): (Vec<_>, Vec<_>) =
+            requests.into_iter().map(|request| (request.command, request.reply)).unzip();
+        let batch = Batch::new(commands, encoded, ceiling, sync);
+        self.under_way.fetch_add(1, Relaxed);
+        let under_way = UnderWay(Arc::clone(self));
+        let reply = Reply::new(move |result: ClientWriteResult<Types>| {
+            match result {
+                Ok(response) => {
+                    for (reply, outcome) in replies.into_iter().zip(response.data.0) {
+                        // Who does not wait any more does not need the answer.
+                        let _ = reply.send(outcome);
+                    }
+                }
+                Err(error) => {
+                    let error = refusal(&error);
+                    for reply in replies {
+                        // As above.
+                        let _ = reply.send(Err(error.clone()));
+                    }
+                }
+            }
+            drop(under_way);
+        });
+        // Without an answer, because openraft has ended, who waits learns the reason of the end.
+        drop(self.raft.client_write_ff(batch, Some(reply)).await);
+    }
+
+    /// Makes sure that the log has room for the entry; what then is left of it.
+    async fn find_room(&self, proposal: Proposal) -> Option<Proposal> {
+        let bytes = proposal.bytes();
+        let (left, next) = *self.status.room.lock();
+        if next || bytes + crate::disk::RESERVE_BYTES <= left {
+            return Some(proposal);
+        }
+        let (done, made) = oneshot::channel();
+        if self.jobs.send(Job::Room(bytes, done)).await.is_err() {
+            answer_all(proposal.requests, &self.stop_reason());
+            return None;
+        }
+        let error = match made.await {
+            Ok(Ok(())) => return Some(proposal),
+            Ok(Err(error)) => error,
+            Err(_) => self.stop_reason(),
+        };
+        if !matches!(error, StoreError::NoSpace(_)) {
+            answer_all(proposal.requests, &error);
+            return None;
+        }
+        // Only what frees space may use the room that is left.
+        let frees = proposal.only_what_frees(&error);
+        if frees.requests.is_empty() || frees.bytes() > left {
+            answer_all(frees.requests, &error);
+            return None;
+        }
+        Some(frees)
+    }
+
+    /// Whether the entry must be synced, and the ceiling it carries: before revisions are handed out that are not on disk,
+    /// a ceiling above them is.
+    fn durability(&self, requests: &[Request]) -> (bool, i64) {
+        let asked = requests.iter().any(|request| request.durability == Durability::Synced);
+        if asked || !self.allow_lazy || self.place.voters() != 1 {
+            return (true, 0);
+        }
+        let commands = i64::try_from(requests.len()).unwrap_or(i64::MAX);
+        let needed = self.place.shared.state.read().revision().saturating_add(commands);
+        let mut ceiling = self.ceiling.lock();
+        if needed < *ceiling {
+            return (false, 0);
+        }
+        *ceiling = needed.saturating_add(CEILING_STEP);
+        (true, *ceiling)
+    }
+}
+
+/// openraft's refusals in the contract's terms.
+fn refusal(error: &ClientWriteError<Types>) -> StoreError {
+    StoreError::Unavailable(error.to_string())
+}
+
+fn kib(command: &Command) -> u32 {
+    let bytes = if let Command::Txn(txn) = command { request_size(txn) } else { 0 };
+    u32::try_from((1 + bytes / 1024).min(QUEUE_KIB)).unwrap_or(1)
+}
+
+#[async_trait]
+impl Engine for RaftEngine {
+    async fn submit(
+        &self,
+        command: Command,
+        durability: Durability,
+    ) -> Result<Outcome, StoreError> {
+        let _room = self.room.acquire_many(kib(&command)).await.map_err(|_| self.stop_reason())?;
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut queued = self.queued.lock();
+            if queued.closed {
+                return Err(self.stop_reason());
+            }
+            queued.requests.push_back(Request { command, durability, reply });
+        }
+        self.changed.notify_one();
+        answer.await.unwrap_or_else(|_| Err(self.stop_reason()))
+    }
+
+    async fn barrier(&self) -> Result<(), StoreError> {
+        // The only voter acknowledges nothing that it has not applied, and nobody can take its place.
+        if self.place.voters() == 1 {
+            return Ok(());
+        }
+        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(error)) => Err(StoreError::Unavailable(error.to_string())),
+            Err(RaftError::Fatal(error)) => Err(self.fatal(&error)),
+        }
+    }
+
+    fn term(&self) -> u64 {
+        self.term.load(Relaxed)
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        self.status.stopped.lock().clone()
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.status.disk_bytes.load(Relaxed) + self.checkpoints.bytes()
+    }
+}
+
+#[cfg(test)]
+impl RaftEngine {
+    /// Bytes appended to the log since the start.
+    pub(crate) fn written(&self) -> u64 {
+        self.status.written.load(Relaxed)
+    }
+
+    /// Whether something acknowledged waits for its sync.
+    pub(crate) fn has_lazy(&self) -> bool {
+        self.status.lazy_since.lock().is_some()
+    }
+}
+
+impl RaftEngine {
+    /// Why openraft has ended: the disk's own words where it was the disk.
+    pub(super) fn fatal(&self, error: &Fatal<Types>) -> StoreError {
+        let known = self.status.stopped.lock().clone();
+        known.unwrap_or_else(|| StoreError::Stopped(error.to_string()))
+    }
+}

@@ -1,0 +1,163 @@
+//! The key space as openraft's state machine, and its checkpoints as openraft's snapshots.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use futures::{Stream, StreamExt};
+use openraft::storage::{
+    ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine, SnapshotMeta,
+};
+use parking_lot::Mutex;
+
+use super::checkpoints::{Checkpoint, Checkpoints};
+use super::{LogId, Outcomes, Payload, StoredMembership, Types};
+use crate::backend::Shared;
+use crate::disk::Entries;
+use crate::kv::StoreError;
+
+type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
+type Meta = openraft::type_config::alias::SnapshotMetaOf<Types>;
+
+/// Up to where the log is applied, and the members after it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Applied {
+    /// Newest applied entry.
+    pub(crate) id: Option<LogId>,
+    /// Newest members among the applied entries.
+    pub(crate) membership: StoredMembership,
+}
+
+/// The applied state with its place in the log. The place changes only while the state is locked for writing.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) applied: Mutex<Applied>,
+    voters: AtomicUsize,
+}
+
+impl Place {
+    /// `shared` after `applied`.
+    pub(crate) fn new(shared: Arc<Shared>, applied: Applied) -> Self {
+        let voters = AtomicUsize::new(applied.membership.voter_ids().count());
+        Self { shared, applied: Mutex::new(applied), voters }
+    }
+
+    /// Voters after the applied entries.
+    pub(crate) fn voters(&self) -> usize {
+        self.voters.load(Relaxed)
+    }
+
+    /// Moves on; call it while the state is locked for writing.
+    pub(crate) fn set(&self, applied: Applied) {
+        self.voters.store(applied.membership.voter_ids().count(), Relaxed);
+        *self.applied.lock() = applied;
+    }
+}
+
+/// See the module.
+pub(crate) struct Machine {
+    pub(super) place: Arc<Place>,
+    pub(super) entries: Arc<Entries>,
+    pub(super) checkpoints: Arc<Checkpoints>,
+}
+
+/// An entry's commands, how many, and who waits for the outcomes.
+type Waiting = (usize, Option<ApplyResponder<Types>>);
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotData = Checkpoint;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        let applied = self.place.applied.lock().clone();
+        Ok((applied.id, applied.membership))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + Send,
+    {
+        let mut applied = self.place.applied.lock().clone();
+        let mut batches = Vec::new();
+        let mut waiting: Vec<Waiting> = Vec::new();
+        while let Some(next) = entries.next().await {
+            let (entry, responder) = next?;
+            applied.id = Some(entry.log_id);
+            let commands = match entry.payload {
+                Payload::Blank => 0,
+                Payload::Membership(membership) => {
+                    applied.membership = StoredMembership::new(applied.id, membership);
+                    0
+                }
+                Payload::Normal(batch) => {
+                    let commands = batch.commands().len();
+                    batches.push(batch);
+                    commands
+                }
+            };
+            waiting.push((commands, responder));
+        }
+        let Some(last) = applied.id else { return Ok(()) };
+        let commands = batches.iter().flat_map(|batch| batch.commands());
+        let outcomes = self.place.shared.apply(commands, || self.place.set(applied));
+        self.entries.applied(&last);
+        drop(batches);
+        let mut outcomes = outcomes.into_iter();
+        for (commands, responder) in waiting {
+            let own: Vec<_> = outcomes.by_ref().take(commands).collect();
+            if let Some(responder) = responder {
+                responder.send(Outcomes(own));
+            }
+        }
+        self.checkpoints.look();
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder { place: Arc::clone(&self.place), checkpoints: Arc::clone(&self.checkpoints) }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &Meta,
+        checkpoint: Checkpoint,
+    ) -> Result<(), io::Error> {
+        let state = self.checkpoints.adopt(meta, checkpoint).await?;
+        let applied = Applied { id: meta.last_log_id, membership: meta.last_membership.clone() };
+        self.place.shared.replace(state, || self.place.set(applied));
+        // What lies between is not known as events: watchers read again and go on from there.
+        self.place.shared.end_watches(&StoreError::Overrun);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
+        Ok(self.checkpoints.current())
+    }
+}
+
+/// Makes openraft's snapshots: the checkpoint that was just written, or a new one where openraft wants one by itself.
+pub(crate) struct Builder {
+    place: Arc<Place>,
+    checkpoints: Arc<Checkpoints>,
+}
+
+impl RaftSnapshotBuilder<Types> for Builder {
+    type SnapshotData = Checkpoint;
+
+    async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
+        if let Some(fresh) = self.checkpoints.fresh() {
+            return Ok(fresh);
+        }
+        self.checkpoints.write(&self.place).await?;
+        let written = self.checkpoints.fresh();
+        written.ok_or_else(|| io::Error::other("a checkpoint was not written"))
+    }
+}
+
+/// The snapshot that a checkpoint after `applied` is.
+pub(super) fn snapshot(applied: &Applied, checkpoint: Checkpoint) -> Snapshot {
+    let meta =
+        SnapshotMeta { last_log_id: applied.id, last_membership: applied.membership.clone() };
+    Snapshot { meta, snapshot: checkpoint }
+}

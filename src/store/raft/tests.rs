@@ -1,0 +1,95 @@
+//! openraft's own suite on the log and the state machine, and the log as followers will use it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use base::{Shutdown, Tasks};
+use openraft::StorageError;
+use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
+use openraft::testing::log::{StoreBuilder, Suite};
+
+use super::log_store::LogStore;
+use super::machine::Machine;
+use super::start::{Parts, assemble};
+use super::{Batch, Entry, LogId, Membership, Payload, Types, Vote};
+use crate::command::Command;
+use crate::disk::sim::SimDisk;
+use crate::disk::{ClusterId, Disk, DiskWork, recover};
+
+struct Simulated;
+
+/// Parts over a disk, with the tasks that end with the guard.
+fn parts(disk: &SimDisk) -> (Guard, Parts) {
+    let tasks = Tasks::new(Shutdown::new());
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let recovered = recover(&disk, Some(ClusterId(*b"openraft's suite"))).unwrap();
+    let parts = assemble(recovered, DiskWork::Here, &Arc::new(None), &tasks);
+    (Guard(tasks), parts)
+}
+
+struct Guard(Tasks);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.shutdown().request();
+    }
+}
+
+impl StoreBuilder<Types, LogStore, Machine, Guard> for Simulated {
+    async fn build(&self) -> Result<(Guard, LogStore, Machine), StorageError<Types>> {
+        let (guard, parts) = parts(&SimDisk::new());
+        Ok((guard, parts.log, parts.machine))
+    }
+}
+
+#[tokio::test]
+async fn the_library_s_own_suite_passes() {
+    Suite::test_all(Simulated).await.unwrap();
+}
+
+fn id(term: u64, index: u64) -> LogId {
+    LogId::new_term_index(term, index)
+}
+
+fn entry(term: u64, index: u64) -> Entry {
+    let command = Command::Compact(i64::try_from(term * 1000 + index).unwrap());
+    let mut encoded = Vec::new();
+    Batch::encode(&command, &mut Vec::new(), &mut encoded);
+    let payload = Payload::Normal(Batch::new(vec![command], encoded, 0, true));
+    Entry { log_id: id(term, index), payload }
+}
+
+async fn texts(log: &mut LogStore) -> Vec<String> {
+    let mut reader = log.get_log_reader().await;
+    let entries = reader.try_get_log_entries(..).await.unwrap();
+    entries.iter().map(|entry| format!("{:?}", entry.payload)).collect()
+}
+
+#[tokio::test]
+async fn a_replaced_end_of_the_log_a_vote_and_members_survive_a_start() {
+    let disk = SimDisk::new();
+    let (_guard, Parts { mut log, .. }) = parts(&disk);
+    let members = Membership::new_with_defaults(vec![BTreeSet::from([1, 2, 3])], [4]);
+    let first = Entry { log_id: id(0, 0), payload: Payload::Membership(members) };
+    log.blocking_append([first]).await.unwrap();
+    log.blocking_append((1..10).map(|index| entry(1, index))).await.unwrap();
+    log.truncate_after(Some(id(1, 4))).await.unwrap();
+    log.save_vote(&Vote::new_committed(3, 2)).await.unwrap();
+    log.save_committed(Some(id(1, 2))).await.unwrap();
+    log.blocking_append((5..8).map(|index| entry(3, index))).await.unwrap();
+    let before = texts(&mut log).await;
+    assert_eq!(before.len(), 8);
+    assert!(before[5].contains("3005"), "{before:?}");
+
+    let (_guard, Parts { mut log, mut machine, .. }) = parts(&disk.copy());
+    assert_eq!(texts(&mut log).await, before, "from disk as from memory");
+    let state = log.get_log_state().await.unwrap();
+    assert_eq!((state.last_purged_log_id, state.last_log_id), (None, Some(id(3, 7))));
+    assert_eq!(log.read_committed().await.unwrap(), Some(id(1, 2)));
+    let vote = log.get_log_reader().await.read_vote().await.unwrap();
+    assert_eq!(vote, Some(Vote::new_committed(3, 2)));
+    use openraft::storage::RaftStateMachine;
+    let (applied, membership) = machine.applied_state().await.unwrap();
+    assert_eq!(applied, Some(id(1, 2)), "only what is known to be committed is applied");
+    assert_eq!(membership.voter_ids().collect::<Vec<_>>(), [1, 2, 3]);
+}
