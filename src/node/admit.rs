@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::Quantity;
+use api::k8s::api::core::v1 as core;
 
 use crate::eviction;
 use crate::node::Node;
@@ -131,17 +132,58 @@ fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
     None
 }
 
-/// `spec.nodeSelector` against the labels that this node registers with.
+/// Reason of a pod whose selectors do not fit the node's labels: these may be older than the pod.
+pub(crate) const NODE_AFFINITY: &str = "NodeAffinity";
+
+/// `spec.nodeSelector` and the required node affinity against the labels of the Node as last seen.
 fn selector(node: &Node, pod: &Pod) -> Option<(String, String)> {
     let labels = node.labels.load();
-    let wrong = pod.spec().node_selector.iter().flatten().any(|(k, v)| labels.get(k) != Some(v));
-    if wrong && !labels.is_empty() {
-        return refuse(
-            "NodeAffinity",
-            "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
-        );
+    if labels.is_empty() || fits(pod, &labels, &node.config.node_name) {
+        return None;
     }
-    None
+    refuse(
+        NODE_AFFINITY,
+        "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+    )
+}
+
+fn fits(pod: &Pod, labels: &BTreeMap<String, String>, name: &str) -> bool {
+    let spec = pod.spec();
+    if spec.node_selector.iter().flatten().any(|(k, v)| labels.get(k) != Some(v)) {
+        return false;
+    }
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required =
+        affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let Some(required) = required else { return true };
+    let field = |key: &str| (key == "metadata.name").then_some(name);
+    required.node_selector_terms.iter().any(|term| {
+        let (expressions, fields) = (&term.match_expressions, &term.match_fields);
+        let empty = |list: &Option<Vec<_>>| list.as_ref().is_none_or(Vec::is_empty);
+        !(empty(expressions) && empty(fields))
+            && expressions
+                .iter()
+                .flatten()
+                .all(|e| holds(e, labels.get(&e.key).map(String::as_str)))
+            && fields.iter().flatten().all(|e| holds(e, field(&e.key)))
+    })
+}
+
+/// Whether a value, or its absence, meets a requirement.
+fn holds(requirement: &core::NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = || value.is_some_and(|v| values.iter().any(|w| w == v));
+    let number = |text: Option<&str>| text.and_then(|t| t.parse::<i64>().ok());
+    let pair = number(value).zip(number(values.first().map(String::as_str)));
+    match requirement.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => pair.is_some_and(|(have, than)| have > than),
+        "Lt" => pair.is_some_and(|(have, than)| have < than),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +191,32 @@ mod tests {
     use super::*;
     use crate::pod::tests::pod;
     use serde_json::json;
+
+    #[test]
+    fn selectors_and_required_affinity_are_those_of_the_scheduler() {
+        let labels =
+            BTreeMap::from([("zone".to_owned(), "a".to_owned()), ("n".into(), "5".into())]);
+        let fits = |spec| super::fits(&pod(spec), &labels, "n1");
+        let c = json!([{"name": "a"}]);
+        assert!(fits(json!({"containers": c, "nodeSelector": {"zone": "a"}})));
+        assert!(!fits(json!({"containers": c, "nodeSelector": {"zone": "b"}})));
+        let terms = |terms| {
+            fits(json!({"containers": c, "affinity": {"nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}))
+        };
+        let expression = |key: &str, operator: &str, values: serde_json::Value| json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]);
+        assert!(terms(expression("zone", "In", json!(["b", "a"]))));
+        assert!(!terms(expression("zone", "NotIn", json!(["a"]))));
+        assert!(terms(expression("disk", "NotIn", json!(["ssd"]))));
+        assert!(
+            terms(expression("n", "Gt", json!(["4"])))
+                && !terms(expression("n", "Lt", json!(["5"])))
+        );
+        assert!(terms(expression("disk", "DoesNotExist", json!([]))));
+        assert!(!terms(json!([{}])), "an empty term selects nothing");
+        let name = |name: &str| json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}]);
+        assert!(terms(name("n1")) && !terms(name("n2")));
+    }
 
     #[test]
     fn under_pressure_the_important_and_the_modest_start() {

@@ -112,6 +112,23 @@ impl Pod {
         Some(Self { key, uid, origin, object, members })
     }
 
+    /// Whether nothing differs from `other` that the node acts on: all but its own part of the status.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        fn foreign(pod: &Pod) -> Vec<&core::PodCondition> {
+            let all = pod.api_status().and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+            all.filter(|c| !crate::status::is_own(&c.type_)).collect()
+        }
+        let start = |pod: &Self| pod.api_status().and_then(|s| s.start_time.clone());
+        let (a, b) = (&self.object.metadata, &other.object.metadata);
+        self.object.spec == other.object.spec
+            && (&a.labels, &a.annotations) == (&b.labels, &b.annotations)
+            && (&a.deletion_timestamp, a.deletion_grace_period_seconds, a.generation)
+                == (&b.deletion_timestamp, b.deletion_grace_period_seconds, b.generation)
+            && self.is_api_terminal() == other.is_api_terminal()
+            && start(self) == start(other)
+            && foreign(self) == foreign(other)
+    }
+
     pub(crate) fn namespace(&self) -> &str {
         &self.key.namespace
     }
@@ -219,6 +236,26 @@ pub(crate) mod tests {
     pub(crate) fn pod(spec: serde_json::Value) -> Pod {
         let object = serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec});
         Pod::new(serde_json::from_value(object).unwrap(), Origin::Api).unwrap()
+    }
+
+    #[test]
+    fn only_its_own_status_leaves_a_pod_as_it_is() {
+        let one = pod(serde_json::json!({"containers": [{"name": "m", "image": "a"}]}));
+        let with = |status: serde_json::Value| {
+            let object = core::Pod {
+                status: Some(serde_json::from_value(status).unwrap()),
+                ..one.object.clone()
+            };
+            Pod::new(object, Origin::Api).unwrap()
+        };
+        let ready = serde_json::json!({"type": "Ready", "status": "True"});
+        let gate = serde_json::json!({"type": "example.com/gate", "status": "True"});
+        assert!(one.is_as(&with(serde_json::json!({"phase": "Running", "conditions": [ready]}))));
+        assert!(!one.is_as(&with(serde_json::json!({"conditions": [ready, gate]}))));
+        assert!(!one.is_as(&with(serde_json::json!({"phase": "Failed"}))));
+        let mut changed = one.clone();
+        changed.object.metadata.labels = Some([("a".to_owned(), "b".to_owned())].into());
+        assert!(!one.is_as(&changed));
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub(crate) struct Pods {
     dirty: Arc<Dirty>,
     /// Torn down here and not yet gone from the API.
     finished: HashSet<Arc<str>>,
+    /// The node's labels were read anew for these.
+    rechecked: HashSet<Arc<str>>,
     done: (mpsc::Sender<Arc<str>>, mpsc::Receiver<Arc<str>>),
     swept: bool,
 }
@@ -103,6 +105,7 @@ impl Pods {
             statics,
             dirty,
             finished: HashSet::new(),
+            rechecked: HashSet::new(),
             done: mpsc::channel(DONE_MAX),
             swept: false,
         }
@@ -159,8 +162,13 @@ impl Pods {
                 let Some(uid) = self.node.owners.lock().get(&event.id).cloned() else { return };
                 let table = self.table.0.read();
                 let Some(handle) = table.get(&uid) else { return };
-                if event.kind == ContainerEventKind::Exited {
-                    handle.exits.lock().insert(event.id);
+                match event.kind {
+                    // Nobody but the worker starts anything, and it looks afterwards.
+                    ContainerEventKind::Started => return,
+                    ContainerEventKind::Exited => {
+                        handle.exits.lock().insert(event.id);
+                    }
+                    ContainerEventKind::OutOfMemory | ContainerEventKind::Deleted => {}
                 }
                 handle.wake.notify_one();
             }
@@ -219,6 +227,7 @@ impl Pods {
             let still: HashSet<Arc<str>> =
                 cached.list("").iter().map(|o| Arc::clone(&o.uid)).collect();
             self.finished.retain(|uid| still.contains(uid));
+            self.rechecked.retain(|uid| still.contains(uid));
             return;
         };
         if self.finished.contains(&object.uid) {
@@ -232,10 +241,24 @@ impl Pods {
         if let Some(handle) = self.table.get(&pod.uid) {
             let has = Arc::clone(&handle.desired.borrow().pod);
             let (pod, resize) = self.settle(&has, pod);
-            handle.desired.send_modify(|d| (d.pod, d.resize) = (pod, resize));
+            handle.desired.send_if_modified(|d| {
+                // What comes back of our own status is taken note of, and wakes nobody.
+                let news = !pod.is_as(&d.pod) || d.resize != resize;
+                (d.pod, d.resize) = (pod, resize);
+                news
+            });
             return;
         }
         let refused = self.admit(&pod);
+        let by_labels = refused.as_ref().is_some_and(|r| r.reason == admit::NODE_AFFINITY);
+        if by_labels && self.rechecked.insert(Arc::clone(&pod.uid)) {
+            // The labels may have changed since we saw them: the pod may be here because they did.
+            return self.read_labels(key.clone());
+        }
+        if let Some(refused) = &refused {
+            let message = refused.message.clone();
+            self.node.pod_event(&pod, EventType::Warning, &refused.reason, message);
+        }
         let (pod, resize) = self.settle(&resize::given(&pod), pod);
         self.weigh_burstable(&pod);
         let api_uid = Some(pod.uid.to_string());
@@ -263,6 +286,10 @@ impl Pods {
             let mirror = self.informer.cache().get(pod.namespace(), pod.name());
             let mirror = mirror.as_deref().and_then(Mirror::of).filter(|m| m.shows(&pod));
             let refused = self.admit(&pod);
+            if let Some(refused) = &refused {
+                let message = refused.message.clone();
+                self.node.pod_event(&pod, EventType::Warning, &refused.reason, message);
+            }
             self.weigh_burstable(&pod);
             let api_uid = mirror.map(|m| m.uid.to_string());
             self.start(Desired { api_uid, pod, removed: false, refused, resize: None });
@@ -303,8 +330,23 @@ impl Pods {
         }
         let others = self.others(pod);
         let (reason, message) = admit::check(&self.node, pod, &others)?;
-        self.node.pod_event(pod, EventType::Warning, &reason, message.clone());
         Some(Verdict { reason, message, grace: None, disruption: false })
+    }
+
+    /// Reads the Node's labels and looks at the pod again.
+    fn read_labels(&self, key: ObjectKey) {
+        let (node, dirty) = (Arc::clone(&self.node), Arc::clone(&self.dirty));
+        self.node.tasks.spawn(Kind::Request, "node-labels", async move {
+            match node.client.get::<core::Node>("", &node.config.node_name).await {
+                Ok(object) => {
+                    node.labels.store(Arc::new(object.metadata.labels.unwrap_or_default()));
+                }
+                Err(error) => tracing::debug!(%error, "cannot read the node's labels"),
+            }
+            dirty.keys.lock().insert(key);
+            dirty.notify.notify_one();
+            Ok::<(), std::convert::Infallible>(())
+        });
     }
 
     /// All other pods that take something of the node.

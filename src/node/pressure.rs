@@ -29,7 +29,7 @@ const TRANSITION: Duration = Duration::from_secs(300);
 pub(crate) const MEMORY_MIN: i64 = 100 << 20;
 /// Free space and inodes of a file system below which it is full, in percent: k3s' `evictionHard` (5 % for `nodefs` and
 /// `imagefs`), as upstream's 10 and 15 % of a large disk are no shortage; 5 % of the inodes is upstream's.
-const DISK_PERCENT_MIN: u64 = 5;
+pub(crate) const DISK_PERCENT_MIN: i64 = 5;
 /// Folders below an emptyDir that are followed.
 const DEPTH_MAX: usize = 64;
 
@@ -89,12 +89,11 @@ fn measure(node: &Node) -> Vec<Shortage> {
     for path in [&node.config.root_dir, &node.config.runtime.data_dir] {
         let Some(disk) = machine::disk(path) else { continue };
         let bytes = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let short = |free: u64, size: u64| {
-            size > 0 && free.saturating_mul(100) < size.saturating_mul(DISK_PERCENT_MIN)
-        };
+        let least = |all: u64| bytes(all) / 100 * DISK_PERCENT_MIN;
+        let short = |free: u64, all: u64| all > 0 && bytes(free) < least(all);
         if short(disk.free, disk.size) || short(disk.inodes_free, disk.inodes) {
-            let threshold = bytes(disk.size / 100 * DISK_PERCENT_MIN);
-            out.push(Shortage { of: Starved::Storage, threshold, available: bytes(disk.free) });
+            let (threshold, available) = (least(disk.size), bytes(disk.free));
+            out.push(Shortage { of: Starved::Storage, threshold, available });
             break;
         }
     }

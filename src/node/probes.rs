@@ -42,6 +42,8 @@ pub(crate) struct Probes {
     results: Results,
     running: HashMap<(String, Type), Shutdown>,
     wake: Arc<Notify>,
+    /// A container has started: its other probes begin.
+    started: Arc<Notify>,
 }
 
 impl Drop for Probes {
@@ -54,7 +56,7 @@ impl Drop for Probes {
 
 impl Probes {
     pub(crate) fn new(wake: Arc<Notify>) -> Self {
-        Self { results: Results::default(), running: HashMap::new(), wake }
+        Self { results: Results::default(), running: HashMap::new(), wake, started: Arc::default() }
     }
 
     /// Results so far, by container id.
@@ -111,6 +113,7 @@ impl Probes {
                     probe: probe.clone(),
                     results: Arc::clone(&self.results),
                     wake: Arc::clone(&self.wake),
+                    started: Arc::clone(&self.started),
                 };
                 node.tasks.spawn(Kind::Request, "probe", task.run(stop));
             }
@@ -138,6 +141,7 @@ struct Task {
     probe: core::Probe,
     results: Results,
     wake: Arc<Notify>,
+    started: Arc<Notify>,
 }
 
 fn seconds(value: Option<i32>, default: u64) -> Duration {
@@ -191,13 +195,12 @@ impl Task {
                     }
                 }
             }
-            let wait = if started || self.type_ == Type::Startup {
-                period.saturating_sub(begun.elapsed())
+            if started || self.type_ == Type::Startup {
+                base::clock::sleep(period.saturating_sub(begun.elapsed())).await;
             } else {
-                // Not yet started: the startup probe's decision wakes nobody here, so look each second.
-                Duration::from_secs(1).min(period)
-            };
-            base::clock::sleep(wait).await;
+                // The startup probe may have decided just before we wait: then the next look is a period away.
+                let _ = tokio::time::timeout(period, self.started.notified()).await;
+            }
         }
     }
 
@@ -251,6 +254,9 @@ impl Task {
         let changed = *slot != Some(good);
         *slot = Some(good);
         drop(results);
+        if self.type_ == Type::Startup && good {
+            self.started.notify_waiters();
+        }
         if changed {
             self.wake.notify_one();
         }

@@ -72,8 +72,9 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let cgroups = Cgroups::new(&config.cgroup_root);
     let (_, allocatable) = report::amounts(&config, &machine);
     let of = |name: &str| allocatable.get(name).copied();
-    cgroups
-        .setup(of("cpu").map_or(0, |q| q.milli_value()), of("memory").map_or(0, |q| q.value()))?;
+    // All pods together may reach the eviction threshold: what ends them then is chosen, not the kernel's first.
+    let memory = of("memory").map_or(0, |q| q.value()).saturating_add(pressure::MEMORY_MIN);
+    cgroups.setup(of("cpu").map_or(0, |q| q.milli_value()), memory)?;
     if containerd.is_some() {
         import_images(&config, &socket, &runtime, &tasks).await?;
     }

@@ -3,7 +3,7 @@
 mod conditions;
 mod containers;
 
-pub(crate) use conditions::RESIZE;
+pub(crate) use conditions::{RESIZE, is_own};
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -244,8 +244,12 @@ mod tests {
         assert_eq!(connect(open(), with(Some(Arc::clone(&other)))).await, Ok(2));
         let closed = || mutual_server(Arc::clone(&serving), &clients, &["h2"]).unwrap();
         assert_eq!(connect(closed(), with(Some(own))).await, Ok(2));
+        let stray = Arc::clone(&other);
         assert!(connect(closed(), with(Some(other))).await.is_err());
         assert!(connect(closed(), with(None)).await.is_err());
+        let asking = || verifying_server(Arc::clone(&serving), &clients, &["h2"]).unwrap();
+        assert_eq!(connect(asking(), with(None)).await, Ok(0));
+        assert!(connect(asking(), with(Some(stray))).await.is_err());
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::machine;
 use crate::node::Node;
-use crate::pressure::MEMORY_MIN;
+use crate::pressure::{DISK_PERCENT_MIN, MEMORY_MIN};
 use crate::runtime::RuntimeError;
 
 /// Images listed (`nodeStatusMaxImages`), and names of each.
@@ -54,7 +54,7 @@ pub(crate) fn amounts(
         }
     };
     take("memory", Quantity::bytes(MEMORY_MIN));
-    take("ephemeral-storage", Quantity::bytes(disk / 10));
+    take("ephemeral-storage", Quantity::bytes(disk / 100 * DISK_PERCENT_MIN));
     for (name, text) in &node_config.reserved {
         take(name, Quantity::parse(text).unwrap_or(zero));
     }

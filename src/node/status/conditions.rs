@@ -84,7 +84,8 @@ pub(super) fn conditions(
     out
 }
 
-fn is_own(type_: &str) -> bool {
+/// Whether only the node writes conditions of this type.
+pub(crate) fn is_own(type_: &str) -> bool {
     OWN.contains(&type_) || RESIZE.contains(&type_)
 }
 
