@@ -20,7 +20,7 @@ const WARNINGS_MAX: usize = 16;
 /// What one write sets that nothing acts on, as sentences for warnings.
 pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some(why) = kinds::kind(kind) {
+    if let Some(why) = unused_kind(kind, value) {
         let version = kind.api_version();
         out.push(format!("{version} {}: stored, but not acted on yet: {why}", kind.kind));
     }
@@ -31,6 +31,15 @@ pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
         out.push(format!("{more} more fields: stored, but not acted on yet"));
     }
     out
+}
+
+/// What does not happen to this object as a whole.
+fn unused_kind(kind: &Gvk, value: &Value) -> Option<&'static str> {
+    // Groups that this server serves itself stand among the APIServices, without a service.
+    let own = &*kind.kind == "APIService" && value.pointer("/spec/service").is_none();
+    let annotations = value.pointer("/metadata/annotations");
+    let given = annotations.and_then(|a| a.get(AUTOUPDATE)).is_some();
+    kinds::kind(kind).filter(|_| !own && !given)
 }
 
 /// Stored objects that are a kind, or set a field, that nothing acts on.
@@ -88,10 +97,7 @@ async fn count(objects: &Objects, row: &Resource) -> BTreeMap<(String, String), 
 /// What one object is or sets, with what does not happen.
 fn uses(row: &Resource, value: &Value) -> HashSet<(String, String)> {
     let name = row.qualified();
-    let annotations = value.pointer("/metadata/annotations");
-    let given = annotations.and_then(|a| a.get(AUTOUPDATE)).is_some();
-    let whole = kinds::kind(&row.spec.gvk).filter(|_| !given);
-    let whole = whole.map(|why| (name.clone(), why.to_owned()));
+    let whole = unused_kind(&row.spec.gvk, value).map(|why| (name.clone(), why.to_owned()));
     let fields = unsupported::fields(&row.spec.gvk, value);
     let field = |f: unsupported::Found| {
         let why = "the field is stored, nothing reads it";
@@ -126,6 +132,10 @@ mod tests {
                 "networking.k8s.io/v1 NetworkPolicy: stored, but not acted on yet: traffic of pods is not filtered"
             ]
         );
+        let served = Gvk::new("apiregistration.k8s.io", "v1", "APIService");
+        assert_eq!(warnings(&served, &json!({"spec": {"group": "apps"}})), Vec::<String>::new());
+        let other = json!({"spec": {"service": {"name": "metrics-server"}}});
+        assert_eq!(warnings(&served, &other).len(), 1);
         let job = Gvk::new("batch", "v1", "Job");
         let set = json!({"spec": {"template": {"spec": {"hostUsers": false}}}});
         assert_eq!(
