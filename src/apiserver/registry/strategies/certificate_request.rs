@@ -189,6 +189,9 @@ fn conditions(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
+/// A check of one part of a name.
+type NameCheck = fn(&str) -> names::Messages;
+
 /// `domain.example/path` (`ValidateSignerName` of `pkg/apis/core/validation/names.go`).
 fn signer_name(name: &str, field: &Path) -> ErrorList {
     if name.is_empty() {
@@ -203,7 +206,7 @@ fn signer_name(name: &str, field: &Path) -> ErrorList {
     if domain.len() > SUBDOMAIN_MAX {
         errors.push(Error::too_long(field, SUBDOMAIN_MAX));
     }
-    let parts: [(&str, fn(&str) -> names::Messages); 2] =
+    let parts: [(&str, NameCheck); 2] =
         [(domain, names::dns1123_label), (path, names::dns1123_subdomain)];
     for (index, (part, rule)) in parts.into_iter().enumerate() {
         let bad = part.split('.').map(|label| (label, rule(label))).find(|(_, e)| !e.is_empty());
