@@ -3,6 +3,7 @@
 pub mod adapters;
 pub mod config;
 mod control_plane;
+mod data_dir;
 mod in_process;
 mod node;
 mod renewal;

@@ -52,6 +52,7 @@ pub(crate) async fn start(
         _ => PORT_IN_USE.refuse(format!("cannot listen on {}: {e}", config.listen)),
     })?;
     let address = listener.local_addr().map_err(|e| PORT_IN_USE.refuse(e))?;
+    crate::server::data_dir::check(&config.data_dir)?;
     base::fs::create_dir(&config.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
     let store = store::open(store::Config::new(config.data_dir.join("server/db")), store_tasks)
         .await
