@@ -21,6 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("node", &["api", "base", "client", "proto", "stream"]),
     ("net", &["api", "base", "client"]),
     ("cluster", &["api", "base", "client"]),
+    ("base2histogram", &[]),
     ("xtask", &[]),
     ("benches", &[]),
 ];
