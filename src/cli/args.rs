@@ -153,6 +153,9 @@ pub struct ServerArgs {
     /// Use this CRI socket instead of an own containerd
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]
     pub container_runtime_endpoint: Option<String>,
+    /// Let pods share shim processes: less memory for each, but one that crashes takes its group; needs containerd 2.2
+    #[arg(long, help_heading = "Node", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub grouped_shims: bool,
     /// resolv.conf that pods and the DNS forwarder inherit [env: KUBE_LITE_RESOLV_CONF]
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
     pub resolv_conf: PathBuf,

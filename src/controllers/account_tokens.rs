@@ -16,9 +16,12 @@ const UID: &str = "kubernetes.io/service-account.uid";
 /// Between account and Secret in the key of a reference to be removed; part of no name.
 const REFERENCE: char = '/';
 
+/// From namespace, account, its uid and the Secret to the token.
+type Sign = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;
+
 /// Signs a token for namespace, account, its uid and the Secret.
 #[derive(Clone)]
-pub struct SignToken(Arc<dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync>);
+pub struct SignToken(Arc<Sign>);
 
 impl SignToken {
     /// Signs with this function.

@@ -172,6 +172,13 @@ impl Config {
                 format!("there is no such component here; known are {}", DISABLEABLE.join(", ")),
             ));
         }
+        if args.grouped_shims && args.container_runtime_endpoint.is_some() {
+            return Err(bad(
+                "grouped-shims",
+                "true",
+                "is a setting of the own containerd, and --container-runtime-endpoint names another",
+            ));
+        }
         let mode = u32::from_str_radix(&args.write_kubeconfig_mode, 8).ok().filter(|m| *m <= 0o777);
         let mode = mode.ok_or_else(|| {
             bad("write-kubeconfig-mode", &args.write_kubeconfig_mode, "must be octal, such as 600")
@@ -289,6 +296,10 @@ mod tests {
             (
                 vec!["--disable=traefik"],
                 "error[KL0104]: --disable=traefik: there is no such component here; known are coredns, local-storage",
+            ),
+            (
+                vec!["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],
+                "error[KL0104]: --grouped-shims=true: is a setting of the own containerd, and --container-runtime-endpoint names another",
             ),
             (
                 vec!["--service-cidr=10.1.0.0/16,10.2.0.0/16"],

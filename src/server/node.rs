@@ -158,6 +158,7 @@ fn agent(config: &Config, plane: &ControlPlane) -> Result<(node::Config, NodeCer
     agent.resolv_conf = args.resolv_conf.clone();
     agent.runtime.endpoint =
         args.container_runtime_endpoint.as_deref().map(|e| e.trim_start_matches("unix://").into());
+    agent.runtime.grouped_shims = args.grouped_shims;
     agent.runtime.images_dir = directory.join("images");
     agent.runtime.bin_dirs = vec![config.data_dir.join("bin")];
     agent.runtime.path.clone_from(&config.path);

@@ -86,7 +86,7 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
     );
     let snapshotter = if machine.overlay { "overlayfs" } else { "native" };
     let engine = path(&binaries.engine);
-    let grouped = if config.grouped_shims && (major, minor) >= (2, 2) {
+    let grouped = if config.grouped_shims {
         "\n  pod_annotations = [\"io.containerd.runc.v2.group\"]"
     } else {
         ""

@@ -32,6 +32,18 @@ pub(crate) enum NotFound {
         /// Its output or the error.
         why: String,
     },
+    /// Shims cannot be grouped with this version.
+    #[error(
+        "--grouped-shims needs containerd 2.2 or later, {path} is {major}.{minor}; install a newer one or start without the flag"
+    )]
+    Ungrouped {
+        /// Path of the program.
+        path: PathBuf,
+        /// Its major version.
+        major: u32,
+        /// Its minor version.
+        minor: u32,
+    },
 }
 
 /// Major and minor version.
@@ -73,6 +85,7 @@ pub(crate) async fn find(config: &RuntimeConfig) -> Result<Binaries, NotFound> {
     let version = output.as_deref().ok().and_then(parse_version).ok_or_else(|| {
         NotFound::Version { path: containerd.clone(), why: output.unwrap_or_else(|e| e) }
     })?;
+    groupable(config, &containerd, version)?;
     let engine = match search(config, "crun") {
         Some(crun) => match trial(&crun, config).await {
             Ok(()) => crun,
@@ -85,6 +98,15 @@ pub(crate) async fn find(config: &RuntimeConfig) -> Result<Binaries, NotFound> {
         None => required(config, "runc")?,
     };
     Ok(Binaries { containerd, version, engine })
+}
+
+/// Before 2.2 the shim knows no group given by an annotation (containerd's release notes).
+fn groupable(config: &RuntimeConfig, path: &Path, version: Version) -> Result<(), NotFound> {
+    let (major, minor) = version;
+    if config.grouped_shims && version < (2, 2) {
+        return Err(NotFound::Ungrouped { path: path.to_owned(), major, minor });
+    }
+    Ok(())
 }
 
 /// `containerd github.com/containerd/containerd 1.6.20~ds1 …` or `… v2.4.1 …`.
@@ -184,5 +206,19 @@ mod tests {
             Some((2, 4))
         );
         assert_eq!(parse_version("bash: not found"), None);
+    }
+
+    #[test]
+    fn grouped_shims_are_refused_where_containerd_cannot_group() {
+        let mut config =
+            crate::Config::new("n1", "192.0.2.1".parse().unwrap(), "/d".into(), "/r".into())
+                .runtime;
+        assert!(groupable(&config, Path::new("/usr/bin/containerd"), (1, 6)).is_ok());
+        config.grouped_shims = true;
+        assert!(groupable(&config, Path::new("/usr/bin/containerd"), (2, 2)).is_ok());
+        assert_eq!(
+            groupable(&config, Path::new("/usr/bin/containerd"), (2, 1)).unwrap_err().to_string(),
+            "--grouped-shims needs containerd 2.2 or later, /usr/bin/containerd is 2.1; install a newer one or start without the flag"
+        );
     }
 }
