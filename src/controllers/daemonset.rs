@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::history::{self, History, Snapshot};
 use crate::keyed::{Key, Keyed, settled};
 use crate::pod_control::{PodControl, pod_from_template};
+use crate::pods;
 use plan::{GENERATION_ANNOTATION, GENERATION_LABEL, HASH_LABEL, Plan, View};
 
 /// Service account.
@@ -87,13 +88,7 @@ fn observe(change: &Change, expectations: &Expectations) {
     let Some(pod) = meta(object) else { return };
     let Some(owner) = controller_of(&pod).filter(|o| o.kind == "DaemonSet") else { return };
     let key = format!("{}/{}", object.key.namespace, owner.name);
-    match change {
-        Change::Added(_) => expectations.creation_observed(&key),
-        Change::Updated { .. } if pod.deletion_timestamp.is_none() => {}
-        Change::Updated { .. } | Change::Deleted(_) => {
-            expectations.deletion_observed(&key, &object.uid)
-        }
-    }
+    pods::observed(change, &pod, &key, expectations);
 }
 
 /// Nodes come and go, and their labels and taints change; everything else is a heartbeat.

@@ -129,13 +129,7 @@ fn observe(change: &Change, expectations: &Expectations, memory: &Mutex<HashMap<
     let Some(pod) = meta(object) else { return };
     let Some(owner) = controller_of(&pod).filter(|o| o.kind == "Job") else { return };
     let key = format!("{}/{}", object.key.namespace, owner.name);
-    match change {
-        Change::Added(_) => expectations.creation_observed(&key),
-        Change::Updated { .. } if pod.deletion_timestamp.is_none() => {}
-        Change::Updated { .. } | Change::Deleted(_) => {
-            expectations.deletion_observed(&key, &object.uid)
-        }
-    }
+    pods::observed(change, &pod, &key, expectations);
     if (!has_finalizer(&pod) || matches!(change, Change::Deleted(_)))
         && let Some(memory) = memory.lock().get_mut(&key)
     {

@@ -1,12 +1,24 @@
 //! Facts about pods that several controllers need.
 
 use api::k8s::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
-use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
+use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use api::k8s::jiff::Timestamp;
+use client::{Change, Expectations};
 
 /// `status.phase`, empty when unset.
 pub(crate) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+/// Tells the expectations under `key` what was seen of a pod; one that is being deleted counts as gone.
+pub(crate) fn observed(change: &Change, pod: &ObjectMeta, key: &str, expectations: &Expectations) {
+    match change {
+        Change::Added(_) => expectations.creation_observed(key),
+        Change::Updated { .. } if pod.deletion_timestamp.is_none() => {}
+        Change::Updated { .. } | Change::Deleted(_) => {
+            expectations.deletion_observed(key, &change.object().uid)
+        }
+    }
 }
 
 /// Neither finished nor being deleted (`controller.IsPodActive`).

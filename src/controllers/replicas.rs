@@ -124,13 +124,7 @@ fn pod_changed<K: ReplicaOwner>(
     if let Some(owner) = controller_of(&pod) {
         if owner.kind == K::KIND && owner.api_version == K::API_VERSION {
             let key = format!("{namespace}/{}", owner.name);
-            match change {
-                Change::Added(_) => expectations.creation_observed(&key),
-                Change::Updated { .. } if pod.deletion_timestamp.is_none() => {}
-                Change::Updated { .. } | Change::Deleted(_) => {
-                    expectations.deletion_observed(&key, &object.uid)
-                }
-            }
+            pods::observed(change, &pod, &key, expectations);
             queue.add((namespace.clone(), owner.name.clone()));
         }
     } else if !matches!(change, Change::Deleted(_)) {

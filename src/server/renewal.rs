@@ -60,14 +60,11 @@ pub(crate) fn start(
                 continue;
             }
             let own = Arc::clone(&renewal);
-            match base::tasks::blocking(move || own.renew(now)).await {
-                Ok(Ok(())) => tracing::info!("certificates renewed, new connections use them"),
-                Ok(Err(error)) => {
-                    tracing::error!(error, "certificates are not renewed, tried again in an hour");
-                    wait = RETRY_INTERVAL;
-                }
+            let renewed = base::tasks::blocking(move || own.renew(now)).await;
+            match renewed.map_err(|e| e.to_string()).and_then(|done| done) {
+                Ok(()) => tracing::info!("certificates renewed, new connections use them"),
                 Err(error) => {
-                    tracing::error!(%error, "certificates are not renewed, tried again in an hour");
+                    tracing::error!(error, "certificates are not renewed, tried again in an hour");
                     wait = RETRY_INTERVAL;
                 }
             }

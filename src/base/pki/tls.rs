@@ -53,27 +53,14 @@ pub fn server(
     alpn: &[&str],
 ) -> Result<ServerConfig, BadConfig> {
     let verifier = AnyClient { hints: roots(hints)?.subjects(), provider: provider() };
-    let builder = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(bad)?;
-    let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(cert);
-    config.alpn_protocols = protocols(alpn);
-    Ok(config)
+    serving(Arc::new(verifier), cert, alpn)
 }
 
-/// Demands a client certificate signed by `client_ca`.
-///
-/// # Errors
-/// When the CA cannot be used.
-pub fn mutual_server(
+fn serving(
+    verifier: Arc<dyn ClientCertVerifier>,
     cert: Arc<LiveCert>,
-    client_ca: &[CertificateDer<'static>],
     alpn: &[&str],
 ) -> Result<ServerConfig, BadConfig> {
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(client_ca)?), provider())
-            .build()
-            .map_err(bad)?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(bad)?;
@@ -96,12 +83,7 @@ pub fn verifying_server(
             .allow_unauthenticated()
             .build()
             .map_err(bad)?;
-    let builder = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(bad)?;
-    let mut config = builder.with_client_cert_verifier(verifier).with_cert_resolver(cert);
-    config.alpn_protocols = protocols(alpn);
-    Ok(config)
+    serving(verifier, cert, alpn)
 }
 
 /// A client that trusts `server_ca` alone and presents `cert` when it has one.
@@ -228,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_open_server_takes_any_client_and_the_mutual_one_only_its_own() {
+    async fn the_open_server_takes_any_client_and_the_verifying_one_only_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let (server_ca, client_ca, stranger) = (ca(&dir, "s"), ca(&dir, "c"), ca(&dir, "x"));
         let serving = live(&server_ca, &Profile::server("s", &["localhost".into()], &[]));
@@ -242,14 +224,10 @@ mod tests {
         assert_eq!(connect(open(), with(None)).await, Ok(0));
         assert_eq!(connect(open(), with(Some(Arc::clone(&own)))).await, Ok(2));
         assert_eq!(connect(open(), with(Some(Arc::clone(&other)))).await, Ok(2));
-        let closed = || mutual_server(Arc::clone(&serving), &clients, &["h2"]).unwrap();
-        assert_eq!(connect(closed(), with(Some(own))).await, Ok(2));
-        let stray = Arc::clone(&other);
-        assert!(connect(closed(), with(Some(other))).await.is_err());
-        assert!(connect(closed(), with(None)).await.is_err());
         let asking = || verifying_server(Arc::clone(&serving), &clients, &["h2"]).unwrap();
+        assert_eq!(connect(asking(), with(Some(own))).await, Ok(2));
+        assert!(connect(asking(), with(Some(other))).await.is_err());
         assert_eq!(connect(asking(), with(None)).await, Ok(0));
-        assert!(connect(asking(), with(Some(stray))).await.is_err());
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::resources::{quantity_value, resource_name};
+use super::resources::{is_count, quantity_value, resource_name};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::IMMUTABLE;
 use crate::validation::checks::texts;
@@ -62,21 +62,8 @@ fn standard_quota(name: &str) -> bool {
             name.strip_prefix("requests.").or(name.strip_prefix("limits.")),
             Some("cpu" | "memory" | "ephemeral-storage" | "storage")
         ) && name != "limits.storage"
-        || matches!(
-            name,
-            "cpu"
-                | "memory"
-                | "ephemeral-storage"
-                | "pods"
-                | "resourcequotas"
-                | "services"
-                | "replicationcontrollers"
-                | "secrets"
-                | "configmaps"
-                | "persistentvolumeclaims"
-                | "services.nodeports"
-                | "services.loadbalancers"
-        )
+        || matches!(name, "cpu" | "memory" | "ephemeral-storage")
+        || is_count(name)
 }
 
 fn scope_requirement(one: &Value, path: &Path) -> ErrorList {

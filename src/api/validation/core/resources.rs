@@ -55,8 +55,8 @@ pub(super) fn overcommit_allowed(name: &str) -> bool {
     is_native(name) && !is_huge_page(name)
 }
 
-/// Whole numbers only.
-fn is_integer(name: &str) -> bool {
+/// A number of objects.
+pub(super) fn is_count(name: &str) -> bool {
     matches!(
         name,
         "pods"
@@ -68,7 +68,12 @@ fn is_integer(name: &str) -> bool {
             | "persistentvolumeclaims"
             | "services.nodeports"
             | "services.loadbalancers"
-    ) || is_extended(name)
+    )
+}
+
+/// Whole numbers only.
+fn is_integer(name: &str) -> bool {
+    is_count(name) || is_extended(name)
 }
 
 /// Any resource name.
