@@ -67,7 +67,7 @@ impl Services {
 #[derive(Default)]
 pub(crate) struct Held<'a> {
     context: Option<&'a Context>,
-    /// Nothing is stored: addresses were only looked up, ports are free again at the end.
+    /// Nothing is stored: addresses and ports were only looked up.
     dry_run: bool,
     taken: Vec<String>,
     freed: Vec<String>,
@@ -77,8 +77,7 @@ pub(crate) struct Held<'a> {
 impl Held<'_> {
     /// Keeps what was taken when the write was stored, and gives it back otherwise.
     pub(crate) async fn settle(self, stored: bool) {
-        let Some(context) = self.context else { return };
-        let stored = stored && !self.dry_run;
+        let Some(context) = self.context.filter(|_| !self.dry_run) else { return };
         let revision = context.server.objects.storage().backend().revision().0;
         {
             let mut held = context.server.services.held.lock();
@@ -89,9 +88,6 @@ impl Held<'_> {
                     held.remove(port)
                 };
             }
-        }
-        if self.dry_run {
-            return;
         }
         for address in if stored { &self.freed } else { &self.taken } {
             release(context, address).await;

@@ -19,6 +19,10 @@ impl Authorizer for AllowAll {
 }
 
 fn server() -> ApiServer {
+    server_with(Config::default())
+}
+
+fn server_with(config: Config) -> ApiServer {
     let tasks = Tasks::default();
     let objects = Objects::new(store::open_memory_with(&tasks), None, Schema::builtin(), &tasks);
     let authenticator = Arc::new(crate::authn::Union::new(Vec::new(), true));
@@ -32,7 +36,7 @@ fn server() -> ApiServer {
         connect: None,
         impersonation: None,
     };
-    build(Config::default(), parts, tasks).unwrap()
+    build(config, parts, tasks).unwrap()
 }
 
 async fn ask(server: &ApiServer, method: &str, url: &str, kind: &str, body: &str) -> (u16, Value) {
@@ -153,6 +157,21 @@ async fn no_two_services_get_the_same_address_or_port() {
     ask(&server, "DELETE", &format!("{url}/s0"), "", "").await;
     let (_, list) = ask(&server, "GET", "/apis/networking.k8s.io/v1/ipaddresses", "", "").await;
     assert_eq!(list["items"].as_array().unwrap().len(), 39);
+}
+
+#[tokio::test]
+async fn a_port_that_a_service_names_is_not_drawn_for_its_other_ports() {
+    let server = server_with(Config { node_ports: (30000, 30001), ..Config::default() });
+    let body = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+        "healthCheckNodePort": 30001, "ports": [{"port": 80}]}});
+    let url = "/api/v1/namespaces/n/services";
+    // What a dry run looks at stays free for the writes beside it.
+    let dry = format!("{url}?dryRun=All");
+    let made = futures::future::join_all((0..8).map(|_| post(&server, &dry, body.clone()))).await;
+    for (code, service) in made.into_iter().chain([post(&server, url, body).await]) {
+        assert_eq!(code, 201, "{service}");
+        assert_eq!(service["spec"]["ports"][0]["nodePort"], 30000);
+    }
 }
 
 #[tokio::test]

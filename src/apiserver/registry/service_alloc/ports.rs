@@ -90,7 +90,8 @@ pub(super) async fn allocate(
     }
     let own = old.map(all_ports).unwrap_or_default();
     let used = used(context).await?;
-    let mut book = Book { context, used, own, dry_run, taken };
+    let asked = all_ports(value);
+    let mut book = Book { context, used, own, asked, dry_run, taken };
     let count = entries(value).len();
     let mut by_port: Vec<(i64, u16)> = Vec::new();
     for index in 0..count {
@@ -186,6 +187,8 @@ struct Book<'a> {
     context: &'a Context,
     used: HashSet<u16>,
     own: HashSet<u16>,
+    /// Ports that the Service names itself: none of them is drawn for another of its ports.
+    asked: HashSet<u16>,
     dry_run: bool,
     taken: &'a mut Vec<u16>,
 }
@@ -207,10 +210,13 @@ impl Book<'_> {
             return Err(self.outside());
         }
         let mut held = services.held.lock();
-        if self.used.contains(&port) || held.contains_key(&port) {
+        if self.used.contains(&port) || self.taken.contains(&port) || held.contains_key(&port) {
             return Err("provided port is already allocated".into());
         }
-        held.insert(port, 0);
+        // What is only tried must not stand in the way of a write.
+        if !self.dry_run {
+            held.insert(port, 0);
+        }
         self.taken.push(port);
         Ok(())
     }
@@ -224,7 +230,7 @@ impl Book<'_> {
         let upper = (0..size - reserved).map(|step| reserved + (start + step) % (size - reserved));
         for offset in upper.chain(0..reserved) {
             let port = u16::try_from(u64::from(low) + offset).unwrap_or(high);
-            if !self.own.contains(&port) && self.take(port).is_ok() {
+            if !self.own.contains(&port) && !self.asked.contains(&port) && self.take(port).is_ok() {
                 return Ok(port);
             }
         }
