@@ -9,6 +9,6 @@ mod environment;
 mod merge;
 mod unsupported;
 
-pub use args::{Cli, Command, ServerArgs, StatusArgs, StatusOutput};
+pub use args::{Cli, Command, GeneralArgs, NodeArgs, ServerArgs, StatusArgs, StatusOutput};
 pub use defaults::Locations;
 pub use merge::{Stop, parse};

@@ -4,5 +4,6 @@ mod allocator;
 pub mod catalogue;
 pub mod cli;
 pub mod logging;
+pub mod machine;
 pub mod preflight;
 pub mod server;

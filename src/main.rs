@@ -51,7 +51,7 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 }
 
 fn serve(args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
-    logging::start(args.debug, args.verbosity, lookup("KUBE_LITE_LOG").as_deref());
+    logging::start(args.general.debug, args.general.verbosity, lookup("KUBE_LITE_LOG").as_deref());
     // The one TLS provider of the process.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let config = match Config::new(args, &locations(lookup)) {

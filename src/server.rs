@@ -18,6 +18,7 @@ use client::{Client, Informers};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
+use crate::machine::Clients;
 use config::Config;
 use control_plane::ControlPlane;
 use in_process::{InProcess, service_account};
@@ -32,7 +33,7 @@ const GRACE: Duration = Duration::from_millis(700);
 pub async fn run(config: Config) -> Result<(), Refusal> {
     let started = base::clock::now();
     if config.agent {
-        node::check(&config)?;
+        config.machine.check()?;
     }
     let tasks = Tasks::new(Shutdown::new());
     // Ends after everything that writes.
@@ -85,14 +86,16 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
         scheduler::start(client, &informers, tasks);
     }
     let node_cert = if config.agent {
-        let user =
-            User::authenticated(&format!("system:node:{}", config.node_name), &["system:nodes"]);
+        let user = User::authenticated(
+            &format!("system:node:{}", config.machine.node_name),
+            &["system:nodes"],
+        );
         let proxy = User::authenticated("system:kube-proxy", &[]);
-        let clients = node::Clients {
-            node: client_of(user, "kubelet"),
-            network: client_of(proxy, "kube-proxy"),
-        };
-        Some(node::start(config, plane, clients, runtime, tasks)?)
+        let clients =
+            Clients { node: client_of(user, "kubelet"), network: client_of(proxy, "kube-proxy") };
+        let (tls, cert) = node::tls(config, plane)?;
+        config.machine.start(&node::facts(config), tls, clients, runtime, tasks);
+        Some(cert)
     } else {
         None
     };
@@ -132,7 +135,7 @@ fn start_controllers(
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
         root_ca: plane.certs.server_ca().cert_pem().to_owned(),
         local_storage_path: config.local_storage_path.display().to_string(),
-        node_name: config.agent.then(|| config.node_name.clone()),
+        node_name: config.agent.then(|| config.machine.node_name.clone()),
         sign_token: sign_token(plane)?,
         quota_usage: apiserver::admission::quota::total_usage,
         disabled: if config.local_storage {

@@ -12,13 +12,13 @@ use std::time::Duration;
 use api::Status;
 use async_trait::async_trait;
 use base::Tasks;
+use base::io::{BoxIo, Dial};
 use http::header::{CONTENT_TYPE, HOST, HeaderValue, LOCATION};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
 use rustls::ClientConfig;
 use serde_json::Value;
 use stream::upgrade::{self, is_upgrade};
-use stream::{BoxIo, Dial};
 
 use crate::body::{self, Body};
 use crate::lookup::{self, Lookup};

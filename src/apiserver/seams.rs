@@ -86,3 +86,19 @@ pub trait Connect: Send + Sync {
     /// The refusal, as long as nothing was sent.
     async fn connect(&self, request: ConnectRequest) -> Result<Response<Body>, Status>;
 }
+
+/// Answers paths on the same listener that are not Kubernetes' own, such as those by which machines join.
+#[async_trait]
+pub trait Aside: Send + Sync {
+    /// Whether a path is one of its.
+    fn takes(&self, path: &str) -> bool;
+
+    /// Answers. `from` is the other end of the connection; `user` is who the client's certificate or bearer token proves,
+    /// nobody when there is none or it is wrong. Upgrades are in the request's extensions.
+    async fn answer(
+        &self,
+        from: std::net::SocketAddr,
+        user: Option<User>,
+        request: Request<Body>,
+    ) -> Response<Body>;
+}

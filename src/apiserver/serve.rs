@@ -1,5 +1,6 @@
 //! TLS, HTTP/1.1 and HTTP/2 on a listener: bounded connections, deadlines, graceful drain.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::authn::x509::{Peer, Verifier};
 use crate::body::Body;
+use crate::seams::Aside;
 use crate::server::ApiServer;
 
 /// Connections served at once; more wait in the listener's queue.
@@ -38,7 +40,7 @@ pub struct PeerCertificates(pub Vec<CertificateDer<'static>>);
 pub struct PeerIdentity(pub Arc<Peer>);
 
 impl ApiServer {
-    /// Serves a listener until shutdown. `verifier` examines client certificates.
+    /// Serves a listener until shutdown. `verifier` examines client certificates; `aside` answers its paths instead of the API.
     ///
     /// # Errors
     /// When the listener breaks.
@@ -47,6 +49,7 @@ impl ApiServer {
         listener: TcpListener,
         tls: Arc<rustls::ServerConfig>,
         verifier: Option<Arc<Verifier>>,
+        aside: Option<Arc<dyn Aside>>,
     ) -> Result<(), std::io::Error> {
         let acceptor = TlsAcceptor::from(tls);
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -61,8 +64,8 @@ impl ApiServer {
                     return Ok(());
                 }
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, from) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of descriptors or memory: the listener itself is sound, so try again a little later.
                     tracing::warn!(%error, "a connection was not accepted");
@@ -74,9 +77,11 @@ impl ApiServer {
             };
             backoff.reset();
             let (server, acceptor, verifier) = (self.clone(), acceptor.clone(), verifier.clone());
+            let aside = aside.clone();
             self.inner.tasks.spawn(base::tasks::Kind::Request, "connection", async move {
                 let _place = place;
-                if let Err(error) = server.connection(stream, acceptor, verifier).await {
+                if let Err(error) = server.connection(stream, from, acceptor, verifier, aside).await
+                {
                     tracing::debug!(%error, "connection ended");
                 }
                 Ok::<(), String>(())
@@ -87,8 +92,10 @@ impl ApiServer {
     async fn connection(
         &self,
         stream: TcpStream,
+        from: SocketAddr,
         acceptor: TlsAcceptor,
         verifier: Option<Arc<Verifier>>,
+        aside: Option<Arc<dyn Aside>>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         stream.set_nodelay(true)?;
         let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
@@ -107,9 +114,17 @@ impl ApiServer {
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let server = server.clone();
             let (identity, certificates) = (identity.clone(), certificates.clone());
+            let aside = aside.clone().filter(|aside| aside.takes(request.uri().path()));
             async move {
                 let mut request =
                     request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
+                if let Some(aside) = aside {
+                    let peer = identity.as_ref().map(|i| &*i.0);
+                    let user =
+                        server.inner.parts.authenticator.authenticate(request.headers(), peer);
+                    let user = user.await.ok().flatten();
+                    return Ok(aside.answer(from, user, request).await);
+                }
                 if let Some(identity) = identity {
                     request.extensions_mut().insert(identity);
                 }

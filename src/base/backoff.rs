@@ -39,9 +39,15 @@ impl Backoff {
 
     /// Waits for the next delay, or until shutdown; `false` when shutdown came first.
     pub async fn wait(&mut self, shutdown: &Shutdown) -> bool {
+        self.wait_or(shutdown, std::future::pending()).await
+    }
+
+    /// As [`Backoff::wait`], but no longer than until `sooner` resolves.
+    pub async fn wait_or(&mut self, shutdown: &Shutdown, sooner: impl Future<Output = ()>) -> bool {
         let delay = self.next_delay();
         tokio::select! {
             () = clock::sleep(delay) => true,
+            () = sooner => true,
             () = shutdown.requested() => false,
         }
     }

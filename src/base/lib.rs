@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod clock;
 pub mod error_list;
 pub mod fs;
+pub mod io;
 pub mod pki;
 pub mod tasks;
 

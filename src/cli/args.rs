@@ -5,6 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod node;
+
+pub use node::{GeneralArgs, NodeArgs};
+
 /// Kubernetes as one small binary for the edge.
 ///
 /// `kube-lite server` is a whole cluster: API server, store, scheduler, controllers and this machine as its first node.
@@ -41,28 +45,11 @@ pub enum Command {
 #[derive(Debug, Args, Clone)]
 #[command(args_override_self = true)]
 pub struct ServerArgs {
-    /// Configuration file; keys are flag names, drop-ins beside it in <FILE>.d/*.yaml [env: KUBE_LITE_CONFIG_FILE]
-    #[arg(
-        long,
-        short = 'c',
-        value_name = "FILE",
-        default_value = "/etc/kube-lite/config.yaml",
-        help_heading = "General"
-    )]
-    pub config: PathBuf,
-    /// Where everything is kept; as an ordinary user the XDG data directory [default: /var/lib/kube-lite] [env: KUBE_LITE_DATA_DIR]
-    #[arg(long, short = 'd', value_name = "DIR", help_heading = "General")]
-    pub data_dir: Option<PathBuf>,
-    /// Log why things happen, too [env: KUBE_LITE_DEBUG]
-    #[arg(long, help_heading = "General", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
-    pub debug: bool,
-    /// Log verbosity, 0 to 10; 4 is debug, 8 is trace
-    #[arg(short = 'v', value_name = "N", default_value_t = 0, help_heading = "General")]
-    pub verbosity: u8,
+    #[command(flatten)]
+    pub general: GeneralArgs,
+    #[command(flatten)]
+    pub node: NodeArgs,
 
-    /// Address to listen on
-    #[arg(long, value_name = "IP", default_value = "0.0.0.0", help_heading = "Listener")]
-    pub bind_address: IpAddr,
     /// Port of the API
     #[arg(long, value_name = "PORT", default_value_t = 6443, help_heading = "Listener")]
     pub https_listen_port: u16,
@@ -138,111 +125,9 @@ pub struct ServerArgs {
     #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub disable_kube_proxy: bool,
 
-    /// Name of this node [default: the host name] [env: KUBE_LITE_NODE_NAME]
-    #[arg(long, value_name = "NAME", help_heading = "Node")]
-    pub node_name: Option<String>,
-    /// Addresses of this node, one per family [default: those of the default route]
-    #[arg(long, short = 'i', value_name = "IP", value_delimiter = ',', help_heading = "Node")]
-    pub node_ip: Vec<IpAddr>,
-    /// Labels of this node
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Node")]
-    pub node_label: Vec<String>,
-    /// Taints of this node
-    #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
-    pub node_taint: Vec<String>,
-    /// Use this CRI socket instead of an own containerd
-    #[arg(long, value_name = "SOCKET", help_heading = "Node")]
-    pub container_runtime_endpoint: Option<String>,
-    /// Let pods share shim processes: less memory for each, but one that crashes takes its group; needs containerd 2.2
-    #[arg(long, help_heading = "Node", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
-    pub grouped_shims: bool,
-    /// resolv.conf that pods and the DNS forwarder inherit [env: KUBE_LITE_RESOLV_CONF]
-    #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
-    pub resolv_conf: PathBuf,
     /// Where the local-path provisioner makes volumes [default: storage in the data directory]
     #[arg(long, value_name = "DIR", help_heading = "Node")]
     pub default_local_storage_path: Option<PathBuf>,
-
-    /// Kubelet root directory
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/var/lib/kubelet",
-        help_heading = "Several nodes on one machine"
-    )]
-    pub kubelet_root_dir: PathBuf,
-    /// Directory of pod logs
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/var/log",
-        help_heading = "Several nodes on one machine"
-    )]
-    pub log_dir: PathBuf,
-    /// Run-time files: sockets and network state
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/run/kube-lite",
-        help_heading = "Several nodes on one machine"
-    )]
-    pub run_dir: PathBuf,
-    /// cgroup under which all pods hang
-    #[arg(
-        long,
-        value_name = "PATH",
-        default_value = "/",
-        help_heading = "Several nodes on one machine"
-    )]
-    pub cgroup_root: String,
-    /// CNI configuration directory
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/etc/cni/net.d",
-        help_heading = "Several nodes on one machine"
-    )]
-    pub cni_conf_dir: PathBuf,
-    /// CNI plugin directory
-    #[arg(
-        long,
-        value_name = "DIR",
-        default_value = "/opt/cni/bin",
-        help_heading = "Several nodes on one machine"
-    )]
-    pub cni_bin_dir: PathBuf,
-    /// Bridge of the pod network
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "cni0",
-        help_heading = "Several nodes on one machine"
-    )]
-    pub bridge_name: String,
-    /// nftables table of the service proxy
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "kube-lite",
-        help_heading = "Several nodes on one machine"
-    )]
-    pub nft_table: String,
-    /// Port of the kubelet API
-    #[arg(
-        long,
-        value_name = "PORT",
-        default_value_t = 10250,
-        help_heading = "Several nodes on one machine"
-    )]
-    pub kubelet_port: u16,
-    /// Port of the service proxy's /healthz, which load balancers ask; 0 for none
-    #[arg(
-        long,
-        value_name = "PORT",
-        default_value_t = 10256,
-        help_heading = "Several nodes on one machine"
-    )]
-    pub proxy_healthz_port: u16,
 }
 
 /// Flags of `kube-lite status`.

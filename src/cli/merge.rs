@@ -159,11 +159,11 @@ mod tests {
         let config = format!("--config={}", file.display());
         let args = server(&[&config], &[("K3S_NODE_NAME", "variable")]).unwrap();
         assert_eq!(
-            (args.node_name.as_deref(), args.https_listen_port, args.disable_agent),
+            (args.node.node_name.as_deref(), args.https_listen_port, args.disable_agent),
             (Some("variable"), 7001, true)
         );
         assert_eq!(
-            (args.node_label.join(" "), args.tls_san.join(" ")),
+            (args.node.node_label.join(" "), args.tls_san.join(" ")),
             ("a=1 b=2 c=3".to_owned(), "x".to_owned())
         );
         let args = server(
@@ -172,7 +172,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            (args.node_name.as_deref(), args.node_label.join(" "), args.disable_agent),
+            (args.node.node_name.as_deref(), args.node.node_label.join(" "), args.disable_agent),
             (Some("flag"), "z=9".to_owned(), false)
         );
     }

@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use api::{Object, Status, WatchEvent};
 use async_trait::async_trait;
+use base::io::{BoxIo, Dial, Tcp};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -40,10 +40,14 @@ const WATCH_BUFFER_MAX: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Connecting and handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection that is silent for so long while requests wait is asked for a sign of life (client-go's `HTTP2_READ_IDLE_TIMEOUT_SECONDS`).
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// One that gives none within this time is closed (client-go's `HTTP2_PING_TIMEOUT_SECONDS`).
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 type Pool = hyper_util::client::legacy::Client<TlsDialer, Full<Bytes>>;
 
-/// HTTPS to one server address, bound to one identity.
+/// HTTPS to a server, bound to one identity.
 #[derive(Clone)]
 pub struct HttpsTransport {
     pool: Pool,
@@ -63,11 +67,28 @@ impl HttpsTransport {
     /// # Errors
     /// When the token cannot stand in a header.
     pub fn new(server: &str, tls: ClientConfig, token: &str) -> Result<Self, Error> {
+        Self::over(Arc::new(Tcp), server, tls, token)
+    }
+
+    /// As [`HttpsTransport::new`], over connections that `dial` makes: which machine answers is its choice, `server` is
+    /// the name that the certificate must have.
+    ///
+    /// # Errors
+    /// When the token cannot stand in a header.
+    pub fn over(
+        dial: Arc<dyn Dial>,
+        server: &str,
+        tls: ClientConfig,
+        token: &str,
+    ) -> Result<Self, Error> {
         let mut tls = tls;
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let pool = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(90))
-            .build(TlsDialer { connector: TlsConnector::from(Arc::new(tls)) });
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_TIMEOUT)
+            .build(TlsDialer { dial, connector: TlsConnector::from(Arc::new(tls)) });
         let authorization = if token.is_empty() {
             None
         } else {
@@ -246,9 +267,10 @@ fn decode(line: &[u8]) -> Result<WatchEvent, Error> {
     })
 }
 
-/// Dials TCP and TLS for the pool.
+/// Makes TLS connections for the pool.
 #[derive(Clone)]
 struct TlsDialer {
+    dial: Arc<dyn Dial>,
     connector: TlsConnector,
 }
 
@@ -262,15 +284,14 @@ impl tower::Service<Uri> for TlsDialer {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let connector = self.connector.clone();
+        let (dial, connector) = (Arc::clone(&self.dial), self.connector.clone());
         Box::pin(async move {
             let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
             let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
             let port = uri.port_u16().unwrap_or(443);
             let connect = async {
-                let tcp = TcpStream::connect((host.as_str(), port)).await?;
-                tcp.set_nodelay(true)?;
-                connector.connect(name, tcp).await
+                let io = dial.dial(&host, port).await?;
+                connector.connect(name, io).await
             };
             let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect)
                 .await
@@ -281,7 +302,7 @@ impl tower::Service<Uri> for TlsDialer {
 }
 
 /// A TLS connection that tells the pool whether it speaks HTTP/2.
-struct TlsIo(TlsStream<TcpStream>);
+struct TlsIo(TlsStream<BoxIo>);
 
 impl Connection for TlsIo {
     fn connected(&self) -> Connected {

@@ -46,7 +46,7 @@ pub(crate) async fn run(
                 if backoff.failures() == 0 {
                     tracing::warn!(gvr = %shared.scope.gvr, %error, "watch failed, retrying");
                 }
-                if !backoff.wait(&shutdown).await {
+                if !backoff.wait_or(&shutdown, client.transport().back()).await {
                     break;
                 }
                 continue;

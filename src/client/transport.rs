@@ -58,4 +58,10 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// # Errors
     /// The server's refusal (410 when the revision is compacted) or the transport's failure.
     async fn watch(&self, scope: &Scope, resume_from: Option<i64>) -> Result<WatchStream, Error>;
+
+    /// Resolves when the server is reached again after it was away: who waits before a retry need not wait longer. A
+    /// transport that does not know never resolves.
+    async fn back(&self) {
+        std::future::pending().await
+    }
 }

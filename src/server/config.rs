@@ -1,12 +1,13 @@
 //! The validated configuration of `kube-lite server`: everything is checked before anything is touched.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use net::Cidr;
 
 use crate::catalogue::{BAD_VALUE, Refusal};
 use crate::cli::{Locations, ServerArgs};
+use crate::machine::Machine;
 
 /// Names that `--disable` takes, and what is not run.
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
@@ -14,8 +15,8 @@ const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
 /// What a server runs with.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Root of all data.
-    pub data_dir: PathBuf,
+    /// This machine as a node.
+    pub machine: Machine,
     /// Listener.
     pub listen: SocketAddr,
     /// Address that pods and nodes reach the API under.
@@ -34,10 +35,6 @@ pub struct Config {
     pub cluster_domain: String,
     /// Administrator's kubeconfig and its mode.
     pub kubeconfig: (PathBuf, u32),
-    /// Node name.
-    pub node_name: String,
-    /// Node addresses.
-    pub node_ips: Vec<IpAddr>,
     /// Run the node.
     pub agent: bool,
     /// Run the controllers.
@@ -52,10 +49,8 @@ pub struct Config {
     pub dns: bool,
     /// Run the service proxy.
     pub proxy: bool,
-    /// The flags, for the node part.
-    pub args: ServerArgs,
-    /// `PATH`.
-    pub path: String,
+    /// CSV of further tokens.
+    pub token_auth_file: Option<PathBuf>,
 }
 
 fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
@@ -89,37 +84,6 @@ fn node_ports(value: &str) -> Result<(u16, u16), Refusal> {
     })
 }
 
-/// A DNS-1123 subdomain, as Node names must be.
-fn is_node_name(name: &str) -> bool {
-    let label = |l: &str| {
-        let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        !l.is_empty() && l.len() <= 63 && inner && !l.starts_with('-') && !l.ends_with('-')
-    };
-    name.len() <= 253 && name.split('.').all(label)
-}
-
-/// The address that a packet to the outside would carry: no packet is sent.
-fn default_route_address() -> Option<IpAddr> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
-    socket.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
-}
-
-/// The first address of an interface that is up, loopback last.
-fn interface_address() -> IpAddr {
-    let addresses = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let v4 = addresses.filter_map(|a| {
-        a.address.as_ref().and_then(|s| s.as_sockaddr_in().map(|s| IpAddr::V4(s.ip())))
-    });
-    v4.into_iter().find(|ip| !ip.is_loopback()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
-}
-
-/// All addresses means those of both families, as upstream's servers take it; a node without IPv6 is spared the mapped form.
-fn listen_ip(given: IpAddr, node_ips: &[IpAddr]) -> IpAddr {
-    let all = given.is_unspecified() && node_ips.iter().any(IpAddr::is_ipv6);
-    if all { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { given }
-}
-
 impl Config {
     /// Checks the flags.
     ///
@@ -137,25 +101,7 @@ impl Config {
                 ));
             }
         }
-        let node_name = match &args.node_name {
-            Some(name) => name.clone(),
-            None => nix::unistd::gethostname()
-                .map(|h| h.to_string_lossy().to_lowercase())
-                .unwrap_or_else(|_| "localhost".into()),
-        };
-        if !is_node_name(&node_name) {
-            return Err(bad(
-                "node-name",
-                &node_name,
-                "must be lower-case letters, digits, '-' and '.'",
-            ));
-        }
-        let node_ips = if args.node_ip.is_empty() {
-            vec![default_route_address().unwrap_or_else(interface_address)]
-        } else {
-            args.node_ip.clone()
-        };
-        let first = node_ips.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let machine = Machine::new(&args.general, args.node, locations)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
             cluster_dns = service_cidrs.iter().filter_map(|c| c.nth(10)).collect();
@@ -172,28 +118,14 @@ impl Config {
                 format!("there is no such component here; known are {}", DISABLEABLE.join(", ")),
             ));
         }
-        if args.grouped_shims && args.container_runtime_endpoint.is_some() {
-            return Err(bad(
-                "grouped-shims",
-                "true",
-                "is a setting of the own containerd, and --container-runtime-endpoint names another",
-            ));
-        }
         let mode = u32::from_str_radix(&args.write_kubeconfig_mode, 8).ok().filter(|m| *m <= 0o777);
         let mode = mode.ok_or_else(|| {
             bad("write-kubeconfig-mode", &args.write_kubeconfig_mode, "must be octal, such as 600")
         })?;
-        let data_dir = args.data_dir.clone().unwrap_or_else(|| locations.data.clone());
-        if !data_dir.is_absolute() {
-            return Err(bad("data-dir", data_dir.display(), "must be an absolute path"));
-        }
         let disabled = |name: &str| args.disable.iter().any(|d| d == name);
         Ok(Self {
-            listen: SocketAddr::new(
-                listen_ip(args.bind_address, &node_ips),
-                args.https_listen_port,
-            ),
-            advertise: args.advertise_address.unwrap_or(first),
+            listen: SocketAddr::new(machine.listen, args.https_listen_port),
+            advertise: args.advertise_address.unwrap_or(machine.ip()),
             tls_san: args.tls_san.clone(),
             node_ports: node_ports(&args.service_node_port_range)?,
             cluster_cidrs,
@@ -206,8 +138,6 @@ impl Config {
                     .unwrap_or_else(|| locations.config.join("kube-lite.yaml")),
                 mode,
             ),
-            node_name,
-            node_ips,
             agent: !args.disable_agent,
             controllers: !args.disable_controller_manager,
             scheduler: !args.disable_scheduler,
@@ -215,12 +145,11 @@ impl Config {
             local_storage_path: args
                 .default_local_storage_path
                 .clone()
-                .unwrap_or_else(|| data_dir.join("storage")),
+                .unwrap_or_else(|| machine.data_dir.join("storage")),
             dns: !disabled("coredns"),
             proxy: !args.disable_kube_proxy,
-            path: locations.path.clone(),
-            data_dir,
-            args,
+            token_auth_file: args.token_auth_file,
+            machine,
         })
     }
 }

@@ -52,17 +52,18 @@ pub(crate) async fn start(
         _ => PORT_IN_USE.refuse(format!("cannot listen on {}: {e}", config.listen)),
     })?;
     let address = listener.local_addr().map_err(|e| PORT_IN_USE.refuse(e))?;
-    crate::server::data_dir::check(&config.data_dir)?;
-    base::fs::create_dir(&config.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
-    let store = store::open(store::Config::new(config.data_dir.join("server/db")), store_tasks)
-        .await
-        .map_err(|e| refusal_of(&e))?;
+    crate::server::data_dir::check(&config.machine.data_dir)?;
+    base::fs::create_dir(&config.machine.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+    let store =
+        store::open(store::Config::new(config.machine.data_dir.join("server/db")), store_tasks)
+            .await
+            .map_err(|e| refusal_of(&e))?;
     let certs = Arc::new(certificates(config)?);
     write_kubeconfig(config, &certs, address.port())?;
 
     let schema = Schema::builtin();
     // Secrets are sealed from the first write; the key file stands beside the certificates.
-    let keys = Keys::load_or_create(&config.data_dir.join("server/tls/encryption.keys"))
+    let keys = Keys::load_or_create(&config.machine.data_dir.join("server/tls/encryption.keys"))
         .map_err(|e| DATA_DIR.refuse(e))?;
     let objects = Objects::new(Arc::clone(&store), Some(Arc::new(keys)), schema, tasks);
     let settings = apiserver::security::Settings {
@@ -103,7 +104,7 @@ pub(crate) async fn start(
 }
 
 fn tokens(config: &Config) -> Result<Vec<(String, User)>, Refusal> {
-    let Some(path) = &config.args.token_auth_file else { return Ok(Vec::new()) };
+    let Some(path) = &config.token_auth_file else { return Ok(Vec::new()) };
     let bad = |why: String| {
         BAD_VALUE.refuse_usage(format!("--token-auth-file={}: {why}", path.display()))
     };
@@ -124,16 +125,16 @@ fn certificates(config: &Config) -> Result<ServerCerts, Refusal> {
     let (ips, dns): (Vec<&String>, Vec<&String>) =
         config.tls_san.iter().partition(|n| n.parse::<IpAddr>().is_ok());
     let mut all_ips: Vec<IpAddr> = ips.into_iter().filter_map(|ip| ip.parse().ok()).collect();
-    all_ips.extend(config.node_ips.iter().copied().chain([config.advertise]));
+    all_ips.extend(config.machine.node_ips.iter().copied().chain([config.advertise]));
     let mut names: Vec<String> = dns.into_iter().cloned().collect();
-    names.push(config.node_name.clone());
+    names.push(config.machine.node_name.clone());
     let names = Names {
         dns: names,
         ips: all_ips,
         service_ips: config.service_cidrs.iter().filter_map(|c| c.nth(1)).collect(),
         cluster_domain: config.cluster_domain.clone(),
     };
-    cluster::certs::ensure(&config.data_dir, &names).map_err(|e| DATA_DIR.refuse(e))
+    cluster::certs::ensure(&config.machine.data_dir, &names).map_err(|e| DATA_DIR.refuse(e))
 }
 
 /// Writes the administrator's kubeconfig.
@@ -189,7 +190,7 @@ fn connections(
     let client = tls::client(&ca, Some(Arc::clone(&certs.kubelet_client)), &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
-    let nodes = Nodes::new(lookup, Arc::new(client), Arc::new(stream::Tcp), tasks.clone())
+    let nodes = Nodes::new(lookup, Arc::new(client), Arc::new(base::io::Tcp), tasks.clone())
         .map_err(|e| SERVER_STOPPED.refuse(e))?;
     Ok(Arc::new(nodes))
 }
@@ -209,7 +210,7 @@ fn listen(
         .map_err(|e| DATA_DIR.refuse(e))?;
     let (server, verifier) = (server.clone(), Arc::new(verifier));
     tasks.spawn(Kind::Critical, "https", async move {
-        server.serve(listener, Arc::new(config), Some(verifier)).await
+        server.serve(listener, Arc::new(config), Some(verifier), None).await
     });
     Ok(())
 }

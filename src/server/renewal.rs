@@ -86,7 +86,7 @@ impl Renewal {
             write_kubeconfig(&self.config, &self.certs, self.port).map_err(|e| e.to_string())?;
         }
         if let Some(node) = &self.node {
-            let (name, ips) = (&self.config.node_name, &self.config.node_ips);
+            let (name, ips) = (&self.config.machine.node_name, &self.config.machine.node_ips);
             let made = self.certs.ensure_node(&node.directory, name, ips, now);
             let serving = made.map_err(|e| e.to_string())?.serving;
             node.live.set(&serving).map_err(|e| e.to_string())?;

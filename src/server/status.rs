@@ -106,7 +106,7 @@ pub(crate) fn serve(
     runtime: Arc<OnceLock<String>>,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
-    let path = socket(&config.data_dir);
+    let path = socket(&config.machine.data_dir);
     // Of a predecessor that was killed: the data directory's lock says that nobody uses it.
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(&path)
@@ -115,7 +115,7 @@ pub(crate) fn serve(
         store: Arc::clone(&plane.store),
         server: plane.server.clone(),
         api: format!("https://{}:{}", config.advertise, plane.address.port()),
-        agent: config.agent.then(|| config.node_name.clone()),
+        agent: config.agent.then(|| config.machine.node_name.clone()),
         runtime,
     });
     let (shutdown, own) = (tasks.shutdown().clone(), tasks.clone());

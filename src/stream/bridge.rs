@@ -12,10 +12,10 @@ use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
 
-use crate::io::{Dial, Io};
 use crate::spdy::{self, Connection, Role};
 use crate::upgrade::{self, Body, Error, is_upgrade, is_websocket};
 use crate::websocket;
+use base::io::{Dial, Io};
 
 /// What kind of session is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

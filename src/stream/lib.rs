@@ -3,9 +3,6 @@
 //! [`upgrade`] sends and carries upgraded connections; [`bridge`] joins what a client speaks to what a runtime speaks.
 
 pub mod bridge;
-pub mod io;
 pub mod spdy;
 pub mod upgrade;
 pub mod websocket;
-
-pub use io::{BoxIo, Dial, Io, Tcp};

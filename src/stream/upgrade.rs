@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use crate::io::{self, BoxIo};
+use base::io::{self, BoxIo};
 
 /// The error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;

@@ -14,8 +14,8 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
-use crate::io::Io;
 use crate::upgrade::{self, Body};
+use base::io::Io;
 
 /// Exec and attach with exit codes and half-closed input.
 pub const V5: &str = "v5.channel.k8s.io";

@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use base::io::BoxIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
-use stream::BoxIo;
 use tokio_rustls::TlsConnector;
 
 /// Accepts any server: upstream's proxies to pods and services do, for their certificates are their own affair.

@@ -104,7 +104,7 @@ async fn join(
     request.headers_mut().remove(http::header::AUTHORIZATION);
     let tasks = api.node.tasks.clone();
     let joined: Joined = Box::pin(async move {
-        let response = bridge::serve(request, session, &url, &stream::Tcp, &tasks).await?;
+        let response = bridge::serve(request, session, &url, &base::io::Tcp, &tasks).await?;
         let (parts, mut body) = response.into_parts();
         let mut bytes = Vec::new();
         while let Some(Ok(frame)) = body.frame().await {

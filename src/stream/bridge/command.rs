@@ -3,9 +3,9 @@
 use bytes::Bytes;
 
 use super::Streams;
-use crate::io::Io;
 use crate::spdy::{Connection, Headers, SessionError, Stream};
 use crate::websocket::{self, Channel, Input, Receiver, Sender};
+use base::io::Io;
 
 /// Bytes of the final Status that are passed on.
 const STATUS_BYTES_MAX: usize = 64 * 1024;

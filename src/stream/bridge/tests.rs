@@ -13,8 +13,8 @@ use tokio_tungstenite::tungstenite::protocol::{Message, Role as Side};
 use futures::{SinkExt as _, StreamExt as _};
 
 use super::*;
-use crate::io::BoxIo;
 use crate::spdy::{Headers, Stream};
+use base::io::BoxIo;
 
 const EXIT_3: &str = r#"{"metadata":{},"status":"Failure","message":"command terminated with non-zero exit code","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"3"}]}}"#;
 

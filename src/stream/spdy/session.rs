@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::frame::{FLAG_FIN, Frame, FrameError, Head};
 use super::headers::{Deflater, Headers, Inflater};
-use crate::io::Io;
+use base::io::Io;
 
 /// Streams open at once on one connection.
 const STREAMS_MAX: usize = 256;

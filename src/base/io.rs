@@ -1,7 +1,7 @@
 //! Connections as objects, how they are made, and how two are joined.
 
+use crate::Shutdown;
 use async_trait::async_trait;
-use base::Shutdown;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 /// A byte stream in both directions.

@@ -1,0 +1,277 @@
+//! This machine as a node: what its flags say, and how the pod network and the node agent are started from them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use api::k8s::api::core::v1::Taint;
+use base::{Kind, Tasks};
+use client::Client;
+use net::Cidr;
+
+use crate::catalogue::{BAD_VALUE, Refusal};
+use crate::cli::{GeneralArgs, Locations, NodeArgs};
+use crate::preflight::{self, Verdict};
+
+/// What flags say about this machine, checked.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Root of all data.
+    pub data_dir: PathBuf,
+    /// Node name.
+    pub node_name: String,
+    /// Node addresses, at least one.
+    pub node_ips: Vec<IpAddr>,
+    /// Where the API and the node listen.
+    pub listen: IpAddr,
+    /// Labels of the node.
+    pub labels: BTreeMap<String, String>,
+    /// Taints of the node.
+    pub taints: Vec<Taint>,
+    /// Paths, names and ports as given.
+    pub args: NodeArgs,
+    /// `PATH`.
+    pub path: String,
+}
+
+/// What the cluster says to each of its nodes.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// Pod ranges, one per family.
+    pub cluster_cidrs: Vec<Cidr>,
+    /// Service ranges, one per family.
+    pub service_cidrs: Vec<Cidr>,
+    /// Where cluster DNS answers; empty when it is disabled.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Cluster domain.
+    pub cluster_domain: String,
+    /// Run the service proxy.
+    pub proxy: bool,
+}
+
+/// Clients of the two parts.
+pub(crate) struct Clients {
+    /// Acts as `system:node:<name>`.
+    pub(crate) node: Client,
+    /// Acts as `system:kube-proxy`.
+    pub(crate) network: Client,
+}
+
+fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
+    BAD_VALUE.refuse_usage(format!("--{flag}={value}: {why}"))
+}
+
+/// A DNS-1123 subdomain, as Node names must be.
+fn is_node_name(name: &str) -> bool {
+    let label = |l: &str| {
+        let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        !l.is_empty() && l.len() <= 63 && inner && !l.starts_with('-') && !l.ends_with('-')
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+/// The address that a packet to the outside would carry: no packet is sent.
+fn default_route_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    socket.local_addr().ok().map(|a| a.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+}
+
+/// The first address of an interface that is up, loopback last.
+fn interface_address() -> IpAddr {
+    let addresses = nix::ifaddrs::getifaddrs().into_iter().flatten();
+    let v4 = addresses.filter_map(|a| {
+        a.address.as_ref().and_then(|s| s.as_sockaddr_in().map(|s| IpAddr::V4(s.ip())))
+    });
+    v4.into_iter().find(|ip| !ip.is_loopback()).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// All addresses means those of both families, as upstream's servers take it; a node without IPv6 is spared the mapped form.
+fn listen_ip(given: IpAddr, node_ips: &[IpAddr]) -> IpAddr {
+    let all = given.is_unspecified() && node_ips.iter().any(IpAddr::is_ipv6);
+    if all { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { given }
+}
+
+fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, Refusal> {
+    let parse = |text: &String| {
+        let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
+        let (key, value) = pair.ok_or_else(|| bad("node-label", text, "must be KEY=VALUE"))?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    args.node_label.iter().map(parse).collect()
+}
+
+fn taints(args: &NodeArgs) -> Result<Vec<Taint>, Refusal> {
+    let parse = |text: &String| {
+        let wrong = || {
+            let form = "must be KEY=VALUE:EFFECT with NoSchedule, PreferNoSchedule or NoExecute";
+            bad("node-taint", text, form)
+        };
+        let (left, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
+        if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+            return Err(wrong());
+        }
+        let (key, value) = left.split_once('=').unwrap_or((left, ""));
+        let value = (!value.is_empty()).then(|| value.to_owned());
+        Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
+    };
+    args.node_taint.iter().map(parse).collect()
+}
+
+impl Machine {
+    /// Checks the flags.
+    ///
+    /// # Errors
+    /// The first flag that does not make sense, by name.
+    pub fn new(
+        general: &GeneralArgs,
+        args: NodeArgs,
+        locations: &Locations,
+    ) -> Result<Self, Refusal> {
+        let node_name = match &args.node_name {
+            Some(name) => name.clone(),
+            None => nix::unistd::gethostname()
+                .map(|h| h.to_string_lossy().to_lowercase())
+                .unwrap_or_else(|_| "localhost".into()),
+        };
+        if !is_node_name(&node_name) {
+            let form = "must be lower-case letters, digits, '-' and '.'";
+            return Err(bad("node-name", &node_name, form));
+        }
+        let node_ips = if args.node_ip.is_empty() {
+            vec![default_route_address().unwrap_or_else(interface_address)]
+        } else {
+            args.node_ip.clone()
+        };
+        if args.grouped_shims && args.container_runtime_endpoint.is_some() {
+            let why = "is a setting of the own containerd, and --container-runtime-endpoint names another";
+            return Err(bad("grouped-shims", "true", why));
+        }
+        let data_dir = general.data_dir.clone().unwrap_or_else(|| locations.data.clone());
+        if !data_dir.is_absolute() {
+            return Err(bad("data-dir", data_dir.display(), "must be an absolute path"));
+        }
+        Ok(Self {
+            listen: listen_ip(args.bind_address, &node_ips),
+            labels: labels(&args)?,
+            taints: taints(&args)?,
+            path: locations.path.clone(),
+            data_dir,
+            node_name,
+            node_ips,
+            args,
+        })
+    }
+
+    /// The first of the node's addresses.
+    pub fn ip(&self) -> IpAddr {
+        self.node_ips.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    }
+
+    /// Where the node keeps its things.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.data_dir.join("agent")
+    }
+
+    /// Checks that this machine can be a node; before anything is touched.
+    ///
+    /// # Errors
+    /// The first thing that is missing.
+    pub(crate) fn check(&self) -> Result<(), Refusal> {
+        let endpoint = self.args.container_runtime_endpoint.as_deref();
+        let findings = preflight::check(endpoint, &self.path);
+        match findings.into_iter().find(|f| f.verdict == Verdict::Fail) {
+            Some(found) => Err(found.entry.refuse(found.detail)),
+            None => Ok(()),
+        }
+    }
+
+    /// Starts network and node agent, each under its own identity. `tls` is the kubelet API's; `runtime` is filled once
+    /// the container runtime answers.
+    pub(crate) fn start(
+        &self,
+        facts: &Facts,
+        tls: Arc<rustls::ServerConfig>,
+        clients: Clients,
+        runtime: Arc<OnceLock<String>>,
+        tasks: &Tasks,
+    ) {
+        let network = net::run(self.network(facts), clients.network, tasks.clone());
+        tasks.spawn(Kind::Critical, "network", network);
+        let mut agent = self.agent(facts, tls);
+        agent.runtime_shown = runtime;
+        // The agent returns once the runtime answers; its tasks go on.
+        tasks.spawn(Kind::Request, "node-start", {
+            let tasks = tasks.clone();
+            async move {
+                let outcome = node::run(agent, clients.node, tasks.clone()).await;
+                if let Err(error) = outcome {
+                    if !tasks.shutdown().is_requested() {
+                        tasks.stop_with(&format!("node: {error}"));
+                    }
+                }
+                Ok::<(), std::convert::Infallible>(())
+            }
+        });
+    }
+
+    fn network(&self, facts: &Facts) -> net::Config {
+        let args = &self.args;
+        net::Config {
+            node_name: self.node_name.clone(),
+            node_ips: self.node_ips.clone(),
+            table: args.nft_table.clone(),
+            bridge: args.bridge_name.clone(),
+            cluster_cidrs: facts.cluster_cidrs.clone(),
+            service_cidrs: facts.service_cidrs.clone(),
+            proxy: facts.proxy,
+            proxy_healthz: (args.proxy_healthz_port != 0)
+                .then(|| SocketAddr::new(self.listen, args.proxy_healthz_port)),
+            pod_cidrs: Vec::new(),
+            cluster_dns: facts.cluster_dns.clone(),
+            cluster_domain: facts.cluster_domain.clone(),
+            resolv_conf: args.resolv_conf.clone(),
+            state_dir: self.directory().join("net"),
+            socket: args.run_dir.join("cni.sock"),
+            cni_conf_dir: args.cni_conf_dir.clone(),
+            cni_bin_dir: args.cni_bin_dir.clone(),
+            mtu: None,
+        }
+    }
+
+    fn agent(&self, facts: &Facts, tls: Arc<rustls::ServerConfig>) -> node::Config {
+        let (args, directory) = (&self.args, self.directory());
+        let mut agent = node::Config::new(
+            &self.node_name,
+            self.ip(),
+            directory.join("containerd"),
+            args.run_dir.join("containerd"),
+        );
+        agent.node_ips.clone_from(&self.node_ips);
+        agent.labels.clone_from(&self.labels);
+        agent.taints.clone_from(&self.taints);
+        agent.version = format!("v1.37.1+kubelite.{}", env!("CARGO_PKG_VERSION"));
+        agent.root_dir.clone_from(&args.kubelet_root_dir);
+        agent.pod_logs_dir = args.log_dir.join("pods");
+        agent.container_logs_dir = args.log_dir.join("containers");
+        agent.manifest_dirs =
+            vec!["/etc/kubernetes/manifests".into(), directory.join("pod-manifests")];
+        agent.cgroup_root.clone_from(&args.cgroup_root);
+        agent.cluster_dns.clone_from(&facts.cluster_dns);
+        agent.cluster_domain.clone_from(&facts.cluster_domain);
+        agent.resolv_conf.clone_from(&args.resolv_conf);
+        agent.runtime.endpoint = args
+            .container_runtime_endpoint
+            .as_deref()
+            .map(|e| e.trim_start_matches("unix://").into());
+        agent.runtime.grouped_shims = args.grouped_shims;
+        agent.runtime.images_dir = directory.join("images");
+        agent.runtime.bin_dirs = vec![self.data_dir.join("bin")];
+        agent.runtime.path.clone_from(&self.path);
+        agent.runtime.cni_conf_dir.clone_from(&args.cni_conf_dir);
+        agent.runtime.cni_bin_dir.clone_from(&args.cni_bin_dir);
+        agent.http = Some(node::HttpConfig { address: self.listen, port: args.kubelet_port, tls });
+        agent
+    }
+}
