@@ -20,6 +20,11 @@ pub trait Dial: Send + Sync {
     /// # Errors
     /// Those of the network.
     async fn dial(&self, host: &str, port: u16) -> std::io::Result<BoxIo>;
+
+    /// Resolves when the other side is reached again after it was away; never, where that is not known.
+    async fn back(&self) {
+        std::future::pending().await
+    }
 }
 
 /// Plain TCP, without delay of small writes.

@@ -51,6 +51,7 @@ type Pool = hyper_util::client::legacy::Client<TlsDialer, Full<Bytes>>;
 #[derive(Clone)]
 pub struct HttpsTransport {
     pool: Pool,
+    dial: Arc<dyn Dial>,
     base: Arc<str>,
     authorization: Option<HeaderValue>,
 }
@@ -88,7 +89,10 @@ impl HttpsTransport {
             .pool_idle_timeout(Duration::from_secs(90))
             .http2_keep_alive_interval(PING_INTERVAL)
             .http2_keep_alive_timeout(PING_TIMEOUT)
-            .build(TlsDialer { dial, connector: TlsConnector::from(Arc::new(tls)) });
+            .build(TlsDialer {
+                dial: Arc::clone(&dial),
+                connector: TlsConnector::from(Arc::new(tls)),
+            });
         let authorization = if token.is_empty() {
             None
         } else {
@@ -97,7 +101,7 @@ impl HttpsTransport {
             value.set_sensitive(true);
             Some(value)
         };
-        Ok(Self { pool, base: server.trim_end_matches('/').into(), authorization })
+        Ok(Self { pool, dial, base: server.trim_end_matches('/').into(), authorization })
     }
 
     async fn send(&self, mut request: Request<Bytes>) -> Result<Response<Incoming>, Error> {
@@ -181,6 +185,10 @@ impl Transport for HttpsTransport {
         )]
         tokio::spawn(pump(response.into_body(), sender));
         Ok(receiver)
+    }
+
+    async fn back(&self) {
+        self.dial.back().await;
     }
 }
 
