@@ -8,8 +8,10 @@ pub mod error_list;
 pub mod fs;
 pub mod io;
 pub mod pki;
+pub mod problems;
 pub mod tasks;
 
 pub use backoff::Backoff;
 pub use error_list::ErrorList;
+pub use problems::{Problem, Problems};
 pub use tasks::{Kind, Shutdown, Tasks};

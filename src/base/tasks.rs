@@ -63,6 +63,7 @@ struct Inner {
     fault: Mutex<Option<String>>,
     running: Mutex<std::collections::BTreeMap<u64, &'static str>>,
     next: std::sync::atomic::AtomicU64,
+    problems: crate::Problems,
 }
 
 impl Tasks {
@@ -74,6 +75,11 @@ impl Tasks {
     /// The token that this set stops with.
     pub fn shutdown(&self) -> &Shutdown {
         &self.inner.shutdown
+    }
+
+    /// What the tasks of this process find wrong, for `kube-lite status`.
+    pub fn problems(&self) -> &crate::Problems {
+        &self.inner.problems
     }
 
     /// Runs `future` as a task; its error and its panic are handled as `kind` says.
