@@ -48,17 +48,23 @@ images=$scratch/data/agent/images
 mkdir -p "$images"
 python3 tests/lib/make-image "$images/busybox.tar" docker.io/library/busybox:1 busybox=/bin/busybox
 cat > "$scratch/resolv.conf" <<< 'nameserver 192.0.2.53'
-# What is global to a machine. A suite with several nodes, each in a network namespace of its own, sets these before each call.
-node_enter=() node_home=$scratch node_name=n1 node_ip=192.0.2.2 node_bridge=klt0 node_table=klt node_cgroup=/$KUBE_LITE_TEST_NAMESPACE kubelet_port=10250 healthz_port=10256
-start_node() { # flags...: the server with its node, Ready
-  "${node_enter[@]}" "$bin" server --config=/dev/null --data-dir="$node_home/data" --https-listen-port="$port" --write-kubeconfig="$KUBECONFIG" \
-    --node-name="$node_name" --node-ip="$node_ip" --kubelet-root-dir="$node_home/kubelet" --log-dir="$node_home/pod-logs" --run-dir="$node_home/run" \
-    --cgroup-root="$node_cgroup" --cni-conf-dir="$node_home/cni" --cni-bin-dir="$node_home/cni-bin" \
-    --bridge-name="$node_bridge" --nft-table="$node_table" --kubelet-port="$kubelet_port" --proxy-healthz-port="$healthz_port" --resolv-conf="$scratch/resolv.conf" "$@" >>"$scratch/log" 2>&1 &
+# What is global to a machine; tests/lib/machines.sh makes several and sets these for the one that is meant. Clients enter its network,
+# what runs on it all its namespaces.
+node_enter=() node_inside=() node_home=$scratch node_name=n1 node_ip=192.0.2.2 node_bridge=klt0 node_table=klt node_cgroup=/$KUBE_LITE_TEST_NAMESPACE
+node_run=$scratch/run node_log=$scratch/log
+run_node() { # server or agent, flags...: starts it in the background
+  "${node_inside[@]}" "$bin" "$1" --config=/dev/null --data-dir="$node_home/data" --node-name="$node_name" --node-ip="$node_ip" \
+    --kubelet-root-dir="$node_home/kubelet" --log-dir="$node_home/pod-logs" --run-dir="$node_run" --cgroup-root="$node_cgroup" --cni-conf-dir="$node_home/cni" \
+    --cni-bin-dir="$node_home/cni-bin" --bridge-name="$node_bridge" --nft-table="$node_table" --resolv-conf="$scratch/resolv.conf" "${@:2}" >>"$node_log" 2>&1 &
   server_pid=$!
-  "$bin" status --data-dir="$node_home/data" --wait=ready --timeout=60 >/dev/null 2>&1 &&
-    k wait --for=create "node/$node_name" --timeout=30s >/dev/null 2>&1 && k wait --for=jsonpath={.spec.podCIDR} "node/$node_name" --timeout=30s >/dev/null 2>&1 && k wait --for=condition=Ready "node/$node_name" --timeout=30s >/dev/null 2>&1 && return 0
-  echo "FAIL the node did not get Ready"; tail -n 30 "$scratch/log"; failed=$((failed + 1)); return 1
+}
+start_node() { # flags...: the server with its node, Ready
+  run_node server --https-listen-port="$port" --write-kubeconfig="$KUBECONFIG" "$@"
+  "$bin" status --data-dir="$node_home/data" --wait=ready --timeout=60 >/dev/null 2>&1 && node_ready 30s && return 0
+  echo "FAIL the node did not get Ready"; tail -n 30 "$node_log"; failed=$((failed + 1)); return 1
+}
+node_ready() { # timeout: waits until the node has its addresses for pods and is Ready
+  k wait --for=create "node/$node_name" --timeout="$1" >/dev/null 2>&1 && k wait --for=jsonpath={.spec.podCIDR} "node/$node_name" --timeout="$1" >/dev/null 2>&1 && k wait --for=condition=Ready "node/$node_name" --timeout="$1" >/dev/null 2>&1
 }
 kill_server() { # signal: ends the server alone; containerd and the containers stay
   kill "-$1" "$server_pid"; wait "$server_pid" 2>/dev/null; server_pid=
@@ -96,7 +102,7 @@ restart_machine() {
 # What follows the container through the server's life: pod, restarts, container's id.
 containers_of() { kubectl get pods "$@" -o json | jq -r '.items[] | . as $p | .status.containerStatuses[]? | "\($p.metadata.name) \(.restartCount) \(.containerID)"' | sort; }
 cleanup() {
-  [ "$failed" = 0 ] || { kubectl get pods,events -A 2>/dev/null | tail -n 60; cp "$scratch/log" /tmp/kube-lite-test-last.log 2>/dev/null; }
+  [ "$failed" = 0 ] || { k get pods,events -A 2>/dev/null | tail -n 60; cp "$scratch/log" /tmp/kube-lite-test-last.log 2>/dev/null; }
   # Nothing holds a mount of the scratch directory then.
   kill_processes
   awk -v d="$scratch" 'index($5, d) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r umount -l 2>/dev/null
