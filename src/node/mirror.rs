@@ -98,7 +98,7 @@ pub(crate) async fn run(
             }
         }
         if failed {
-            if !backoff.wait_or(&shutdown, node.client.transport().back()).await {
+            if !backoff.wait(&shutdown).await {
                 return Ok(());
             }
             continue;
