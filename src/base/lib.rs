@@ -9,9 +9,11 @@ pub mod fs;
 pub mod io;
 pub mod pki;
 pub mod problems;
+pub mod sealed;
 pub mod tasks;
 
 pub use backoff::Backoff;
 pub use error_list::ErrorList;
 pub use problems::{Problem, Problems};
+pub use sealed::Sealed;
 pub use tasks::{Kind, Shutdown, Tasks};

@@ -54,6 +54,11 @@ impl Error {
         matches!(self.reason(), "Expired" | "Gone")
     }
 
+    /// The revision lies in the server's future, which was restored from a backup: list again.
+    pub fn is_too_new(&self) -> bool {
+        self.status().is_some_and(is_too_new)
+    }
+
     /// 429: eviction blocked, or too many requests.
     pub fn is_too_many_requests(&self) -> bool {
         self.reason() == "TooManyRequests"
@@ -86,6 +91,14 @@ impl Error {
             Self::Transport(_) | Self::Decode(_) => None,
         }
     }
+}
+
+/// Whether a Status says that a resource version is larger than the newest there is (cause `ResourceVersionTooLarge` of a 504;
+/// older servers say it in the message of a 400 or 504 only).
+pub(crate) fn is_too_new(status: &Status) -> bool {
+    let mut causes = status.details.iter().flat_map(|d| &d.causes);
+    causes.any(|c| c.reason == "ResourceVersionTooLarge")
+        || matches!(status.code, 400 | 504) && status.message.contains("Too large resource version")
 }
 
 impl From<Status> for Error {

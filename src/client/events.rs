@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::k8s::api::core::v1::{Event, EventSource, ObjectReference};
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use api::k8s::jiff::Timestamp;
-use base::{Kind as TaskKind, Tasks, clock};
+use base::{Backoff, Kind as TaskKind, Tasks, clock};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -23,6 +23,9 @@ const SPAM_BURST: f64 = 25.0;
 const SPAM_REFILL: Duration = Duration::from_secs(300);
 /// A repetition after this time starts a new event (`defaultAggregateIntervalInSeconds`).
 const REPEATED_WITHIN: Duration = Duration::from_secs(600);
+
+/// Between tries to write an event while no server answers.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 /// How important an event is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -139,6 +142,7 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self, shutdown: base::Shutdown) {
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
         loop {
             let record = tokio::select! {
                 record = self.receiver.recv() => record,
@@ -148,9 +152,15 @@ impl Writer {
             if self.is_spam(&record) {
                 continue;
             }
-            if let Err(error) = self.write(record).await {
+            // Without a server it waits with those behind it, of which there is a most.
+            while let Err(error) = self.write(&record).await {
                 tracing::debug!(%error, "event not written");
+                let away = matches!(error, crate::Error::Transport(_));
+                if !away || !backoff.wait_or(&shutdown, self.client.transport().back()).await {
+                    break;
+                }
             }
+            backoff.reset();
         }
     }
 
@@ -176,7 +186,7 @@ impl Writer {
         false
     }
 
-    async fn write(&mut self, record: Record) -> Result<(), crate::Error> {
+    async fn write(&mut self, record: &Record) -> Result<(), crate::Error> {
         let object = &record.object;
         let namespace =
             object.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into());
@@ -218,7 +228,7 @@ impl Writer {
         Ok(())
     }
 
-    fn event(&self, record: Record, namespace: &str, name: &str) -> Event {
+    fn event(&self, record: &Record, namespace: &str, name: &str) -> Event {
         let host = (!self.host.is_empty()).then(|| self.host.to_string());
         Event {
             metadata: ObjectMeta {
@@ -226,10 +236,10 @@ impl Writer {
                 namespace: Some(namespace.to_owned()),
                 ..ObjectMeta::default()
             },
-            involved_object: record.object,
+            involved_object: record.object.clone(),
             type_: Some(format!("{:?}", record.kind)),
-            reason: Some(record.reason),
-            message: Some(record.message),
+            reason: Some(record.reason.clone()),
+            message: Some(record.message.clone()),
             count: Some(1),
             first_timestamp: Some(Time(record.at)),
             last_timestamp: Some(Time(record.at)),

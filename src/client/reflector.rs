@@ -39,7 +39,7 @@ pub(crate) async fn run(
         let stream = match started {
             Ok(stream) => stream,
             Err(error) => {
-                if error.is_expired() {
+                if resume.is_some() && (error.is_expired() || error.is_too_new()) {
                     resume = None;
                     continue;
                 }
@@ -60,7 +60,8 @@ pub(crate) async fn run(
             resume = None;
         }
         // A server that hangs up at once must not be asked in a tight loop.
-        if backoff.failures() > 0 && !backoff.wait(&shutdown).await {
+        let back = client.transport().back();
+        if backoff.failures() > 0 && !backoff.wait_or(&shutdown, back).await {
             break;
         }
     }
@@ -119,7 +120,11 @@ async fn follow(
                     *resume = Some(revision);
                 }
             }
-            WatchEvent::Error(status) if status.code == 410 => return End::Expired,
+            WatchEvent::Error(status)
+                if status.code == 410 || crate::error::is_too_new(&status) =>
+            {
+                return End::Expired;
+            }
             WatchEvent::Error(status) => {
                 tracing::warn!(gvr = %shared.scope.gvr, error = %status, "watch ended with an error");
                 let _ = backoff.next_delay();

@@ -1,6 +1,7 @@
 //! The seam between clients and the server: in process, or HTTPS.
 
 use std::fmt;
+use std::sync::Arc;
 
 use api::{Gvr, WatchEvent};
 use async_trait::async_trait;
@@ -63,5 +64,19 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// transport that does not know never resolves.
     async fn back(&self) {
         std::future::pending().await
+    }
+
+    /// Whether the last try to reach the server failed: who has something to go on with need not try, and what is known may
+    /// be old.
+    fn is_away(&self) -> bool {
+        false
+    }
+
+    /// Nobody watches this scope any more: what is remembered of it may go.
+    fn forget(&self, _scope: &Scope) {}
+
+    /// Where users of this transport keep what they need while the server is away; `None` where it never is.
+    fn kept(&self) -> Option<Arc<base::Sealed>> {
+        None
     }
 }

@@ -63,6 +63,7 @@ pub fn cni_main() -> ExitCode {
         container: variable("CNI_CONTAINERID"),
         netns: variable("CNI_NETNS"),
         interface: variable("CNI_IFNAME"),
+        args: variable("CNI_ARGS"),
         config,
     };
     finish(&version, &answer(&request, &version))

@@ -121,6 +121,7 @@ pub(crate) fn request(
         container: container.into(),
         netns: pod.path(),
         interface: "eth0".into(),
+        args: String::new(),
         config: serde_json::json!({"cniVersion": "1.0.0", "runtimeConfig": runtime}),
     }
 }

@@ -98,7 +98,7 @@ pub(crate) async fn run(
             }
         }
         if failed {
-            if !backoff.wait(&shutdown).await {
+            if !backoff.wait_or(&shutdown, node.client.transport().back()).await {
                 return Ok(());
             }
             continue;

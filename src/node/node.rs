@@ -7,7 +7,7 @@ use api::Quantity;
 use api::k8s::api::core::v1 as core;
 use api::k8s::api::core::v1::{ObjectReference, Service};
 use arc_swap::ArcSwap;
-use base::Tasks;
+use base::{Kind, Sealed, Tasks};
 use client::events::{EventType, reference};
 use client::{Client, EventRecorder, Informer};
 use parking_lot::Mutex;
@@ -44,12 +44,52 @@ pub(crate) struct Node {
     pub(crate) pulls: Semaphore,
     pub(crate) allocatable: ArcSwap<BTreeMap<String, Quantity>>,
     /// Labels of the Node object as last seen; empty before.
-    pub(crate) labels: ArcSwap<BTreeMap<String, String>>,
+    pub(crate) labels: Labels,
     /// Which pod a container or sandbox belongs to, for events of the runtime.
     pub(crate) owners: Mutex<HashMap<String, Arc<str>>>,
     pub(crate) pressure: Pressure,
     /// Wakes the reporter: the node's status changed.
     pub(crate) report: Notify,
+}
+
+/// The file with the node's labels.
+const LABELS: &str = "labels";
+
+/// Labels of the Node object as last seen, also by the process before: what pods are admitted by while no server is there.
+#[derive(Debug)]
+pub(crate) struct Labels {
+    now: ArcSwap<BTreeMap<String, String>>,
+    kept: Option<Arc<Sealed>>,
+    tasks: Tasks,
+}
+
+impl Labels {
+    /// The labels that are remembered, none otherwise.
+    pub(crate) async fn open(client: &Client, tasks: &Tasks) -> Self {
+        let kept = client.transport().kept();
+        let file = kept.clone();
+        let read = base::tasks::blocking(move || file?.read(LABELS));
+        let content = read.await.ok().flatten().unwrap_or_default();
+        let now = ArcSwap::from_pointee(serde_json::from_slice(&content).unwrap_or_default());
+        Self { now, kept, tasks: tasks.clone() }
+    }
+
+    pub(crate) fn load(&self) -> Arc<BTreeMap<String, String>> {
+        self.now.load_full()
+    }
+
+    /// Takes them over, and remembers them when they changed.
+    pub(crate) fn store(&self, labels: Arc<BTreeMap<String, String>>) {
+        if self.now.swap(Arc::clone(&labels)) == labels {
+            return;
+        }
+        let Some(kept) = self.kept.clone() else { return };
+        self.tasks.spawn(Kind::Request, "node-labels", async move {
+            let content = serde_json::to_vec(&*labels).map_err(std::io::Error::other)?;
+            let written = base::tasks::blocking(move || kept.write(LABELS, &content)).await;
+            written.map_err(std::io::Error::other)?
+        });
+    }
 }
 
 impl Node {

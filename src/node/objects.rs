@@ -133,16 +133,27 @@ async fn follow(
     value: watch::Sender<Found>,
     stop: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
+    let transport = Arc::clone(objects.0.client.transport());
     let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+    let mut resume = None;
     loop {
-        let session = session(&objects, &reference, &scope, &value);
+        let session = session(&objects, &reference, &scope, &value, &mut resume);
         let outcome = tokio::select! {
-            () = stop.requested() => return Ok(()),
+            () = stop.requested() => break,
             outcome = session => outcome,
         };
         match outcome {
-            Ok(()) => backoff.reset(),
+            // It told something: what follows is asked for at once.
+            Ok(true) => {
+                backoff.reset();
+                continue;
+            }
+            Ok(false) => {}
             Err(error) => {
+                let expired = error.is_expired() || error.is_too_new();
+                if resume.take_if(|_| expired).is_some() {
+                    continue;
+                }
                 tracing::debug!(object = ?reference, %error, "cannot watch");
                 value.send_if_modified(|found| match found {
                     Found::Unknown(last) => {
@@ -153,40 +164,57 @@ async fn follow(
                 });
             }
         }
-        if !backoff.wait(&stop).await {
-            return Ok(());
+        if !backoff.wait_or(&stop, transport.back()).await {
+            break;
         }
     }
+    // The process stops, or no pod of this node uses the object any more.
+    let again = objects.0.entries.lock().contains_key(&reference);
+    if !again && !objects.0.tasks.shutdown().is_requested() {
+        transport.forget(&scope);
+    }
+    Ok(())
 }
 
-/// One watch from its start to its end.
+/// One watch from its start to its end; whether it told anything. `resume` is the revision that the next one goes on from.
 async fn session(
     objects: &Objects,
     reference: &Reference,
     scope: &Scope,
     value: &watch::Sender<Found>,
-) -> Result<(), client::Error> {
-    let mut events = objects.0.client.transport().watch(scope, None).await?;
-    let mut seen = false;
-    let mut listed = false;
+    resume: &mut Option<i64>,
+) -> Result<bool, client::Error> {
+    let mut events = objects.0.client.transport().watch(scope, *resume).await?;
+    let mut listing = resume.is_none();
+    let (mut seen, mut told) = (false, false);
     while let Some(event) = events.recv().await {
+        told = true;
         let found = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 seen = true;
+                if !listing {
+                    *resume = Some(object.resource_version);
+                }
                 Found::Present(object)
             }
-            WatchEvent::Bookmark { initial: true, .. } => {
-                listed = true;
-                if seen {
+            WatchEvent::Bookmark { revision, initial } => {
+                if initial || !listing {
+                    *resume = Some(revision);
+                }
+                let ends_list = listing && initial;
+                listing &= !initial;
+                if !ends_list || seen {
                     continue;
                 }
                 Found::Missing
             }
-            WatchEvent::Deleted(_) => Found::Missing,
-            WatchEvent::Bookmark { .. } => continue,
-            WatchEvent::Error(status) => {
-                return if listed { Ok(()) } else { Err((*status).into()) };
+            WatchEvent::Deleted(object) => {
+                if !listing {
+                    *resume = Some(object.resource_version);
+                }
+                Found::Missing
             }
+            WatchEvent::Error(status) => return Err((*status).into()),
         };
         let changed = value.send_if_modified(|now| {
             let same = match (&*now, &found) {
@@ -201,7 +229,7 @@ async fn session(
             objects.changed(reference);
         }
     }
-    Ok(())
+    Ok(told)
 }
 
 /// The data of a ConfigMap or Secret: text, `binaryData` and Secret values decoded.

@@ -101,6 +101,12 @@ impl Observed {
             || self.sandboxes.iter().any(|s| s.id == id && s.ready)
     }
 
+    /// The newest first: by their numbers, since a clock may have been set back between two of them.
+    fn sort(&mut self) {
+        self.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+        self.containers.sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
+    }
+
     pub(crate) fn any_running(&self) -> bool {
         self.containers.iter().any(|c| c.state == State::Running)
     }
@@ -121,8 +127,7 @@ pub(crate) async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<Observed
         sandboxes: sandboxes.into_iter().flatten().collect(),
         containers: containers.into_iter().flatten().collect(),
     };
-    observed.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created_at, s.attempt)));
-    observed.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
+    observed.sort();
     Ok(observed)
 }
 

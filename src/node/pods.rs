@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::ObjectKey;
 use api::k8s::api::core::v1 as core;
-use base::{Kind, Shutdown};
+use base::{Backoff, Kind, Shutdown};
 use client::events::EventType;
 use client::{Change, Informer};
 use parking_lot::{Mutex, RwLock};
@@ -28,6 +28,10 @@ use crate::worker::{Desired, Handle, Worker};
 
 /// A full look at runtime and disk, in case an event was lost (the kubelet looks each 2 s; events make this enough).
 const HOUSEKEEPING: Duration = Duration::from_secs(300);
+/// A server that comes and goes wakes all pods no more often than this.
+const BACK_REST: Duration = Duration::from_secs(1);
+/// After the server's return its news of what changed meanwhile is waited for, before anything unknown is ended.
+const SETTLE: Duration = Duration::from_secs(5);
 /// Workers that ended and are not yet taken note of.
 const DONE_MAX: usize = 64;
 
@@ -125,7 +129,10 @@ impl Pods {
         let synced = self.informer.clone();
         let mut first_list = std::pin::pin!(async move { synced.synced().await });
         let (mut listed, mut static_found) = (false, false);
+        let mut sweep_at = base::clock::now();
         let mut next_look = base::clock::now() + HOUSEKEEPING;
+        let transport = Arc::clone(self.node.client.transport());
+        let mut back = transport.back();
         loop {
             tokio::select! {
                 () = shutdown.requested() => return Ok(()),
@@ -140,6 +147,17 @@ impl Pods {
                     None => return Ok(()),
                 },
                 Some(uid) = self.done.1.recv() => self.ended(&uid),
+                () = &mut back => {
+                    // Tokens are due, statuses were not told.
+                    self.wake_all();
+                    sweep_at = base::clock::now() + SETTLE;
+                    let transport = &transport;
+                    back = Box::pin(async move {
+                        base::clock::sleep(BACK_REST).await;
+                        transport.back().await;
+                    });
+                }
+                () = tokio::time::sleep_until(sweep_at), if listed && !self.swept && sweep_at > base::clock::now() => {}
                 () = tokio::time::sleep_until(next_look) => {
                     next_look = base::clock::now() + HOUSEKEEPING;
                     self.swept = false;
@@ -149,7 +167,9 @@ impl Pods {
             for key in keys {
                 self.reconcile(&key);
             }
-            if listed && static_found && !self.swept {
+            // A pod that is not known is only ended by what a server says: memory may be a moment older than the pod.
+            let may_sweep = listed && static_found && !transport.is_away();
+            if may_sweep && !self.swept && sweep_at <= base::clock::now() {
                 self.swept = true;
                 self.sweep().await;
             }
@@ -174,11 +194,15 @@ impl Pods {
             }
             Signal::Restarted => {
                 self.swept = false;
-                for handle in self.table.0.read().values() {
-                    handle.wake.notify_one();
-                }
+                self.wake_all();
             }
             Signal::Lost => lost(),
+        }
+    }
+
+    fn wake_all(&self) {
+        for handle in self.table.0.read().values() {
+            handle.wake.notify_one();
         }
     }
 
@@ -240,6 +264,9 @@ impl Pods {
         let pod = Arc::new(pod);
         if let Some(handle) = self.table.get(&pod.uid) {
             let has = Arc::clone(&handle.desired.borrow().pod);
+            if let Some(status) = pod.api_status() {
+                self.node.status.seen(&pod.uid, object.resource_version, status);
+            }
             let (pod, resize) = self.settle(&has, pod);
             handle.desired.send_if_modified(|d| {
                 // What comes back of our own status is taken note of, and wakes nobody.
@@ -337,11 +364,26 @@ impl Pods {
     fn read_labels(&self, key: ObjectKey) {
         let (node, dirty) = (Arc::clone(&self.node), Arc::clone(&self.dirty));
         self.node.tasks.spawn(Kind::Request, "node-labels", async move {
-            match node.client.get::<core::Node>("", &node.config.node_name).await {
-                Ok(object) => {
-                    node.labels.store(Arc::new(object.metadata.labels.unwrap_or_default()));
+            let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
+            loop {
+                match node.client.get::<core::Node>("", &node.config.node_name).await {
+                    Ok(object) => {
+                        node.labels.store(Arc::new(object.metadata.labels.unwrap_or_default()));
+                        break;
+                    }
+                    // No pod is refused because nobody can be asked.
+                    Err(error) if error.is_retryable() => {
+                        tracing::debug!(%error, "cannot read the node's labels yet");
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "cannot read the node's labels");
+                        break;
+                    }
                 }
-                Err(error) => tracing::debug!(%error, "cannot read the node's labels"),
+                let back = node.client.transport().back();
+                if !backoff.wait_or(node.tasks.shutdown(), back).await {
+                    return Ok(());
+                }
             }
             dirty.keys.lock().insert(key);
             dirty.notify.notify_one();
@@ -408,6 +450,7 @@ impl Pods {
             .into_iter()
             .flatten()
             .flatten();
+        self.node.tokens.forget_all_but(known.clone());
         let left: BTreeSet<String> = on_disk
             .filter_map(|e| e.file_name().into_string().ok())
             .chain(self.node.cgroups.pods())

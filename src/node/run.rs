@@ -1,6 +1,6 @@
 //! Wires the node agent together and starts its tasks.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::http;
 use crate::machine::Machine;
 use crate::manifests::{self, Manifests};
 use crate::mirror;
-use crate::node::Node;
+use crate::node::{Labels, Node};
 use crate::objects::Objects;
 use crate::pods::Pods;
 use crate::pressure::{self, Pressure};
@@ -86,10 +86,10 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         status: StatusWriter::default(),
         services: informers.of::<core::Service>(),
         objects: Objects::new(client.clone(), tasks.clone()),
-        tokens: Tokens::new(client.clone()),
+        tokens: Tokens::new(client.clone(), tasks.clone()),
         pulls: Node::pulls(),
         allocatable: ArcSwap::from_pointee(allocatable),
-        labels: ArcSwap::from_pointee(BTreeMap::new()),
+        labels: Labels::open(&client, &tasks).await,
         owners: Mutex::new(HashMap::new()),
         pressure: Pressure::default(),
         report: Notify::new(),

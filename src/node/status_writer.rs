@@ -1,6 +1,7 @@
 //! Writes pod statuses to the API: only changes, newest only, and the last word before a pod is deleted.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ struct Entry {
     status: core::PodStatus,
     /// What the API has, as far as we know.
     written: core::PodStatus,
+    /// Resource version of what we wrote last; what is older is no news.
+    version: i64,
     /// Everything is torn down: delete the object after the status.
     delete: bool,
     dirty: bool,
@@ -59,6 +62,7 @@ impl StatusWriter {
             api_uid: api_uid.to_owned(),
             status: core::PodStatus::default(),
             written: known.cloned().unwrap_or_default(),
+            version: 0,
             delete: false,
             dirty: false,
             busy: false,
@@ -76,6 +80,25 @@ impl StatusWriter {
         self.0.changed.notify_one();
     }
 
+    /// What the API has now, at this resource version: where it is not what we say, it is written again. After a start from
+    /// memory what we took for known was old; and somebody else may have written it.
+    pub(crate) fn seen(&self, uid: &str, version: i64, status: &core::PodStatus) {
+        let mut entries = self.0.entries.lock();
+        let Some(entry) = entries.get_mut(uid) else { return };
+        let settled = !entry.dirty && !entry.busy && entry.status != core::PodStatus::default();
+        if version <= entry.version || !settled {
+            return;
+        }
+        entry.version = version;
+        if difference(status, &entry.status).is_none() {
+            return;
+        }
+        entry.written = status.clone();
+        entry.dirty = true;
+        drop(entries);
+        self.0.changed.notify_one();
+    }
+
     /// The pod is torn down: its object may go once the last status is written.
     pub(crate) fn finish(&self, uid: &Arc<str>, key: &ObjectKey, api_uid: &str) {
         let mut entries = self.0.entries.lock();
@@ -84,6 +107,7 @@ impl StatusWriter {
             api_uid: api_uid.to_owned(),
             status: core::PodStatus::default(),
             written: core::PodStatus::default(),
+            version: 0,
             delete: true,
             dirty: true,
             busy: false,
@@ -107,8 +131,11 @@ impl StatusWriter {
     ) -> Result<(), std::convert::Infallible> {
         let mut writes = FuturesUnordered::new();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+        let transport = Arc::clone(client.transport());
+        // While a failed write waits to be tried again no other is begun, and those on their way come to their end.
+        let mut pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>> = None;
         loop {
-            while writes.len() < WRITES_MAX {
+            while pause.is_none() && writes.len() < WRITES_MAX {
                 let Some((uid, entry)) = self.next() else { break };
                 let client = client.clone();
                 writes.push(async move {
@@ -118,17 +145,20 @@ impl StatusWriter {
             }
             tokio::select! {
                 () = shutdown.requested() => return Ok(()),
-                () = self.0.changed.notified() => {}
+                () = self.0.changed.notified(), if pause.is_none() => {}
                 Some((uid, entry, outcome)) = writes.next() => {
                     let failed = outcome.is_err();
                     self.done(&uid, entry, outcome);
-                    if failed && !backoff.wait(&shutdown).await {
-                        return Ok(());
-                    }
                     if !failed {
                         backoff.reset();
+                    } else if pause.is_none() {
+                        let (delay, transport) = (backoff.next_delay(), Arc::clone(&transport));
+                        pause = Some(Box::pin(async move {
+                            let _ = tokio::time::timeout(delay, transport.back()).await;
+                        }));
                     }
                 }
+                () = over(&mut pause) => pause = None,
             }
         }
     }
@@ -149,7 +179,10 @@ impl StatusWriter {
             Ok(Outcome::Gone) => {
                 entries.remove(uid);
             }
-            Ok(Outcome::Written) => entry.written = written.status,
+            Ok(Outcome::Written(version)) => {
+                entry.written = written.status;
+                entry.version = entry.version.max(version.unwrap_or_default());
+            }
             Err(error) => {
                 tracing::debug!(pod = %entry.key, %error, "cannot write pod status, trying again");
                 entry.dirty = true;
@@ -158,20 +191,30 @@ impl StatusWriter {
     }
 }
 
+/// Resolves when there is a pause and it is over.
+async fn over(pause: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+    match pause {
+        Some(pause) => pause.await,
+        None => std::future::pending().await,
+    }
+}
+
 enum Outcome {
-    Written,
+    /// At this resource version, when something was to be written.
+    Written(Option<i64>),
     Gone,
 }
 
 async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error> {
     let (namespace, name) = (&*entry.key.namespace, &*entry.key.name);
+    let mut version = None;
     if let Some(status) = difference(&entry.written, &entry.status) {
         // The uid makes the server refuse the patch for another pod of the same name.
         let patch = json!({"metadata": {"uid": entry.api_uid}, "status": status});
         let result =
             client.patch::<core::Pod>(namespace, name, "status", &Patch::Strategic(&patch)).await;
         match result {
-            Ok(_) => {}
+            Ok(pod) => version = pod.metadata.resource_version.and_then(|v| v.parse().ok()),
             Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Outcome::Gone),
             Err(error) if error.is_invalid() => {
                 tracing::warn!(pod = %entry.key, %error, "the server refuses the pod status");
@@ -180,7 +223,7 @@ async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error>
         }
     }
     if !entry.delete {
-        return Ok(Outcome::Written);
+        return Ok(Outcome::Written(version));
     }
     let options =
         DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::with_uid(&entry.api_uid) };
@@ -204,7 +247,11 @@ fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
             Some(after) if after == *before => {}
             Some(after) => {
                 let value = match key.as_str() {
-                    "conditions" => merged_list("type", before, after),
+                    "conditions" => match merged_list("type", before, after) {
+                        // Only those of others are more.
+                        Value::Array(news) if news.is_empty() => continue,
+                        news => news,
+                    },
                     "podIPs" | "hostIPs" => replaced(after),
                     _ => after,
                 };
@@ -273,6 +320,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_the_api_has_otherwise_is_written_again() {
+        let writer = StatusWriter::default();
+        let uid: Arc<str> = "u".into();
+        let ready = |status: &str| {
+            let value =
+                json!({"phase": "Running", "conditions": [{"type": "Ready", "status": status}]});
+            serde_json::from_value::<core::PodStatus>(value).unwrap()
+        };
+        let key = ObjectKey::new("d", "p");
+        // What was remembered is as it is now, and the server heard something else in between.
+        writer.set(&uid, &key, "u", Some(&ready("False")), ready("False"));
+        let (_, entry) = writer.next().unwrap();
+        writer.done(&uid, entry, Ok(Outcome::Written(None)));
+        assert!(writer.next().is_none());
+        writer.seen("u", 7, &ready("False"));
+        assert!(writer.next().is_none());
+        writer.seen("u", 9, &ready("True"));
+        let (_, entry) = writer.next().unwrap();
+        assert_eq!(
+            difference(&entry.written, &entry.status).unwrap()["conditions"],
+            json!([{"type": "Ready", "status": "False"}])
+        );
+        writer.done(&uid, entry, Ok(Outcome::Written(Some(10))));
+        // What comes back of our own words, late as it may be, is no news.
+        writer.seen("u", 8, &ready("True"));
+        writer.seen("u", 10, &ready("False"));
+        assert!(writer.next().is_none());
+    }
+
+    #[test]
     fn a_patch_names_only_what_changed() {
         let status = |value: Value| serde_json::from_value::<core::PodStatus>(value).unwrap();
         let old = status(
@@ -289,5 +366,9 @@ mod tests {
                     {"$patch": "delete", "type": "PodResizePending"}]})
         );
         assert_eq!(difference(&new, &new), None);
+        // A condition of others beside ours is nothing to write.
+        let beside = status(json!({"phase": "Running", "podIPs": [{"ip": "2"}],
+            "conditions": [{"type": "Ready", "status": "True"}, {"type": "Foreign", "status": "True"}]}));
+        assert_eq!(difference(&beside, &new), None);
     }
 }

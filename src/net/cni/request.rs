@@ -13,6 +13,9 @@ pub(crate) struct Request {
     pub(crate) container: String,
     pub(crate) netns: String,
     pub(crate) interface: String,
+    /// `CNI_ARGS`: what runtimes tell of the pod, as `K8S_POD_UID=…;…`.
+    #[serde(default)]
+    pub(crate) args: String,
     pub(crate) config: Value,
 }
 
@@ -99,6 +102,12 @@ impl Request {
         Ok(command)
     }
 
+    /// Uid of the pod; empty where the runtime does not tell.
+    pub(crate) fn pod(&self) -> &str {
+        let mut pairs = self.args.split(';').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(name, _)| *name == "K8S_POD_UID").map_or("", |(_, uid)| uid)
+    }
+
     /// Host ports asked for; the pod's address comes later. Bandwidth limits are refused by name.
     pub(crate) fn host_ports(
         &self,
@@ -159,6 +168,7 @@ mod tests {
             container: "c".into(),
             netns: "/n".into(),
             interface: "eth0".into(),
+            args: "IgnoreUnknown=1;K8S_POD_NAME=p;K8S_POD_UID=u-1".into(),
             config: json!({"runtimeConfig": runtime}),
         }
     }
@@ -196,6 +206,7 @@ mod tests {
     fn calls_without_their_arguments_are_refused() {
         let mut call = request(json!({}));
         assert_eq!(call.command(), Ok(Command::Add));
+        assert_eq!(call.pod(), "u-1");
         call.netns.clear();
         assert_eq!(call.command().unwrap_err().code, 4);
         call.command = "DEL".into();

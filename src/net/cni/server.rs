@@ -207,7 +207,7 @@ impl Server {
         let mut lease = self
             .ipam
             .lock()
-            .allocate(&request.container, &request.interface, &blocks, &host_link)
+            .allocate(&request.container, &request.interface, request.pod(), &blocks, &host_link)
             .map_err(|e| Failure::again(e.to_string()))?;
         let bridge =
             Bridge { link, mtu, gateways: blocks.iter().filter_map(host::gateway).collect() };
@@ -238,7 +238,8 @@ impl Server {
         Ok(())
     }
 
-    /// Gives back leases whose link is gone: their DEL came while the agent was away, or the machine restarted.
+    /// Gives back leases whose link is gone: their DEL came while the agent was away, or the machine restarted. Their
+    /// pods get the same addresses again.
     fn collect(&self) -> Result<(), Failure> {
         let io = |e: std::io::Error| Failure::io(format!("cannot read the node's links: {e}"));
         let links = Socket::route().and_then(|mut s| s.links()).map_err(io)?;

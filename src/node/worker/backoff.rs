@@ -13,6 +13,9 @@ use crate::pod::Pod;
 const INITIAL: Duration = Duration::from_secs(10);
 const MAX: Duration = Duration::from_secs(300);
 
+/// What small corrections of the clock may make of an end that is just seen.
+const CLOCK_SLACK: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 struct Entry {
     delay: Duration,
@@ -28,15 +31,17 @@ fn key(container: &Container) -> String {
     format!("{} {}", container.name, container.hash)
 }
 
-fn ended(container: &Container) -> Duration {
-    Duration::from_nanos(u64::try_from(container.finished_at).unwrap_or_default())
+/// When it ended. An end in the future is of a clock that was set back since, and says nothing: it is long over.
+fn ended(container: &Container, now: Duration) -> Duration {
+    let end = Duration::from_nanos(u64::try_from(container.finished_at).unwrap_or_default());
+    if end > now + CLOCK_SLACK { Duration::ZERO } else { end }
 }
 
 impl CrashBackoff {
     /// How much of the delay is left for a container that ended; `None` when it may start. A start is then assumed.
     pub(super) fn check(&mut self, container: &Container) -> Option<(Duration, Duration)> {
         let now = base::clock::unix_time();
-        let end = ended(container);
+        let end = ended(container, now);
         let fresh = Entry { delay: INITIAL, updated: now };
         match self.0.get_mut(&key(container)) {
             // It ran well for long: begin again.
@@ -62,7 +67,9 @@ impl CrashBackoff {
             .iter()
             .filter_map(|m| observed.container(m.name()).map(|c| (m, c)))
             .filter(|(m, c)| c.state == State::Exited && wants_start(pod, m, Some(c)))
-            .filter_map(|(_, c)| Some((ended(c) + self.0.get(&key(c))?.delay).saturating_sub(now)))
+            .filter_map(|(_, c)| {
+                Some((ended(c, now) + self.0.get(&key(c))?.delay).saturating_sub(now))
+            })
             .map(|left| base::clock::now() + left + Duration::from_millis(1))
             .min()
     }

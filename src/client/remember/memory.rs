@@ -1,0 +1,216 @@
+//! What is known of one scope: its objects at a revision, how events change them, and how they stand in a file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{Gvr, Object, ObjectKey, WatchEvent};
+use serde_json::{Map, Value};
+
+use crate::transport::Scope;
+
+/// Kind and version of the content of a file.
+const MAGIC: &[u8; 4] = b"KLM1";
+
+/// The objects of a scope as last told by a server.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// The objects at `revision`; `None` before a list was complete.
+    known: Option<BTreeMap<ObjectKey, Arc<Object>>>,
+    revision: i64,
+    /// What a list that is not yet complete has told.
+    listing: Option<BTreeMap<ObjectKey, Arc<Object>>>,
+}
+
+impl Memory {
+    /// With these objects, which are complete.
+    pub(super) fn new(objects: Vec<Arc<Object>>, revision: i64) -> Self {
+        let known = objects.into_iter().map(|o| (o.key.clone(), o)).collect();
+        Self { known: Some(known), revision, listing: None }
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// The events of a list that says what is known; `None` when nothing is.
+    pub(super) fn as_list(&self) -> Option<Vec<WatchEvent>> {
+        let objects = self.known.as_ref()?.values().map(|o| WatchEvent::Added(Arc::clone(o)));
+        let end = WatchEvent::Bookmark { revision: self.revision, initial: true };
+        Some(objects.chain([end]).collect())
+    }
+
+    /// The only object, of a scope that names one.
+    pub(super) fn only(&self) -> Option<Arc<Object>> {
+        self.known.as_ref()?.values().next().cloned()
+    }
+
+    /// A stream begins; one without a revision to go on from lists.
+    pub(super) fn begin(&mut self, lists: bool) {
+        self.listing = lists.then(BTreeMap::new);
+    }
+
+    /// Takes note of an event; whether something changed that is worth a write.
+    pub(super) fn apply(&mut self, gvr: &Gvr, event: &WatchEvent) -> bool {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                if let Some(listing) = &mut self.listing {
+                    listing.insert(object.key.clone(), Arc::clone(object));
+                    return false;
+                }
+                self.revision = object.resource_version;
+                let Some(known) = &mut self.known else { return false };
+                let old = known.insert(object.key.clone(), Arc::clone(object));
+                old.is_none_or(|old| differs(gvr, &old, object))
+            }
+            WatchEvent::Deleted(object) => {
+                if let Some(listing) = &mut self.listing {
+                    listing.remove(&object.key);
+                    return false;
+                }
+                self.revision = object.resource_version;
+                self.known.as_mut().is_some_and(|k| k.remove(&object.key).is_some())
+            }
+            WatchEvent::Bookmark { revision, initial } => {
+                if *initial && let Some(listing) = self.listing.take() {
+                    self.revision = *revision;
+                    return self.replace(gvr, listing);
+                }
+                if self.listing.is_none() {
+                    self.revision = *revision;
+                }
+                false
+            }
+            WatchEvent::Error(_) => false,
+        }
+    }
+
+    /// The object that a read by name gave, or that there is none.
+    pub(super) fn set_only(&mut self, gvr: &Gvr, object: Option<Arc<Object>>) -> bool {
+        self.replace(gvr, object.into_iter().map(|o| (o.key.clone(), o)).collect())
+    }
+
+    fn replace(&mut self, gvr: &Gvr, now: BTreeMap<ObjectKey, Arc<Object>>) -> bool {
+        let same = self.known.as_ref().is_some_and(|before| {
+            before.len() == now.len()
+                && now.iter().all(|(key, object)| {
+                    before.get(key).is_some_and(|old| !differs(gvr, old, object))
+                })
+        });
+        self.known = Some(now);
+        !same
+    }
+
+    /// What a file is made of: cheap to take along.
+    pub(super) fn snapshot(&self) -> Option<(i64, Vec<Arc<Object>>)> {
+        Some((self.revision, self.known.as_ref()?.values().cloned().collect()))
+    }
+}
+
+/// Whether two versions differ in what a node needs after a start without a server. Pods and nodes report about
+/// themselves all the time, and what they report is known better here.
+fn differs(gvr: &Gvr, old: &Object, new: &Object) -> bool {
+    if old.uid != new.uid {
+        return true;
+    }
+    if old.resource_version == new.resource_version || old.raw() == new.raw() {
+        return false;
+    }
+    if !gvr.group.is_empty() || !matches!(&*gvr.resource, "pods" | "nodes") {
+        return true;
+    }
+    essence(old) != essence(new)
+}
+
+/// An object without its own account of how it is.
+fn essence(object: &Object) -> Value {
+    let mut value: Value = serde_json::from_slice(object.raw()).unwrap_or_default();
+    if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        meta.remove("managedFields");
+    }
+    let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) else { return value };
+    // Of a pod: whether it began, whether it is over, what it was given. Of a node: where it is.
+    let kept = ["phase", "startTime", "addresses"];
+    let mut out: Map<String, Value> =
+        kept.iter().filter_map(|k| Some(((*k).to_owned(), status.remove(*k)?))).collect();
+    let given = status.get("containerStatuses").and_then(Value::as_array).into_iter().flatten();
+    let given =
+        given.map(|c| [&c["allocatedResources"], &c["resources"]].map(Value::clone).to_vec());
+    out.insert("given".to_owned(), given.map(Value::from).collect());
+    value["status"] = out.into();
+    value
+}
+
+/// The content of a file.
+pub(super) fn encode(scope: &Scope, revision: i64, objects: &[Arc<Object>]) -> Vec<u8> {
+    let size: usize = objects.iter().map(|o| o.raw().len() + 12).sum();
+    let mut out = Vec::with_capacity(size + 256);
+    out.extend_from_slice(MAGIC);
+    out.extend_from_slice(&revision.to_le_bytes());
+    let name = name_of(scope);
+    let chunk = |out: &mut Vec<u8>, bytes: &[u8]| {
+        // Objects are at most some MiB, and the whole is bounded before it is written.
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(bytes);
+    };
+    chunk(&mut out, name.as_bytes());
+    for object in objects {
+        out.extend_from_slice(&object.resource_version.to_le_bytes());
+        chunk(&mut out, object.raw());
+    }
+    out
+}
+
+/// The memory that a file holds.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn decode(scope: &Scope, content: &[u8]) -> Result<Memory, String> {
+    fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], String> {
+        let (head, tail) =
+            rest.split_at_checked(length).ok_or_else(|| "it ends in the middle".to_owned())?;
+        *rest = tail;
+        Ok(head)
+    }
+    fn number(rest: &mut &[u8]) -> Result<i64, String> {
+        let bytes = take(rest, 8)?.try_into().map_err(|_| "it ends in the middle".to_owned())?;
+        Ok(i64::from_le_bytes(bytes))
+    }
+    fn chunk<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
+        let bytes = take(rest, 4)?.try_into().map_err(|_| "it ends in the middle".to_owned())?;
+        let length = u32::from_le_bytes(bytes);
+        take(rest, usize::try_from(length).map_err(|e| e.to_string())?)
+    }
+    let mut rest = content;
+    if take(&mut rest, 4)? != MAGIC {
+        return Err("it is of another version".to_owned());
+    }
+    let revision = number(&mut rest)?;
+    if chunk(&mut rest)? != name_of(scope).as_bytes() {
+        return Err("it is about something else".to_owned());
+    }
+    let mut objects = Vec::new();
+    while !rest.is_empty() {
+        let version = number(&mut rest)?;
+        let raw = bytes::Bytes::copy_from_slice(chunk(&mut rest)?);
+        objects.push(Arc::new(Object::from_stored(raw, version).map_err(|e| e.to_string())?));
+    }
+    Ok(Memory::new(objects, revision))
+}
+
+fn name_of(scope: &Scope) -> String {
+    let Scope { gvr, namespace, label_selector, field_selector } = scope;
+    format!("{gvr}\n{namespace}\n{label_selector}\n{field_selector}")
+}
+
+/// The name of a scope's file: the resource for people, a digest for the rest.
+pub(super) fn file_name(scope: &Scope) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, name_of(scope).as_bytes());
+    let hex: String = digest.as_ref().iter().take(8).map(|b| format!("{b:02x}")).collect();
+    let resource: String =
+        scope.gvr.resource.chars().filter(char::is_ascii_alphanumeric).take(60).collect();
+    format!("{PREFIX}{resource}-{hex}")
+}
+
+/// How the names of files of scopes begin.
+pub(super) const PREFIX: &str = "last-";

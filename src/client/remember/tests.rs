@@ -1,0 +1,344 @@
+//! The decorator over a transport whose answers are scripted: process after process over one folder.
+
+use std::collections::VecDeque;
+
+use api::Status;
+use base::Shutdown;
+use serde_json::json;
+
+use super::*;
+use crate::{Client, Informers};
+
+enum Answer {
+    /// These events; then the stream ends, or stays open.
+    Events(Vec<WatchEvent>, bool),
+    Fails(Error),
+    Hangs,
+    Body(u16, serde_json::Value),
+}
+
+#[derive(Clone, Default)]
+struct Scripted {
+    answers: Arc<Mutex<VecDeque<Answer>>>,
+    /// Revisions that watches went on from.
+    asked: Arc<Mutex<Vec<Option<i64>>>>,
+    open: Arc<Mutex<Vec<mpsc::Sender<WatchEvent>>>>,
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+fn refused() -> Error {
+    Error::Transport("connection refused".to_owned())
+}
+
+impl Scripted {
+    fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
+        let this = Self::default();
+        this.answers.lock().extend(answers);
+        this
+    }
+
+    /// What comes next; a server that is not there when the script is over.
+    fn next(&self) -> Answer {
+        self.answers.lock().pop_front().unwrap_or_else(|| Answer::Fails(refused()))
+    }
+}
+
+#[async_trait]
+impl Transport for Scripted {
+    async fn call(&self, _: Request<Bytes>) -> Result<Response<Bytes>, Error> {
+        match self.next() {
+            Answer::Body(code, body) => {
+                Ok(Response::builder().status(code).body(Bytes::from(body.to_string())).unwrap())
+            }
+            Answer::Fails(error) => Err(error),
+            Answer::Hangs | Answer::Events(..) => std::future::pending().await,
+        }
+    }
+
+    async fn watch(&self, _: &Scope, resume_from: Option<i64>) -> Result<WatchStream, Error> {
+        self.asked.lock().push(resume_from);
+        match self.next() {
+            Answer::Events(events, stays) => {
+                let (sender, receiver) = mpsc::channel(64);
+                for event in events {
+                    sender.try_send(event).unwrap();
+                }
+                if stays {
+                    self.open.lock().push(sender);
+                }
+                Ok(receiver)
+            }
+            Answer::Fails(error) => Err(error),
+            Answer::Hangs | Answer::Body(..) => std::future::pending().await,
+        }
+    }
+}
+
+fn config_map(name: &str, version: i64, data: &str) -> Arc<Object> {
+    let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": data},
+        "metadata": {"name": name, "namespace": "d", "uid": name, "resourceVersion": version.to_string()}});
+    Arc::new(Object::from_value(value).unwrap())
+}
+
+fn initial(revision: i64) -> WatchEvent {
+    WatchEvent::Bookmark { revision, initial: true }
+}
+
+fn maps() -> Scope {
+    Scope::all(Gvr::new("", "v1", "configmaps"))
+}
+
+/// Everything of a stream that ends, in short: `a@3=x`, `|7` for the end of the list.
+async fn read(mut stream: WatchStream) -> Vec<String> {
+    let mut out = Vec::new();
+    while let Some(event) = stream.recv().await {
+        out.push(match event {
+            WatchEvent::Added(o) | WatchEvent::Modified(o) => {
+                format!(
+                    "{}@{}={}",
+                    o.key.name,
+                    o.resource_version,
+                    o.value().unwrap()["data"]["k"].as_str().unwrap()
+                )
+            }
+            WatchEvent::Deleted(o) => format!("-{}", o.key.name),
+            WatchEvent::Bookmark { revision, .. } => format!("|{revision}"),
+            WatchEvent::Error(status) => format!("!{}", status.code),
+        });
+    }
+    out
+}
+
+/// One process: it ends when the tasks are drained.
+struct Process {
+    transport: Remembering<Scripted>,
+    script: Scripted,
+    tasks: Tasks,
+}
+
+impl Process {
+    fn start(home: &Path, answers: impl IntoIterator<Item = Answer>) -> Self {
+        let tasks = Tasks::new(Shutdown::new());
+        let script = Scripted::new(answers);
+        let transport = Remembering::open(script.clone(), home, &tasks).unwrap();
+        Self { transport, script, tasks }
+    }
+
+    async fn end(self) {
+        self.tasks.shutdown().request();
+        assert!(self.tasks.drain(Duration::from_secs(60)).await.is_empty());
+    }
+}
+
+fn list() -> Answer {
+    let objects = [config_map("a", 3, "x"), config_map("b", 5, "y"), config_map("c", 6, "z")];
+    let events = objects.into_iter().map(WatchEvent::Added).chain([
+        initial(7),
+        WatchEvent::Modified(config_map("a", 8, "x2")),
+        WatchEvent::Deleted(config_map("b", 9, "y")),
+    ]);
+    Answer::Events(events.collect(), false)
+}
+
+async fn learn(home: &Path) {
+    let process = Process::start(home, [list()]);
+    let told = read(process.transport.watch(&maps(), None).await.unwrap()).await;
+    assert_eq!(told, ["a@3=x", "b@5=y", "c@6=z", "|7", "a@8=x2", "-b"]);
+    process.end().await;
+}
+
+#[tokio::test]
+async fn what_was_known_last_is_given_when_no_server_is_there() {
+    let home = tempfile::tempdir().unwrap();
+    learn(home.path()).await;
+    let process = Process::start(home.path(), []);
+    let told = read(process.transport.watch(&maps(), None).await.unwrap()).await;
+    assert_eq!(told, ["a@8=x2", "c@6=z", "|9"]);
+    // Whoever asks again at once wants the server, and waits as for any server.
+    assert!(process.transport.watch(&maps(), None).await.is_err());
+    assert!(process.transport.watch(&maps(), Some(9)).await.is_err());
+    // What was never watched is not made up.
+    assert!(
+        process.transport.watch(&Scope::all(Gvr::new("", "v1", "secrets")), None).await.is_err()
+    );
+    process.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_is_waited_for_only_once_and_only_shortly() {
+    let home = tempfile::tempdir().unwrap();
+    learn(home.path()).await;
+    let process = Process::start(home.path(), [Answer::Hangs, Answer::Hangs]);
+    let begun = clock::now();
+    let told = read(process.transport.watch(&maps(), None).await.unwrap()).await;
+    assert_eq!(told.last().unwrap(), "|9");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    process.end().await;
+    // A server that is there says what is, even when it takes a moment.
+    let process = Process::start(home.path(), [Answer::Events(vec![initial(20)], false)]);
+    assert_eq!(read(process.transport.watch(&maps(), None).await.unwrap()).await, ["|20"]);
+    process.end().await;
+    let process = Process::start(home.path(), []);
+    assert_eq!(read(process.transport.watch(&maps(), None).await.unwrap()).await, ["|20"]);
+    process.end().await;
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_as_none() {
+    let home = tempfile::tempdir().unwrap();
+    learn(home.path()).await;
+    let path = home.path().join(file_name(&maps()));
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let process = Process::start(home.path(), []);
+    assert!(process.transport.watch(&maps(), None).await.is_err());
+    assert!(path.with_extension("bad").exists());
+    process.end().await;
+    learn(home.path()).await;
+}
+
+#[tokio::test]
+async fn a_scope_that_is_forgotten_leaves_no_file() {
+    let home = tempfile::tempdir().unwrap();
+    learn(home.path()).await;
+    let process = Process::start(home.path(), []);
+    let _ = read(process.transport.watch(&maps(), None).await.unwrap()).await;
+    process.transport.forget(&maps());
+    let path = home.path().join(file_name(&maps()));
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while path.exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+    process.end().await;
+}
+
+#[tokio::test]
+async fn claims_read_by_name_are_remembered_and_nothing_else_is() {
+    let home = tempfile::tempdir().unwrap();
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "c", "namespace": "d", "uid": "u", "resourceVersion": "4"}, "spec": {"volumeName": "v"}});
+    let get = |path: &str| Request::get(path).body(Bytes::new()).unwrap();
+    let path = "/api/v1/namespaces/d/persistentvolumeclaims/c";
+    let secret = "/api/v1/namespaces/d/secrets/s";
+    let process = Process::start(
+        home.path(),
+        [Answer::Body(200, claim.clone()), Answer::Body(200, claim.clone())],
+    );
+    assert_eq!(process.transport.call(get(path)).await.unwrap().status(), 200);
+    assert_eq!(process.transport.call(get(secret)).await.unwrap().status(), 200);
+    process.end().await;
+    let process = Process::start(
+        home.path(),
+        [Answer::Fails(refused()), Answer::Fails(refused()), Answer::Fails(refused())],
+    );
+    let answer = process.transport.call(get(path)).await.unwrap();
+    assert_eq!(serde_json::from_slice::<serde_json::Value>(answer.body()).unwrap(), claim);
+    assert!(process.transport.call(get(secret)).await.is_err());
+    let delete = Request::delete(path).body(Bytes::new()).unwrap();
+    assert!(process.transport.call(delete).await.is_err());
+    process.end().await;
+    // Once the server says that it is gone, it is.
+    let gone = json!({"kind": "Status", "code": 404, "reason": "NotFound"});
+    let process = Process::start(home.path(), [Answer::Body(404, gone)]);
+    assert_eq!(process.transport.call(get(path)).await.unwrap().status(), 404);
+    assert!(process.transport.call(get(path)).await.is_err());
+    process.end().await;
+}
+
+#[tokio::test]
+async fn an_informer_starts_from_memory_goes_on_from_its_revision_and_lists_when_that_is_no_good() {
+    let home = tempfile::tempdir().unwrap();
+    learn(home.path()).await;
+    let too_new =
+        Status::failure(504, "Timeout", "Timeout: Too large resource version: 9, current: 2");
+    let answers = [
+        Answer::Fails(refused()),
+        // A server restored from a backup.
+        Answer::Fails(too_new.into()),
+        Answer::Events(vec![WatchEvent::Added(config_map("a", 2, "old")), initial(2)], true),
+    ];
+    let process = Process::start(home.path(), answers);
+    let client = Client::new(Arc::new(process.transport.clone()), "test");
+    let informers = Informers::new(client, process.tasks.clone());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let informer: crate::Informer<()> = informers.scoped(maps());
+    let (done, mut is_done) = mpsc::unbounded_channel();
+    let note = Arc::clone(&told);
+    informer.on_change(move |change| {
+        let kind = match change {
+            crate::Change::Added(_) => "+",
+            crate::Change::Updated { .. } => "=",
+            crate::Change::Deleted(_) => "-",
+        };
+        note.lock().push(format!("{kind}{}", change.object().key.name));
+        if kind == "-" {
+            let _ = done.send(());
+        }
+    });
+    informer.synced().await;
+    tokio::time::timeout(Duration::from_secs(60), is_done.recv()).await.unwrap();
+    assert_eq!(*told.lock(), ["+a", "+c", "=a", "-c"]);
+    assert_eq!(*process.script.asked.lock(), [None, Some(9), None]);
+    process.end().await;
+}
+
+#[tokio::test]
+async fn who_waits_learns_when_somebody_reaches_a_server_again() {
+    let home = tempfile::tempdir().unwrap();
+    let process =
+        Process::start(home.path(), [Answer::Fails(refused()), Answer::Events(vec![], true)]);
+    assert!(process.transport.watch(&maps(), Some(1)).await.is_err());
+    let transport = process.transport.clone();
+    let mut back = std::pin::pin!(transport.back());
+    assert!(futures::poll!(&mut back).is_pending());
+    let _open = process.transport.watch(&maps(), Some(1)).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), back).await.unwrap();
+    process.end().await;
+}
+
+#[test]
+fn what_pods_and_nodes_say_about_themselves_is_not_worth_a_write() {
+    let pods = Gvr::new("", "v1", "pods");
+    let pod = |version: i64, change: serde_json::Value| {
+        let mut value = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "n"},
+            "metadata": {"name": "p", "namespace": "d", "uid": "u", "resourceVersion": version.to_string()},
+            "status": {"phase": "Running", "startTime": "t", "conditions": [{"type": "Ready", "status": "False"}]}});
+        for (pointer, new) in change.as_object().unwrap() {
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            value.pointer_mut(parent).unwrap()[field] = new.clone();
+        }
+        Arc::new(Object::from_value(value).unwrap())
+    };
+    let mut memory = Memory::default();
+    memory.begin(true);
+    assert!(!memory.apply(&pods, &WatchEvent::Added(pod(1, json!({})))));
+    assert!(memory.apply(&pods, &initial(1)), "the first list");
+    let mut version = 1;
+    let mut is_written = |change: serde_json::Value| {
+        version += 1;
+        memory.apply(&pods, &WatchEvent::Modified(pod(version, change)))
+    };
+    assert!(!is_written(json!({"/status/conditions": [], "/status/podIP": "10.42.0.2"})));
+    assert!(!is_written(json!({"/metadata/managedFields": [{"manager": "x"}]})));
+    assert!(is_written(json!({"/metadata/deletionTimestamp": "t"})));
+    assert!(is_written(json!({"/status/phase": "Succeeded"})));
+    assert!(is_written(json!({"/spec/nodeName": "other"})));
+    // The same list again changes nothing.
+    memory.begin(true);
+    memory.apply(&pods, &WatchEvent::Added(pod(version, json!({"/spec/nodeName": "other"}))));
+    assert!(!memory.apply(&pods, &initial(99)));
+    let listed = memory.as_list().unwrap();
+    assert!(matches!(
+        listed.as_slice(),
+        [WatchEvent::Added(_), WatchEvent::Bookmark { revision: 99, initial: true }]
+    ));
+}
