@@ -9,13 +9,11 @@ use api::k8s::api::core::v1::Taint;
 use base::{Kind, Tasks};
 use client::Client;
 use net::Cidr;
+use tokio::sync::watch;
 
-use crate::catalogue::{BAD_VALUE, Entry, Refusal};
+use crate::catalogue::{BAD_VALUE, Refusal};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
-use crate::preflight::{self, Finding, Verdict};
-
-/// The version of this program, as nodes report it.
-pub(crate) const VERSION: &str = concat!("v1.37.1+kubelite.", env!("CARGO_PKG_VERSION"));
+use crate::preflight::{self, Verdict};
 
 /// What flags say about this machine, checked.
 #[derive(Debug, Clone)]
@@ -26,6 +24,8 @@ pub struct Machine {
     pub node_name: String,
     /// Node addresses, at least one.
     pub node_ips: Vec<IpAddr>,
+    /// How pods of other nodes are reached, where the flags say it.
+    pub backend: Option<net::Backend>,
     /// Where the API and the node listen.
     pub listen: IpAddr,
     /// Labels of the node.
@@ -51,6 +51,8 @@ pub struct Facts {
     pub cluster_domain: String,
     /// Run the service proxy.
     pub proxy: bool,
+    /// How pods of other nodes are reached, unless this node's own flags say otherwise.
+    pub backend: net::Backend,
 }
 
 /// Clients of the two parts.
@@ -66,7 +68,7 @@ fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -
 }
 
 /// A DNS-1123 subdomain, as Node names must be.
-pub(crate) fn is_node_name(name: &str) -> bool {
+fn is_node_name(name: &str) -> bool {
     let label = |l: &str| {
         let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         !l.is_empty() && l.len() <= 63 && inner && !l.starts_with('-') && !l.ends_with('-')
@@ -151,6 +153,10 @@ impl Machine {
             let why = "is a setting of the own containerd, and --container-runtime-endpoint names another";
             return Err(bad("grouped-shims", "true", why));
         }
+        let backend = match &args.flannel_backend {
+            Some(text) => Some(text.parse().map_err(|e| bad("flannel-backend", text, e))?),
+            None => None,
+        };
         let data_dir = general.data_dir.clone().unwrap_or_else(|| locations.data.clone());
         if !data_dir.is_absolute() {
             return Err(bad("data-dir", data_dir.display(), "must be an absolute path"));
@@ -163,6 +169,7 @@ impl Machine {
             data_dir,
             node_name,
             node_ips,
+            backend,
             args,
         })
     }
@@ -182,18 +189,9 @@ impl Machine {
     /// # Errors
     /// The first thing that is missing.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
-        self.check_but(&[])
-    }
-
-    /// As [`Machine::check`], without these findings.
-    ///
-    /// # Errors
-    /// The first thing that is missing.
-    pub(crate) fn check_but(&self, spared: &[Entry]) -> Result<(), Refusal> {
         let endpoint = self.args.container_runtime_endpoint.as_deref();
         let findings = preflight::check(endpoint, &self.path);
-        let bad = |f: &Finding| f.verdict == Verdict::Fail && !spared.contains(&f.entry);
-        match findings.into_iter().find(bad) {
+        match findings.into_iter().find(|f| f.verdict == Verdict::Fail) {
             Some(found) => Err(found.entry.refuse(found.detail)),
             None => Ok(()),
         }
@@ -209,9 +207,11 @@ impl Machine {
         runtime: Arc<OnceLock<String>>,
         tasks: &Tasks,
     ) {
-        let network = net::run(self.network(facts), clients.network, tasks.clone());
-        tasks.spawn(Kind::Critical, "network", network);
+        let network = self.network(facts);
         let mut agent = self.agent(facts, tls);
+        agent.addresses = Some(network.addresses.subscribe());
+        let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
+        tasks.spawn(Kind::Critical, "network", network);
         agent.runtime_shown = runtime;
         // The agent returns once the runtime answers; its tasks go on.
         tasks.spawn(Kind::Request, "node-start", {
@@ -232,7 +232,10 @@ impl Machine {
         let args = &self.args;
         net::Config {
             node_name: self.node_name.clone(),
-            node_ips: self.node_ips.clone(),
+            addresses: watch::Sender::new(self.node_ips.clone()),
+            addresses_held: !args.node_ip.is_empty(),
+            backend: self.backend.unwrap_or(facts.backend),
+            interface: args.flannel_iface.clone(),
             table: args.nft_table.clone(),
             bridge: args.bridge_name.clone(),
             cluster_cidrs: facts.cluster_cidrs.clone(),
@@ -263,7 +266,7 @@ impl Machine {
         agent.node_ips.clone_from(&self.node_ips);
         agent.labels.clone_from(&self.labels);
         agent.taints.clone_from(&self.taints);
-        agent.version = VERSION.to_owned();
+        agent.version = format!("v1.37.1+kubelite.{}", env!("CARGO_PKG_VERSION"));
         agent.root_dir.clone_from(&args.kubelet_root_dir);
         agent.pod_logs_dir = args.log_dir.join("pods");
         agent.container_logs_dir = args.log_dir.join("containers");

@@ -3,15 +3,24 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::addr::Cidr;
+use tokio::sync::watch;
+
+use crate::addr::{Cidr, Family};
+use crate::overlay::backend::Backend;
 
 /// Settings of [`crate::run`]; every name that is global to a host is here, so that several nodes share one machine.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Name of the Node object.
     pub node_name: String,
-    /// Addresses of this node.
-    pub node_ips: Vec<IpAddr>,
+    /// Addresses of this node, preferred family first; changes are told here.
+    pub addresses: watch::Sender<Vec<IpAddr>>,
+    /// The addresses stay as they are; without it they follow the machine's links.
+    pub addresses_held: bool,
+    /// How the pods of other nodes are reached.
+    pub backend: Backend,
+    /// The link to other nodes; without it the one that has the node's address.
+    pub interface: Option<String>,
     /// Name of our nftables tables, one per family.
     pub table: String,
     /// Name of the pods' bridge.
@@ -36,12 +45,20 @@ pub struct Config {
     pub cni_conf_dir: PathBuf,
     /// Where the runtime looks for plugins.
     pub cni_bin_dir: PathBuf,
-    /// MTU of pods; without it that of the link that holds the node's address.
+    /// MTU of pods; without it that of the link to other nodes, less what the overlay adds.
     pub mtu: Option<u32>,
     /// Serve the addresses of Services; without it only masquerade, host ports and DNS are ours.
     pub proxy: bool,
     /// Where the proxy's health is served, if at all.
     pub proxy_healthz: Option<SocketAddr>,
+}
+
+impl Config {
+    /// The families that pods have.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        let has = |f: &Family| self.cluster_cidrs.iter().any(|c| c.family() == *f);
+        Family::ALL.into_iter().filter(has).collect()
+    }
 }
 
 /// Why the network cannot run.

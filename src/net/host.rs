@@ -8,6 +8,7 @@ use crate::addr::{Cidr, Family};
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
 use crate::netlink::route::Link;
+use crate::overlay::address::Machine;
 
 /// Ethernet's; used when the node's link is not found.
 const MTU: u32 = 1500;
@@ -28,14 +29,16 @@ pub(crate) fn gateway(block: &Cidr) -> Option<IpAddr> {
     block.nth(1)
 }
 
-fn underlay_mtu(socket: &mut Socket, node_ips: &[IpAddr]) -> io::Result<u32> {
-    for link in socket.links()? {
-        let own = socket.addresses(link.index)?;
-        if link.mtu > 0 && own.iter().any(|(a, _)| node_ips.contains(a)) {
-            return Ok(link.mtu);
-        }
-    }
-    Ok(MTU)
+/// What a pod may send in one packet so that it fits the link to other nodes with all that the overlay adds.
+fn pod_mtu(socket: &mut Socket, config: &Config) -> io::Result<u32> {
+    let machine = Machine::read(socket)?;
+    let node = config.addresses.borrow().clone();
+    let interface = config.interface.as_deref();
+    let families = config.families();
+    // The smaller one, where the families have different links.
+    let found = families.iter().filter_map(|f| machine.underlay(*f, interface, &node).ok());
+    let mtu = found.map(|u| u.mtu).filter(|mtu| *mtu > 0).min().unwrap_or(MTU);
+    Ok(mtu.saturating_sub(config.backend.overhead(&families)))
 }
 
 /// An address of the bridge's own: without one it takes that of a port, and changes it when ports come and go, which
@@ -53,8 +56,7 @@ pub(crate) fn ensure_bridge(config: &Config, blocks: &[Cidr]) -> Result<(Link, u
     let named = |what: &str| format!("cannot {what} bridge {}", config.bridge);
     let mtu = match config.mtu {
         Some(mtu) => mtu,
-        None => underlay_mtu(&mut socket, &config.node_ips)
-            .map_err(Error::io("cannot read the node's links"))?,
+        None => pod_mtu(&mut socket, config).map_err(Error::io("cannot read the node's links"))?,
     };
     if socket.link(&config.bridge).map_err(Error::io(named("find")))?.is_none() {
         let mac = hardware_address(&config.node_name);

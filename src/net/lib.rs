@@ -11,6 +11,7 @@ mod host;
 mod ipam;
 mod netlink;
 mod nft;
+mod overlay;
 mod proxy;
 mod run;
 #[cfg(test)]
@@ -21,4 +22,5 @@ mod traffic_tests;
 pub use addr::{BadCidr, Cidr, Family};
 pub use cni::{cni_main, is_cni_call};
 pub use config::{Config, Error};
+pub use overlay::backend::{Backend, BadBackend};
 pub use run::{remove, run};

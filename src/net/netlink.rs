@@ -1,7 +1,10 @@
 //! Netlink messages and the socket that carries them: the one encoder for routes, nftables and conntrack.
 
 pub(crate) mod conntrack;
+pub(crate) mod monitor;
+pub(crate) mod neighbour;
 pub(crate) mod route;
+pub(crate) mod vxlan;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -93,7 +96,7 @@ pub(crate) struct Received {
     pub(crate) body: Vec<u8>,
 }
 
-fn ne16(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn ne16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
 }
 

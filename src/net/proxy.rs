@@ -7,6 +7,7 @@ pub(crate) mod services;
 pub(crate) mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use api::k8s::api::core::v1::{Node, Service};
 use api::k8s::api::discovery::v1::EndpointSlice;
 use api::k8s::api::networking::v1::ServiceCIDR;
 use base::{Backoff, Kind, Shutdown, Tasks};
-use client::{Informer, Informers, Scope, gvr_of};
+use client::{Informer, Informers};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
@@ -111,6 +112,7 @@ pub(crate) struct Proxy {
     node_name: String,
     dirty: Arc<Dirty>,
     host_ports: watch::Receiver<HostPorts>,
+    addresses: watch::Receiver<Vec<IpAddr>>,
     checks: health::HealthChecks,
     health: Arc<health::Health>,
     /// The addresses of Services are ours to serve.
@@ -123,6 +125,7 @@ impl Proxy {
     pub(crate) fn new(
         config: &Config,
         informers: &Informers,
+        node: Informer<Node>,
         tasks: &Tasks,
         host_ports: watch::Receiver<HostPorts>,
     ) -> Result<Self, Error> {
@@ -144,12 +147,12 @@ impl Proxy {
                 }
             }
         });
-        let scope =
-            Scope::all(gvr_of::<Node>()).fields(format!("metadata.name={}", config.node_name));
-        let node = informers.scoped::<Node>(scope);
-        let note = Arc::clone(&dirty);
+        let (note, own) = (Arc::clone(&dirty), config.node_name.clone());
         let zone_before = Mutex::new(None::<String>);
         node.on_change(move |change| {
+            if *change.object().key.name != *own {
+                return;
+            }
             // A node's status changes all the time; only its zone matters here.
             let zone = change.object().label("topology.kubernetes.io/zone").map(str::to_owned);
             let mut before = zone_before.lock();
@@ -192,7 +195,7 @@ impl Proxy {
             place: Place {
                 node: config.node_name.clone(),
                 zone: String::new(),
-                node_ips: config.node_ips.clone(),
+                node_ips: config.addresses.borrow().clone(),
                 own_ips: config.cluster_dns.clone(),
             },
             live: false,
@@ -211,6 +214,7 @@ impl Proxy {
             node_name: config.node_name.clone(),
             dirty,
             host_ports,
+            addresses: config.addresses.subscribe(),
             checks: health::HealthChecks::new(tasks.clone(), Arc::clone(&health)),
             health,
             serves: config.proxy,
@@ -244,6 +248,12 @@ impl Proxy {
                     if changed.is_err() {
                         return Ok(());
                     }
+                }
+                changed = self.addresses.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                    self.dirty.everything();
                 }
             }
             self.health.waiting();
@@ -312,6 +322,7 @@ impl Proxy {
             engine.place.zone = node
                 .and_then(|n| n.metadata.labels?.remove("topology.kubernetes.io/zone"))
                 .unwrap_or_default();
+            engine.place.node_ips.clone_from(&self.addresses.borrow_and_update());
             self.follow_ranges(&mut engine);
             let known = self.services.cache().list("").into_iter();
             let mut keys: BTreeSet<(String, String)> =

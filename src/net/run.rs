@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::k8s::api::core::v1::Node;
 use base::{Kind, Tasks};
-use client::{Client, Informers, Scope, gvr_of};
+use client::{Client, Informer, Informers, Scope, gvr_of};
 use tokio::sync::watch;
 
 use crate::addr::{Cidr, Family};
@@ -14,6 +14,8 @@ use crate::config::{Config, Error};
 use crate::dns;
 use crate::host;
 use crate::netlink::Socket;
+use crate::overlay;
+use crate::overlay::backend::Backend;
 use crate::proxy::{self, HostPorts, Proxy};
 
 fn remembered_path(config: &Config) -> PathBuf {
@@ -41,6 +43,9 @@ fn remembered(config: &Config) -> Vec<Cidr> {
 }
 
 fn check(config: &Config) -> Result<(), Error> {
+    if let Some(name) = config.interface.as_deref().filter(|n| n.is_empty() || n.len() > 15) {
+        return Err(Error::Config(format!("interface name {name:?} must have 1 to 15 characters")));
+    }
     for (name, length) in [("bridge name", config.bridge.len())] {
         if length == 0 || length > 15 {
             return Err(Error::Config(format!(
@@ -61,12 +66,13 @@ fn check(config: &Config) -> Result<(), Error> {
     Ok(())
 }
 
-/// Runs the network of this node until shutdown. Rules, links and leases stay when it ends, so that pods and their
+/// Runs the network of this node until shutdown. `client` acts as the network (`system:kube-proxy`), `node` as the node,
+/// whose annotations tell others how to reach its pods. Rules, links and leases stay when it ends, so that pods and their
 /// connections go on; the next start adopts them.
 ///
 /// # Errors
 /// When the kernel or a path refuses what the network cannot do without; the message names it.
-pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Error> {
+pub async fn run(config: Config, client: Client, node: Client, tasks: Tasks) -> Result<(), Error> {
     check(&config)?;
     base::fs::create_dir(&config.state_dir, 0o700)
         .map_err(Error::io("cannot use the network's state directory"))?;
@@ -83,8 +89,9 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Err
         .await??
     };
     let listener = Server::bind(&config)?;
-    let informers = Informers::new(client, tasks.clone());
-    let proxy = Proxy::new(&config, &informers, &tasks, host_ports_seen)?;
+    let informers = Informers::new(client.clone(), tasks.clone());
+    let nodes = nodes(&config, &informers);
+    let proxy = Proxy::new(&config, &informers, nodes.clone(), &tasks, host_ports_seen)?;
     if !config.cluster_dns.is_empty() {
         dns::serve(&config, dns::Cluster::new(&informers), &tasks);
     }
@@ -96,8 +103,9 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Err
         Ok::<(), Error>(())
     });
     if config.pod_cidrs.is_empty() {
-        follow_node(&config, &informers, blocks.clone());
+        follow_node(&config, &nodes, blocks.clone());
     }
+    overlay::start(&config, &nodes, client, node, blocks_seen.clone(), &tasks)?;
     {
         let config = config.clone();
         base::tasks::blocking(move || cni::install(&config)).await??;
@@ -107,9 +115,23 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Err
     Ok(())
 }
 
-fn follow_node(config: &Config, informers: &Informers, blocks: watch::Sender<Vec<Cidr>>) {
-    let scope = Scope::all(gvr_of::<Node>()).fields(format!("metadata.name={}", config.node_name));
-    informers.scoped::<Node>(scope).on_change(move |change| {
+/// All nodes where they are to be reached; this one alone where somebody else cares for that.
+fn nodes(config: &Config, informers: &Informers) -> Informer<Node> {
+    let scope = Scope::all(gvr_of::<Node>());
+    match config.backend {
+        Backend::None => {
+            informers.scoped(scope.fields(format!("metadata.name={}", config.node_name)))
+        }
+        _ => informers.scoped(scope),
+    }
+}
+
+fn follow_node(config: &Config, nodes: &Informer<Node>, blocks: watch::Sender<Vec<Cidr>>) {
+    let own = config.node_name.clone();
+    nodes.on_change(move |change| {
+        if *change.object().key.name != *own {
+            return;
+        }
         let Some(node) = client::informer::decode::<Node>(change.object()) else { return };
         let Some(spec) = node.spec else { return };
         let mut list = spec.pod_cidrs.unwrap_or_default();
@@ -173,5 +195,7 @@ pub fn remove(config: &Config) -> Vec<Error> {
     }
     let removed = Socket::route().and_then(|mut s| s.delete_link(&config.bridge));
     faults.extend(removed.err().map(Error::io(format!("cannot remove bridge {}", config.bridge))));
+    let removed = Socket::route().and_then(|mut s| overlay::remove(&mut s, &config.node_name));
+    faults.extend(removed.err().map(Error::io("cannot remove the overlay")));
     faults
 }

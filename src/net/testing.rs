@@ -90,7 +90,10 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
     let blocks = |list: &[&str]| list.iter().map(|b| b.parse().unwrap()).collect();
     crate::Config {
         node_name: "me".into(),
-        node_ips: vec!["192.0.2.1".parse().unwrap()],
+        addresses: tokio::sync::watch::Sender::new(vec!["192.0.2.1".parse().unwrap()]),
+        addresses_held: true,
+        backend: crate::Backend::None,
+        interface: None,
         table: "kube-lite".into(),
         bridge: "cni0".into(),
         cluster_cidrs: blocks(&["10.42.0.0/16", "fd00:42::/48"]),

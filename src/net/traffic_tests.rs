@@ -37,7 +37,7 @@ struct Node {
 }
 
 /// Serves TCP and UDP on port 8080: answers with its own name and the address it sees.
-fn serve(name: &'static str, family: Family) {
+pub(crate) fn serve(name: &'static str, family: Family) {
     let any = SocketAddr::new(family.unspecified(), 8080);
     let tcp = TcpListener::bind(any).unwrap();
     let udp = UdpSocket::bind(any).unwrap();
@@ -61,7 +61,7 @@ fn serve(name: &'static str, family: Family) {
     });
 }
 
-fn line(stream: &mut TcpStream) -> String {
+pub(crate) fn line(stream: &mut TcpStream) -> String {
     stream.set_read_timeout(Some(WAIT)).unwrap();
     let mut out = String::new();
     let mut byte = [0];
@@ -75,7 +75,7 @@ fn line(stream: &mut TcpStream) -> String {
 }
 
 /// What a TCP request answers: `name peer`, `refused` or `dropped`.
-fn ask(to: &str) -> String {
+pub(crate) fn ask(to: &str) -> String {
     match TcpStream::connect_timeout(&to.parse().unwrap(), WAIT) {
         Ok(mut stream) => line(&mut stream),
         Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => "refused".into(),
@@ -84,7 +84,7 @@ fn ask(to: &str) -> String {
     }
 }
 
-fn udp(socket: &UdpSocket, to: &str) -> String {
+pub(crate) fn udp(socket: &UdpSocket, to: &str) -> String {
     let mut buffer = [0; 64];
     socket.set_read_timeout(Some(WAIT)).unwrap();
     socket.send_to(b"?", to).map_or_else(
@@ -96,7 +96,7 @@ fn udp(socket: &UdpSocket, to: &str) -> String {
     )
 }
 
-fn who(answer: &str) -> String {
+pub(crate) fn who(answer: &str) -> String {
     answer.split(' ').next().unwrap().to_owned()
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::k8s::api::core::v1::Taint;
+use tokio::sync::watch;
 
 /// Settings of one node agent.
 #[derive(Debug, Clone)]
@@ -17,6 +18,8 @@ pub struct Config {
     pub hostname: String,
     /// Addresses of the node, preferred family first.
     pub node_ips: Vec<IpAddr>,
+    /// The node's addresses as they are now, where they may change while it runs; the status follows.
+    pub addresses: Option<watch::Receiver<Vec<IpAddr>>>,
     /// External addresses, reported as `ExternalIP`.
     pub external_ips: Vec<IpAddr>,
     /// Labels set at registration.
@@ -116,6 +119,7 @@ impl Config {
             node_name: node_name.to_owned(),
             hostname: node_name.to_owned(),
             node_ips: vec![node_ip],
+            addresses: None,
             external_ips: Vec::new(),
             labels: BTreeMap::new(),
             taints: Vec::new(),

@@ -5,6 +5,7 @@ mod status;
 pub(crate) use status::amounts;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use base::{Backoff, Shutdown};
 use client::Patch;
 use client::owner_reference;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::machine;
@@ -43,6 +45,7 @@ pub(crate) async fn run(
     };
     let mut reporter =
         Reporter { node, object, written: Value::Null, lease: None, status_at: None };
+    let mut addresses = reporter.node.config.addresses.clone();
     let mut renew_at = base::clock::now();
     while !shutdown.is_requested() {
         let ready = reporter.status().await;
@@ -54,10 +57,23 @@ pub(crate) async fn run(
         tokio::select! {
             () = shutdown.requested() => break,
             () = reporter.node.report.notified() => {}
+            () = moved(&mut addresses) => {}
             () = tokio::time::sleep_until(next) => {}
         }
     }
     Ok(())
+}
+
+/// Resolves when the node's addresses changed; never, where they do not.
+async fn moved(addresses: &mut Option<watch::Receiver<Vec<IpAddr>>>) {
+    if let Some(now) = addresses
+        && now.changed().await.is_ok()
+    {
+        return;
+    }
+    // Nobody tells any more.
+    *addresses = None;
+    std::future::pending().await
 }
 
 /// Labels that every node has.

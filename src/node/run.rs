@@ -93,7 +93,6 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         owners: Mutex::new(HashMap::new()),
         pressure: Pressure::default(),
         report: Notify::new(),
-        operations: Arc::clone(runtime.operations()),
         runtime: Arc::new(runtime),
         tasks: tasks.clone(),
         config,

@@ -1,7 +1,6 @@
 //! The seam to the container runtime, shaped like CRI, and what may go wrong behind it.
 
 pub(crate) mod cri;
-pub(crate) mod operations;
 
 use std::fmt;
 use std::time::Duration;

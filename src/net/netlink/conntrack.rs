@@ -75,8 +75,26 @@ pub(crate) fn forget_stale(socket: &mut Socket, family: Family, keep: &Keep) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// How many connections to a UDP port are known, and how many of them are translated.
+    pub(crate) fn translated(socket: &mut Socket, family: Family, port: u16) -> (usize, usize) {
+        let (mut all, mut changed) = (0, 0);
+        let each = |received: &Received| {
+            let list = received.body.get(4..).unwrap();
+            let of = |kind| attribute(list, kind).and_then(tuple);
+            let (Some(original), Some(reply)) = (of(1), of(2)) else { return };
+            if original.destination.1 == port {
+                all += 1;
+                changed += usize::from(
+                    (original.source, original.destination) != (reply.destination, reply.source),
+                );
+            }
+        };
+        socket.dump(GET, &[family.number(), 0, 0, 0], each).unwrap();
+        (all, changed)
+    }
 
     #[test]
     fn connections_to_gone_endpoints_are_stale_and_those_of_others_are_left() {

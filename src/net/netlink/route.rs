@@ -6,24 +6,52 @@ use std::net::IpAddr;
 use crate::addr::{Cidr, Family, from_octets, octets};
 use crate::netlink::{CREATE, EXCL, REPLACE, Received, Socket, Writer, attribute, ne32};
 
-const NEW_LINK: u16 = 16;
-const DELETE_LINK: u16 = 17;
-const GET_LINK: u16 = 18;
+pub(crate) const NEW_LINK: u16 = 16;
+pub(crate) const DELETE_LINK: u16 = 17;
+pub(super) const GET_LINK: u16 = 18;
 const SET_LINK: u16 = 19;
-const NEW_ADDRESS: u16 = 20;
-const DELETE_ADDRESS: u16 = 21;
+pub(crate) const NEW_ADDRESS: u16 = 20;
+pub(crate) const DELETE_ADDRESS: u16 = 21;
 const GET_ADDRESS: u16 = 22;
-const NEW_ROUTE: u16 = 24;
+pub(crate) const NEW_ROUTE: u16 = 24;
+pub(crate) const DELETE_ROUTE: u16 = 25;
 const GET_ROUTE: u16 = 26;
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_NAME: u16 = 3;
-const IFLA_MTU: u16 = 4;
+pub(super) const IFLA_ADDRESS: u16 = 1;
+pub(super) const IFLA_NAME: u16 = 3;
+pub(super) const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
-const IFLA_INFO: u16 = 18;
+pub(super) const IFLA_INFO: u16 = 18;
 const IFLA_NS_FD: u16 = 28;
-const UP: u32 = 1;
+pub(super) const UP: u32 = 1;
 /// `IFA_F_NODAD`: pod addresses are ours alone, duplicate detection would only delay them.
 const NODAD: u8 = 2;
+
+/// `RTNH_F_ONLINK`: the gateway is reached through the link, whatever its addresses say.
+const ONLINK: u32 = 4;
+/// `RT_TABLE_MAIN`.
+const MAIN: u8 = 254;
+/// `RTN_UNICAST`.
+const UNICAST: u8 = 1;
+
+/// An address as the kernel tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Address {
+    /// Its link.
+    pub(crate) index: u32,
+    pub(crate) ip: IpAddr,
+    pub(crate) prefix: u8,
+}
+
+/// A route by a gateway, of table main.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Via {
+    pub(crate) to: Cidr,
+    pub(crate) gateway: IpAddr,
+    pub(crate) index: u32,
+    pub(crate) on_link: bool,
+    /// `RTPROT_…`: who made it.
+    pub(crate) protocol: u8,
+}
 
 /// A link as the kernel tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +63,7 @@ pub(crate) struct Link {
     pub(crate) up: bool,
 }
 
-fn body(index: u32, flags: u32, change: u32) -> Writer {
+pub(super) fn body(index: u32, flags: u32, change: u32) -> Writer {
     let mut w = Writer::default();
     w.raw(&[0, 0, 0, 0])
         .raw(&index.to_ne_bytes())
@@ -44,7 +72,7 @@ fn body(index: u32, flags: u32, change: u32) -> Writer {
     w
 }
 
-fn link(received: &Received) -> Option<Link> {
+pub(super) fn link(received: &Received) -> Option<Link> {
     let attributes = received.body.get(16..)?;
     let name = attribute(attributes, IFLA_NAME)?;
     Some(Link {
@@ -162,18 +190,22 @@ impl Socket {
         self.address(DELETE_ADDRESS, 0, index, a, prefix)
     }
 
-    /// The addresses of a link, or of all links for index 0.
-    pub(crate) fn addresses(&mut self, index: u32) -> io::Result<Vec<(IpAddr, u8)>> {
+    /// The addresses of all links.
+    pub(crate) fn all_addresses(&mut self) -> io::Result<Vec<Address>> {
         let mut out = Vec::new();
         self.dump(GET_ADDRESS, &[0; 8], |r| {
-            let (Some(prefix), Some(of)) = (r.body.get(1), ne32(&r.body, 4)) else { return };
+            let (Some(prefix), Some(index)) = (r.body.get(1), ne32(&r.body, 4)) else { return };
             let list = r.body.get(8..).unwrap_or_default();
             let ip = attribute(list, 2).or_else(|| attribute(list, 1)).and_then(from_octets);
-            if let Some(ip) = ip.filter(|_| index == 0 || of == index) {
-                out.push((ip, *prefix));
-            }
+            out.extend(ip.map(|ip| Address { index, ip, prefix: *prefix }));
         })?;
         Ok(out)
+    }
+
+    /// The addresses of a link.
+    pub(crate) fn addresses(&mut self, index: u32) -> io::Result<Vec<(IpAddr, u8)>> {
+        let all = self.all_addresses()?;
+        Ok(all.into_iter().filter(|a| a.index == index).map(|a| (a.ip, a.prefix)).collect())
     }
 
     /// Whether the default route of a family goes through a link.
@@ -214,4 +246,55 @@ impl Socket {
         w.ne32(4, index);
         self.request(NEW_ROUTE, CREATE | REPLACE, &w.0)
     }
+
+    /// Makes a route, or puts it in the place of the one to the same block.
+    pub(crate) fn set_via(&mut self, route: &Via) -> io::Result<()> {
+        self.request(NEW_ROUTE, CREATE | REPLACE, &via_body(route).0)
+    }
+
+    /// Removes a route; one that is not there is fine.
+    pub(crate) fn delete_via(&mut self, route: &Via) -> io::Result<()> {
+        match self.request(DELETE_ROUTE, 0, &via_body(route).0) {
+            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The routes of a family by a gateway.
+    pub(crate) fn via_routes(&mut self, family: Family) -> io::Result<Vec<Via>> {
+        let mut head = [0; 12];
+        head[0] = family.number();
+        let mut out = Vec::new();
+        self.dump(GET_ROUTE, &head, |r| out.extend(via(&r.body, family)))?;
+        Ok(out)
+    }
+}
+
+fn via_body(route: &Via) -> Writer {
+    let mut w = Writer::default();
+    let flags = if route.on_link { ONLINK } else { 0 };
+    w.raw(&[route.to.family().number(), route.to.prefix(), 0, 0])
+        .raw(&[MAIN, route.protocol, 0, UNICAST])
+        .raw(&flags.to_ne_bytes());
+    w.attr(1, &octets(route.to.first())).attr(5, &octets(route.gateway)).ne32(4, route.index);
+    w
+}
+
+/// Reads a route message; `None` for what is no route by one gateway in table main.
+pub(crate) fn via(body: &[u8], family: Family) -> Option<Via> {
+    let head = body.get(..8)?;
+    let (of, prefix, table, protocol, kind) =
+        (*head.first()?, *head.get(1)?, *head.get(4)?, *head.get(5)?, *head.get(7)?);
+    if of != family.number() || table != MAIN || kind != UNICAST {
+        return None;
+    }
+    let list = body.get(12..)?;
+    let first = attribute(list, 1).map_or(Some(family.unspecified()), from_octets)?;
+    Some(Via {
+        to: Cidr::new(first, prefix).ok()?,
+        gateway: attribute(list, 5).and_then(from_octets)?,
+        index: attribute(list, 4).and_then(|i| ne32(i, 0))?,
+        on_link: ne32(body, 8)? & ONLINK != 0,
+        protocol,
+    })
 }

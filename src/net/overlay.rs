@@ -1,0 +1,298 @@
+//! The overlay between machines: pods of other nodes are reached over VXLAN, or straight where nodes share a link.
+
+pub(crate) mod address;
+pub(crate) mod announce;
+pub(crate) mod backend;
+pub(crate) mod engine;
+pub(crate) mod kernel;
+pub(crate) mod peer;
+pub(crate) mod plan;
+pub(crate) mod probe;
+#[cfg(test)]
+mod run_tests;
+#[cfg(test)]
+mod traffic_tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::k8s::api::core::v1::{Node, ObjectReference};
+use base::{Backoff, Kind, Problems, Shutdown, Tasks};
+use client::events::EventType;
+use client::{Change, Client, EventRecorder, Informer};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::addr::{Cidr, Family};
+use crate::config::{Config, Error};
+use crate::netlink::monitor::{Monitor, News};
+use crate::netlink::route::{self, Address};
+use crate::netlink::{Received, Socket, attribute, ne32};
+use engine::{Engine, Outcome, View};
+use peer::Peer;
+use plan::Problem;
+use probe::{Finding, Prober, Target, Told};
+
+/// Changes that come within this time are applied together.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// The nodes as they were last seen.
+#[derive(Debug, Default)]
+struct Seen {
+    peers: Mutex<BTreeMap<Arc<str>, Peer>>,
+    wake: Notify,
+}
+
+impl Seen {
+    fn note(&self, change: &Change, own: &str, annotations: &announce::OwnSender) {
+        let node = change.object();
+        let is_own = *node.key.name == *own;
+        let mut peers = self.peers.lock();
+        if let Change::Deleted(_) = change {
+            if peers.remove(&node.key.name).is_some() {
+                self.wake.notify_one();
+            }
+            if is_own {
+                annotations.send_replace(None);
+            }
+            return;
+        }
+        let mut peer = Peer::read(node);
+        let written = std::mem::take(&mut peer.annotations);
+        if is_own {
+            annotations.send_if_modified(|old| {
+                let changed = old.as_ref() != Some(&written);
+                *old = Some(written);
+                changed
+            });
+        }
+        // A node's status changes all the time; most of it does not matter here.
+        if peers.get(&node.key.name) != Some(&peer) {
+            peers.insert(Arc::clone(&node.key.name), peer);
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// Keeps the ways to other nodes right, until shutdown.
+pub(crate) struct Overlay {
+    config: Config,
+    nodes: Informer<Node>,
+    seen: Arc<Seen>,
+    blocks: watch::Receiver<Vec<Cidr>>,
+    wanted: announce::WantedSender,
+    events: EventRecorder,
+    told: BTreeSet<Problem>,
+    board: Problems,
+    prober: Prober,
+    holes: BTreeMap<(String, IpAddr), Problem>,
+    engine: Option<Engine>,
+}
+
+/// Starts the overlay. `nodes` are all nodes of the cluster, unless there is no overlay; `node` acts as this node.
+pub(crate) fn start(
+    config: &Config,
+    nodes: &Informer<Node>,
+    network: Client,
+    node: Client,
+    blocks: watch::Receiver<Vec<Cidr>>,
+    tasks: &Tasks,
+) -> Result<(), Error> {
+    let engine = Engine::open(config).map_err(Error::io("cannot open a route socket"))?;
+    let monitor = Monitor::open().map_err(Error::io("cannot listen to the kernel's links"))?;
+    let seen = Arc::new(Seen::default());
+    let (own, own_seen) = watch::channel(None);
+    let (note, name) = (Arc::clone(&seen), config.node_name.clone());
+    nodes.on_change(move |change| note.note(change, &name, &own));
+    let (wanted, wanted_seen) = watch::channel(BTreeMap::new());
+    let announce = announce::run(
+        node,
+        config.node_name.clone(),
+        wanted_seen,
+        own_seen,
+        tasks.shutdown().clone(),
+    );
+    tasks.spawn(Kind::Critical, "overlay-annotations", announce);
+    let (prober, probed) = Prober::new(tasks);
+    let overlay = Overlay {
+        config: config.clone(),
+        nodes: nodes.clone(),
+        seen,
+        blocks,
+        wanted,
+        events: EventRecorder::new(network, "kube-lite-overlay", &config.node_name, tasks),
+        told: BTreeSet::new(),
+        board: tasks.problems().clone(),
+        prober,
+        holes: BTreeMap::new(),
+        engine: Some(engine),
+    };
+    tasks.spawn(Kind::Critical, "overlay", overlay.run(monitor, probed, tasks.shutdown().clone()));
+    Ok(())
+}
+
+/// Takes away what the overlay of this node made, for uninstallation.
+pub(crate) fn remove(socket: &mut Socket, node: &str) -> std::io::Result<()> {
+    let mac = engine::hardware_address(node);
+    Family::ALL.into_iter().try_for_each(|family| kernel::remove(socket, family, &mac))
+}
+
+/// Whether a change of the kernel may ask for another pass.
+fn matters(news: &Received, outcome: &Outcome) -> bool {
+    let index = ne32(&news.body, 4).unwrap_or_default();
+    match news.kind {
+        route::NEW_LINK | route::DELETE_LINK => outcome.links.contains(&index),
+        route::NEW_ADDRESS | route::DELETE_ADDRESS => {
+            let list = news.body.get(8..).unwrap_or_default();
+            let ip = attribute(list, 2).or_else(|| attribute(list, 1));
+            let (Some(ip), Some(prefix)) =
+                (ip.and_then(crate::addr::from_octets), news.body.get(1).copied())
+            else {
+                return false;
+            };
+            // Router advertisements repeat addresses that are known.
+            let known = outcome.seen.contains(&Address { index, ip, prefix });
+            known == (news.kind == route::DELETE_ADDRESS)
+        }
+        route::DELETE_ROUTE => Family::ALL
+            .into_iter()
+            .find_map(|family| route::via(&news.body, family))
+            .is_some_and(|via| via.protocol == kernel::PROTOCOL),
+        _ => false,
+    }
+}
+
+impl Overlay {
+    async fn run(
+        mut self,
+        mut monitor: Monitor,
+        mut probed: mpsc::Receiver<Told>,
+        shutdown: Shutdown,
+    ) -> Result<(), Error> {
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        let nodes = self.nodes.clone();
+        let ready = nodes.synced();
+        tokio::pin!(ready);
+        let mut complete = false;
+        loop {
+            let mut outcome = self.pass(complete).await?;
+            self.prober.follow(&outcome.ways);
+            outcome.problems.extend(self.known_holes(&outcome.ways));
+            let failed = outcome.problems.iter().any(|p| matches!(p, Problem::Kernel { .. }));
+            let retry = if failed { backoff.next_delay() } else { Duration::MAX };
+            if !failed {
+                backoff.reset();
+            }
+            self.tell(&outcome);
+            tokio::select! {
+                () = shutdown.requested() => return Ok(()),
+                () = &mut ready, if !complete => complete = true,
+                () = self.seen.wake.notified() => {}
+                changed = self.blocks.changed() => if changed.is_err() {
+                    return Ok(());
+                },
+                Some(told) = probed.recv() => self.note(told),
+                news = news(&mut monitor, &outcome) => news?,
+                () = base::clock::sleep(retry), if failed => {}
+            }
+            base::clock::sleep(GATHER).await;
+        }
+    }
+
+    async fn pass(&mut self, complete: bool) -> Result<Outcome, Error> {
+        let view = View {
+            peers: self.seen.peers.lock().values().cloned().collect(),
+            complete,
+            blocks: self.blocks.borrow_and_update().clone(),
+        };
+        let Some(mut engine) = self.engine.take() else { return Ok(Outcome::default()) };
+        let (engine, outcome) = base::tasks::blocking(move || {
+            let outcome = engine.sync(&view);
+            (engine, outcome)
+        })
+        .await?;
+        self.engine = Some(engine);
+        let outcome = outcome.map_err(Error::io("cannot read the node's links"))?;
+        if outcome.changes > 0 {
+            tracing::debug!(changes = outcome.changes, "ways to other nodes changed");
+        }
+        Ok(outcome)
+    }
+
+    /// Notes what a probe found; the next pass tells it.
+    fn note(&mut self, (way, finding): Told) {
+        let key = (way.node.clone(), way.address);
+        match finding {
+            Finding::Hole(arrives) => {
+                let Target { node, address, size } = way;
+                self.holes.insert(key, Problem::Hole { node, address, size, arrives });
+            }
+            Finding::Well => {
+                self.holes.remove(&key);
+            }
+            Finding::Silent => {}
+        }
+    }
+
+    /// The holes on ways that still are.
+    fn known_holes(&mut self, ways: &[Target]) -> Vec<Problem> {
+        self.holes.retain(|(_, address), problem| {
+            let Problem::Hole { size, .. } = problem else { return false };
+            ways.iter().any(|way| way.address == *address && way.size == *size)
+        });
+        self.holes.values().cloned().collect()
+    }
+
+    /// Passes on what a pass found.
+    fn tell(&mut self, outcome: &Outcome) {
+        self.config.addresses.send_if_modified(|old| {
+            let changed = *old != outcome.addresses;
+            if changed {
+                tracing::info!(from = ?old, to = ?outcome.addresses, "the node's addresses changed");
+                old.clone_from(&outcome.addresses);
+            }
+            changed
+        });
+        let backend = self.config.backend;
+        if !outcome.published.is_empty() {
+            let mac = engine::hardware_address(&self.config.node_name);
+            let wanted = peer::annotations(backend, &outcome.published, &mac);
+            self.wanted.send_if_modified(|old| {
+                let changed = *old != wanted;
+                *old = wanted;
+                changed
+            });
+        }
+        for problem in self.told.difference(&outcome.problems) {
+            self.board.clear(&problem.key());
+        }
+        for problem in outcome.problems.difference(&self.told) {
+            self.board.put(&problem.key(), problem.what(), problem.fix());
+            let name = Some(self.config.node_name.clone());
+            // An event of a node has its name as uid, as the kubelet's have.
+            let object = ObjectReference {
+                kind: Some("Node".into()),
+                uid: name.clone(),
+                name,
+                ..ObjectReference::default()
+            };
+            let message = format!("{}; {}", problem.what(), problem.fix());
+            self.events.event_for(object, EventType::Warning, problem.reason(), message);
+        }
+        self.told.clone_from(&outcome.problems);
+    }
+}
+
+/// Resolves when the kernel changed something that matters.
+async fn news(monitor: &mut Monitor, outcome: &Outcome) -> Result<(), Error> {
+    loop {
+        let next = monitor.next().await;
+        match next.map_err(Error::io("cannot listen to the kernel's links"))? {
+            News::Lost => return Ok(()),
+            News::Changes(list) if list.iter().any(|n| matters(n, outcome)) => return Ok(()),
+            News::Changes(_) => {}
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Brings the kernel to what is wanted: what is right already is left alone, and only what is ours is taken away.
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::addr::Family;
+use crate::host::sysctl;
+use crate::netlink::Socket;
+use crate::netlink::neighbour::Mac;
+use crate::netlink::route::Via;
+use crate::netlink::vxlan::Vxlan;
+use crate::overlay::plan::{Route, Wanted};
+
+/// Marks routes as ours (`RTPROT_…`); no routing program of `/etc/iproute2/rt_protos` has this number.
+pub(crate) const PROTOCOL: u8 = 108;
+
+/// The names of flannel's links.
+pub(crate) fn link_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "flannel.1",
+        Family::V6 => "flannel-v6.1",
+    }
+}
+
+/// This node's end of the VXLAN of one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tunnel {
+    pub(crate) family: Family,
+    pub(crate) vxlan: Vxlan,
+    pub(crate) mac: Mac,
+    pub(crate) mtu: u32,
+    /// The address of this end: the first of the node's block.
+    pub(crate) address: IpAddr,
+}
+
+/// What was done.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Done {
+    /// Links, addresses, routes and entries made, changed or removed.
+    pub(crate) changes: usize,
+    /// The tunnel's link.
+    pub(crate) index: Option<u32>,
+}
+
+fn worded(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
+    move |e| io::Error::new(e.kind(), format!("cannot {what}: {e}"))
+}
+
+fn make(socket: &mut Socket, tunnel: &Tunnel) -> io::Result<u32> {
+    let name = link_name(tunnel.family);
+    let made = socket.add_vxlan(name, tunnel.mtu, &tunnel.mac, &tunnel.vxlan);
+    made.map_err(|e| match e.raw_os_error() {
+        Some(n) if n == nix::errno::Errno::EOPNOTSUPP as i32 => io::Error::other(format!(
+            "cannot make link {name}: this kernel has no VXLAN (CONFIG_VXLAN, module vxlan)"
+        )),
+        Some(n) if n == nix::errno::Errno::EEXIST as i32 => io::Error::other(format!(
+            "cannot make link {name}: another link has VXLAN identifier {} on UDP port {}; is a second pod network \
+             running on this machine?",
+            tunnel.vxlan.vni, tunnel.vxlan.port
+        )),
+        _ => worded(format!("make link {name}"))(e),
+    })?;
+    let link = socket.link(name)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    Ok(link.index)
+}
+
+fn ensure_link(socket: &mut Socket, tunnel: &Tunnel, done: &mut Done) -> io::Result<u32> {
+    let name = link_name(tunnel.family);
+    let want = &tunnel.vxlan;
+    match socket.vxlan(name)? {
+        Some((link, Some(now)))
+            if (now.vni, now.port, now.local.is_ipv4())
+                == (want.vni, want.port, want.local.is_ipv4()) =>
+        {
+            if now != *want {
+                socket.move_vxlan(link.index, want).map_err(worded(format!("move {name}")))?;
+                done.changes += 1;
+            }
+            if link.mtu != tunnel.mtu || link.mac != tunnel.mac {
+                let set = socket.set_link(link.index, tunnel.mtu, &tunnel.mac);
+                set.map_err(worded(format!("change {name}")))?;
+                done.changes += 1;
+            }
+            if !link.up {
+                socket.set_up(link.index).map_err(worded(format!("set up {name}")))?;
+                done.changes += 1;
+            }
+            Ok(link.index)
+        }
+        other => {
+            if other.is_some() {
+                socket.delete_link(name).map_err(worded(format!("remove the other {name}")))?;
+            }
+            done.changes += 1;
+            make(socket, tunnel)
+        }
+    }
+}
+
+fn settings(family: Family) -> io::Result<()> {
+    let name = link_name(family);
+    match family {
+        // While a peer changes from one way to the other, its packets may come the way that ours do not go.
+        Family::V4 => sysctl(&format!("ipv4/conf/{name}/rp_filter"), "2"),
+        Family::V6 => {
+            for (setting, value) in [("disable_ipv6", "0"), ("accept_dad", "0"), ("accept_ra", "0")]
+            {
+                sysctl(&format!("ipv6/conf/{name}/{setting}"), value)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
+}
+
+fn ensure_tunnel(socket: &mut Socket, tunnel: &Tunnel, done: &mut Done) -> io::Result<u32> {
+    let index = ensure_link(socket, tunnel, done)?;
+    settings(tunnel.family)?;
+    let bits = tunnel.family.bits();
+    let present = socket.addresses(index)?;
+    for (ip, prefix) in &present {
+        if (*ip, *prefix) != (tunnel.address, bits) && !is_link_local(*ip) {
+            socket.delete_address(index, *ip, *prefix)?;
+            done.changes += 1;
+        }
+    }
+    if !present.contains(&(tunnel.address, bits)) {
+        let name = link_name(tunnel.family);
+        let added = socket.add_address(index, tunnel.address, bits);
+        added.map_err(worded(format!("give {} to {name}", tunnel.address)))?;
+        done.changes += 1;
+    }
+    Ok(index)
+}
+
+fn entries(
+    socket: &mut Socket,
+    family: Family,
+    index: u32,
+    wanted: &Wanted,
+    done: &mut Done,
+) -> io::Result<()> {
+    let present = socket.neighbours(family, index)?;
+    for (ip, mac) in &wanted.neighbours {
+        if present.get(ip) != Some(mac) {
+            socket.set_neighbour(index, *ip, mac).map_err(worded(format!("reach {ip}")))?;
+            done.changes += 1;
+        }
+    }
+    let present = socket.forwards(index)?;
+    for (mac, ip) in &wanted.forwards {
+        if !present.contains(&(*mac, *ip)) {
+            socket.set_forward(index, mac, *ip).map_err(worded(format!("reach {ip}")))?;
+            done.changes += 1;
+        }
+    }
+    Ok(())
+}
+
+fn remove_entries(
+    socket: &mut Socket,
+    family: Family,
+    index: u32,
+    wanted: &Wanted,
+    done: &mut Done,
+) -> io::Result<()> {
+    for (ip, mac) in socket.neighbours(family, index)? {
+        if !wanted.neighbours.contains_key(&ip) {
+            socket.delete_neighbour(index, ip, &mac)?;
+            done.changes += 1;
+        }
+    }
+    for (mac, ip) in socket.forwards(index)? {
+        if wanted.forwards.get(&mac) != Some(&ip) {
+            socket.delete_forward(index, &mac, ip)?;
+            done.changes += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Applies one family: `device` carries direct routes. Entries come before the routes that need them and go after
+/// them, so that no packet of a running connection is lost. Without `complete` nothing is taken away: not all nodes
+/// are known yet.
+pub(crate) fn apply(
+    socket: &mut Socket,
+    family: Family,
+    tunnel: Option<&Tunnel>,
+    mac: &Mac,
+    device: Option<u32>,
+    (wanted, complete): (&Wanted, bool),
+) -> io::Result<Done> {
+    let mut done = Done::default();
+    let index = match tunnel {
+        Some(tunnel) => Some(ensure_tunnel(socket, tunnel, &mut done)?),
+        None => own_link(socket, family, mac)?,
+    };
+    if let (Some(index), Some(_)) = (index, tunnel) {
+        entries(socket, family, index, wanted, &mut done)?;
+    }
+    let mut vias = Vec::with_capacity(wanted.routes.len());
+    for (to, route) in &wanted.routes {
+        let (gateway, link, on_link) = match route {
+            Route::Direct(gateway) => (*gateway, device, false),
+            Route::Tunnel(gateway) => (*gateway, index.filter(|_| tunnel.is_some()), true),
+        };
+        let Some(link) = link else { continue };
+        vias.push(Via { to: *to, gateway, index: link, on_link, protocol: PROTOCOL });
+    }
+    let present: Vec<Via> = socket
+        .via_routes(family)?
+        .into_iter()
+        .filter(|via| via.protocol == PROTOCOL || Some(via.index) == index)
+        .collect();
+    for via in vias.iter().filter(|via| !present.contains(via)) {
+        let to = via.to;
+        socket.set_via(via).map_err(worded(format!("route {to} by {}", via.gateway)))?;
+        done.changes += 1;
+    }
+    if complete {
+        for stale in present.iter().filter(|via| !vias.contains(via)) {
+            socket.delete_via(stale)?;
+            done.changes += 1;
+        }
+        match (index, tunnel) {
+            (Some(index), Some(_)) => remove_entries(socket, family, index, wanted, &mut done)?,
+            (Some(_), None) => {
+                socket.delete_link(link_name(family))?;
+                done.changes += 1;
+            }
+            _ => {}
+        }
+    }
+    done.index = index.filter(|_| tunnel.is_some());
+    Ok(done)
+}
+
+/// The tunnel's link if it is ours: another program's has another hardware address.
+fn own_link(socket: &mut Socket, family: Family, mac: &Mac) -> io::Result<Option<u32>> {
+    let found = socket.vxlan(link_name(family))?;
+    Ok(found.filter(|(link, vxlan)| vxlan.is_some() && link.mac == *mac).map(|(l, _)| l.index))
+}
+
+/// Takes away everything of a family that is ours.
+pub(crate) fn remove(socket: &mut Socket, family: Family, mac: &Mac) -> io::Result<()> {
+    apply(socket, family, None, mac, None, (&Wanted::default(), true)).map(|_| ())
+}

@@ -1,0 +1,230 @@
+//! From this node and all others to routes, neighbours and forwarding entries of one family; pure.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use crate::addr::{Cidr, Family};
+use crate::netlink::neighbour::Mac;
+use crate::overlay::backend::Backend;
+use crate::overlay::peer::Peer;
+
+/// The link that carries packets to other nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Underlay {
+    pub(crate) index: u32,
+    pub(crate) mtu: u32,
+    /// This node's address on it.
+    pub(crate) address: IpAddr,
+    /// What is reached on it without a gateway.
+    pub(crate) on_link: Vec<Cidr>,
+}
+
+/// This node in one family.
+#[derive(Debug, Clone)]
+pub(crate) struct Own<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) backend: Backend,
+    pub(crate) family: Family,
+    pub(crate) blocks: &'a [Cidr],
+    pub(crate) cluster: &'a [Cidr],
+    pub(crate) underlay: &'a Underlay,
+}
+
+/// How a peer's pods are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Over the shared link by the peer's address.
+    Direct(IpAddr),
+    /// Through the VXLAN by the address of the peer's end.
+    Tunnel(IpAddr),
+}
+
+/// What is wrong; each is told once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Problem {
+    /// Two nodes have the same addresses for pods.
+    Overlap { node: String, block: Cidr, holder: String, held: Cidr },
+    /// A node claims addresses that are not those of pods.
+    Outside { node: String, block: Cidr },
+    /// host-gw, and the peer is behind a router.
+    NotOnLink { node: String, address: IpAddr },
+    /// A node with pods of a family in which it has no address.
+    NoAddress { node: String, block: Cidr },
+    /// Large packets to a node's pods are lost without a word.
+    Hole { node: String, address: IpAddr, size: u32, arrives: u32 },
+    /// This node's own address is on no link.
+    NoUnderlay { family: Family, what: String },
+    /// The kernel cannot do it.
+    Kernel { family: Family, what: String },
+}
+
+impl Problem {
+    /// The reason of the event.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Overlap { .. } => "OverlappingPodCIDR",
+            Self::Outside { .. } => "PodCIDROutsideCluster",
+            Self::NotOnLink { .. } => "PeerNotOnLink",
+            Self::NoAddress { .. } => "PeerWithoutAddress",
+            Self::Hole { .. } => "MTUBlackHole",
+            Self::NoUnderlay { .. } => "NoUnderlay",
+            Self::Kernel { .. } => "OverlayFailed",
+        }
+    }
+
+    /// Where it stands on the board of problems.
+    pub(crate) fn key(&self) -> String {
+        match self {
+            Self::Overlap { node, block, .. } => format!("overlay/duplicate/{node}/{block}"),
+            Self::Outside { node, block } => format!("overlay/outside/{node}/{block}"),
+            Self::NotOnLink { node, address } => format!("overlay/link/{node}/{address}"),
+            Self::NoAddress { node, block } => format!("overlay/address/{node}/{block}"),
+            Self::Hole { node, address, .. } => format!("overlay/mtu/{node}/{address}"),
+            Self::NoUnderlay { family, .. } => format!("overlay/underlay/{}", family.name()),
+            Self::Kernel { family, .. } => format!("overlay/kernel/{}", family.name()),
+        }
+    }
+
+    /// What is wrong.
+    pub(crate) fn what(&self) -> String {
+        match self {
+            Self::Overlap { node, block, holder, held } => format!(
+                "duplicate pod CIDR: node {node} claims {block}, which overlaps {held} of node {holder}; packets go \
+                 to {holder}"
+            ),
+            Self::Outside { node, block } => format!(
+                "node {node} claims the pod CIDR {block}, which is outside the cluster's pod network; it gets no route"
+            ),
+            Self::NotOnLink { node, address } => format!(
+                "node {node} at {address} is not on one link with this node, and host-gw has no other way: its pods \
+                 are not reached"
+            ),
+            Self::NoAddress { node, block } => format!(
+                "node {node} has pods in {block} but no {} address of its own: they are not reached",
+                block.family().name()
+            ),
+            Self::Hole { node, size, arrives, .. } => format!(
+                "packets of pods to node {node} are lost above {arrives} bytes, and pods send up to {size}: something \
+                 between the nodes has a smaller MTU and does not say so"
+            ),
+            Self::NoUnderlay { what, .. } | Self::Kernel { what, .. } => what.clone(),
+        }
+    }
+
+    /// How to mend it.
+    pub(crate) fn fix(&self) -> String {
+        match self {
+            Self::Overlap { node, .. } | Self::Outside { node, .. } => {
+                format!("delete the Node object {node} and restart its agent: it gets a block of its own")
+            }
+            Self::NotOnLink { .. } => "use --flannel-backend=auto or vxlan".into(),
+            Self::NoAddress { .. } => {
+                "start it with --node-ip naming one address of each family of the pod network".into()
+            }
+            Self::Hole { size, arrives, .. } => format!(
+                "lower the MTU of the links between the nodes by {} bytes on both (ip link set dev LINK mtu …), then \
+                 restart the pods; or let ICMP messages \"fragmentation needed\" pass",
+                size.saturating_sub(*arrives)
+            ),
+            Self::NoUnderlay { .. } => {
+                "give an interface the address, or name another with --node-ip or --flannel-iface".into()
+            }
+            Self::Kernel { .. } => {
+                "it is tried again; where the kernel lacks VXLAN, --flannel-backend=host-gw joins nodes on one link"
+                    .into()
+            }
+        }
+    }
+}
+
+/// What one family is to have in the kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) routes: BTreeMap<Cidr, Route>,
+    /// Address of a peer's end to its hardware address.
+    pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
+    /// Hardware address of a peer's end to the peer.
+    pub(crate) forwards: BTreeMap<Mac, IpAddr>,
+    /// Whose each block is.
+    pub(crate) holders: BTreeMap<Cidr, String>,
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// The blocks of nodes, each overlapping no other: those held before come first, then the oldest node's.
+fn settle<'a>(
+    own: &Own<'_>,
+    peers: &'a [Peer],
+    before: &BTreeMap<Cidr, String>,
+    wanted: &mut Wanted,
+) -> Vec<(Cidr, &'a Peer)> {
+    let mut claims: Vec<(bool, &str, &str, Cidr, &Peer)> = peers
+        .iter()
+        .filter(|peer| peer.name != own.name)
+        .flat_map(|peer| peer.blocks.iter().map(move |block| (*block, peer)))
+        .filter(|(block, _)| block.family() == own.family)
+        .map(|(block, peer)| {
+            let new = before.get(&block) != Some(&peer.name);
+            (new, peer.created.as_str(), peer.name.as_str(), block, peer)
+        })
+        .collect();
+    claims.sort_by(|a, b| (a.0, a.1, a.2, a.3).cmp(&(b.0, b.1, b.2, b.3)));
+    // By first address; they are disjoint, so only the two beside a new one can overlap it.
+    let mut taken: BTreeMap<IpAddr, (Cidr, &str)> =
+        own.blocks.iter().map(|b| (b.first(), (*b, own.name))).collect();
+    let mut out = Vec::new();
+    for (_, _, _, block, peer) in claims {
+        let node = peer.name.clone();
+        if !own.cluster.iter().any(|c| c.contains(block.first()) && c.contains(block.last())) {
+            wanted.problems.push(Problem::Outside { node, block });
+            continue;
+        }
+        let below = taken.range(..=block.first()).next_back();
+        let beside = below.into_iter().chain(taken.range(block.first()..).next());
+        let clash = beside.map(|(_, held)| *held).find(|(held, _)| held.overlaps(&block));
+        if let Some((held, holder)) = clash {
+            let holder = holder.to_owned();
+            wanted.problems.push(Problem::Overlap { node, block, holder, held });
+            continue;
+        }
+        taken.insert(block.first(), (block, &peer.name));
+        wanted.holders.insert(block, node);
+        out.push((block, peer));
+    }
+    out
+}
+
+/// Decides one family. `before` is who held which block.
+pub(crate) fn plan(own: &Own<'_>, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> Wanted {
+    let mut wanted = Wanted::default();
+    let settled = settle(own, peers, before, &mut wanted);
+    for (block, peer) in settled {
+        if !peer.direct && !peer.tunnels {
+            // It has not said yet how it is reached.
+            continue;
+        }
+        let node = || peer.name.clone();
+        let face = peer.face(own.family);
+        let Some(address) = face.address.filter(|a| *a != own.underlay.address) else {
+            wanted.problems.push(Problem::NoAddress { node: node(), block });
+            continue;
+        };
+        let on_link = own.underlay.on_link.iter().any(|link| link.contains(address));
+        if on_link && own.backend.direct() && peer.direct {
+            wanted.routes.insert(block, Route::Direct(address));
+            continue;
+        }
+        match (own.backend.tunnels() && peer.tunnels, face.vtep) {
+            (true, Some(mac)) => {
+                wanted.routes.insert(block, Route::Tunnel(block.first()));
+                wanted.neighbours.insert(block.first(), mac);
+                wanted.forwards.insert(mac, address);
+            }
+            (true, None) => {}
+            (false, _) => wanted.problems.push(Problem::NotOnLink { node: node(), address }),
+        }
+    }
+    wanted
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+use crate::overlay::peer::Face;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn block(text: &str) -> Cidr {
+    text.parse().unwrap()
+}
+
+fn mac(last: u8) -> Mac {
+    [2, 0, 0, 0, 0, last]
+}
+
+/// Node `name` with pods 10.42.`n`.0/24 at `address`; its kind is `direct`, `vxlan` or `both`.
+fn peer(name: &str, n: u8, address: &str, kind: &str) -> Peer {
+    Peer {
+        name: name.into(),
+        created: format!("2026-01-01T00:00:{n:02}Z"),
+        blocks: vec![block(&format!("10.42.{n}.0/24")), block(&format!("fd00:42:0:{n}::/64"))],
+        v4: Face { address: address.parse().ok(), vtep: (kind != "direct").then(|| mac(n)) },
+        direct: kind != "vxlan",
+        tunnels: kind != "direct",
+        ..Peer::default()
+    }
+}
+
+fn decide(backend: Backend, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> Wanted {
+    let underlay = Underlay {
+        index: 2,
+        mtu: 1500,
+        address: ip("192.0.2.1"),
+        on_link: vec![block("192.0.2.0/24")],
+    };
+    let own = Own {
+        name: "me",
+        backend,
+        family: Family::V4,
+        blocks: &[block("10.42.0.0/24")],
+        cluster: &[block("10.42.0.0/16")],
+        underlay: &underlay,
+    };
+    plan(&own, peers, before)
+}
+
+fn routes(wanted: &Wanted) -> Vec<String> {
+    wanted.routes.iter().map(|(to, way)| format!("{to} {way:?}")).collect()
+}
+
+#[test]
+fn peers_on_the_link_are_reached_straight_and_others_through_the_tunnel() {
+    let peers = [
+        peer("me", 0, "192.0.2.1", "both"),
+        peer("near", 1, "192.0.2.2", "both"),
+        peer("far", 2, "198.51.100.2", "both"),
+    ];
+    let wanted = decide(Backend::Auto, &peers, &BTreeMap::new());
+    assert_eq!(
+        routes(&wanted),
+        ["10.42.1.0/24 Direct(192.0.2.2)", "10.42.2.0/24 Tunnel(10.42.2.0)",]
+    );
+    assert_eq!(wanted.neighbours, BTreeMap::from([(ip("10.42.2.0"), mac(2))]));
+    assert_eq!(wanted.forwards, BTreeMap::from([(mac(2), ip("198.51.100.2"))]));
+    assert!(wanted.problems.is_empty());
+    let wanted = decide(Backend::Vxlan, &peers, &BTreeMap::new());
+    assert_eq!(
+        routes(&wanted),
+        ["10.42.1.0/24 Tunnel(10.42.1.0)", "10.42.2.0/24 Tunnel(10.42.2.0)",]
+    );
+    assert_eq!(wanted.forwards[&mac(1)], ip("192.0.2.2"));
+}
+
+#[test]
+fn both_ends_take_the_same_way() {
+    let flannel = [peer("near", 1, "192.0.2.2", "vxlan")];
+    let wanted = decide(Backend::Auto, &flannel, &BTreeMap::new());
+    assert_eq!(routes(&wanted), ["10.42.1.0/24 Tunnel(10.42.1.0)"]);
+    let gateway = [peer("near", 1, "192.0.2.2", "direct")];
+    let wanted = decide(Backend::Auto, &gateway, &BTreeMap::new());
+    assert_eq!(routes(&wanted), ["10.42.1.0/24 Direct(192.0.2.2)"]);
+    let silent = [Peer { direct: false, tunnels: false, ..peer("near", 1, "192.0.2.2", "both") }];
+    assert_eq!(decide(Backend::Auto, &silent, &BTreeMap::new()).routes, BTreeMap::new());
+}
+
+#[test]
+fn host_gw_cannot_cross_a_router_and_says_so() {
+    let peers = [peer("far", 2, "198.51.100.2", "both"), peer("near", 1, "192.0.2.2", "both")];
+    let wanted = decide(Backend::HostGateway, &peers, &BTreeMap::new());
+    assert_eq!(routes(&wanted), ["10.42.1.0/24 Direct(192.0.2.2)"]);
+    let [problem] = &wanted.problems[..] else { panic!("{:?}", wanted.problems) };
+    assert_eq!(
+        problem.what(),
+        "node far at 198.51.100.2 is not on one link with this node, and host-gw has no other way: its pods are not \
+         reached"
+    );
+    assert_eq!(problem.fix(), "use --flannel-backend=auto or vxlan");
+    assert_eq!(problem.reason(), "PeerNotOnLink");
+}
+
+#[test]
+fn a_block_stays_with_the_node_that_had_it_and_the_problem_names_both() {
+    let older = peer("b", 1, "192.0.2.2", "both");
+    let mut younger = peer("a", 2, "192.0.2.3", "both");
+    younger.blocks = vec![block("10.42.0.0/23"), block("10.42.1.128/25")];
+    let peers = [younger.clone(), older.clone()];
+    let wanted = decide(Backend::Auto, &peers, &BTreeMap::new());
+    assert_eq!(routes(&wanted), ["10.42.1.0/24 Direct(192.0.2.2)"]);
+    let overlap = |node: &str, of: &str, holder: &str, held: &str| Problem::Overlap {
+        node: node.into(),
+        block: block(of),
+        holder: holder.into(),
+        held: block(held),
+    };
+    assert_eq!(
+        wanted.problems,
+        [
+            overlap("a", "10.42.0.0/23", "me", "10.42.0.0/24"),
+            overlap("a", "10.42.1.128/25", "b", "10.42.1.0/24"),
+        ]
+    );
+    // Who had it keeps it, whatever the age.
+    let had = BTreeMap::from([(block("10.42.1.128/25"), "a".to_owned())]);
+    let wanted = decide(Backend::Auto, &peers, &had);
+    assert_eq!(routes(&wanted), ["10.42.1.128/25 Direct(192.0.2.3)"]);
+    assert!(wanted.problems.contains(&overlap("b", "10.42.1.0/24", "a", "10.42.1.128/25")));
+    // Once the holder is gone, the other gets it.
+    let wanted = decide(Backend::Auto, &[older], &had);
+    assert_eq!(routes(&wanted), ["10.42.1.0/24 Direct(192.0.2.2)"]);
+}
+
+#[test]
+fn no_node_draws_packets_that_are_not_its_pods() {
+    let mut thief = peer("thief", 1, "192.0.2.2", "both");
+    thief.blocks = vec![block("0.0.0.0/0"), block("192.0.2.0/24"), block("10.42.9.0/24")];
+    let wanted = decide(Backend::Auto, &[thief], &BTreeMap::new());
+    assert_eq!(routes(&wanted), ["10.42.9.0/24 Direct(192.0.2.2)"]);
+    assert_eq!(wanted.problems.len(), 2);
+    let mut lost = peer("lost", 3, "", "both");
+    lost.v6.address = Some(ip("2001:db8::3"));
+    let wanted = decide(Backend::Auto, &[lost], &BTreeMap::new());
+    assert!(wanted.routes.is_empty());
+    assert_eq!(
+        wanted.problems,
+        [Problem::NoAddress { node: "lost".into(), block: block("10.42.3.0/24") }]
+    );
+}
