@@ -101,7 +101,7 @@ class Ours(Side):
 
 class Upstream(Side):
     name = "upstream"
-    controller_flags = []
+    controller_flags, server_flags = [], []
 
     def start(self):
         d, client, peer = self.dir, port(), port()
@@ -117,7 +117,7 @@ class Upstream(Side):
                    f"--listen-peer-urls=http://127.0.0.1:{peer}", f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}", f"--initial-cluster=default=http://127.0.0.1:{peer}")
         self.spawn("apiserver", UPSTREAM / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{client}", "--service-cluster-ip-range=10.96.0.0/16", f"--secure-port={self.port}", "--bind-address=127.0.0.1",
                    "--advertise-address=192.0.2.1", f"--cert-dir={d}/certs", f"--token-auth-file={d}/tokens.csv", "--authorization-mode=Node,RBAC", f"--service-account-key-file={d}/sa.pub",
-                   f"--service-account-signing-key-file={d}/sa.key", "--service-account-issuer=https://kubernetes.default.svc", "--enable-admission-plugins=NodeRestriction")
+                   f"--service-account-signing-key-file={d}/sa.key", "--service-account-issuer=https://kubernetes.default.svc", "--enable-admission-plugins=NodeRestriction", *self.server_flags)
         wait_ready(self.port, self.processes[1])
         took = time.monotonic() - begin
         for name, user, more in (("kube-controller-manager", "kcm", [f"--service-account-private-key-file={d}/sa.key", f"--root-ca-file={d}/certs/apiserver.crt", "--use-service-account-credentials", *self.controller_flags]), ("kube-scheduler", "sched", [])):

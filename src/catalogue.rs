@@ -84,6 +84,54 @@ entries! {
     SERVER_UNREACHABLE = "KL0402", "The server does not answer.",
         "It is not running, still starting, or listens elsewhere.",
         "Start it with `kube-lite server`, or look at its log (`journalctl -u kube-lite`).";
+    /// No token.
+    BAD_TOKEN = "KL0421", "The token has not the form of a join token.",
+        "It was probably cut or changed when it was copied; a machine joins with the whole token only.",
+        "Copy it again: `cat /var/lib/kube-lite/server/token` on the server, or `kube-lite token create`.";
+    /// Nothing pinned.
+    SHORT_TOKEN = "KL0422", "The token does not name the CA of the cluster.",
+        "A machine in between could pass for the server and would be sent the token.",
+        "Use the whole token (K10...) that `cat /var/lib/kube-lite/server/token` or `kube-lite token create` prints on the server, or accept the risk with --insecure-join.";
+    /// Man in the middle, or another cluster.
+    WRONG_CA = "KL0423", "The server is not of the cluster that the token names.",
+        "The token pins the CA of its cluster; whoever answered has another one. No secret was sent.",
+        "Check --server, and copy the token again from /var/lib/kube-lite/server/token of that server; if both are right, somebody intercepts the connection.";
+    /// Unknown token.
+    WRONG_TOKEN = "KL0424", "The server does not know this token.",
+        "It was replaced, deleted, or is of another purpose; an expired bootstrap token is deleted, too.",
+        "Copy it again from /var/lib/kube-lite/server/token of the server, or make one there: `kube-lite token create`.";
+    /// Old token.
+    TOKEN_EXPIRED = "KL0425", "The bootstrap token has expired.",
+        "Bootstrap tokens are good for a while only, so that a lost one harms nobody.",
+        "Make another one on the server: `kube-lite token create --ttl=24h`.";
+    /// Two machines, one name.
+    NAME_TAKEN = "KL0426", "The name of this node is another machine's.",
+        "Two machines under one name would fight over its pods, and one could steal the other's secrets.",
+        "Give this one another name with --node-name; if the other machine is gone for good, run `kubectl delete node NAME` and start again.";
+    /// Versions.
+    VERSION_SKEW = "KL0427", "The versions of agent and server are too far apart.",
+        "Kubernetes lets a node be up to three minor versions older than its server, and never newer.",
+        "Install the server's version here (`kube-lite --version` shows it), or upgrade the server first.";
+    /// Somebody else.
+    NOT_A_SERVER = "KL0428", "What answers at that address is no kube-lite server.",
+        "A node joins at the API's port of a server, which answers /cacerts and the join request.",
+        "Check host and port of --server; it is https://HOST:6443 unless the server was started with --https-listen-port.";
+    /// Data of another node.
+    OTHER_CLUSTER = "KL0429", "The data directory is of another node or of another cluster.",
+        "Its certificates, pods and volumes belong to that node; going on would mix the two.",
+        "Give --node-name and --token as before, or stop the node, delete it (`kubectl delete node`), remove the agent folder of the data directory and start again.";
+    /// Anything else.
+    JOIN_REFUSED = "KL0430", "This machine could not join.",
+        "The server refused what it asked for, or something of its own is missing.",
+        "Mend what the message says, and start the agent again; the server's log tells its side.";
+    /// Token commands.
+    TOKEN_COMMAND = "KL0431", "The command about tokens could not be carried out.",
+        "It needs the administrator's kubeconfig of a server that runs, and for `rotate` its data directory.",
+        "Run it as root on the server, or name the files with --kubeconfig and --data-dir.";
+    /// An agent stopped by a fault.
+    AGENT_STOPPED = "KL0602", "The agent stopped because a part of it failed.",
+        "Going on without that part would harm pods; running pods are left running.",
+        "Read the log lines before this one; the service manager starts the agent again.";
     /// Stopped by a fault.
     SERVER_STOPPED = "KL0601", "The server stopped because a part of it failed.",
         "Going on without that part would risk data or pods; running pods are left running.",

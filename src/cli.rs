@@ -7,8 +7,14 @@ mod config_file;
 mod defaults;
 mod environment;
 mod merge;
+mod token_source;
 mod unsupported;
 
-pub use args::{Cli, Command, GeneralArgs, NodeArgs, ServerArgs, StatusArgs, StatusOutput};
+pub use args::{
+    AgentArgs, Cli, Command, CreateArgs, DeleteArgs, GeneralArgs, ListArgs, NodeArgs, RotateArgs,
+    ServerArgs, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
+};
 pub use defaults::Locations;
+pub use environment::data_dir;
 pub use merge::{Stop, parse};
+pub use token_source::given as given_token;

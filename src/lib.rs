@@ -1,9 +1,13 @@
 //! kube-lite: Kubernetes as one small binary. This crate only reads the command line and puts the parts together.
 
+pub mod agent;
 mod allocator;
 pub mod catalogue;
 pub mod cli;
 pub mod logging;
 pub mod machine;
 pub mod preflight;
+mod renewal;
 pub mod server;
+mod signals;
+pub mod token_command;

@@ -11,9 +11,12 @@ use client::Client;
 use net::Cidr;
 use tokio::sync::watch;
 
-use crate::catalogue::{BAD_VALUE, Refusal};
+use crate::catalogue::{BAD_VALUE, Entry, Refusal};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
-use crate::preflight::{self, Verdict};
+use crate::preflight::{self, Finding, Verdict};
+
+/// The version of this program, as nodes report it.
+pub(crate) const VERSION: &str = concat!("v1.37.1+kubelite.", env!("CARGO_PKG_VERSION"));
 
 /// What flags say about this machine, checked.
 #[derive(Debug, Clone)]
@@ -68,7 +71,7 @@ fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -
 }
 
 /// A DNS-1123 subdomain, as Node names must be.
-fn is_node_name(name: &str) -> bool {
+pub(crate) fn is_node_name(name: &str) -> bool {
     let label = |l: &str| {
         let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         !l.is_empty() && l.len() <= 63 && inner && !l.starts_with('-') && !l.ends_with('-')
@@ -189,9 +192,18 @@ impl Machine {
     /// # Errors
     /// The first thing that is missing.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
+        self.check_but(&[])
+    }
+
+    /// As [`Machine::check`], without these findings.
+    ///
+    /// # Errors
+    /// The first thing that is missing.
+    pub(crate) fn check_but(&self, spared: &[Entry]) -> Result<(), Refusal> {
         let endpoint = self.args.container_runtime_endpoint.as_deref();
         let findings = preflight::check(endpoint, &self.path);
-        match findings.into_iter().find(|f| f.verdict == Verdict::Fail) {
+        let bad = |f: &Finding| f.verdict == Verdict::Fail && !spared.contains(&f.entry);
+        match findings.into_iter().find(bad) {
             Some(found) => Err(found.entry.refuse(found.detail)),
             None => Ok(()),
         }
@@ -266,7 +278,7 @@ impl Machine {
         agent.node_ips.clone_from(&self.node_ips);
         agent.labels.clone_from(&self.labels);
         agent.taints.clone_from(&self.taints);
-        agent.version = format!("v1.37.1+kubelite.{}", env!("CARGO_PKG_VERSION"));
+        agent.version = VERSION.to_owned();
         agent.root_dir.clone_from(&args.kubelet_root_dir);
         agent.pod_logs_dir = args.log_dir.join("pods");
         agent.container_logs_dir = args.log_dir.join("containers");

@@ -5,11 +5,16 @@ use std::process::ExitCode;
 
 use std::time::Duration;
 
+use kube_lite::agent;
 use kube_lite::catalogue::{self, Refusal};
-use kube_lite::cli::{self, Command, Locations, ServerArgs, StatusArgs, StatusOutput};
+use kube_lite::cli::{
+    self, AgentArgs, Command, GeneralArgs, Locations, ServerArgs, StatusArgs, StatusOutput,
+    TokenArgs,
+};
 use kube_lite::logging;
 use kube_lite::preflight::{self, Verdict};
 use kube_lite::server::{self, config::Config, status};
+use kube_lite::token_command;
 
 fn main() -> ExitCode {
     // The container runtime calls this same program as its network plugin.
@@ -33,6 +38,8 @@ fn run(command: Command, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Command::Explain { id } => explain(id.as_deref()),
         Command::CheckConfig => check_config(&lookup("PATH").unwrap_or_default()),
         Command::Server(args) => serve(*args, lookup),
+        Command::Agent(args) => run_agent(*args, lookup),
+        Command::Token(args) => token(&args, lookup),
         Command::Status(args) => show_status(&args, lookup),
     }
 }
@@ -50,24 +57,61 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-fn serve(args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
-    logging::start(args.general.debug, args.general.verbosity, lookup("KUBE_LITE_LOG").as_deref());
-    // The one TLS provider of the process.
+/// What every long-running command and every client needs.
+fn prepare(general: &GeneralArgs, lookup: &dyn Fn(&str) -> Option<String>) {
+    logging::start(general.debug, general.verbosity, lookup("KUBE_LITE_LOG").as_deref());
+    install_tls();
+}
+
+/// The one TLS provider of the process.
+fn install_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let config = match Config::new(args, &locations(lookup)) {
-        Ok(config) => config,
-        Err(refusal) => return refuse(&refusal),
-    };
-    let outcome = match runtime() {
-        Ok(runtime) => {
-            let outcome = runtime.block_on(server::run(config));
+}
+
+fn serve(args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    prepare(&args.general, lookup);
+    let config = Config::new(args, &locations(lookup));
+    to_the_end(config.map(server::run), catalogue::SERVER_STOPPED)
+}
+
+fn run_agent(args: AgentArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    prepare(&args.general, lookup);
+    let config = agent::config::Config::new(args, &locations(lookup));
+    to_the_end(config.map(agent::run), catalogue::AGENT_STOPPED)
+}
+
+fn to_the_end(
+    run: Result<impl Future<Output = Result<(), Refusal>>, Refusal>,
+    stopped: catalogue::Entry,
+) -> ExitCode {
+    let outcome = match (run, runtime()) {
+        (Ok(run), Ok(runtime)) => {
+            let outcome = runtime.block_on(run);
             // What still blocks (a resolver, a slow disk) must not hold the exit up.
             runtime.shutdown_timeout(Duration::from_millis(100));
             outcome
         }
-        Err(error) => Err(catalogue::SERVER_STOPPED.refuse(error)),
+        (Err(refusal), _) => Err(refusal),
+        (Ok(_), Err(error)) => Err(stopped.refuse(error)),
     };
     outcome.map_or_else(|refusal| refuse(&refusal), |()| ExitCode::SUCCESS)
+}
+
+fn token(args: &TokenArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    install_tls();
+    let settings = token_command::Settings {
+        locations: locations(lookup),
+        kubeconfig: lookup("KUBECONFIG").filter(|v| !v.is_empty()).map(Into::into),
+        data_dir: cli::data_dir(lookup),
+    };
+    let outcome = match runtime() {
+        Ok(runtime) => runtime.block_on(token_command::run(&args.command, &settings)),
+        Err(error) => Err(catalogue::TOKEN_COMMAND.refuse(error)),
+    };
+    match outcome {
+        Ok(text) => print(&text, ExitCode::SUCCESS),
+        Err(refusal) => refuse(&refusal),
+    }
 }
 
 fn show_status(args: &StatusArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {

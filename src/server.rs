@@ -1,10 +1,12 @@
 //! Composition root of `kube-lite server`: build, start, wait, drain.
 
 pub mod adapters;
+mod aside;
 pub mod config;
 mod control_plane;
 mod data_dir;
 mod in_process;
+mod joining;
 mod node;
 mod renewal;
 pub mod status;
@@ -15,10 +17,10 @@ use std::time::Duration;
 use apiserver::{ApiServer, User};
 use base::{Shutdown, Tasks};
 use client::{Client, Informers};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
 use crate::machine::Clients;
+use crate::signals::stop_requested;
 use config::Config;
 use control_plane::ControlPlane;
 use in_process::{InProcess, service_account};
@@ -49,7 +51,7 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     };
     if outcome.is_ok() {
         tokio::select! {
-            () = wait_for_signal() => tracing::info!("stopping, pods go on"),
+            () = stop_requested() => tracing::info!("stopping, pods go on"),
             () = shutdown.requested() => {}
             () = fault.requested() => {}
         }
@@ -85,6 +87,7 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
         let client = client_of(User::authenticated("system:kube-scheduler", &[]), "kube-scheduler");
         scheduler::start(client, &informers, tasks);
     }
+    plane.joining.follow(&informers, tasks);
     let node_cert = if config.agent {
         let user = User::authenticated(
             &format!("system:node:{}", config.machine.node_name),
@@ -154,16 +157,4 @@ fn start_controllers(
         client_for,
     ));
     Ok(())
-}
-
-async fn wait_for_signal() {
-    let (Ok(mut terminate), Ok(mut interrupt)) =
-        (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
 }

@@ -3,6 +3,7 @@
 //! Keys are ECDSA P-256. Files are replaced atomically, keys with mode 0600. What is there and still good is kept.
 
 pub mod live;
+pub mod request;
 pub mod tls;
 
 use std::net::IpAddr;
@@ -343,6 +344,22 @@ pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>, String> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .map(|c| c.map_err(|e| format!("no PEM certificate: {e}")))
         .collect()
+}
+
+/// The hash by which a join token names a CA: SHA-256, in hex, of the file when it holds one certificate, and of the root
+/// that ends the first one's chain when it holds several. These are k3s's rules.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn ca_hash(pem: &str) -> Result<String, String> {
+    let all: Vec<Vec<u8>> = certificates(pem)?.into_iter().map(|der| der.to_vec()).collect();
+    let hashed = match all.as_slice() {
+        [] => return Err("holds no certificate".into()),
+        [_] => pem.as_bytes().to_vec(),
+        several => request::root_of(several).ok_or("holds a damaged certificate")?,
+    };
+    let digest = ring::digest::digest(&ring::digest::SHA256, &hashed);
+    Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<(), Error> {

@@ -6,12 +6,16 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod node;
+mod token;
 
+use cluster::token::Secret;
 pub use node::{GeneralArgs, NodeArgs};
+pub use token::{CreateArgs, DeleteArgs, ListArgs, RotateArgs, TokenArgs, TokenCommand};
 
 /// Kubernetes as one small binary for the edge.
 ///
 /// `kube-lite server` is a whole cluster: API server, store, scheduler, controllers and this machine as its first node.
+/// `kube-lite agent` makes another machine a node of it.
 #[derive(Debug, Parser)]
 #[command(name = "kube-lite", version = crate::cli::args::version(), args_override_self = true, max_term_width = 110)]
 pub struct Cli {
@@ -30,6 +34,10 @@ pub(crate) fn version() -> &'static str {
 pub enum Command {
     /// Run a server: the control plane and, unless --disable-agent, a node
     Server(Box<ServerArgs>),
+    /// Run an agent: this machine as a node of the cluster of a server
+    Agent(Box<AgentArgs>),
+    /// Manage the tokens by which machines join
+    Token(TokenArgs),
     /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
     Status(StatusArgs),
     /// Explain an error id such as KL0101, without a network
@@ -125,9 +133,45 @@ pub struct ServerArgs {
     #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub disable_kube_proxy: bool,
 
+    /// Secret that machines join with, at least 16 characters; better in a file [default: a random one in server/token] [env: KUBE_LITE_TOKEN]
+    #[arg(long, short = 't', value_name = "SECRET", help_heading = "Joining")]
+    pub token: Option<Secret>,
+    /// File that holds it [env: KUBE_LITE_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", help_heading = "Joining")]
+    pub token_file: Option<PathBuf>,
+    /// Secret that joins agents only [default: that of --token] [env: KUBE_LITE_AGENT_TOKEN]
+    #[arg(long, value_name = "SECRET", help_heading = "Joining")]
+    pub agent_token: Option<Secret>,
+    /// File that holds it [env: KUBE_LITE_AGENT_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", help_heading = "Joining")]
+    pub agent_token_file: Option<PathBuf>,
+
     /// Where the local-path provisioner makes volumes [default: storage in the data directory]
     #[arg(long, value_name = "DIR", help_heading = "Node")]
     pub default_local_storage_path: Option<PathBuf>,
+}
+
+/// Flags of `kube-lite agent`.
+#[derive(Debug, Args, Clone)]
+#[command(args_override_self = true)]
+pub struct AgentArgs {
+    #[command(flatten)]
+    pub general: GeneralArgs,
+    #[command(flatten)]
+    pub node: NodeArgs,
+
+    /// Server to join, https://HOST:PORT; remembered once joined [env: KUBE_LITE_URL]
+    #[arg(long, short = 's', value_name = "URL", help_heading = "Joining")]
+    pub server: Option<String>,
+    /// Token to join with, from server/token of the server; better in a file; needed once [env: KUBE_LITE_TOKEN]
+    #[arg(long, short = 't', value_name = "TOKEN", help_heading = "Joining")]
+    pub token: Option<Secret>,
+    /// File that holds it [env: KUBE_LITE_TOKEN_FILE]
+    #[arg(long, value_name = "FILE", help_heading = "Joining")]
+    pub token_file: Option<PathBuf>,
+    /// Trust whatever server answers first: for a token without the hash of a CA
+    #[arg(long, help_heading = "Joining", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub insecure_join: bool,
 }
 
 /// Flags of `kube-lite status`.

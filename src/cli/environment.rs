@@ -9,7 +9,18 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("write-kubeconfig", "KUBECONFIG_OUTPUT"),
     ("write-kubeconfig-mode", "KUBECONFIG_MODE"),
     ("resolv-conf", "RESOLV_CONF"),
+    ("server", "URL"),
+    ("token", "TOKEN"),
+    ("token-file", "TOKEN_FILE"),
+    ("agent-token", "AGENT_TOKEN"),
+    ("agent-token-file", "AGENT_TOKEN_FILE"),
 ];
+
+/// The data directory as the environment says it, for commands that run nothing.
+pub fn data_dir(lookup: &dyn Fn(&str) -> Option<String>) -> Option<std::path::PathBuf> {
+    let all = read(lookup);
+    all.into_iter().find(|(flag, _)| *flag == "data-dir").map(|(_, value)| value.into())
+}
 
 /// Flag and value of every variable that is set; ours wins over k3s's.
 pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {

@@ -33,15 +33,18 @@ impl From<Refusal> for Stop {
 pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Result<Cli, Stop> {
     let command = Cli::command();
     let typed = command.clone().try_get_matches_from(argv.clone()).map_err(stop)?;
-    let Some(("server", server)) = typed.subcommand() else {
+    // The commands that run something take variables and files, too.
+    let Some((name @ ("server" | "agent"), given)) = typed.subcommand() else {
         return Cli::from_arg_matches(&typed).map_err(stop);
     };
-    let definition = command.find_subcommand("server").cloned().unwrap_or_default();
+    let definition = command.find_subcommand(name).cloned().unwrap_or_default();
     let flags: Vec<String> =
         definition.get_arguments().filter_map(|a| a.get_long().map(str::to_owned)).collect();
     let is_typed =
-        |flag: &str| server.value_source(&flag.replace('-', "_")) == Some(ValueSource::CommandLine);
-    let variables = environment::read(lookup);
+        |flag: &str| given.value_source(&flag.replace('-', "_")) == Some(ValueSource::CommandLine);
+    let mut variables = environment::read(lookup);
+    // A variable for the other command is none of this one's, but a server that should join another one is told.
+    variables.retain(|(flag, _)| flags.iter().any(|f| f == flag) || *flag == "server");
     let from_variable =
         |flag: &str| variables.iter().find(|(f, _)| *f == flag).map(|(_, v)| v.clone());
 
@@ -49,7 +52,7 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     let asked_for = is_typed("config") || file.is_some();
     let file = file
         .map(PathBuf::from)
-        .or_else(|| server.get_one::<PathBuf>("config").cloned())
+        .or_else(|| given.get_one::<PathBuf>("config").cloned())
         .unwrap_or_default();
     let values =
         config_file::read(&file, asked_for, &|name| flags.iter().any(|f| f == name), &|name| {
@@ -130,7 +133,7 @@ fn distance(a: &str, b: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::{Command, ServerArgs};
+    use super::super::args::{AgentArgs, Command, ServerArgs};
     use super::*;
 
     fn server(argv: &[&str], variables: &[(&str, &str)]) -> Result<ServerArgs, String> {
@@ -143,6 +146,34 @@ mod tests {
             Err(Stop::Refused(refusal)) => Err(refusal.to_string()),
             Err(Stop::Text(text)) => Err(text),
         }
+    }
+
+    fn agent(argv: &[&str], variables: &[(&str, &str)]) -> Result<AgentArgs, String> {
+        let argv = ["kube-lite", "agent", "--config=/dev/null"].iter().chain(argv);
+        let lookup =
+            |name: &str| variables.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned());
+        match parse(argv.map(OsString::from).collect(), lookup) {
+            Ok(Cli { command: Command::Agent(args) }) => Ok(*args),
+            Ok(_) => Err("another command".into()),
+            Err(Stop::Refused(refusal)) => Err(refusal.to_string()),
+            Err(Stop::Text(text)) => Err(text),
+        }
+    }
+
+    #[test]
+    fn agents_take_k3ss_flags_and_variables_and_no_log_shows_their_token() {
+        let variables =
+            [("K3S_URL", "https://a:6443"), ("K3S_TOKEN", "hush"), ("K3S_KUBECONFIG_MODE", "644")];
+        let args = agent(&[], &variables).unwrap();
+        assert_eq!(args.server.as_deref(), Some("https://a:6443"));
+        assert!(args.token.as_ref().is_some_and(|t| t.reveal() == "hush"));
+        assert!(!format!("{args:?}").contains("hush"));
+        let args = agent(&["-s", "https://b", "-t", "x"], &variables).unwrap();
+        assert_eq!((args.server.as_deref(), args.insecure_join), (Some("https://b"), false));
+        assert!(args.token.is_some_and(|t| t.reveal() == "x"));
+        assert!(agent(&["--cluster-cidr=10.0.0.0/8"], &[]).unwrap_err().contains("--cluster-cidr"));
+        let refused = server(&["--config=/dev/null"], &variables).unwrap_err();
+        assert!(refused.contains("--server is not supported: several servers"), "{refused}");
     }
 
     #[test]

@@ -2,8 +2,6 @@
 
 /// Flag without dashes, and what to tell.
 pub(super) const FLAGS: &[(&str, &str)] = &[
-    ("agent-token", "joining machines is not there yet"),
-    ("agent-token-file", "joining machines is not there yet"),
     ("cluster-init", "a server is a cluster of one; several servers are not there yet"),
     ("cluster-reset", "several servers are not there yet"),
     ("cluster-reset-restore-path", "snapshots are not there yet"),
@@ -41,11 +39,9 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("rootless", "running a node without root is not there yet; --disable-agent needs no root"),
     ("secrets-encryption", "secrets are always encrypted at rest"),
     ("selinux", "SELinux labels are not there yet"),
-    ("server", "joining machines is not there yet"),
+    ("server", "several servers are not there yet; `kube-lite agent` joins this machine as a node"),
     ("snapshotter", "containerd's overlayfs snapshotter is used"),
     ("system-default-registry", "a default registry is not there yet"),
-    ("token", "joining machines is not there yet"),
-    ("token-file", "joining machines is not there yet"),
     ("vpn-auth", "VPN integration is not there yet"),
     ("with-node-id", "use --node-name"),
     ("write-kubeconfig-group", "use --write-kubeconfig-mode and chgrp"),

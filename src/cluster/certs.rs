@@ -233,6 +233,22 @@ impl Issued<'_> {
     }
 }
 
+/// Who a node is towards the API.
+pub(crate) fn node_client(name: &str) -> Profile {
+    Profile::client(&format!("system:node:{name}"), Some("system:nodes"))
+}
+
+/// Who its service proxy is.
+pub(crate) fn proxy_client() -> Profile {
+    Profile::client("system:kube-proxy", None)
+}
+
+/// What its kubelet API is reached under.
+pub(crate) fn node_serving(name: &str, ips: &[IpAddr]) -> Profile {
+    let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    Profile::server(name, &with(&[name, "localhost"], &[]), &with_ips(&local, ips))
+}
+
 /// Certificates for one node.
 pub struct NodeCerts {
     /// User `system:node:<name>`, group `system:nodes`.
@@ -260,6 +276,16 @@ impl ServerCerts {
     /// CA of the etcd-compatible listener and its clients.
     pub fn etcd_ca(&self) -> &Ca {
         &self.etcd_server_ca
+    }
+
+    /// Whether servers are known under this host name: a node of this name could pass for one.
+    pub fn is_server_name(&self, name: &str) -> bool {
+        serving(&self.names, &[]).dns.iter().any(|own| own.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether servers are reached under this address.
+    pub fn is_server_address(&self, ip: IpAddr) -> bool {
+        serving(&self.names, &[]).ips.contains(&ip)
     }
 
     /// Common names allowed to front proxies.
@@ -330,10 +356,7 @@ impl ServerCerts {
     ) -> Result<NodeCerts, Error> {
         fs::create_dir(agent_dir, 0o700)?;
         let at = |file: &str| agent_dir.join(file);
-        let client = Profile::client(&format!("system:node:{name}"), Some("system:nodes"));
-        let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-        let serving =
-            Profile::server(name, &with(&[name, "localhost"], &[]), &with_ips(&local, ips));
+        let (client, serving) = (node_client(name), node_serving(name, ips));
         fs::write_atomic(&at("server-ca.crt"), self.server_ca.cert_pem().as_bytes(), 0o644)?;
         fs::write_atomic(&at("client-ca.crt"), self.client_ca.cert_pem().as_bytes(), 0o644)?;
         Ok(NodeCerts {

@@ -32,6 +32,7 @@ pub(crate) struct Node {
     pub(crate) client: Client,
     pub(crate) tasks: Tasks,
     pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) operations: Arc<crate::runtime::operations::Operations>,
     pub(crate) version: RuntimeVersion,
     pub(crate) abilities: Abilities,
     pub(crate) events: EventRecorder,

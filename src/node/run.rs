@@ -93,6 +93,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         owners: Mutex::new(HashMap::new()),
         pressure: Pressure::default(),
         report: Notify::new(),
+        operations: Arc::clone(runtime.operations()),
         runtime: Arc::new(runtime),
         tasks: tasks.clone(),
         config,

@@ -1,6 +1,7 @@
 //! The seam to the container runtime, shaped like CRI, and what may go wrong behind it.
 
 pub(crate) mod cri;
+pub(crate) mod operations;
 
 use std::fmt;
 use std::time::Duration;

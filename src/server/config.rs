@@ -1,12 +1,13 @@
 //! The validated configuration of `kube-lite server`: everything is checked before anything is touched.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use cluster::token::Secret;
 use net::Cidr;
 
 use crate::catalogue::{BAD_VALUE, Refusal};
-use crate::cli::{Locations, ServerArgs};
+use crate::cli::{Locations, ServerArgs, given_token};
 use crate::machine::Machine;
 
 /// Names that `--disable` takes, and what is not run.
@@ -51,6 +52,10 @@ pub struct Config {
     pub proxy: bool,
     /// CSV of further tokens.
     pub token_auth_file: Option<PathBuf>,
+    /// Secret that machines join with, when a flag says it.
+    pub token: Option<Secret>,
+    /// Secret that agents join with, when a flag says it.
+    pub agent_token: Option<Secret>,
 }
 
 fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
@@ -82,6 +87,17 @@ fn node_ports(value: &str) -> Result<(u16, u16), Refusal> {
     parse().filter(|(from, to)| *from > 0 && from <= to).ok_or_else(|| {
         bad("service-node-port-range", value, "must be FROM-TO, such as 30000-32767")
     })
+}
+
+/// A secret that is good enough.
+fn secret(
+    flag: &str,
+    token: Option<&Secret>,
+    file: Option<&Path>,
+) -> Result<Option<Secret>, Refusal> {
+    let given = given_token(flag, token, file)?;
+    let chosen = given.as_ref().map(cluster::token::files::chosen).transpose();
+    chosen.map_err(|e| BAD_VALUE.refuse_usage(format!("--{flag}: {e}")))
 }
 
 impl Config {
@@ -148,6 +164,12 @@ impl Config {
                 .unwrap_or_else(|| machine.data_dir.join("storage")),
             dns: !disabled("coredns"),
             proxy: !args.disable_kube_proxy,
+            token: secret("token", args.token.as_ref(), args.token_file.as_deref())?,
+            agent_token: secret(
+                "agent-token",
+                args.agent_token.as_ref(),
+                args.agent_token_file.as_deref(),
+            )?,
             token_auth_file: args.token_auth_file,
             machine,
         })
@@ -213,6 +235,10 @@ mod tests {
             (
                 vec!["--cluster-dns=1.1.1.1"],
                 "error[KL0104]: --cluster-dns=1.1.1.1: must lie in --service-cidr",
+            ),
+            (
+                vec!["--token=short"],
+                "error[KL0104]: --token: a secret needs at least 16 characters; `kube-lite token generate` makes one",
             ),
             (
                 vec!["--node-name=A_b"],

@@ -8,20 +8,25 @@ use apiserver::authn::x509::Verifier;
 use apiserver::connect::Nodes;
 use apiserver::encryption::Keys;
 use apiserver::lookup::Lookup;
-use apiserver::seams::Connect;
+use apiserver::seams::{Aside, Connect};
 use apiserver::security::Security;
 use apiserver::{ApiServer, Objects, User};
 use base::pki::tls;
 use base::{Kind, Tasks};
 use cluster::certs::{Names, ServerCerts};
+use cluster::join::files::{node_password, store_node_password};
+use cluster::token::files::{Error, TokenFiles};
 use store::Backend;
 use tokio::net::TcpListener;
 
 use crate::catalogue::{
-    BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, PORT_IN_USE, Refusal, SERVER_STOPPED, STORE_DAMAGED,
+    BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, NAME_TAKEN, PORT_IN_USE, Refusal, SERVER_STOPPED,
+    STORE_DAMAGED,
 };
 use crate::server::adapters::BootstrapWriter;
+use crate::server::aside::Parts;
 use crate::server::config::Config;
+use crate::server::joining::{self, Joining};
 
 /// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -36,6 +41,8 @@ pub(crate) struct ControlPlane {
     pub(crate) store: Arc<dyn Backend>,
     /// The bound address.
     pub(crate) address: std::net::SocketAddr,
+    /// What machines join by.
+    pub(crate) joining: Arc<Joining>,
 }
 
 /// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes.
@@ -59,6 +66,7 @@ pub(crate) async fn start(
             .await
             .map_err(|e| refusal_of(&e))?;
     let certs = Arc::new(certificates(config)?);
+    let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
 
     let schema = Schema::builtin();
@@ -82,11 +90,8 @@ pub(crate) async fn start(
     let settings = apiserver::bootstrap::Settings {
         service_ip: config.service_cidrs.first().and_then(|c| c.nth(1)).unwrap_or(config.advertise),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
-        cluster_dns: if config.agent && config.dns {
-            config.cluster_dns.clone()
-        } else {
-            Vec::new()
-        },
+        // Without a node here, agents answer it.
+        cluster_dns: if config.dns { config.cluster_dns.clone() } else { Vec::new() },
         advertised: vec![config.advertise],
         port: address.port(),
         client_ca: certs.client_ca().cert_pem().to_owned(),
@@ -99,8 +104,37 @@ pub(crate) async fn start(
         SERVER_STOPPED
             .refuse(format!("the objects that every cluster starts with cannot be written: {e}"))
     })?;
-    listen(&server, &certs, listener, tasks)?;
-    Ok(ControlPlane { server, certs, store, address })
+    let settings = joining::Settings {
+        certs: Arc::clone(&certs),
+        tokens: join_tokens,
+        facts: crate::server::node::told(config, address.port()),
+        service_cidrs: config.service_cidrs.clone(),
+    };
+    let joining = Joining::new(settings, &server, tasks);
+    if config.agent {
+        claim_own_name(config, &joining).await?;
+    }
+    let asides: Vec<Arc<dyn Aside>> = vec![Arc::clone(&joining) as Arc<dyn Aside>];
+    listen(&server, &certs, listener, asides, tasks)?;
+    Ok(ControlPlane { server, certs, store, address, joining })
+}
+
+fn token_files(config: &Config, certs: &ServerCerts) -> Result<TokenFiles, Refusal> {
+    let files = TokenFiles::new(&config.machine.data_dir);
+    let (token, agent) = (config.token.as_ref(), config.agent_token.as_ref());
+    files.ensure(certs.server_ca().cert_pem(), token, agent).map_err(|e| match e {
+        Error::Differs(_) | Error::Weak(_) => BAD_VALUE.refuse_usage(format!("the token: {e}")),
+        Error::Io(_) | Error::Content { .. } => DATA_DIR.refuse(e),
+    })?;
+    Ok(files)
+}
+
+/// The name of this machine's node is its own, before any other machine may ask for it.
+async fn claim_own_name(config: &Config, joining: &Joining) -> Result<(), Refusal> {
+    let (directory, node) = (config.machine.directory(), &config.machine.node_name);
+    let password = node_password(&directory).map_err(|e| DATA_DIR.refuse(e))?;
+    store_node_password(&directory, &password).map_err(|e| DATA_DIR.refuse(e))?;
+    joining.claim_own(node, &password).await.map_err(|e| NAME_TAKEN.refuse(e))
 }
 
 fn tokens(config: &Config) -> Result<Vec<(String, User)>, Refusal> {
@@ -199,6 +233,7 @@ fn listen(
     server: &ApiServer,
     certs: &Arc<ServerCerts>,
     listener: TcpListener,
+    asides: Vec<Arc<dyn Aside>>,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
     let client_ca = [certs.client_ca().der().clone()];
@@ -210,7 +245,8 @@ fn listen(
         .map_err(|e| DATA_DIR.refuse(e))?;
     let (server, verifier) = (server.clone(), Arc::new(verifier));
     tasks.spawn(Kind::Critical, "https", async move {
-        server.serve(listener, Arc::new(config), Some(verifier), None).await
+        let aside = Arc::new(Parts(asides));
+        server.serve(listener, Arc::new(config), Some(verifier), Some(aside)).await
     });
     Ok(())
 }

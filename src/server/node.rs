@@ -23,6 +23,19 @@ pub(crate) fn facts(config: &Config) -> Facts {
     }
 }
 
+/// The same as machines that join are told it; `port` is the API's.
+pub(crate) fn told(config: &Config, port: u16) -> cluster::join::Facts {
+    let facts = facts(config);
+    cluster::join::Facts {
+        cluster_cidrs: facts.cluster_cidrs.iter().map(ToString::to_string).collect(),
+        service_cidrs: facts.service_cidrs.iter().map(ToString::to_string).collect(),
+        cluster_dns: facts.cluster_dns,
+        cluster_domain: facts.cluster_domain,
+        proxy: facts.proxy,
+        servers: vec![std::net::SocketAddr::new(config.advertise, port).to_string()],
+    }
+}
+
 /// TLS of the kubelet API, and the certificate in it, which has to be renewed some day.
 ///
 /// # Errors

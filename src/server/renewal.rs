@@ -1,22 +1,18 @@
-//! Certificates are renewed while the server runs: nothing has to be restarted, once a year or after a jump of the clock.
+//! The certificates of a server and of its node, made anew by the CAs in the same process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
+use async_trait::async_trait;
+use base::Tasks;
 use base::pki;
 use base::pki::live::LiveCert;
-use base::{Kind, Tasks};
 use cluster::certs::ServerCerts;
 
+use crate::renewal::Renew;
 use crate::server::config::Config;
 use crate::server::control_plane::write_kubeconfig;
-
-/// Time between two looks at the clock; a machine without a clock of its own gets the time some while after its start.
-const LOOK_INTERVAL: Duration = Duration::from_secs(60);
-/// Time until a renewal that failed (a full disk) is tried again.
-const RETRY_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
 /// The serving certificate of this machine's kubelet API, and where it is kept.
 pub(crate) struct NodeCert {
@@ -29,7 +25,7 @@ pub(crate) struct NodeCert {
 }
 
 /// Everything that ends some day.
-struct Renewal {
+struct Certificates {
     config: Config,
     certs: Arc<ServerCerts>,
     port: u16,
@@ -44,35 +40,13 @@ pub(crate) fn start(
     node: Option<NodeCert>,
     tasks: &Tasks,
 ) {
-    let renewal =
-        Arc::new(Renewal { config: config.clone(), certs: Arc::clone(certs), port, node });
-    let shutdown = tasks.shutdown().clone();
-    tasks.spawn(Kind::Critical, "certificates", async move {
-        let mut wait = LOOK_INTERVAL;
-        loop {
-            tokio::select! {
-                () = base::clock::sleep(wait) => {}
-                () = shutdown.requested() => return Ok::<(), std::convert::Infallible>(()),
-            }
-            wait = LOOK_INTERVAL;
-            let now = pki::now();
-            if !renewal.is_due(now) {
-                continue;
-            }
-            let own = Arc::clone(&renewal);
-            let renewed = base::tasks::blocking(move || own.renew(now)).await;
-            match renewed.map_err(|e| e.to_string()).and_then(|done| done) {
-                Ok(()) => tracing::info!("certificates renewed, new connections use them"),
-                Err(error) => {
-                    tracing::error!(error, "certificates are not renewed, tried again in an hour");
-                    wait = RETRY_INTERVAL;
-                }
-            }
-        }
-    });
+    let certificates =
+        Certificates { config: config.clone(), certs: Arc::clone(certs), port, node };
+    crate::renewal::start(Arc::new(certificates), tasks);
 }
 
-impl Renewal {
+#[async_trait]
+impl Renew for Arc<Certificates> {
     fn is_due(&self, now: u64) -> bool {
         self.certs.is_due(now)
             || self
@@ -81,7 +55,15 @@ impl Renewal {
                 .is_some_and(|n| pki::due_at(n.not_after.load(Ordering::Relaxed), now))
     }
 
-    fn renew(&self, now: u64) -> Result<(), String> {
+    async fn renew(&self, now: u64) -> Result<(), String> {
+        let own = Self::clone(self);
+        let renewed = base::tasks::blocking(move || own.renew_now(now)).await;
+        renewed.map_err(|e| e.to_string())?
+    }
+}
+
+impl Certificates {
+    fn renew_now(&self, now: u64) -> Result<(), String> {
         if self.certs.renew(now).map_err(|e| e.to_string())? {
             write_kubeconfig(&self.config, &self.certs, self.port).map_err(|e| e.to_string())?;
         }

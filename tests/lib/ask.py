@@ -4,6 +4,7 @@
 ask.py tcp|udp ADDRESS PORT [TIMES]: prints what is answered, `refused` (`refused late` when none of several came before the
 first repetition of the packet) or `nothing`; with TIMES the different answers in order, separated by `, `.
 ask.py serve NAME PORT: an echo server in both families, over TCP and UDP: says its name and, over TCP, the client's address.
+ask.py each PORT ADDRESS...: what TCP at each address answers, in order.
 ask.py connect ADDRESS PORT FILE: new connections, one after another, until FILE is there; prints how many failed.
 """
 import ipaddress, os, socket, sys, threading, time
@@ -57,6 +58,9 @@ def serve(name, port):
 
 
 def main():
+    if sys.argv[1] == "each":
+        print(" ".join(ask("tcp", address, int(sys.argv[2]))[0].split(" ")[0] for address in sys.argv[3:]))
+        return
     protocol, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
     if protocol == "serve":
         serve(address, port)

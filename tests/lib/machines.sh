@@ -94,8 +94,12 @@ start_server_on() { # name, flags...: a server with its node, Ready
 start_agent_on() { # name, flags...: an agent of the server that kubectl asks; returns at once
   local server=${machine_ip[$server_name]%%,*}
   on "$1"
-  run_node agent --server="https://$server:6443" --token="$(cat "$scratch/$server_name/data/server/token")" "${@:2}"
+  run_node agent --server="https://$server:6443" --token-file="$scratch/$server_name/data/server/token" "${@:2}"
   machine_server[$1]=$server_pid
+}
+agents_ready() { # name...: waits until these nodes are there and Ready
+  local name
+  for name; do k wait --for=create "node/$name" --timeout=60s && k wait "node/$name" --for=condition=Ready --timeout=60s || return 1; done
 }
 # A process that has entered other namespaces waits for its child, the server.
 kill_server() { # signal: ends the server or agent of this machine alone; containerd and the containers stay
@@ -142,12 +146,11 @@ loss() { machine_loss[$1]=$2; wire; } # name, percent of its packets, each way
 cut_off() { loss "$1" 100; } # name: no packet from or to it
 heal() { loss "$1" 0; } # name
 # The oldest process of a pod is the sandbox's own, which stays as long as the pod has its network.
-enter_pod() { # pod, command...: in the pod's network, on whichever machine it runs
-  local uid process
-  uid=$(k get pod "$1" -o 'jsonpath={.metadata.uid}')
-  process=$(grep -ls "$uid" /proc/[0-9]*/cgroup | tr -dc '0-9\n' | sort -n | head -n 1)
-  shift; nsenter "--net=/proc/$process/ns/net" "$@"
+network_of() { # pod: its network, on whichever machine it runs
+  local uid; uid=$(k get pod "$1" -o 'jsonpath={.metadata.uid}')
+  echo "/proc/$(grep -ls "$uid" /proc/[0-9]*/cgroup | tr -dc '0-9\n' | sort -n | head -n 1)/ns/net"
 }
+enter_pod() { nsenter "--net=$(network_of "$1")" "${@:2}"; } # pod, command...
 # As `equals`, for what comes a moment after its cause: asked until it is so.
 comes() { # name, want, command...
   local end=$((SECONDS + ${COMES_WITHIN:-30}))

@@ -71,7 +71,7 @@ kill_server() { # signal: ends the server alone; containerd and the containers s
 }
 k() { "${node_enter[@]}" kubectl "$@"; }
 ready() { # timeout, pods' label selector...: all pods of the selector are Ready
-  kubectl wait pod -l "$2" --for=condition=Ready --timeout="$1"
+  k wait pod -l "$2" --for=condition=Ready --timeout="$1"
 }
 kill_processes() { # everything of this process namespace but the suite: server, containerd, shims, containers
   local process left
@@ -100,7 +100,7 @@ restart_machine() {
   make_cgroup "/$KUBE_LITE_TEST_NAMESPACE"
 }
 # What follows the container through the server's life: pod, restarts, container's id.
-containers_of() { kubectl get pods "$@" -o json | jq -r '.items[] | . as $p | .status.containerStatuses[]? | "\($p.metadata.name) \(.restartCount) \(.containerID)"' | sort; }
+containers_of() { k get pods "$@" -o json | jq -r '.items[] | . as $p | .status.containerStatuses[]? | "\($p.metadata.name) \(.restartCount) \(.containerID)"' | sort; }
 cleanup() {
   [ "$failed" = 0 ] || { k get pods,events -A 2>/dev/null | tail -n 60; cp "$scratch/log" /tmp/kube-lite-test-last.log 2>/dev/null; }
   # Nothing holds a mount of the scratch directory then.

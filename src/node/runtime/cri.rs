@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +12,7 @@ use proto::runtime::v1::image_service_client::ImageServiceClient;
 use proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use super::operations::Operations;
 use super::{ExecOutput, Runtime, RuntimeError, RuntimeVersion, Streaming};
 
 /// Deadline of calls that do little (kubelet's `runtimeRequestTimeout`).
@@ -41,12 +43,19 @@ pub(crate) fn channel(socket: &Path) -> Channel {
 pub(crate) struct CriRuntime {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
+    operations: Arc<Operations>,
 }
 
 impl CriRuntime {
+    /// What was asked, for metrics.
+    pub(crate) fn operations(&self) -> &Arc<Operations> {
+        &self.operations
+    }
+
     pub(crate) fn new(socket: &Path) -> Self {
         let channel = channel(socket);
         Self {
+            operations: Arc::default(),
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MESSAGE_MAX),
             images: ImageServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX),
@@ -66,9 +75,7 @@ async fn answer<T>(
     timeout: Duration,
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T, RuntimeError> {
-    let begun = base::clock::now();
     let outcome = tokio::time::timeout(timeout + Duration::from_secs(1), call).await;
-    tracing::trace!(operation, took = ?begun.elapsed(), "runtime call");
     match outcome {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(RuntimeError {
@@ -84,15 +91,18 @@ async fn answer<T>(
     }
 }
 
-/// One call: `call!(client, method, Message { … }, timeout)`.
+/// One call: `call!(self, client, method, Message { … }, timeout)`.
 macro_rules! call {
-    ($client:expr, $method:ident, $message:expr, $timeout:expr) => {{
-        let mut client = $client.clone();
+    ($own:expr, $client:ident, $method:ident, $message:expr, $timeout:expr) => {{
+        let mut client = $own.$client.clone();
         let request = request($message, $timeout);
-        answer(stringify!($method), $timeout, client.$method(request)).await
+        let begun = base::clock::now();
+        let answer = answer(stringify!($method), $timeout, client.$method(request)).await;
+        $own.operations.note(stringify!($method), begun.elapsed(), answer.is_err());
+        answer
     }};
-    ($client:expr, $method:ident, $message:expr) => {
-        call!($client, $method, $message, CALL_TIMEOUT)
+    ($own:expr, $client:ident, $method:ident, $message:expr) => {
+        call!($own, $client, $method, $message, CALL_TIMEOUT)
     };
 }
 
@@ -120,12 +130,12 @@ fn gone_is_fine<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> 
 impl Runtime for CriRuntime {
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
         let version =
-            call!(self.runtime, version, api::VersionRequest { version: "0.1.0".into() })?;
+            call!(self, runtime, version, api::VersionRequest { version: "0.1.0".into() })?;
         Ok(RuntimeVersion { name: version.runtime_name, version: version.runtime_version })
     }
 
     async fn status(&self) -> Result<api::StatusResponse, RuntimeError> {
-        call!(self.runtime, status, api::StatusRequest { verbose: false })
+        call!(self, runtime, status, api::StatusRequest { verbose: false })
     }
 
     async fn run_sandbox(
@@ -135,17 +145,17 @@ impl Runtime for CriRuntime {
     ) -> Result<String, RuntimeError> {
         let message =
             api::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
-        Ok(call!(self.runtime, run_pod_sandbox, message, SANDBOX_TIMEOUT)?.pod_sandbox_id)
+        Ok(call!(self, runtime, run_pod_sandbox, message, SANDBOX_TIMEOUT)?.pod_sandbox_id)
     }
 
     async fn stop_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_fine(call!(self.runtime, stop_pod_sandbox, message, SANDBOX_TIMEOUT))
+        gone_is_fine(call!(self, runtime, stop_pod_sandbox, message, SANDBOX_TIMEOUT))
     }
 
     async fn remove_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_fine(call!(self.runtime, remove_pod_sandbox, message))
+        gone_is_fine(call!(self, runtime, remove_pod_sandbox, message))
     }
 
     async fn sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<api::PodSandbox>, RuntimeError> {
@@ -154,13 +164,13 @@ impl Runtime for CriRuntime {
             ..api::PodSandboxFilter::default()
         };
         let message = api::ListPodSandboxRequest { filter: Some(filter) };
-        Ok(call!(self.runtime, list_pod_sandbox, message)?.items)
+        Ok(call!(self, runtime, list_pod_sandbox, message)?.items)
     }
 
     async fn sandbox_status(&self, id: &str) -> Result<api::PodSandboxStatus, RuntimeError> {
         let message =
             api::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
-        call!(self.runtime, pod_sandbox_status, message)?
+        call!(self, runtime, pod_sandbox_status, message)?
             .status
             .ok_or_else(|| missing("PodSandboxStatus"))
     }
@@ -176,24 +186,24 @@ impl Runtime for CriRuntime {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        Ok(call!(self.runtime, create_container, message)?.container_id)
+        Ok(call!(self, runtime, create_container, message)?.container_id)
     }
 
     async fn start_container(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::StartContainerRequest { container_id: id.to_owned() };
-        call!(self.runtime, start_container, message).map(drop)
+        call!(self, runtime, start_container, message).map(drop)
     }
 
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<(), RuntimeError> {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
         let message = api::StopContainerRequest { container_id: id.to_owned(), timeout };
         let deadline = grace.saturating_add(CALL_TIMEOUT);
-        gone_is_fine(call!(self.runtime, stop_container, message, deadline))
+        gone_is_fine(call!(self, runtime, stop_container, message, deadline))
     }
 
     async fn remove_container(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::RemoveContainerRequest { container_id: id.to_owned() };
-        gone_is_fine(call!(self.runtime, remove_container, message))
+        gone_is_fine(call!(self, runtime, remove_container, message))
     }
 
     async fn containers(&self, pod_uid: Option<&str>) -> Result<Vec<api::Container>, RuntimeError> {
@@ -202,12 +212,12 @@ impl Runtime for CriRuntime {
             ..api::ContainerFilter::default()
         };
         let message = api::ListContainersRequest { filter: Some(filter) };
-        Ok(call!(self.runtime, list_containers, message)?.containers)
+        Ok(call!(self, runtime, list_containers, message)?.containers)
     }
 
     async fn container_status(&self, id: &str) -> Result<api::ContainerStatus, RuntimeError> {
         let message = api::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
-        call!(self.runtime, container_status, message)?
+        call!(self, runtime, container_status, message)?
             .status
             .ok_or_else(|| missing("ContainerStatus"))
     }
@@ -222,7 +232,7 @@ impl Runtime for CriRuntime {
             linux: Some(resources),
             ..api::UpdateContainerResourcesRequest::default()
         };
-        call!(self.runtime, update_container_resources, message).map(drop)
+        call!(self, runtime, update_container_resources, message).map(drop)
     }
 
     async fn exec(
@@ -239,26 +249,26 @@ impl Runtime for CriRuntime {
         };
         // Zero means no limit to the runtime; ours still holds.
         let deadline = if seconds == 0 { CALL_TIMEOUT } else { timeout + Duration::from_secs(10) };
-        let output = call!(self.runtime, exec_sync, message, deadline)?;
+        let output = call!(self, runtime, exec_sync, message, deadline)?;
         Ok(ExecOutput { stdout: output.stdout, stderr: output.stderr, exit_code: output.exit_code })
     }
 
     async fn streaming(&self, request: Streaming) -> Result<String, RuntimeError> {
         Ok(match request {
-            Streaming::Exec(message) => call!(self.runtime, exec, message)?.url,
-            Streaming::Attach(message) => call!(self.runtime, attach, message)?.url,
-            Streaming::PortForward(message) => call!(self.runtime, port_forward, message)?.url,
+            Streaming::Exec(message) => call!(self, runtime, exec, message)?.url,
+            Streaming::Attach(message) => call!(self, runtime, attach, message)?.url,
+            Streaming::PortForward(message) => call!(self, runtime, port_forward, message)?.url,
         })
     }
 
     async fn reopen_log(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::ReopenContainerLogRequest { container_id: id.to_owned() };
-        call!(self.runtime, reopen_container_log, message).map(drop)
+        call!(self, runtime, reopen_container_log, message).map(drop)
     }
 
     async fn stats(&self) -> Result<Vec<api::ContainerStats>, RuntimeError> {
         let message = api::ListContainerStatsRequest { filter: None };
-        Ok(call!(self.runtime, list_container_stats, message)?.stats)
+        Ok(call!(self, runtime, list_container_stats, message)?.stats)
     }
 
     async fn pull_image(
@@ -269,12 +279,12 @@ impl Runtime for CriRuntime {
     ) -> Result<String, RuntimeError> {
         let message =
             api::PullImageRequest { image: Some(image), auth, sandbox_config: Some(sandbox) };
-        Ok(call!(self.images, pull_image, message, PULL_TIMEOUT)?.image_ref)
+        Ok(call!(self, images, pull_image, message, PULL_TIMEOUT)?.image_ref)
     }
 
     async fn image(&self, reference: &str) -> Result<Option<api::Image>, RuntimeError> {
         let message = api::ImageStatusRequest { image: Some(spec(reference)), verbose: false };
-        match call!(self.images, image_status, message) {
+        match call!(self, images, image_status, message) {
             Ok(answer) => Ok(answer.image),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -282,16 +292,16 @@ impl Runtime for CriRuntime {
     }
 
     async fn images(&self) -> Result<Vec<api::Image>, RuntimeError> {
-        Ok(call!(self.images, list_images, api::ListImagesRequest { filter: None })?.images)
+        Ok(call!(self, images, list_images, api::ListImagesRequest { filter: None })?.images)
     }
 
     async fn remove_image(&self, reference: &str) -> Result<(), RuntimeError> {
         let message = api::RemoveImageRequest { image: Some(spec(reference)) };
-        gone_is_fine(call!(self.images, remove_image, message))
+        gone_is_fine(call!(self, images, remove_image, message))
     }
 
     async fn image_bytes(&self) -> Result<u64, RuntimeError> {
-        let usage = call!(self.images, image_fs_info, api::ImageFsInfoRequest {})?;
+        let usage = call!(self, images, image_fs_info, api::ImageFsInfoRequest {})?;
         Ok(usage
             .image_filesystems
             .iter()

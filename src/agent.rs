@@ -1,0 +1,110 @@
+//! Composition root of `kube-lite agent`: join or remember that it did, make clients, start the node, wait.
+
+pub mod config;
+mod joining;
+mod link;
+mod renewal;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::pki;
+use base::pki::live::LiveCert;
+use base::pki::tls;
+use base::{Shutdown, Tasks};
+use cluster::join::files::Joined;
+use net::Cidr;
+
+use crate::catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, Refusal};
+use crate::machine::{Clients, Facts};
+use crate::signals::stop_requested;
+use config::Config;
+use link::Link;
+
+/// Everything must end within this time after SIGTERM.
+const GRACE: Duration = Duration::from_millis(700);
+
+/// Runs until SIGTERM, SIGINT or a fault.
+///
+/// # Errors
+/// Why it could not join or start, or what made it stop.
+pub async fn run(config: Config) -> Result<(), Refusal> {
+    let tasks = Tasks::new(Shutdown::new());
+    let shutdown = tasks.shutdown().clone();
+    let outcome = tokio::select! {
+        outcome = start(&config, &tasks) => outcome,
+        () = stop_requested() => {
+            shutdown.request();
+            Ok(())
+        }
+    };
+    if outcome.is_ok() && !shutdown.is_requested() {
+        tokio::select! {
+            () = stop_requested() => tracing::info!("stopping, pods go on"),
+            () = shutdown.requested() => {}
+        }
+    }
+    shutdown.request();
+    for name in tasks.drain(GRACE).await {
+        tracing::warn!(task = name, "did not stop in time");
+    }
+    outcome?;
+    tasks.fault().map_or(Ok(()), |fault| Err(AGENT_STOPPED.refuse(fault)))
+}
+
+/// The certificates in use; a renewal sets them anew.
+#[derive(Clone)]
+struct Lives {
+    kubelet_client: Arc<LiveCert>,
+    kubelet_serving: Arc<LiveCert>,
+    proxy_client: Arc<LiveCert>,
+}
+
+impl Lives {
+    fn new(joined: &Joined) -> Result<Self, Refusal> {
+        let live = |leaf| LiveCert::new(leaf).map_err(|e| DATA_DIR.refuse(e));
+        Ok(Self {
+            kubelet_client: live(&joined.kubelet_client)?,
+            kubelet_serving: live(&joined.kubelet_serving)?,
+            proxy_client: live(&joined.proxy_client)?,
+        })
+    }
+}
+
+async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
+    let machine = &config.machine;
+    let remembered = joining::remembered(config)?;
+    // Without a clock of its own a machine starts in the past; who has joined needs no time to start its pods.
+    let spared = if remembered.is_some() { &[BAD_CLOCK][..] } else { &[] };
+    machine.check_but(spared)?;
+    let (joined, fresh) = match remembered {
+        Some(joined) => (joined, false),
+        None => (joining::join(config, tasks.shutdown()).await?, true),
+    };
+    let link = Link::new(config, &joined)?;
+    let lives = Lives::new(&joined)?;
+    let clients = Clients {
+        node: link.client(&joined, &lives.kubelet_client, "kubelet")?,
+        network: link.client(&joined, &lives.proxy_client, "kube-proxy")?,
+    };
+    let client_ca = pki::certificates(&joined.client_ca).map_err(|e| DATA_DIR.refuse(e))?;
+    let serving = Arc::clone(&lives.kubelet_serving);
+    let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
+        .map_err(|e| DATA_DIR.refuse(e))?;
+    let facts = facts(&joined).map_err(|e| DATA_DIR.refuse(e))?;
+    machine.start(&facts, Arc::new(tls), clients, Arc::default(), tasks);
+    renewal::start(config, joined, lives, &link, !fresh, tasks)
+}
+
+/// What the cluster says, as the node takes it.
+fn facts(joined: &Joined) -> Result<Facts, String> {
+    let cidrs = |all: &[String]| all.iter().map(|c| c.parse::<Cidr>()).collect::<Result<_, _>>();
+    let told = &joined.facts;
+    Ok(Facts {
+        cluster_cidrs: cidrs(&told.cluster_cidrs).map_err(|e| e.to_string())?,
+        service_cidrs: cidrs(&told.service_cidrs).map_err(|e| e.to_string())?,
+        cluster_dns: told.cluster_dns.clone(),
+        cluster_domain: told.cluster_domain.clone(),
+        proxy: told.proxy,
+    })
+}

@@ -1,0 +1,51 @@
+//! A token as flags give it: itself, or a file that holds it.
+
+use std::path::Path;
+
+use cluster::token::Secret;
+
+use crate::catalogue::{BAD_VALUE, Refusal};
+
+/// The token of `--<flag>` or `--<flag>-file`.
+///
+/// # Errors
+/// Both were given, or the file cannot be read.
+pub fn given(
+    flag: &str,
+    token: Option<&Secret>,
+    file: Option<&Path>,
+) -> Result<Option<Secret>, Refusal> {
+    match (token, file) {
+        (Some(_), Some(file)) => Err(BAD_VALUE.refuse_usage(format!(
+            "--{flag}-file={}: contradicts --{flag}, give one of them",
+            file.display()
+        ))),
+        (Some(token), None) => Ok(Some(token.clone())),
+        (None, Some(file)) => {
+            let text = base::fs::read_to_string(file)
+                .map_err(|e| BAD_VALUE.refuse_usage(format!("--{flag}-file: {e}")))?;
+            Ok(Some(text.trim().parse().unwrap_or_else(|never| match never {})))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_from_one_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("t");
+        std::fs::write(&file, "abc\n").unwrap();
+        let typed: Secret = "x".parse().unwrap();
+        assert_eq!(given("token", None, Some(&file)).unwrap().unwrap().reveal(), "abc");
+        assert_eq!(given("token", Some(&typed), None).unwrap().unwrap().reveal(), "x");
+        assert!(given("token", None, None).unwrap().is_none());
+        let both = given("token", Some(&typed), Some(&file)).unwrap_err().to_string();
+        assert!(both.contains("contradicts --token"), "{both}");
+        let absent = given("token", None, Some(&dir.path().join("no"))).unwrap_err().to_string();
+        assert!(absent.contains("--token-file: cannot read"), "{absent}");
+    }
+}

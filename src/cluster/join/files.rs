@@ -1,0 +1,218 @@
+//! What a machine keeps of having joined, in `<data>/agent`: written once everything was answered, `join.json` last.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use base::fs;
+use base::pki::{self, Leaf, due_at};
+use serde::{Deserialize, Serialize};
+
+use super::{Answer, Facts, Keys, Machine, ServerAddress, leaf};
+use crate::password;
+use crate::token::Secret;
+
+/// Says that everything else is there.
+const RECORD: &str = "join.json";
+/// The node's password.
+const PASSWORD: &str = "node-password";
+
+/// A machine that has joined.
+#[derive(Clone)]
+pub struct Joined {
+    /// Name of its Node.
+    pub node_name: String,
+    /// The server that it joined, `https://host:port`.
+    pub server: String,
+    /// The addresses that its certificate names.
+    pub addresses: Vec<IpAddr>,
+    /// The cluster.
+    pub facts: Facts,
+    /// PEM of the CA of servers.
+    pub server_ca: String,
+    /// PEM of the CA of clients.
+    pub client_ca: String,
+    /// User `system:node:<name>`.
+    pub kubelet_client: Leaf,
+    /// Of the kubelet API.
+    pub kubelet_serving: Leaf,
+    /// User `system:kube-proxy`.
+    pub proxy_client: Leaf,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    node_name: String,
+    server: String,
+    addresses: Vec<IpAddr>,
+    facts: Facts,
+}
+
+/// Why the files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// A file with something else in it.
+    #[error("{path}: {why}")]
+    Content {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+fn content(path: &Path, why: impl ToString) -> Error {
+    Error::Content { path: path.display().to_string(), why: why.to_string() }
+}
+
+impl Joined {
+    /// Puts an answer together with the keys it is for.
+    ///
+    /// # Errors
+    /// When a certificate is not for its key.
+    pub fn new(
+        machine: &Machine,
+        server: &ServerAddress,
+        keys: &Keys,
+        answer: Answer,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            node_name: machine.name.clone(),
+            server: server.to_string(),
+            addresses: machine.addresses.clone(),
+            kubelet_client: leaf(&answer.kubelet_client, &keys.kubelet_client)?,
+            kubelet_serving: leaf(&answer.kubelet_serving, &keys.kubelet_serving)?,
+            proxy_client: leaf(&answer.proxy_client, &keys.proxy_client)?,
+            facts: answer.facts,
+            server_ca: answer.server_ca,
+            client_ca: answer.client_ca,
+        })
+    }
+
+    /// Reads what is kept; `None` for a machine that has not joined.
+    ///
+    /// # Errors
+    /// Files that are unreadable, damaged or do not belong together.
+    pub fn load(directory: &Path) -> Result<Option<Self>, Error> {
+        let at = |file: &str| directory.join(file);
+        if !at(RECORD).exists() {
+            return Ok(None);
+        }
+        let record: Record =
+            serde_json::from_slice(&fs::read(&at(RECORD))?).map_err(|e| content(&at(RECORD), e))?;
+        let pair = |file: &str| {
+            let (cert, key) = (at(&format!("{file}.crt")), at(&format!("{file}.key")));
+            leaf(&fs::read_to_string(&cert)?, &fs::read_to_string(&key)?)
+                .map_err(|why| content(&cert, why))
+        };
+        let ca = |file: &str| {
+            let pem = fs::read_to_string(&at(file))?;
+            match pki::certificates(&pem) {
+                Ok(all) if !all.is_empty() => Ok(pem),
+                Ok(_) => Err(content(&at(file), "holds no certificate")),
+                Err(why) => Err(content(&at(file), why)),
+            }
+        };
+        Ok(Some(Self {
+            node_name: record.node_name,
+            server: record.server,
+            addresses: record.addresses,
+            facts: record.facts,
+            server_ca: ca("server-ca.crt")?,
+            client_ca: ca("client-ca.crt")?,
+            kubelet_client: pair("client-kubelet")?,
+            kubelet_serving: pair("serving-kubelet")?,
+            proxy_client: pair("client-kube-proxy")?,
+        }))
+    }
+
+    /// Writes everything that differs from what is there. A renewal keeps the keys, so that the machine can start
+    /// whenever it is interrupted.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn store(&self, directory: &Path) -> Result<(), Error> {
+        fs::create_dir(directory, 0o700)?;
+        let write = |file: PathBuf, text: &str| -> Result<(), Error> {
+            let path = directory.join(file);
+            if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
+                return Ok(());
+            }
+            Ok(fs::write_atomic(&path, text.as_bytes(), 0o600)?)
+        };
+        let leaves = [
+            ("client-kubelet", &self.kubelet_client),
+            ("serving-kubelet", &self.kubelet_serving),
+            ("client-kube-proxy", &self.proxy_client),
+        ];
+        for (file, leaf) in leaves {
+            write(format!("{file}.key").into(), &leaf.key_pem)?;
+            write(format!("{file}.crt").into(), &leaf.cert_pem)?;
+        }
+        write("server-ca.crt".into(), &self.server_ca)?;
+        write("client-ca.crt".into(), &self.client_ca)?;
+        let record = Record {
+            node_name: self.node_name.clone(),
+            server: self.server.clone(),
+            addresses: self.addresses.clone(),
+            facts: self.facts.clone(),
+        };
+        let text = serde_json::to_string_pretty(&record)
+            .map_err(|e| content(&directory.join(RECORD), e))?;
+        write(RECORD.into(), &text)
+    }
+
+    /// Its keys.
+    pub fn keys(&self) -> Keys {
+        Keys {
+            kubelet_client: self.kubelet_client.key_pem.clone(),
+            kubelet_serving: self.kubelet_serving.key_pem.clone(),
+            proxy_client: self.proxy_client.key_pem.clone(),
+        }
+    }
+
+    /// When the first of its certificates ends, in seconds since the epoch.
+    pub fn not_after(&self) -> i64 {
+        let ends = [&self.kubelet_client, &self.kubelet_serving, &self.proxy_client];
+        ends.into_iter().map(|leaf| leaf.not_after).min().unwrap_or_default()
+    }
+
+    /// Whether it is time to renew them at `now`, in seconds since the epoch.
+    pub fn is_due(&self, now: u64) -> bool {
+        due_at(self.not_after(), now)
+    }
+}
+
+/// The password in `<data>/agent/node-password`, or a new one that is not written yet.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn node_password(directory: &Path) -> Result<Secret, Error> {
+    let path = directory.join(PASSWORD);
+    if !path.exists() {
+        return Ok(password::new());
+    }
+    let text = fs::read_to_string(&path)?;
+    let text = text.trim();
+    if text.len() < password::CHARACTERS_MIN {
+        return Err(content(&path, "holds no password; remove the file to join anew"));
+    }
+    Ok(text.parse().unwrap_or_else(|never: std::convert::Infallible| match never {}))
+}
+
+/// Keeps it.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn store_node_password(directory: &Path, password: &Secret) -> Result<(), Error> {
+    let path = directory.join(PASSWORD);
+    let text = format!("{}\n", password.reveal());
+    if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
+        return Ok(());
+    }
+    fs::create_dir(directory, 0o700)?;
+    Ok(fs::write_atomic(&path, text.as_bytes(), 0o600)?)
+}

@@ -1,0 +1,236 @@
+//! The token files of a server: `token`, and beside it `agent-token` and `node-token` as k3s has them.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use base::fs;
+
+use super::{Credentials, SECRET_CHARACTERS_MIN, Secret, Token, new_secret, parse};
+
+/// The files in `<data>/server`. Nothing is kept in memory: whoever replaces a secret needs no restart.
+#[derive(Debug, Clone)]
+pub struct TokenFiles {
+    directory: PathBuf,
+}
+
+/// Why the files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A file that holds no token.
+    #[error(
+        "{path} holds no token: {why}; remove the file to have a new one made, machines that have joined stay"
+    )]
+    Content {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A secret that is too short or has a form that no token can carry.
+    #[error("{0}")]
+    Weak(String),
+    /// A flag says another secret than the file.
+    #[error(
+        "it is not the one in {0}, which joins machines to this cluster; leave it away, or set a new one with `kube-lite token rotate --new-token`"
+    )]
+    Differs(String),
+}
+
+/// What may be shown to join.
+#[derive(Debug)]
+pub struct Secrets {
+    /// For user `server`.
+    pub server: Secret,
+    /// For user `node`.
+    pub agent: Secret,
+}
+
+/// A secret that a person chose, short or as a whole token.
+///
+/// # Errors
+/// When it is no token, a bootstrap token, or has fewer than [`SECRET_CHARACTERS_MIN`] characters.
+pub fn chosen(text: &Secret) -> Result<Secret, Error> {
+    let token = parse(text.reveal()).map_err(|e| Error::Weak(e.to_string()))?;
+    match token.credentials {
+        Credentials::Shared { secret, .. }
+            if secret.reveal().chars().count() >= SECRET_CHARACTERS_MIN =>
+        {
+            Ok(secret)
+        }
+        Credentials::Shared { .. } => Err(Error::Weak(format!(
+            "a secret needs at least {SECRET_CHARACTERS_MIN} characters; `kube-lite token generate` makes one"
+        ))),
+        Credentials::Bootstrap(_) => Err(Error::Weak(
+            "it has the form of a bootstrap token, which `kube-lite token create` makes".into(),
+        )),
+    }
+}
+
+impl TokenFiles {
+    /// Those of the server whose data is here.
+    pub fn new(data_dir: &Path) -> Self {
+        Self { directory: data_dir.join("server") }
+    }
+
+    /// The file of the server's token.
+    pub fn token(&self) -> PathBuf {
+        self.directory.join("token")
+    }
+
+    fn agent(&self) -> PathBuf {
+        self.directory.join("agent-token")
+    }
+
+    /// Makes what is missing. `server` and `agent` are the secrets that flags give, if they do.
+    ///
+    /// # Errors
+    /// A file that cannot be written or read, a weak secret, or one that differs from the file's.
+    pub fn ensure(
+        &self,
+        ca_pem: &str,
+        server: Option<&Secret>,
+        agent: Option<&Secret>,
+    ) -> Result<(), Error> {
+        self.keep(&self.token(), "server", ca_pem, server)?;
+        let own = self.agent().symlink_metadata().is_ok_and(|m| m.is_file());
+        if agent.is_some() || own {
+            self.keep(&self.agent(), "node", ca_pem, agent)?;
+        } else {
+            link(&self.agent(), "token")?;
+        }
+        Ok(link(&self.directory.join("node-token"), "agent-token")?)
+    }
+
+    /// One file: what is in it stays, with the hash of the CA as it is now.
+    fn keep(
+        &self,
+        path: &Path,
+        user: &str,
+        ca_pem: &str,
+        given: Option<&Secret>,
+    ) -> Result<(), Error> {
+        let given = given.map(chosen).transpose()?;
+        let there = path.symlink_metadata().is_ok_and(|m| m.is_file());
+        let secret = match (there, given) {
+            (true, given) => {
+                let kept = read(path)?;
+                if given.is_some_and(|given| !kept.is(given.reveal())) {
+                    return Err(Error::Differs(path.display().to_string()));
+                }
+                kept
+            }
+            (false, Some(given)) => given,
+            (false, None) => new_secret(),
+        };
+        write(path, user, ca_pem, secret)
+    }
+
+    /// Reads the secrets.
+    ///
+    /// # Errors
+    /// A file that is not there or holds no token.
+    pub fn secrets(&self) -> Result<Secrets, Error> {
+        Ok(Secrets { server: read(&self.token())?, agent: read(&self.agent())? })
+    }
+
+    /// Replaces the secret of the server's token; the whole new token.
+    ///
+    /// # Errors
+    /// A file that cannot be read or written, or a weak secret.
+    pub fn rotate(&self, ca_pem: &str, new: Option<&Secret>) -> Result<String, Error> {
+        read(&self.token())?;
+        let secret = new.map_or_else(|| Ok(new_secret()), chosen)?;
+        write(&self.token(), "server", ca_pem, secret)?;
+        Ok(fs::read_to_string(&self.token())?.trim().to_owned())
+    }
+}
+
+fn content(path: &Path, why: impl ToString) -> Error {
+    Error::Content { path: path.display().to_string(), why: why.to_string() }
+}
+
+fn read(path: &Path) -> Result<Secret, Error> {
+    let token = parse(&fs::read_to_string(path)?).map_err(|e| content(path, e))?;
+    match token.credentials {
+        Credentials::Shared { secret, .. } => Ok(secret),
+        Credentials::Bootstrap(_) => Err(content(path, "it is a bootstrap token")),
+    }
+}
+
+fn write(path: &Path, user: &str, ca_pem: &str, secret: Secret) -> Result<(), Error> {
+    let credentials = Credentials::Shared { user: user.to_owned(), secret };
+    let text = Token { ca_hash: None, credentials }
+        .render(ca_pem)
+        .map_err(|why| Error::Weak(format!("the CA of this server: {why}")))?;
+    let text = format!("{text}\n");
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    Ok(fs::write_atomic(path, text.as_bytes(), 0o600)?)
+}
+
+fn link(path: &Path, target: &str) -> io::Result<()> {
+    if std::fs::read_link(path).is_ok_and(|old| old == Path::new(target)) {
+        return Ok(());
+    }
+    let _ = std::fs::remove_file(path);
+    std::os::unix::fs::symlink(target, path)
+        .map_err(|e| io::Error::new(e.kind(), format!("cannot write {}: {e}", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn setup() -> (tempfile::TempDir, TokenFiles, String) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("server")).unwrap();
+        let at = |file: &str| dir.path().join(file);
+        let ca = base::pki::Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "ca").unwrap();
+        let (files, pem) = (TokenFiles::new(dir.path()), ca.cert_pem().to_owned());
+        (dir, files, pem)
+    }
+
+    fn secret(text: &str) -> Secret {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn one_secret_is_made_once_and_names_the_ca() {
+        let (dir, files, ca) = setup();
+        files.ensure(&ca, None, None).unwrap();
+        let text = std::fs::read_to_string(files.token()).unwrap();
+        let token = parse(&text).unwrap();
+        assert_eq!(token.ca_hash, Some(base::pki::ca_hash(&ca).unwrap()));
+        let mode = std::fs::metadata(files.token()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        files.ensure(&ca, None, None).unwrap();
+        for file in ["token", "agent-token", "node-token"] {
+            assert_eq!(
+                std::fs::read_to_string(dir.path().join("server").join(file)).unwrap(),
+                text
+            );
+        }
+        let rotated = files.rotate(&ca, None).unwrap();
+        assert!(rotated != text.trim() && files.secrets().unwrap().agent.is(&rotated[76..]));
+    }
+
+    #[test]
+    fn a_secret_of_a_flag_stays_what_it_was_at_the_first_start() {
+        let (_dir, files, ca) = setup();
+        let (first, other) = (secret("a-secret-of-20-chars"), secret("b-secret-of-20-chars"));
+        assert!(matches!(files.ensure(&ca, Some(&secret("short")), None), Err(Error::Weak(_))));
+        files.ensure(&ca, Some(&first), Some(&other)).unwrap();
+        let secrets = files.secrets().unwrap();
+        assert!(secrets.server.is(first.reveal()) && secrets.agent.is(other.reveal()));
+        files.ensure(&ca, None, None).unwrap();
+        assert!(files.secrets().unwrap().agent.is(other.reveal()));
+        assert!(matches!(files.ensure(&ca, Some(&other), None), Err(Error::Differs(_))));
+        let whole = std::fs::read_to_string(files.token()).unwrap();
+        files.ensure(&ca, Some(&secret(&whole)), None).unwrap();
+    }
+}

@@ -1,0 +1,36 @@
+//! The paths beside the API on its port, each part answering its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use apiserver::User;
+use apiserver::body::{self, Body};
+use apiserver::seams::Aside;
+use async_trait::async_trait;
+use http::{Request, Response, StatusCode};
+
+/// The parts, asked in this order.
+pub(crate) struct Parts(pub(crate) Vec<Arc<dyn Aside>>);
+
+#[async_trait]
+impl Aside for Parts {
+    fn takes(&self, path: &str) -> bool {
+        self.0.iter().any(|part| part.takes(path))
+    }
+
+    async fn answer(
+        &self,
+        from: SocketAddr,
+        user: Option<User>,
+        request: Request<Body>,
+    ) -> Response<Body> {
+        match self.0.iter().find(|part| part.takes(request.uri().path())) {
+            Some(part) => part.answer(from, user, request).await,
+            None => {
+                let mut response = Response::new(body::empty());
+                *response.status_mut() = StatusCode::NOT_FOUND;
+                response
+            }
+        }
+    }
+}
