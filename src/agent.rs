@@ -100,11 +100,16 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
 fn facts(joined: &Joined) -> Result<Facts, String> {
     let cidrs = |all: &[String]| all.iter().map(|c| c.parse::<Cidr>()).collect::<Result<_, _>>();
     let told = &joined.facts;
+    let backend = match told.backend.as_str() {
+        "" => net::Backend::default(),
+        named => named.parse().map_err(|e: net::BadBackend| e.to_string())?,
+    };
     Ok(Facts {
         cluster_cidrs: cidrs(&told.cluster_cidrs).map_err(|e| e.to_string())?,
         service_cidrs: cidrs(&told.service_cidrs).map_err(|e| e.to_string())?,
         cluster_dns: told.cluster_dns.clone(),
         cluster_domain: told.cluster_domain.clone(),
         proxy: told.proxy,
+        backend,
     })
 }

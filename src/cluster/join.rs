@@ -80,6 +80,9 @@ pub struct Facts {
     pub cluster_domain: String,
     /// Run the service proxy.
     pub proxy: bool,
+    /// How pods of other nodes are reached, as `--flannel-backend` names it; empty from a server that does not say.
+    #[serde(default)]
+    pub backend: String,
     /// Addresses of servers, `host:port`.
     #[serde(default)]
     pub servers: Vec<String>,

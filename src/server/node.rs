@@ -32,6 +32,7 @@ pub(crate) fn told(config: &Config, port: u16) -> cluster::join::Facts {
         cluster_dns: facts.cluster_dns,
         cluster_domain: facts.cluster_domain,
         proxy: facts.proxy,
+        backend: facts.backend.to_string(),
         servers: vec![std::net::SocketAddr::new(config.advertise, port).to_string()],
     }
 }
