@@ -12,6 +12,7 @@ use base::pki;
 use base::pki::live::LiveCert;
 use base::pki::tls;
 use base::{Shutdown, Tasks};
+use client::{Client, Remembering};
 use cluster::join::files::Joined;
 use net::Cidr;
 
@@ -52,6 +53,10 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     tasks.fault().map_or(Ok(()), |fault| Err(AGENT_STOPPED.refuse(fault)))
 }
 
+/// How the two parts of the node name themselves, and their memories.
+const KUBELET: &str = "kubelet";
+const PROXY: &str = "kube-proxy";
+
 /// The certificates in use; a renewal sets them anew.
 #[derive(Clone)]
 struct Lives {
@@ -84,8 +89,13 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     let link = Link::new(config, &joined)?;
     let lives = Lives::new(&joined)?;
     let clients = Clients {
-        node: link.client(&joined, &lives.kubelet_client, "kubelet")?,
-        network: link.client(&joined, &lives.proxy_client, "kube-proxy")?,
+        node: remember(
+            config,
+            link.client(&joined, &lives.kubelet_client, KUBELET)?,
+            KUBELET,
+            tasks,
+        )?,
+        network: remember(config, link.client(&joined, &lives.proxy_client, PROXY)?, PROXY, tasks)?,
     };
     let client_ca = pki::certificates(&joined.client_ca).map_err(|e| DATA_DIR.refuse(e))?;
     let serving = Arc::clone(&lives.kubelet_serving);
@@ -94,6 +104,19 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     let facts = facts(&joined).map_err(|e| DATA_DIR.refuse(e))?;
     machine.start(&facts, Arc::new(tls), clients, Arc::default(), tasks);
     renewal::start(config, joined, lives, &link, !fresh, tasks)
+}
+
+/// The same client with a memory of its own: pods start from it when no server is there.
+fn remember(
+    config: &Config,
+    client: Client,
+    agent: &str,
+    tasks: &Tasks,
+) -> Result<Client, Refusal> {
+    let directory = config.machine.directory().join("known").join(agent);
+    let inner = Arc::clone(client.transport());
+    let transport = Remembering::open(inner, &directory, tasks).map_err(|e| DATA_DIR.refuse(e))?;
+    Ok(Client::new(Arc::new(transport), agent))
 }
 
 /// What the cluster says, as the node takes it.

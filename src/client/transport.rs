@@ -80,3 +80,30 @@ pub trait Transport: Send + Sync + fmt::Debug {
         None
     }
 }
+
+#[async_trait]
+impl<T: Transport + ?Sized> Transport for Arc<T> {
+    async fn call(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Error> {
+        (**self).call(request).await
+    }
+
+    async fn watch(&self, scope: &Scope, resume_from: Option<i64>) -> Result<WatchStream, Error> {
+        (**self).watch(scope, resume_from).await
+    }
+
+    async fn back(&self) {
+        (**self).back().await;
+    }
+
+    fn is_away(&self) -> bool {
+        (**self).is_away()
+    }
+
+    fn forget(&self, scope: &Scope) {
+        (**self).forget(scope);
+    }
+
+    fn kept(&self) -> Option<Arc<base::Sealed>> {
+        (**self).kept()
+    }
+}
