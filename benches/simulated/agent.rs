@@ -21,6 +21,8 @@ use super::measure::Measures;
 /// Renewal of the lease and report of an unchanged status, as the kubelet has them.
 const RENEW: Duration = Duration::from_secs(10);
 const STATUS: Duration = Duration::from_secs(300);
+/// What a server that is too busy asks for.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What all agents share.
 pub(crate) struct Fleet {
@@ -99,9 +101,17 @@ impl Agent {
         good: &[u16],
     ) -> anyhow::Result<(u16, Bytes)> {
         let (method, path, kind) = what;
-        let begin = Instant::now();
-        let (status, answer) = api.send(method, path, kind, body).await?;
-        self.fleet.measures.took(begin.elapsed());
+        let (status, answer) = loop {
+            let begin = Instant::now();
+            let (status, answer) = api.send(method, path, kind, body).await?;
+            self.fleet.measures.took(begin.elapsed());
+            if status != 429 {
+                break (status, answer);
+            }
+            // The server asks for patience; client-go waits for what it says, which is a second.
+            self.fleet.measures.refused.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(RETRY).await;
+        };
         if !good.contains(&status) {
             bail!("{method} {path}: {status} {}", String::from_utf8_lossy(&answer));
         }

@@ -17,6 +17,8 @@ pub(crate) struct Measures {
     pub(crate) events: AtomicU64,
     pub(crate) event_bytes: AtomicU64,
     pub(crate) failures: AtomicU64,
+    /// Requests that the server put off.
+    pub(crate) refused: AtomicU64,
     /// The last failure's text.
     pub(crate) fault: Mutex<String>,
 }
@@ -43,7 +45,7 @@ impl Measures {
             "phase": phase, "ms": took.as_millis() as u64, "requests": times.len(), "p50_us": at(0.5), "p99_us": at(0.99),
             "max_us": times.last(), "events": self.events.swap(0, Ordering::Relaxed),
             "event_kb": self.event_bytes.swap(0, Ordering::Relaxed) / 1000, "failures": self.failures.swap(0, Ordering::Relaxed),
-            "fault": std::mem::take(&mut *self.fault.lock()),
+            "refused": self.refused.swap(0, Ordering::Relaxed), "fault": std::mem::take(&mut *self.fault.lock()),
         });
         if let (Value::Object(line), Value::Object(more)) = (&mut line, more) {
             line.extend(more);
