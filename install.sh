@@ -240,7 +240,8 @@ Delegate=yes
 LimitNOFILE=1048576
 LimitNPROC=infinity
 TasksMax=infinity
-TimeoutStopSec=10
+# A restart takes a second; when the machine is switched off pods get --shutdown-grace-period.
+TimeoutStopSec=90
 Restart=always
 RestartSec=2
 # A bad command line does not mend itself.

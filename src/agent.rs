@@ -4,6 +4,7 @@ pub mod config;
 mod joining;
 mod link;
 mod renewal;
+mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use net::Cidr;
 
 use crate::catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, Refusal};
 use crate::machine::{Clients, Facts};
-use crate::signals::stop_requested;
+use crate::power::{self, End};
 use config::Config;
 use link::Link;
 
@@ -34,14 +35,17 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     let shutdown = tasks.shutdown().clone();
     let outcome = tokio::select! {
         outcome = start(&config, &tasks) => outcome,
-        () = stop_requested() => {
+        _ = power::asked_to_end() => {
             shutdown.request();
             Ok(())
         }
     };
     if outcome.is_ok() && !shutdown.is_requested() {
         tokio::select! {
-            () = stop_requested() => tracing::info!("stopping, pods go on"),
+            end = power::asked_to_end() => match end {
+                End::Stop => tracing::info!("stopping, pods go on"),
+                End::PowerOff => config.machine.power.go_down().await,
+            },
             () = shutdown.requested() => {}
         }
     }
@@ -102,7 +106,10 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let facts = facts(&joined).map_err(|e| DATA_DIR.refuse(e))?;
-    machine.start(&facts, Arc::new(tls), clients, Arc::default(), tasks);
+    let runtime = Arc::default();
+    let known = link.known();
+    status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;
+    machine.start(&facts, Arc::new(tls), clients, runtime, tasks);
     renewal::start(config, joined, lives, &link, !fresh, tasks)
 }
 

@@ -72,6 +72,10 @@ entries! {
     STORE_DAMAGED = "KL0303", "The store on disk is damaged.",
         "A checksum does not match, so the bytes are not those that were written; nothing was changed.",
         "Keep a copy of the directory, then restore a snapshot or follow what the message says can be saved.";
+    /// Another node name.
+    NODE_RENAMED = "KL0304", "This machine is a node of another name, and has pods of it.",
+        "Under a new name it would run the former node's pods beside its own, while the cluster starts them elsewhere.",
+        "Keep the name with --node-name, or drain and delete the former node before it is started under another.";
     /// Runtime missing.
     NO_RUNTIME = "KL0501", "No container runtime was found.",
         "Pods run in containerd, which is neither on PATH nor in the data directory.",

@@ -1,5 +1,8 @@
 //! This machine as a node: what its flags say, and how the pod network and the node agent are started from them.
 
+mod flags;
+mod name;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -37,6 +40,10 @@ pub struct Machine {
     pub taints: Vec<Taint>,
     /// Paths, names and ports as given.
     pub args: NodeArgs,
+    /// How the node's pods end when the machine is switched off.
+    pub power: node::Power,
+    /// The time they get then.
+    pub shutdown_grace: node::Grace,
     /// `PATH`.
     pub path: String,
 }
@@ -101,32 +108,6 @@ fn listen_ip(given: IpAddr, node_ips: &[IpAddr]) -> IpAddr {
     if all { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { given }
 }
 
-fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, Refusal> {
-    let parse = |text: &String| {
-        let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
-        let (key, value) = pair.ok_or_else(|| bad("node-label", text, "must be KEY=VALUE"))?;
-        Ok((key.to_owned(), value.to_owned()))
-    };
-    args.node_label.iter().map(parse).collect()
-}
-
-fn taints(args: &NodeArgs) -> Result<Vec<Taint>, Refusal> {
-    let parse = |text: &String| {
-        let wrong = || {
-            let form = "must be KEY=VALUE:EFFECT with NoSchedule, PreferNoSchedule or NoExecute";
-            bad("node-taint", text, form)
-        };
-        let (left, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
-        if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            return Err(wrong());
-        }
-        let (key, value) = left.split_once('=').unwrap_or((left, ""));
-        let value = (!value.is_empty()).then(|| value.to_owned());
-        Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
-    };
-    args.node_taint.iter().map(parse).collect()
-}
-
 impl Machine {
     /// Checks the flags.
     ///
@@ -166,9 +147,11 @@ impl Machine {
         }
         Ok(Self {
             listen: listen_ip(args.bind_address, &node_ips),
-            labels: labels(&args)?,
-            taints: taints(&args)?,
+            labels: flags::labels(&args.node_label)?,
+            taints: flags::taints(&args.node_taint)?,
             path: locations.path.clone(),
+            power: node::Power::default(),
+            shutdown_grace: flags::shutdown_grace(&args)?,
             data_dir,
             node_name,
             node_ips,
@@ -200,6 +183,8 @@ impl Machine {
     /// # Errors
     /// The first thing that is missing.
     pub(crate) fn check_but(&self, spared: &[Entry]) -> Result<(), Refusal> {
+        let pods = self.args.kubelet_root_dir.join("pods");
+        name::check(&self.directory(), &pods, &self.node_name)?;
         let endpoint = self.args.container_runtime_endpoint.as_deref();
         let findings = preflight::check(endpoint, &self.path);
         let bad = |f: &Finding| f.verdict == Verdict::Fail && !spared.contains(&f.entry);
@@ -220,6 +205,9 @@ impl Machine {
         tasks: &Tasks,
     ) {
         let network = self.network(facts);
+        if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {
+            tasks.stop_with(&refusal.to_string());
+        }
         let mut agent = self.agent(facts, tls);
         agent.addresses = Some(network.addresses.subscribe());
         let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
@@ -278,6 +266,8 @@ impl Machine {
         agent.node_ips.clone_from(&self.node_ips);
         agent.labels.clone_from(&self.labels);
         agent.taints.clone_from(&self.taints);
+        agent.power = self.power.clone();
+        agent.shutdown_grace = self.shutdown_grace;
         agent.version = VERSION.to_owned();
         agent.root_dir.clone_from(&args.kubelet_root_dir);
         agent.pod_logs_dir = args.log_dir.join("pods");

@@ -134,7 +134,11 @@ fn show_status(args: &StatusArgs, lookup: &dyn Fn(&str) -> Option<String>) -> Ex
     };
     print(
         &text,
-        if answer.verdict == status::Verdict::Ok { ExitCode::SUCCESS } else { ExitCode::from(1) },
+        if answer.verdict == status::Verdict::Ok || (args.wait.is_some() && answer.ready) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(1)
+        },
     )
 }
 

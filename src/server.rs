@@ -20,7 +20,7 @@ use client::{Client, Informers};
 
 use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
 use crate::machine::Clients;
-use crate::signals::stop_requested;
+use crate::power::{self, End};
 use config::Config;
 use control_plane::ControlPlane;
 use in_process::{InProcess, service_account};
@@ -51,7 +51,10 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     };
     if outcome.is_ok() {
         tokio::select! {
-            () = stop_requested() => tracing::info!("stopping, pods go on"),
+            end = power::asked_to_end() => match end {
+                End::Stop => tracing::info!("stopping, pods go on"),
+                End::PowerOff => config.machine.power.go_down().await,
+            },
             () = shutdown.requested() => {}
             () = fault.requested() => {}
         }
@@ -141,6 +144,7 @@ fn start_controllers(
         node_name: config.agent.then(|| config.machine.node_name.clone()),
         sign_token: sign_token(plane)?,
         quota_usage: apiserver::admission::quota::total_usage,
+        fast_loss: None,
         disabled: if config.local_storage {
             Vec::new()
         } else {

@@ -13,6 +13,7 @@ use cluster::join::{SERVER_NAME, ServerAddress};
 
 use crate::agent::config::Config;
 use crate::catalogue::{DATA_DIR, Refusal};
+use crate::status::ServerLine;
 
 /// Every connection leads to one server, whatever host is asked for.
 pub(super) struct To(pub(super) ServerAddress);
@@ -46,6 +47,15 @@ impl Link {
     /// What makes the connections.
     pub(super) fn dial(&self) -> &Arc<dyn Dial> {
         &self.dial
+    }
+
+    /// What `status` shows of servers.
+    pub(super) fn known(&self) -> crate::agent::status::Servers {
+        let address = self.server.to_string();
+        let link = crate::status::Link { state: "known".into(), since_seconds: None };
+        Box::new(move || {
+            vec![ServerLine { address: address.clone(), link: link.clone(), error: None }]
+        })
     }
 
     /// The server as messages name it.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::admission::node_restriction::NodeRestriction;
+use crate::admission::pods::DefaultTolerationSeconds;
 use crate::admission::{self, Operation, Plugin};
 use crate::authn::bootstrap_token::BootstrapTokens;
 use crate::authn::issuer::TokenIssuer;
@@ -45,6 +46,8 @@ pub struct Settings {
     pub tokens: Vec<(String, User)>,
     /// Requests without credentials are `system:anonymous` (upstream's default) instead of refused.
     pub anonymous: bool,
+    /// How long pods that say nothing tolerate nodes that are not ready or unreachable.
+    pub tolerations: DefaultTolerationSeconds,
 }
 
 /// The parts, for [`crate::build`].
@@ -101,7 +104,12 @@ impl Security {
         let restriction =
             Arc::new(NodeRestriction::new(Arc::clone(&lookup), Arc::clone(&authorizer)));
         Ok(Self {
-            admission: admission::chain::plugins(&lookup, &authorizer, escalation),
+            admission: admission::chain::plugins(
+                &lookup,
+                &authorizer,
+                escalation,
+                settings.tolerations,
+            ),
             reviews: Arc::new(Reviews::new(
                 Arc::clone(&authenticator),
                 Arc::clone(&authorizer),

@@ -336,6 +336,13 @@ pub fn due_at(not_after: i64, now: u64) -> bool {
     not_after < i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
+/// When the first certificate of a PEM text ends, in seconds since the epoch; `None` when there is none.
+pub fn end_of(pem: &str) -> Option<i64> {
+    let der = certificates(pem).ok()?.into_iter().next()?;
+    let (_, cert) = X509Certificate::from_der(&der).ok()?;
+    Some(cert.validity().not_after.timestamp())
+}
+
 /// All certificates of a PEM text.
 ///
 /// # Errors

@@ -146,6 +146,13 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub agent_token_file: Option<PathBuf>,
 
+    /// How long pods that do not say it stay on a node that is not ready
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, help_heading = "Node loss")]
+    pub default_not_ready_toleration_seconds: i64,
+    /// How long pods that do not say it stay on a node that is unreachable [default: 300]
+    #[arg(long, value_name = "SECONDS", help_heading = "Node loss")]
+    pub default_unreachable_toleration_seconds: Option<i64>,
+
     /// Where the local-path provisioner makes volumes [default: storage in the data directory]
     #[arg(long, value_name = "DIR", help_heading = "Node")]
     pub default_local_storage_path: Option<PathBuf>,

@@ -7,12 +7,38 @@ use std::sync::Arc;
 use api::quantity::Quantity;
 use base::Tasks;
 use client::{Client, EventRecorder, Informers};
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::account_tokens::SignToken;
 
 /// Sums what objects of a kind use of a quota, by quota resource; the same count that admission makes.
 pub type QuotaUsage =
     fn(&api::Gvr, &serde_json::Value, &[serde_json::Value]) -> BTreeMap<String, Quantity>;
+
+/// The connection that an agent holds to this server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tunnel {
+    /// It answers.
+    Up,
+    /// It does not.
+    Lost {
+        /// Since when.
+        since: Instant,
+    },
+}
+
+/// Tunnels by node name; a node that never had one since the start of this process is absent.
+pub type Tunnels = BTreeMap<String, Tunnel>;
+
+/// `--fast-node-loss`: the loss of a node's tunnel for seconds is the loss of the node.
+#[derive(Debug, Clone)]
+pub struct FastLoss {
+    /// The tunnels of all agents, kept current.
+    pub tunnels: watch::Receiver<Arc<Tunnels>>,
+    /// How long pods stay on an unreachable node that tolerate it for the default 300 seconds, in seconds.
+    pub toleration: i64,
+}
 
 /// Settings of the controllers.
 #[derive(Debug, Clone)]
@@ -31,6 +57,8 @@ pub struct Config {
     pub sign_token: SignToken,
     /// How quotas are counted.
     pub quota_usage: QuotaUsage,
+    /// Losses of nodes seen by their tunnels; `None` waits for leases alone, as upstream does.
+    pub fast_loss: Option<FastLoss>,
     /// Names of controllers not to start.
     pub disabled: Vec<String>,
 }

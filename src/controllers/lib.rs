@@ -51,4 +51,4 @@ mod volume_protection;
 
 pub use account_tokens::SignToken;
 pub use all::start;
-pub use context::{ClientFor, Config, Context, QuotaUsage};
+pub use context::{ClientFor, Config, Context, FastLoss, QuotaUsage, Tunnel, Tunnels};

@@ -19,6 +19,9 @@ use crate::context::Context;
 use crate::keyed::{Key, Keyed, settled};
 use crate::{nodes, pods};
 
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Upstream's `--default-unreachable-toleration-seconds`.
+const DEFAULT_SECONDS: i64 = 300;
 const REASON: &str = "DeletionByTaintManager";
 const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
 const EVENT: &str = "TaintManagerEviction";
@@ -28,6 +31,8 @@ struct Controller {
     recorder: EventRecorder,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
+    /// With `--fast-node-loss`: seconds that stand for the default ones on an unreachable node.
+    fast: Option<i64>,
     /// Pods that tolerate their node's taints for a while: uid and since when.
     waiting: Mutex<HashMap<Key, (Option<String>, Instant)>>,
 }
@@ -57,8 +62,9 @@ pub(crate) fn start(context: &Context) {
         let key = || (object.key.namespace.to_string(), object.key.name.to_string());
         (tainted || matches!(change, Change::Deleted(_))).then(key).into_iter().collect()
     });
+    let fast = context.config.fast_loss.as_ref().map(|f| f.toleration);
     let controller =
-        Arc::new(Controller { client, recorder, nodes, pods, waiting: Mutex::default() });
+        Arc::new(Controller { client, recorder, nodes, pods, fast, waiting: Mutex::default() });
     keyed.run(context, "taint-eviction-controller", 8, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
@@ -111,13 +117,30 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-fn verdict<'a>(taints: impl Iterator<Item = &'a Taint>, tolerations: &[Toleration]) -> Verdict {
+/// Whether a toleration is, to the letter, what admission gives to pods that say nothing (`DefaultTolerationSeconds`).
+fn is_default(toleration: &Toleration) -> bool {
+    toleration.key.as_deref() == Some(UNREACHABLE)
+        && toleration.operator.as_deref() == Some("Exists")
+        && toleration.effect.as_deref() == Some("NoExecute")
+        && toleration.toleration_seconds == Some(DEFAULT_SECONDS)
+}
+
+/// `fast`: what stands for the default seconds on an unreachable node.
+fn verdict<'a>(
+    taints: impl Iterator<Item = &'a Taint>,
+    tolerations: &[Toleration],
+    fast: Option<i64>,
+) -> Verdict {
     let mut least: Option<i64> = None;
     for taint in taints {
         let Some(used) = tolerations.iter().find(|t| tolerates(t, taint)) else {
             return Verdict::Goes;
         };
-        if let Some(seconds) = used.toleration_seconds {
+        let seconds = match fast {
+            Some(fast) if is_default(used) => Some(fast.min(DEFAULT_SECONDS)),
+            _ => used.toleration_seconds,
+        };
+        if let Some(seconds) = seconds {
             least = Some(least.map_or(seconds, |l| l.min(seconds)));
         }
     }
@@ -143,7 +166,7 @@ impl Controller {
             return Ok(Action::Done);
         }
         let tolerations = spec.and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
-        match verdict(executes(&node), tolerations) {
+        match verdict(executes(&node), tolerations, self.fast) {
             Verdict::Stays => {
                 self.cancel(&key);
                 Ok(Action::Done)
@@ -225,7 +248,25 @@ mod tests {
     fn judge(taints: serde_json::Value, tolerations: serde_json::Value) -> Verdict {
         let taints: Vec<Taint> = serde_json::from_value(taints).unwrap();
         let tolerations: Vec<Toleration> = serde_json::from_value(tolerations).unwrap();
-        verdict(taints.iter(), &tolerations)
+        verdict(taints.iter(), &tolerations, None)
+    }
+
+    #[test]
+    fn fast_loss_shortens_the_default_toleration_of_unreachable_nodes_alone() {
+        let taint =
+            |key: &str| Taint { key: key.into(), effect: "NoExecute".into(), ..Taint::default() };
+        let run = |key: &str, tolerations: serde_json::Value| {
+            let tolerations: Vec<Toleration> = serde_json::from_value(tolerations).unwrap();
+            verdict([taint(key)].iter(), &tolerations, Some(1))
+        };
+        let (unreachable, not_ready) = (UNREACHABLE, "node.kubernetes.io/not-ready");
+        let of = |key: &str, seconds: i64| json!([{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}]);
+        let seconds = |s| Verdict::For(Duration::from_secs(s));
+        assert_eq!(run(unreachable, of(unreachable, 300)), seconds(1));
+        assert_eq!(run(unreachable, of(unreachable, 301)), seconds(301));
+        assert_eq!(run(not_ready, of(not_ready, 300)), seconds(300));
+        let by_hand = json!([{"key": unreachable, "operator": "Exists", "tolerationSeconds": 300}]);
+        assert_eq!(run(unreachable, by_hand), seconds(300));
     }
 
     #[test]

@@ -64,6 +64,10 @@ pub struct Config {
     pub status_interval: Duration,
     /// The kubelet API; `None` serves none.
     pub http: Option<HttpConfig>,
+    /// How the pods end when the machine is switched off.
+    pub power: crate::Power,
+    /// The time they get then.
+    pub shutdown_grace: crate::Grace,
     /// Filled once the runtime answers: its name and version, and what starts containers: `containerd 1.6.20 with crun`.
     pub runtime_shown: Arc<OnceLock<String>>,
 }
@@ -154,6 +158,8 @@ impl Config {
             image_gc_low: 80,
             status_interval: Duration::from_secs(300),
             http: None,
+            power: crate::Power::default(),
+            shutdown_grace: crate::Grace { total: Duration::ZERO, critical: Duration::ZERO },
             runtime_shown: Arc::default(),
         }
     }

@@ -24,6 +24,7 @@ mod pause;
 mod plan;
 mod pod;
 mod pods;
+mod power;
 mod pressure;
 mod probes;
 mod report;
@@ -40,4 +41,5 @@ mod volumes;
 mod worker;
 
 pub use config::{Config, HttpConfig, RuntimeConfig};
+pub use power::{Grace, Power};
 pub use run::{NodeError, run};

@@ -38,6 +38,8 @@ pub(crate) struct Node {
     pub(crate) events: EventRecorder,
     pub(crate) status: StatusWriter,
     pub(crate) services: Informer<Service>,
+    /// The Node object of this node.
+    pub(crate) own: Informer<core::Node>,
     pub(crate) objects: crate::objects::Objects,
     pub(crate) tokens: crate::tokens::Tokens,
     pub(crate) cgroups: Cgroups,

@@ -289,7 +289,7 @@ impl Pods {
         let (pod, resize) = self.settle(&resize::given(&pod), pod);
         self.weigh_burstable(&pod);
         let api_uid = Some(pod.uid.to_string());
-        self.start(Desired { api_uid, pod, removed: false, refused, resize });
+        self.start(Desired { api_uid, pod, removed: false, refused, resize, halt: None });
     }
 
     /// Makes the workers of static pods fit the manifests. A pod that changed waits for the end of the former one.
@@ -319,7 +319,8 @@ impl Pods {
             }
             self.weigh_burstable(&pod);
             let api_uid = mirror.map(|m| m.uid.to_string());
-            self.start(Desired { api_uid, pod, removed: false, refused, resize: None });
+            let (removed, resize, halt) = (false, None, None);
+            self.start(Desired { api_uid, pod, removed, refused, resize, halt });
         }
     }
 
@@ -354,6 +355,14 @@ impl Pods {
         let begun = pod.api_status().is_some_and(|s| s.start_time.is_some());
         if begun || pod.is_deleted() || pod.is_api_terminal() {
             return None;
+        }
+        if self.node.config.power.is_going_down() {
+            return Some(Verdict {
+                reason: "NodeShutdown".to_owned(),
+                message: "Pod was rejected as the node is shutting down.".to_owned(),
+                grace: None,
+                disruption: false,
+            });
         }
         let others = self.others(pod);
         let (reason, message) = admit::check(&self.node, pod, &others)?;
@@ -468,7 +477,8 @@ impl Pods {
             let Some(pod) = Pod::new(object, Origin::Api) else { continue };
             tracing::info!(pod = %pod.key, uid = %pod.uid, "ending a pod that the API does not know");
             let pod = Arc::new(pod);
-            self.start(Desired { pod, removed: true, api_uid: None, refused: None, resize: None });
+            let (removed, api_uid, refused, resize, halt) = (true, None, None, None, None);
+            self.start(Desired { pod, removed, api_uid, refused, resize, halt });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The Node object: registration, status, lease. Pods never wait for it.
 
+mod flags;
 mod status;
 
 pub(crate) use status::amounts;
@@ -7,14 +8,14 @@ pub(crate) use status::amounts;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::k8s::api::coordination::v1::{Lease, LeaseSpec};
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use base::{Backoff, Shutdown};
-use client::Patch;
-use client::owner_reference;
+use client::{Change, Patch, owner_reference};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -22,11 +23,26 @@ use tokio::time::Instant;
 use crate::machine;
 use crate::node::Node;
 
+use self::flags::Flags;
+
 /// Renewal and duration of the lease (`nodeLeaseDurationSeconds` 40, renewed at a quarter).
 const RENEW: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i32 = 40;
 /// While the runtime is not ready it is asked this often.
 const UNREADY_LOOK: Duration = Duration::from_millis(250);
+
+/// Keys on the board of problems.
+const DELETED: &str = "node/deleted";
+const REFUSED: &str = "node/refused";
+
+/// What was seen of the node's own object.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Somebody deleted it.
+    gone: AtomicBool,
+    /// Somebody else wrote that nothing is heard of the node.
+    overruled: AtomicBool,
+}
 
 /// Registers the node and keeps its status and lease fresh until shutdown.
 pub(crate) async fn run(
@@ -37,20 +53,35 @@ pub(crate) async fn run(
     let object = loop {
         match register(&node).await {
             Ok(object) => break object,
-            Err(error) => tracing::debug!(%error, "cannot register the node yet"),
+            Err(error) => {
+                tracing::debug!(%error, "cannot register the node yet");
+                if let client::Error::Api(status) = &error
+                    && !error.is_retryable()
+                {
+                    let what = format!("this node cannot register: {}", status.message);
+                    let fix = "correct what the server names, such as --node-label, and restart this node";
+                    node.tasks.problems().put(REFUSED, what, fix);
+                }
+            }
         }
         if !backoff.wait(&shutdown).await {
             return Ok(());
         }
     };
+    node.tasks.problems().clear(REFUSED);
+    let seen = Arc::new(Seen::default());
+    watch_own(&node, &seen);
     let mut reporter =
-        Reporter { node, object, written: Value::Null, lease: None, status_at: None };
+        Reporter { node, seen, object, written: Value::Null, lease: None, status_at: None };
     let mut addresses = reporter.node.config.addresses.clone();
     let mut renew_at = base::clock::now();
     while !shutdown.is_requested() {
-        let ready = reporter.status().await;
+        let gone = reporter.seen.gone.load(Ordering::Relaxed);
+        let ready = gone || reporter.status().await;
         if base::clock::now() >= renew_at {
-            reporter.renew().await;
+            if !gone {
+                reporter.renew().await;
+            }
             renew_at = base::clock::now() + RENEW;
         }
         let next = if ready { renew_at } else { renew_at.min(base::clock::now() + UNREADY_LOOK) };
@@ -76,9 +107,41 @@ async fn moved(addresses: &mut Option<watch::Receiver<Vec<IpAddr>>>) {
     std::future::pending().await
 }
 
+/// Follows the node's own object. What is deleted is not made again before the next start, as the kubelet has it: somebody
+/// who takes a node out means it.
+fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
+    let (weak, seen) = (Arc::downgrade(node), Arc::clone(seen));
+    node.own.on_change(move |change| {
+        let Some(node) = weak.upgrade() else { return };
+        match change {
+            Change::Deleted(_) => {
+                seen.gone.store(true, Ordering::Relaxed);
+                let name = &node.config.node_name;
+                let what = format!("the Node object {name} was deleted while this node runs; its pods end");
+                let fix = "to have it back restart kube-lite on this machine (`systemctl restart kube-lite`), else stop it";
+                node.tasks.problems().put(DELETED, what, fix);
+            }
+            Change::Added(object) | Change::Updated { new: object, .. } => {
+                let Some(object) = client::informer::decode::<core::Node>(object) else { return };
+                node.labels.store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
+                let back = seen.gone.swap(false, Ordering::Relaxed);
+                if back {
+                    node.tasks.problems().clear(DELETED);
+                }
+                let unknown = status::is_unknown(object.status.as_ref());
+                if !unknown && !back {
+                    return;
+                }
+                seen.overruled.store(true, Ordering::Relaxed);
+            }
+        }
+        node.report.notify_one();
+    });
+}
+
 /// Labels that every node has.
 fn labels(node: &Node) -> BTreeMap<String, String> {
-    let mut out = node.config.labels.clone();
+    let mut out = BTreeMap::new();
     for (key, value) in [
         ("kubernetes.io/hostname", node.config.hostname.as_str()),
         ("kubernetes.io/os", "linux"),
@@ -91,21 +154,21 @@ fn labels(node: &Node) -> BTreeMap<String, String> {
     out
 }
 
-/// Makes the Node object, or brings the labels of an existing one up to date.
+/// Makes the Node object, or brings what flags say about an existing one up to date.
 async fn register(node: &Node) -> Result<core::Node, client::Error> {
     let name = &node.config.node_name;
-    let labels = labels(node);
+    let own = labels(node);
+    let flags = Flags { labels: &node.config.labels, taints: &node.config.taints };
+    let mut annotations = flags.annotations();
+    annotations
+        .insert("volumes.kubernetes.io/controller-managed-attach-detach".into(), "true".into());
+    let mut labels = node.config.labels.clone();
+    labels.extend(own.clone());
     let object = core::Node {
         metadata: ObjectMeta {
             name: Some(name.clone()),
-            labels: Some(labels.clone()),
-            annotations: Some(
-                [(
-                    "volumes.kubernetes.io/controller-managed-attach-detach".to_owned(),
-                    "true".to_owned(),
-                )]
-                .into(),
-            ),
+            labels: Some(labels),
+            annotations: Some(annotations),
             ..ObjectMeta::default()
         },
         spec: Some(core::NodeSpec {
@@ -119,12 +182,9 @@ async fn register(node: &Node) -> Result<core::Node, client::Error> {
         Ok(created) => created,
         Err(error) if error.is_already_exists() => {
             let existing: core::Node = node.client.get("", name).await?;
-            let own = existing.metadata.labels.clone().unwrap_or_default();
-            if labels.iter().all(|(k, v)| own.get(k) == Some(v)) {
-                existing
-            } else {
-                let patch = json!({"metadata": {"labels": labels}});
-                node.client.patch("", name, "", &Patch::Strategic(&patch)).await?
+            match flags.patch(&existing, &own, base::clock::unix_time().as_secs()) {
+                Some(patch) => node.client.patch("", name, "", &Patch::Merge(&patch)).await?,
+                None => existing,
             }
         }
         Err(error) => return Err(error),
@@ -135,6 +195,7 @@ async fn register(node: &Node) -> Result<core::Node, client::Error> {
 
 struct Reporter {
     node: Arc<Node>,
+    seen: Arc<Seen>,
     object: core::Node,
     /// The status written last, without times.
     written: Value,
@@ -146,7 +207,9 @@ impl Reporter {
     /// Writes the status when it changed or is old; whether the node is ready.
     async fn status(&mut self) -> bool {
         let (status, ready) = status::make(&self.node).await;
-        let due = self.status_at.is_none_or(|at| at.elapsed() >= self.node.config.status_interval);
+        let overruled = self.seen.overruled.swap(false, Ordering::Relaxed);
+        let late = |at: Instant| at.elapsed() >= self.node.config.status_interval;
+        let due = overruled || self.status_at.is_none_or(late);
         if status == self.written && !due {
             return ready;
         }
@@ -175,13 +238,10 @@ impl Reporter {
                 self.written = status;
                 self.status_at = Some(base::clock::now());
             }
-            Err(error) if error.is_not_found() => {
-                // Somebody deleted the node: it registers again, as the kubelet does not but a user expects.
-                if let Ok(object) = register(&self.node).await {
-                    self.object = object;
-                }
+            Err(error) => {
+                self.seen.overruled.fetch_or(overruled, Ordering::Relaxed);
+                tracing::debug!(%error, "cannot write the node status");
             }
-            Err(error) => tracing::debug!(%error, "cannot write the node status"),
         }
         ready
     }

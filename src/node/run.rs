@@ -26,6 +26,7 @@ use crate::mirror;
 use crate::node::{Labels, Node};
 use crate::objects::Objects;
 use crate::pods::Pods;
+use crate::power;
 use crate::pressure::{self, Pressure};
 use crate::report;
 use crate::runtime::cri::CriRuntime;
@@ -85,6 +86,9 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         events: EventRecorder::new(client.clone(), "kubelet", &config.node_name, &tasks),
         status: StatusWriter::default(),
         services: informers.of::<core::Service>(),
+        own: informers.scoped(
+            Client::scope::<core::Node>().fields(format!("metadata.name={}", config.node_name)),
+        ),
         objects: Objects::new(client.clone(), tasks.clone()),
         tokens: Tokens::new(client.clone(), tasks.clone()),
         pulls: Node::pulls(),
@@ -123,6 +127,8 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     tasks.spawn(Kind::Critical, "housekeeping", tidy);
     let pressed = pressure::run(Arc::clone(&node), pods.table(), shutdown.clone());
     tasks.spawn(Kind::Critical, "node-pressure", pressed);
+    let end = power::run(Arc::clone(&node), pods.table(), shutdown.clone());
+    tasks.spawn(Kind::Critical, "node-power", end);
     if let Some((config, listener)) = http {
         let serve = http::run(node, pods.table(), config, listener, shutdown.clone());
         tasks.spawn(Kind::Critical, "kubelet-api", serve);

@@ -50,6 +50,8 @@ pub(crate) struct Desired {
     pub(crate) refused: Option<Verdict>,
     /// New resources that the node does not have; `pod` has those it was given.
     pub(crate) resize: Option<Deferred>,
+    /// The machine is switched off: containers end within so many seconds, and nothing is started.
+    pub(crate) halt: Option<i64>,
 }
 
 /// The manager's end of a worker.
@@ -58,6 +60,8 @@ pub(crate) struct Handle {
     pub(crate) desired: watch::Sender<Desired>,
     pub(crate) wake: Arc<Notify>,
     pub(crate) exits: Arc<Mutex<HashSet<String>>>,
+    /// Whether the containers have ended, as [`Desired::halt`] asks.
+    pub(crate) halted: Arc<watch::Sender<bool>>,
     /// The newest status and observation, for the node's own API.
     pub(crate) shown: Arc<Mutex<Shown>>,
 }
@@ -76,6 +80,7 @@ pub(crate) struct Worker {
     desired: watch::Receiver<Desired>,
     wake: Arc<Notify>,
     exits: Arc<Mutex<HashSet<String>>>,
+    halted: Arc<watch::Sender<bool>>,
     shown: Arc<Mutex<Shown>>,
     probes: Probes,
     waiting: HashMap<String, Waiting>,
@@ -123,10 +128,12 @@ impl Worker {
         let wake = Arc::new(Notify::new());
         let exits = Arc::default();
         let shown = Arc::default();
+        let halted = Arc::new(watch::Sender::new(false));
         let handle = Handle {
             desired: sender,
             wake: Arc::clone(&wake),
             exits: Arc::clone(&exits),
+            halted: Arc::clone(&halted),
             shown: Arc::clone(&shown),
         };
         let worker = Self {
@@ -135,6 +142,7 @@ impl Worker {
             desired: receiver,
             wake,
             exits,
+            halted,
             shown,
             waiting: HashMap::new(),
             pulls: PullState::default(),
@@ -217,6 +225,9 @@ impl Worker {
         {
             self.terminal = true;
             return self.finish(desired, observed).await;
+        }
+        if let Some(seconds) = desired.halt {
+            return self.halt(desired, observed, seconds).await;
         }
         match self.advance(desired, observed).await {
             Ok(deadline) => {

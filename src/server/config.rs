@@ -13,6 +13,9 @@ use crate::machine::Machine;
 /// Names that `--disable` takes, and what is not run.
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
 
+/// Upstream's `--default-unreachable-toleration-seconds`.
+const TOLERATION_SECONDS: i64 = 300;
+
 /// What a server runs with.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -50,6 +53,8 @@ pub struct Config {
     pub dns: bool,
     /// Run the service proxy.
     pub proxy: bool,
+    /// How long pods that do not say it stay on nodes that are not ready, or unreachable, in seconds.
+    pub toleration_seconds: (i64, i64),
     /// CSV of further tokens.
     pub token_auth_file: Option<PathBuf>,
     /// Secret that machines join with, when a flag says it.
@@ -170,6 +175,10 @@ impl Config {
                 args.agent_token.as_ref(),
                 args.agent_token_file.as_deref(),
             )?,
+            toleration_seconds: (
+                args.default_not_ready_toleration_seconds,
+                args.default_unreachable_toleration_seconds.unwrap_or(TOLERATION_SECONDS),
+            ),
             token_auth_file: args.token_auth_file,
             machine,
         })

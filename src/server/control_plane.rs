@@ -80,6 +80,10 @@ pub(crate) async fn start(
         address: std::net::SocketAddr::new(config.advertise, address.port()).to_string(),
         tokens: tokens(config)?,
         anonymous: true,
+        tolerations: apiserver::admission::pods::DefaultTolerationSeconds {
+            not_ready: config.toleration_seconds.0,
+            unreachable: config.toleration_seconds.1,
+        },
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
     let server = build(config, &objects, &security, &certs, tasks)?;

@@ -18,6 +18,7 @@ pub fn plugins(
     lookup: &Arc<dyn Lookup>,
     authorizer: &Arc<dyn Authorizer>,
     escalation: Escalation,
+    tolerations: pods::DefaultTolerationSeconds,
 ) -> Vec<Arc<dyn Plugin>> {
     let look = || Arc::clone(lookup);
     let may = || Arc::clone(authorizer);
@@ -29,7 +30,7 @@ pub fn plugins(
         Arc::new(pods::TaintNodesByCondition),
         Arc::new(pod_security::PodSecurity(look())),
         Arc::new(pods::Priority(look())),
-        Arc::new(pods::DefaultTolerationSeconds),
+        Arc::new(tolerations),
         Arc::new(classes::DefaultStorageClass(look())),
         Arc::new(storage::StorageObjectInUseProtection),
         Arc::new(storage::PersistentVolumeClaimResize(look())),
@@ -58,7 +59,7 @@ mod tests {
         let lookup: Arc<dyn Lookup> = Fixed::new(&[]);
         let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
         let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));
-        let all = plugins(&lookup, &authorizer, escalation);
+        let all = plugins(&lookup, &authorizer, escalation, Default::default());
         let names: Vec<&str> = all.iter().map(|plugin| plugin.name()).collect();
         assert_eq!(
             names,

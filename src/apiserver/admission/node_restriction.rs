@@ -330,6 +330,10 @@ fn pod_status(quoted: &str, node: &str, r: &Request<'_>, pod: &Value) -> Verdict
     Ok(())
 }
 
+/// Which taints the node lifecycle controller set because the node's flags asked for them: it removes no others, so a node
+/// must not be able to claim them.
+const APPLIED_FLAG_TAINTS: &str = "kube-lite.io/applied-flag-taints";
+
 fn own_node(quoted: &str, node: &str, r: &Request<'_>, object: &Value) -> Verdict {
     // The name of a new node stands in the object.
     let name = if r.name.is_empty() { str_in(object, &["metadata", "name"]) } else { r.name };
@@ -360,6 +364,12 @@ fn own_node(quoted: &str, node: &str, r: &Request<'_>, object: &Value) -> Verdic
             }
             if items(get(object, "spec"), "taints") != items(get(old, "spec"), "taints") {
                 return no(format!("node {quoted} is not allowed to modify taints"));
+            }
+            let note = |object| get(at(object, &["metadata", "annotations"]), APPLIED_FLAG_TAINTS);
+            if note(object) != note(old) {
+                return no(format!(
+                    "node {quoted} is not allowed to modify the annotation {APPLIED_FLAG_TAINTS}"
+                ));
             }
             if items(get(object, "metadata"), "ownerReferences")
                 != items(get(old, "metadata"), "ownerReferences")

@@ -121,8 +121,21 @@ impl Plugin for Priority {
     }
 }
 
-/// Pods tolerate an unready or unreachable node for five minutes unless they say otherwise.
-pub struct DefaultTolerationSeconds;
+/// Pods tolerate an unready or unreachable node for some time unless they say otherwise.
+#[derive(Debug, Clone, Copy)]
+pub struct DefaultTolerationSeconds {
+    /// Seconds on a node that is not ready.
+    pub not_ready: i64,
+    /// Seconds on a node that is unreachable.
+    pub unreachable: i64,
+}
+
+impl Default for DefaultTolerationSeconds {
+    /// Upstream's five minutes.
+    fn default() -> Self {
+        Self { not_ready: 300, unreachable: 300 }
+    }
+}
 
 #[async_trait]
 impl Plugin for DefaultTolerationSeconds {
@@ -140,7 +153,10 @@ impl Plugin for DefaultTolerationSeconds {
             return Ok(());
         }
         let Some(spec) = object.as_mut().and_then(|pod| pod.get_mut("spec")) else { return Ok(()) };
-        for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        for (key, seconds) in [
+            ("node.kubernetes.io/not-ready", self.not_ready),
+            ("node.kubernetes.io/unreachable", self.unreachable),
+        ] {
             let tolerated = items(spec, "tolerations").iter().any(|t| {
                 (str_at(t, "key") == key || is_empty(t, "key"))
                     && matches!(str_at(t, "effect"), "" | "NoExecute")
@@ -149,7 +165,7 @@ impl Plugin for DefaultTolerationSeconds {
                 push(
                     spec,
                     "tolerations",
-                    json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+                    json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}),
                 );
             }
         }
@@ -439,13 +455,13 @@ mod tests {
     #[tokio::test]
     async fn tolerations_are_added_where_none_fits() {
         let pod = json!({"metadata": {"name": "p"}, "spec": {"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}]}});
-        let (pod, _) =
-            admit(&DefaultTolerationSeconds, creates(&lookup::PODS, "Pod"), pod).await.unwrap();
+        let plugin = DefaultTolerationSeconds { unreachable: 7, ..Default::default() };
+        let (pod, _) = admit(&plugin, creates(&lookup::PODS, "Pod"), pod).await.unwrap();
         assert_eq!(
             pod["spec"]["tolerations"],
             json!([
                 {"key": "node.kubernetes.io/not-ready", "operator": "Exists"},
-                {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+                {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 7}
             ])
         );
     }

@@ -23,6 +23,7 @@ async fn world() -> World {
             User { name: "admin".into(), groups: vec!["system:masters".into()], ..User::default() },
         )],
         anonymous: true,
+        tolerations: Default::default(),
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =

@@ -52,6 +52,12 @@ pub struct NodeArgs {
     /// Interface to the other nodes [default: the one with the node's address]
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub flannel_iface: Option<String>,
+    /// Time for pods to end when the machine is switched off; 0 leaves them to the service manager
+    #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Node")]
+    pub shutdown_grace_period: String,
+    /// Of that for critical pods, which end last
+    #[arg(long, value_name = "TIME", default_value = "10s", help_heading = "Node")]
+    pub shutdown_grace_period_critical_pods: String,
     /// Use this CRI socket instead of an own containerd
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]
     pub container_runtime_endpoint: Option<String>,

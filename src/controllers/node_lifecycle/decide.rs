@@ -97,10 +97,11 @@ pub(super) fn rate(zone: Zone, size: usize) -> f64 {
 
 /// Keys of the `NoSchedule` taints that conditions and `spec.unschedulable` ask for.
 fn no_schedule(node: &Node) -> Vec<&'static str> {
-    let holds =
-        |kind: &str, status: &str| nodes::condition(node, kind).is_some_and(|c| c.status == status);
-    let mut keys: Vec<&str> =
-        TAINTS.iter().filter(|(k, s, _)| holds(k, s)).map(|(_, _, key)| *key).collect();
+    let conditions = node.status.iter().filter_map(|s| s.conditions.as_ref()).flatten();
+    let taint = |kind: &str, status: &str| {
+        TAINTS.iter().find(|(k, s, _)| *k == kind && *s == status).map(|(_, _, key)| *key)
+    };
+    let mut keys: Vec<&str> = conditions.filter_map(|c| taint(&c.type_, &c.status)).collect();
     if node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true) {
         keys.push(UNSCHEDULABLE);
     }
@@ -164,8 +165,11 @@ pub(super) fn labels(node: &Node) -> BTreeMap<&'static str, String> {
     LABELS.iter().filter_map(differs).collect()
 }
 
-/// Conditions that say that the node is no longer heard of; empty when they all say so.
+/// Conditions that say that the node is no longer heard of; empty when `Ready` says so already.
 pub(super) fn lost(node: &Node, now: Timestamp) -> Vec<Value> {
+    if nodes::ready(node) == Some("Unknown") {
+        return Vec::new();
+    }
     let change = |kind: &&str| match nodes::condition(node, kind) {
         None => Some(json!({
             "type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated",

@@ -17,6 +17,8 @@ use crate::runtime::RuntimeError;
 const IMAGES_MAX: usize = 50;
 const NAMES_MAX: usize = 5;
 
+const SHUTTING_DOWN: &str = "node is shutting down";
+
 /// Capacity and allocatable of the machine.
 pub(crate) fn amounts(
     node_config: &crate::Config,
@@ -76,7 +78,13 @@ pub(super) async fn make(node: &Node) -> (Value, bool) {
     let status = json!({"capacity": capacity_text, "allocatable": allocatable_text});
     node.allocatable.store(Arc::new(allocatable.clone()));
     let runtime = node.runtime.status().await;
-    let problem = runtime_problem(&runtime);
+    let mut problem = runtime_problem(&runtime);
+    if node.config.power.is_going_down() {
+        problem = Some(match problem {
+            Some(other) => format!("[{other}, {SHUTTING_DOWN}]"),
+            None => SHUTTING_DOWN.to_owned(),
+        });
+    }
     let ready = match &problem {
         None => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
         Some(problem) => condition("Ready", false, "KubeletNotReady", problem),
@@ -198,6 +206,12 @@ async fn images(node: &Node) -> Value {
             json!({"names": names, "sizeBytes": image.size})
         })
         .collect()
+}
+
+/// Whether somebody wrote that nothing is heard of the node.
+pub(super) fn is_unknown(status: Option<&core::NodeStatus>) -> bool {
+    let conditions = status.and_then(|s| s.conditions.as_ref());
+    conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
 pub(super) fn is_ready(status: &core::NodeStatus) -> bool {

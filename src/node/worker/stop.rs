@@ -170,6 +170,26 @@ impl Worker {
         Step::Done
     }
 
+    /// Ends the containers because the machine is switched off; the pod stays the node's.
+    pub(super) async fn halt(&mut self, desired: &Desired, observed: Observed, grace: i64) -> Step {
+        let pod = &desired.pod;
+        self.probes.sync(&self.node, pod, &observed);
+        if observed.any_running()
+            && let Err(why) = self.stop_all(pod, &observed, grace).await
+        {
+            tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
+            return Step::At(base::clock::now() + self.trouble.next_delay());
+        }
+        match self.observe(pod).await {
+            Ok(observed) if !observed.any_running() => {
+                self.publish(desired, &observed);
+                self.halted.send_replace(true);
+                Step::At(base::clock::now() + RELIST)
+            }
+            _ => Step::At(base::clock::now() + self.trouble.next_delay()),
+        }
+    }
+
     /// Stops the pod; a deletion with a shorter grace period takes effect at once.
     async fn stop_within_grace(
         &mut self,

@@ -1,0 +1,188 @@
+//! `--node-label` and `--node-taint`: form, and what a node may say about itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use api::k8s::api::core::v1::Taint;
+use api::validation::names::{label_value, qualified_name};
+
+use node::Grace;
+
+use super::bad;
+use crate::catalogue::Refusal;
+use crate::cli::NodeArgs;
+
+/// Labels of Kubernetes' own namespaces that a node may set on itself (`IsKubeletLabel`).
+const OWN: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+/// What each node says about itself anyway.
+const FIXED: [&str; 5] = [
+    "kubernetes.io/hostname",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
+/// Why a node may not set this label on itself; `None` when it may.
+fn reserved(key: &str) -> Option<&'static str> {
+    let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+    let within = |domain: &str| {
+        namespace == domain
+            || namespace.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
+    };
+    if within("node-restriction.kubernetes.io") {
+        return Some(
+            "node-restriction.kubernetes.io labels are for administrators: kubectl label node",
+        );
+    }
+    if FIXED.contains(&key) {
+        return Some("is set by the node itself");
+    }
+    let open =
+        OWN.contains(&key) || within("kubelet.kubernetes.io") || within("node.kubernetes.io");
+    ((within("kubernetes.io") || within("k8s.io")) && !open).then_some(
+        "a node may not set labels of kubernetes.io and k8s.io but those under kubelet.kubernetes.io, node.kubernetes.io and \
+         topology.kubernetes.io/zone and region; use a name of your own, or kubectl label node",
+    )
+}
+
+/// The labels that the flags ask for.
+pub(super) fn labels(given: &[String]) -> Result<BTreeMap<String, String>, Refusal> {
+    let parse = |text: &String| {
+        let refuse = |why: &str| bad("node-label", text, why);
+        let (key, value) = text.split_once('=').ok_or_else(|| refuse("must be KEY=VALUE"))?;
+        let faults = qualified_name(key).into_iter().chain(label_value(value)).next();
+        match faults.as_deref().or_else(|| reserved(key)) {
+            Some(why) => Err(refuse(why)),
+            None => Ok((key.to_owned(), value.to_owned())),
+        }
+    };
+    given.iter().map(parse).collect()
+}
+
+/// `90s`, `1m30s`, `2m`, `1h` or a plain number of seconds.
+fn seconds(flag: &str, text: &str) -> Result<Duration, Refusal> {
+    let wrong =
+        || bad(flag, text, "must be a time in seconds or such as 90s or 1m30s, at most a day");
+    let mut total: u64 = 0;
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = rest.split_at(digits);
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let (factor, length) = match unit.as_bytes().first() {
+            None | Some(b's') => (1, 1),
+            Some(b'm') => (60, 1),
+            Some(b'h') => (3600, 1),
+            Some(_) => return Err(wrong()),
+        };
+        total = number.checked_mul(factor).and_then(|n| total.checked_add(n)).ok_or_else(wrong)?;
+        rest = unit.get(length..).unwrap_or_default();
+    }
+    (!text.trim().is_empty() && total <= 86_400)
+        .then(|| Duration::from_secs(total))
+        .ok_or_else(wrong)
+}
+
+/// The time that pods get when the machine is switched off.
+pub(super) fn shutdown_grace(args: &NodeArgs) -> Result<Grace, Refusal> {
+    let total = seconds("shutdown-grace-period", &args.shutdown_grace_period)?;
+    let flag = "shutdown-grace-period-critical-pods";
+    let given = &args.shutdown_grace_period_critical_pods;
+    let critical = seconds(flag, given)?;
+    if critical > total && !total.is_zero() {
+        return Err(bad(flag, given, "must not be longer than --shutdown-grace-period"));
+    }
+    Ok(Grace { total, critical })
+}
+
+/// The taints that the flags ask for.
+pub(super) fn taints(given: &[String]) -> Result<Vec<Taint>, Refusal> {
+    let mut out: Vec<Taint> = Vec::with_capacity(given.len());
+    for text in given {
+        let refuse = |why: &str| bad("node-taint", text, why);
+        let form = "must be KEY=VALUE:EFFECT with NoSchedule, PreferNoSchedule or NoExecute";
+        let (left, effect) = text.rsplit_once(':').ok_or_else(|| refuse(form))?;
+        if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+            return Err(refuse(form));
+        }
+        let (key, value) = left.split_once('=').unwrap_or((left, ""));
+        if let Some(why) = qualified_name(key).into_iter().chain(label_value(value)).next() {
+            return Err(refuse(&why));
+        }
+        if out.iter().any(|t| t.key == key && t.effect == effect) {
+            return Err(refuse("is given twice with this key and effect"));
+        }
+        let value = (!value.is_empty()).then(|| value.to_owned());
+        out.push(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None });
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_that_a_node_may_not_set_are_refused_by_name() {
+        let run = |text: &str| labels(&[text.to_owned()]).map_err(|r| r.particulars);
+        for good in [
+            "rack=7",
+            "example.com/rack=",
+            "node.kubernetes.io/speed=fast",
+            "topology.kubernetes.io/zone=a",
+        ] {
+            assert!(run(good).is_ok(), "{good}");
+        }
+        for (bad, why) in [
+            ("node-role.kubernetes.io/edge=", "a node may not set labels of kubernetes.io"),
+            ("x.k8s.io/y=z", "a node may not set labels of kubernetes.io and k8s.io"),
+            ("node-restriction.kubernetes.io/a=b", "are for administrators"),
+            ("kubernetes.io/hostname=x", "is set by the node itself"),
+            ("=x", "name part must be non-empty"),
+            ("a=b c", "a valid label must be"),
+            ("a", "must be KEY=VALUE"),
+        ] {
+            let text = run(bad).unwrap_err();
+            assert!(
+                text.contains(why) && text.starts_with(&format!("--node-label={bad}")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_units() {
+        let run = |text: &str| seconds("f", text).map(|t| t.as_secs()).map_err(|r| r.particulars);
+        assert_eq!((run("90"), run("1m30s"), run("0s")), (Ok(90), Ok(90), Ok(0)));
+        for wrong in ["", "x", "5x", "-1s", "s", "25h", "99999999999999999999"] {
+            assert!(run(wrong).unwrap_err().contains("such as 90s"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn taints_have_a_key_a_value_and_an_effect() {
+        let run = |given: &[&str]| {
+            let given: Vec<String> = given.iter().map(|t| (*t).to_owned()).collect();
+            taints(&given).map_err(|r| r.particulars)
+        };
+        let two = run(&["a=b:NoSchedule", "a:NoExecute"]).unwrap();
+        assert_eq!((two[0].value.as_deref(), two[1].value.as_deref()), (Some("b"), None));
+        for bad in ["a=b", "a:Never", ":NoSchedule", "a b:NoSchedule"] {
+            assert!(run(&[bad]).unwrap_err().starts_with(&format!("--node-taint={bad}")), "{bad}");
+        }
+        assert!(run(&["a:NoSchedule", "a=c:NoSchedule"]).unwrap_err().contains("given twice"));
+    }
+}

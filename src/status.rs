@@ -1,0 +1,323 @@
+//! `kube-lite status`: what runs on this machine and what is wrong, over a local socket that needs no API.
+
+pub(crate) mod certificates;
+mod render;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::{Kind, Tasks};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+
+pub use render::render;
+
+use crate::catalogue::{DATA_DIR, Refusal};
+
+/// Version of the schema: it grows when a field changes its meaning or goes.
+pub(crate) const SCHEMA: u32 = 2;
+/// Largest answer, in bytes: ten thousand nodes.
+const ANSWER_MAX: u64 = 8 << 20;
+/// The socket of a server, and that of an agent, in the data directory.
+const SOCKETS: [&str; 2] = ["server/status.sock", "agent/status.sock"];
+
+/// How the whole stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// All is well.
+    Ok,
+    /// Something needs attention.
+    Degraded,
+    /// Nothing answers here.
+    Down,
+}
+
+/// What this machine is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It has the control plane.
+    Server,
+    /// It has joined one.
+    Agent,
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What.
+    pub what: String,
+    /// What to do.
+    pub fix: String,
+}
+
+impl Problem {
+    pub(crate) fn new(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { what: what.into(), fix: fix.into() }
+    }
+}
+
+/// A connection and since when it is so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Link {
+    /// Of a node's tunnel `up`, `closed` or `silent`; of an agent's server what is known of it.
+    pub state: String,
+    /// Since how many seconds, where that is known.
+    #[serde(default)]
+    pub since_seconds: Option<u64>,
+}
+
+/// One node.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeLine {
+    /// Name.
+    pub name: String,
+    /// `Ready`, `NotReady` or `Unknown`.
+    pub state: String,
+    /// Whether new pods may come.
+    #[serde(default)]
+    pub cordoned: bool,
+    /// What the node agent says it is, such as `v1.37.1+kubelite.0.1.0`.
+    #[serde(default)]
+    pub version: String,
+    /// Its first internal address.
+    #[serde(default)]
+    pub address: String,
+    /// Backend of its pod network, such as `vxlan`.
+    #[serde(default)]
+    pub overlay: Option<String>,
+    /// Its tunnel to this server; `None` when it has none.
+    #[serde(default)]
+    pub tunnel: Option<Link>,
+    /// Since how many seconds its lease was not renewed.
+    #[serde(default)]
+    pub lease_age_seconds: Option<u64>,
+    /// Why it is not ready.
+    #[serde(default)]
+    pub reason: Option<String>,
+}
+
+/// One server as an agent knows it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerLine {
+    /// `host:port`.
+    pub address: String,
+    /// How it stands.
+    #[serde(flatten)]
+    pub link: Link,
+    /// Why it does not answer.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// One certificate on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CertificateLine {
+    /// Its file.
+    pub file: String,
+    /// When it ends, as RFC 3339.
+    pub ends: String,
+    /// In how many days; negative when it has ended.
+    pub days_left: i64,
+}
+
+/// Stored objects that nothing acts on yet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UnusedLine {
+    /// Resource, or resource and field.
+    pub what: String,
+    /// How many objects.
+    pub count: usize,
+    /// What does not happen.
+    pub why: String,
+}
+
+/// The store of a server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Store {
+    /// Keys in the store.
+    pub store_keys: usize,
+    /// Bytes of the store in memory.
+    pub store_memory_bytes: usize,
+    /// Bytes of the store on disk.
+    pub store_disk_bytes: u64,
+    /// Revision of the store.
+    pub revision: i64,
+}
+
+/// The answer.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Version of this schema.
+    pub schema: u32,
+    /// What this machine is.
+    pub role: Role,
+    /// Verdict.
+    pub verdict: Verdict,
+    /// This machine's own parts work, whatever there is with others.
+    pub ready: bool,
+    /// Version of kube-lite.
+    pub version: String,
+    /// Version of Kubernetes.
+    pub kubernetes: String,
+    /// URL of the API; on agents `None`.
+    #[serde(default)]
+    pub api: Option<String>,
+    /// The store; on agents `None`.
+    #[serde(flatten)]
+    pub store: Option<Store>,
+    /// What runs containers here: `containerd 1.6.20 with crun`; `None` before it answers and without a node.
+    #[serde(default)]
+    pub runtime: Option<String>,
+    /// Pods that this machine has.
+    #[serde(default)]
+    pub pods: Option<usize>,
+    /// On agents: no server answers, so the node runs from what it knew last.
+    #[serde(default)]
+    pub from_last_known_state: bool,
+    /// On agents: all servers that are known.
+    #[serde(default)]
+    pub servers: Vec<ServerLine>,
+    /// Nodes; an agent knows itself alone.
+    pub nodes: Vec<NodeLine>,
+    /// Certificates of this machine, the first to end first.
+    #[serde(default)]
+    pub certificates: Vec<CertificateLine>,
+    /// Kinds and fields that are stored here, but not acted on yet.
+    #[serde(default)]
+    pub unused: Vec<UnusedLine>,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+}
+
+impl Status {
+    /// An empty one of this program.
+    pub(crate) fn new(role: Role) -> Self {
+        Self {
+            schema: SCHEMA,
+            role,
+            verdict: Verdict::Ok,
+            ready: true,
+            version: env!("CARGO_PKG_VERSION").into(),
+            kubernetes: "v1.37.1".into(),
+            api: None,
+            store: None,
+            runtime: None,
+            pods: None,
+            from_last_known_state: false,
+            servers: Vec::new(),
+            nodes: Vec::new(),
+            certificates: Vec::new(),
+            unused: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// Adds what the parts of this process found wrong, and judges.
+    pub(crate) fn judged(mut self, tasks: &Tasks) -> Self {
+        let found = tasks.problems().list();
+        self.problems.extend(found.into_iter().map(|(_, p)| Problem::new(p.what, p.fix)));
+        self.problems.extend(self.certificates.iter().filter_map(certificates::problem));
+        if !self.problems.is_empty() {
+            self.verdict = Verdict::Degraded;
+        }
+        self
+    }
+}
+
+/// Who answers.
+#[async_trait]
+pub(crate) trait Source: Send + Sync + 'static {
+    async fn status(&self) -> Status;
+}
+
+/// Pods that have a folder on this machine.
+pub(crate) fn pods_in(kubelet_root: &Path) -> usize {
+    std::fs::read_dir(kubelet_root.join("pods")).map_or(0, Iterator::count)
+}
+
+/// Answers on the socket of this role until shutdown.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub(crate) fn serve(
+    data_dir: &Path,
+    role: Role,
+    source: impl Source,
+    tasks: &Tasks,
+) -> Result<(), Refusal> {
+    let name = match role {
+        Role::Server => SOCKETS[0],
+        Role::Agent => SOCKETS[1],
+    };
+    let path = data_dir.join(name);
+    // Of a predecessor that was killed: the data directory's lock says that nobody uses it.
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path)
+        .map_err(|e| DATA_DIR.refuse(format!("cannot make {}: {e}", path.display())))?;
+    let source = Arc::new(source);
+    let (shutdown, own) = (tasks.shutdown().clone(), tasks.clone());
+    tasks.spawn(Kind::Critical, "status", async move {
+        loop {
+            let stream = tokio::select! {
+                accepted = listener.accept() => accepted?.0,
+                () = shutdown.requested() => return Ok::<(), std::io::Error>(()),
+            };
+            let source = Arc::clone(&source);
+            own.spawn(
+                Kind::Request,
+                "status-answer",
+                async move { answer(&*source, stream).await },
+            );
+        }
+    });
+    Ok(())
+}
+
+async fn answer(source: &impl Source, mut stream: UnixStream) -> std::io::Result<()> {
+    let status = source.status().await;
+    stream.write_all(&serde_json::to_vec(&status).unwrap_or_default()).await?;
+    stream.shutdown().await
+}
+
+/// Asks what runs with this data directory; `None` when nothing answers.
+pub async fn ask(data_dir: &Path) -> Option<Status> {
+    for name in SOCKETS {
+        if let Some(status) = ask_at(&data_dir.join(name)).await {
+            return Some(status);
+        }
+    }
+    None
+}
+
+async fn ask_at(socket: &PathBuf) -> Option<Status> {
+    let stream = UnixStream::connect(socket).await.ok()?;
+    let mut text = Vec::new();
+    let read = stream.take(ANSWER_MAX).read_to_end(&mut text).await;
+    read.ok().and_then(|_| serde_json::from_slice(&text).ok())
+}
+
+/// Asks again and again until this machine's parts are ready or the time is over; the last answer.
+pub async fn wait_ready(data_dir: &Path, timeout: Duration) -> Option<Status> {
+    let deadline = base::clock::now() + timeout;
+    let mut backoff = base::Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
+    let never = base::Shutdown::new();
+    loop {
+        let status = ask(data_dir).await;
+        let done = status.as_ref().is_some_and(|s| s.ready);
+        if done || base::clock::now() >= deadline {
+            return status;
+        }
+        backoff.wait(&never).await;
+    }
+}

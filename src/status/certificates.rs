@@ -1,0 +1,65 @@
+//! The certificates of this machine and when they end.
+
+use std::path::Path;
+
+use api::k8s::jiff::Timestamp;
+
+use super::{CertificateLine, Problem};
+
+/// They are renewed at a third of their life, months before; one with fewer days left is not being renewed.
+const DAYS_MIN: i64 = 7;
+/// Files looked at.
+const FILES_MAX: usize = 64;
+
+/// The certificates (`*.crt`) in these folders, the first to end first. `now` is in seconds since the epoch.
+pub(crate) fn list(folders: &[&Path], now: u64) -> Vec<CertificateLine> {
+    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    let mut found = Vec::new();
+    for folder in folders {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let paths = entries.map(|e| e.path()).filter(|p| p.extension().is_some_and(|e| e == "crt"));
+        for path in paths.take(FILES_MAX) {
+            let end = std::fs::read_to_string(&path).ok().and_then(|t| base::pki::end_of(&t));
+            let Some(end) = end else { continue };
+            let ends = Timestamp::from_second(end).map(|t| t.to_string()).unwrap_or_default();
+            let days_left = end.saturating_sub(now).div_euclid(24 * 60 * 60);
+            found
+                .push((end, CertificateLine { file: path.display().to_string(), ends, days_left }));
+        }
+    }
+    found.sort_by(|a, b| (a.0, &a.1.file).cmp(&(b.0, &b.1.file)));
+    found.into_iter().map(|(_, line)| line).collect()
+}
+
+/// What is wrong with one.
+pub(super) fn problem(line: &CertificateLine) -> Option<Problem> {
+    let fix = "set the clock if it is wrong, else restart kube-lite and look in its log for why the certificate is not renewed";
+    let days = line.days_left;
+    (days < DAYS_MIN).then(|| {
+        let what = if days < 0 {
+            format!("the certificate {} has ended at {}", line.file, line.ends)
+        } else {
+            format!("the certificate {} ends in {days} days and was not renewed", line.file)
+        };
+        Problem::new(what, fix)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_told_with_their_end_and_those_near_it_are_problems() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        base::pki::Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "test").unwrap();
+        std::fs::write(at("broken.crt"), "no certificate").unwrap();
+        let end = base::pki::end_of(&std::fs::read_to_string(at("ca.crt")).unwrap()).unwrap();
+        let now = u64::try_from(end).unwrap() - 2 * 24 * 60 * 60;
+        let found = list(&[folder.path()], now);
+        assert_eq!((found.len(), found[0].days_left), (1, 2));
+        assert!(found[0].file.ends_with("ca.crt") && problem(&found[0]).is_some());
+        assert!(problem(&CertificateLine { days_left: 90, ..found[0].clone() }).is_none());
+    }
+}

@@ -1,0 +1,164 @@
+//! The answer of `status` as one screen for people.
+
+use std::fmt::Write;
+
+use super::{Link, NodeLine, Role, Status};
+
+/// Lines of nodes on one screen; those that are not ready come first.
+const NODES_MAX: usize = 20;
+
+/// `3 s`, `5 min`, `2 h`, `4 d`.
+fn ago(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+fn since(link: &Link) -> String {
+    let time = link.since_seconds.map(|s| format!(" since {}", ago(s))).unwrap_or_default();
+    format!("{}{time}", link.state)
+}
+
+fn node(line: &NodeLine) -> String {
+    let mut parts = vec![line.name.clone(), line.state.clone()];
+    if line.cordoned {
+        parts.push("cordoned".into());
+    }
+    parts.extend([line.address.clone(), line.version.clone()]);
+    parts.extend(line.overlay.clone());
+    parts.extend(line.tunnel.as_ref().map(|t| format!("tunnel {}", since(t))));
+    parts.extend(line.lease_age_seconds.map(|age| format!("lease {} old", ago(age))));
+    parts.retain(|part| !part.is_empty());
+    parts.join("  ")
+}
+
+/// One screen for people.
+pub fn render(status: &Status) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, text: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{name:<9}{text}");
+    };
+    let role = match status.role {
+        Role::Server => "server",
+        Role::Agent => "agent",
+    };
+    let verdict = format!("{:?}", status.verdict).to_lowercase();
+    line(
+        "kube-lite",
+        &format!(" {} (Kubernetes {}) {role}: {verdict}", status.version, status.kubernetes),
+    );
+    if let Some(api) = &status.api {
+        line("api", api);
+    }
+    if let Some(store) = &status.store {
+        let mib = |bytes: f64| bytes / 1048576.0;
+        line(
+            "store",
+            &format!(
+                "{} keys, {:.1} MiB in memory, {:.1} MiB on disk, revision {}",
+                store.store_keys,
+                mib(store.store_memory_bytes as f64),
+                mib(store.store_disk_bytes as f64),
+                store.revision
+            ),
+        );
+    }
+    for server in &status.servers {
+        let error = server.error.as_ref().map(|e| format!(": {e}")).unwrap_or_default();
+        line("server", &format!("{}  {}{error}", server.address, since(&server.link)));
+    }
+    if status.from_last_known_state {
+        line("state", "as last known, until a server answers");
+    }
+    if let Some(runtime) = &status.runtime {
+        line("runtime", runtime);
+    }
+    if let Some(pods) = status.pods {
+        line("pods", &format!("{pods} on this machine"));
+    }
+    let mut nodes: Vec<&NodeLine> = status.nodes.iter().collect();
+    nodes.sort_by_key(|n| (n.state == "Ready", &n.name));
+    for shown in nodes.iter().take(NODES_MAX) {
+        line("node", &node(shown));
+    }
+    if nodes.len() > NODES_MAX {
+        let rest = &nodes[NODES_MAX..];
+        let bad = rest.iter().filter(|n| n.state != "Ready").count();
+        line("node", &format!("and {} more, {bad} of them not ready", rest.len()));
+    }
+    if let Some(first) = status.certificates.first() {
+        line(
+            "certs",
+            &format!("the first of {} ends in {} days", status.certificates.len(), first.days_left),
+        );
+    }
+    for unused in &status.unused {
+        line(
+            "unused",
+            &format!(
+                "{} {}: stored, but not acted on yet: {}",
+                unused.count, unused.what, unused.why
+            ),
+        );
+    }
+    for problem in &status.problems {
+        line("problem", &problem.what);
+        line("", &format!("fix: {}", problem.fix));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Problem, ServerLine, Verdict};
+    use super::*;
+
+    #[test]
+    fn an_agent_without_a_server_says_what_it_runs_from_and_how_to_mend_it() {
+        let mut status = Status::new(Role::Agent);
+        let link = Link { state: "failed".into(), since_seconds: Some(7300) };
+        status.servers.push(ServerLine {
+            address: "10.0.0.1:6443".into(),
+            link,
+            error: Some("connection refused".into()),
+        });
+        status.from_last_known_state = true;
+        status.pods = Some(3);
+        status.verdict = Verdict::Degraded;
+        status.problems.push(Problem::new("no server answers", "look at 10.0.0.1"));
+        let text = render(&status);
+        let want = [
+            "server   10.0.0.1:6443  failed since 2 h: connection refused",
+            "state    as last known, until a server answers",
+            "pods     3 on this machine",
+            "problem  no server answers",
+            "         fix: look at 10.0.0.1",
+        ];
+        assert!(text.lines().next().unwrap().ends_with("agent: degraded"), "{text}");
+        assert_eq!(text.lines().skip(1).collect::<Vec<_>>(), want);
+    }
+
+    #[test]
+    fn a_thousand_nodes_fit_one_screen_with_the_bad_ones_first() {
+        let mut status = Status::new(Role::Server);
+        for n in 0..1000 {
+            let state = if n == 700 { "Unknown" } else { "Ready" };
+            let tunnel = Some(Link { state: "up".into(), since_seconds: Some(60) });
+            status.nodes.push(NodeLine {
+                name: format!("n{n:04}"),
+                state: state.into(),
+                tunnel,
+                lease_age_seconds: Some(4),
+                ..NodeLine::default()
+            });
+        }
+        let text = render(&status);
+        assert!(text.contains("node     n0700  Unknown  tunnel up since 60 s  lease 4 s old\n"));
+        assert!(text.ends_with("node     and 980 more, 0 of them not ready\n"), "{text}");
+        assert!(text.lines().nth(1).unwrap().contains("n0700"));
+    }
+}
