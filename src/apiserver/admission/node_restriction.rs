@@ -592,6 +592,14 @@ mod tests {
             update(free).await.unwrap_err(),
             "nodes \"n1\" is forbidden: node \"n1\" is not allowed to modify taints"
         );
+        let mut claims = old.clone();
+        claims["metadata"]["annotations"] = json!({"kube-lite.io/applied-flag-taints": "x"});
+        assert!(
+            update(claims)
+                .await
+                .unwrap_err()
+                .ends_with("the annotation kube-lite.io/applied-flag-taints")
+        );
         let mut owned = old.clone();
         owned["metadata"]["ownerReferences"] = json!([{"name": "x"}]);
         assert!(

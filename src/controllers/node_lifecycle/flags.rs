@@ -90,6 +90,6 @@ mod tests {
         let old = r#"{"taints":[{"key":"a","value":"1","effect":"NoSchedule"}]}"#;
         let have = json!([{"key": "a", "value": "9", "effect": "NoSchedule"}]);
         assert_eq!(told(r#"{"taints":[]}"#, Some(old), have.clone()).unwrap(), ["a=9:NoSchedule"]);
-        assert_eq!(told("nonsense", None, have).unwrap(), ["a=9:NoSchedule"]);
+        assert_eq!(told("nonsense", Some(""), have).unwrap(), ["a=9:NoSchedule"]);
     }
 }
