@@ -106,6 +106,7 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let facts = facts(&joined).map_err(|e| DATA_DIR.refuse(e))?;
+    link.start(config, &joined, &lives.kubelet_client, &clients, tasks)?;
     let runtime = Arc::default();
     let known = link.known();
     status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;

@@ -8,6 +8,7 @@ mod data_dir;
 mod in_process;
 mod joining;
 mod node;
+mod reach;
 mod renewal;
 pub mod status;
 
@@ -83,6 +84,7 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
     };
     let manager = User::authenticated("system:kube-controller-manager", &[]);
     let informers = Informers::new(client_of(manager, "kube-controller-manager"), tasks.clone());
+    plane.reach.follow(&informers);
     if config.controllers {
         start_controllers(config, plane, &informers, tasks)?;
     }

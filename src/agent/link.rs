@@ -7,13 +7,20 @@ use base::io::{BoxIo, Dial, Tcp};
 use base::pki;
 use base::pki::live::LiveCert;
 use base::pki::tls;
-use client::{Client, HttpsTransport, Transport};
+use base::{Kind, Tasks};
+use client::{Client, HttpsTransport, Informers, Transport};
 use cluster::join::files::Joined;
 use cluster::join::{SERVER_NAME, ServerAddress};
+use cluster::servers::{self, ServerState, Servers};
+use cluster::tunnel::agent::NodePods;
+use cluster::tunnel::allow::Own;
+use cluster::tunnel;
+use rustls::ClientConfig;
 
 use crate::agent::config::Config;
 use crate::catalogue::{DATA_DIR, Refusal};
-use crate::status::ServerLine;
+use crate::machine::Clients;
+use crate::status::{Link as Standing, ServerLine};
 
 /// Every connection leads to one server, whatever host is asked for.
 pub(super) struct To(pub(super) ServerAddress);
@@ -27,35 +34,78 @@ impl Dial for To {
 
 /// Connections to servers.
 pub(super) struct Link {
-    dial: Arc<dyn Dial>,
+    servers: Servers,
     server: ServerAddress,
 }
 
 impl Link {
-    /// Leads to the server of the flag, or else to the one that was joined.
+    /// Leads to the servers that are remembered, that the cluster told at the join, and that the flag names.
     ///
     /// # Errors
-    /// When what is remembered is no address.
+    /// When what is remembered is no address, or cannot be read.
     pub(super) fn new(config: &Config, joined: &Joined) -> Result<Self, Refusal> {
-        let server = match &config.server {
+        let server: ServerAddress = match &config.server {
             Some(server) => server.clone(),
             None => joined.server.parse().map_err(|e| DATA_DIR.refuse(e))?,
         };
-        Ok(Self { dial: Arc::new(To(server.clone())), server })
+        let servers = Servers::open(&config.machine.directory(), Some(&server.to_string()))
+            .map_err(|e| DATA_DIR.refuse(e))?;
+        if servers.addresses().borrow().len() == 1 {
+            // Nothing is remembered yet but what was told at the join.
+            servers.told(&joined.facts.servers);
+        }
+        Ok(Self { servers, server })
     }
 
     /// What makes the connections.
-    pub(super) fn dial(&self) -> &Arc<dyn Dial> {
-        &self.dial
+    pub(super) fn dial(&self) -> Arc<dyn Dial> {
+        Arc::new(self.servers.clone())
+    }
+
+    /// Keeps the list of servers and a tunnel to each of them.
+    ///
+    /// # Errors
+    /// When the remembered CA cannot be used.
+    pub(super) fn start(
+        &self,
+        config: &Config,
+        joined: &Joined,
+        cert: &Arc<LiveCert>,
+        clients: &Clients,
+        tasks: &Tasks,
+    ) -> Result<(), Refusal> {
+        let machine = &config.machine;
+        let remember = self.servers.clone().remember(tasks.shutdown().clone());
+        tasks.spawn(Kind::Critical, "servers", remember);
+        let informers = Informers::new(clients.network.clone(), tasks.clone());
+        servers::follow(&self.servers, &informers, tasks);
+        let agent = tunnel::Agent {
+            servers: self.servers.clone(),
+            tls: client_tls(joined, cert)?,
+            own: Own {
+                node: machine.node_name.clone(),
+                addresses: machine.node_ips.clone(),
+                kubelet_port: machine.args.kubelet_port,
+            },
+            pods: Arc::new(NodePods::new(clients.node.clone(), &machine.node_name)),
+            tasks: tasks.clone(),
+        };
+        tasks.spawn(Kind::Critical, "tunnels", agent.run());
+        Ok(())
     }
 
     /// What `status` shows of servers.
     pub(super) fn known(&self) -> crate::agent::status::Servers {
-        let address = self.server.to_string();
-        let link = crate::status::Link { state: "known".into(), since_seconds: None };
-        Box::new(move || {
-            vec![ServerLine { address: address.clone(), link: link.clone(), error: None }]
-        })
+        let servers = self.servers.clone();
+        let line = |s: ServerState| ServerLine {
+            address: s.address,
+            link: Standing {
+                state: s.state.name().to_owned(),
+                since_seconds: Some(s.since_seconds),
+            },
+            error: Some(s.error).filter(|e| !e.is_empty()),
+        };
+        Box::new(move || servers.states().into_iter().map(line).collect())
     }
 
     /// The server as messages name it.
@@ -73,12 +123,17 @@ impl Link {
         cert: &Arc<LiveCert>,
         agent: &str,
     ) -> Result<Client, Refusal> {
-        let ca = pki::certificates(&joined.server_ca).map_err(|e| DATA_DIR.refuse(e))?;
-        let tls = tls::client(&ca, Some(Arc::clone(cert)), &[]).map_err(|e| DATA_DIR.refuse(e))?;
+        let tls = client_tls(joined, cert)?;
         let base = format!("https://{SERVER_NAME}");
-        let transport = HttpsTransport::over(Arc::clone(&self.dial), &base, tls, "")
+        let transport = HttpsTransport::over(self.dial(), &base, tls, "")
             .map_err(|e| DATA_DIR.refuse(e))?;
         let transport: Arc<dyn Transport> = Arc::new(transport);
         Ok(Client::new(transport, agent))
     }
+}
+
+/// Trusts the cluster's servers and shows `cert`.
+fn client_tls(joined: &Joined, cert: &Arc<LiveCert>) -> Result<ClientConfig, Refusal> {
+    let ca = pki::certificates(&joined.server_ca).map_err(|e| DATA_DIR.refuse(e))?;
+    tls::client(&ca, Some(Arc::clone(cert)), &[]).map_err(|e| DATA_DIR.refuse(e))
 }

@@ -51,7 +51,7 @@ pub(super) fn start(
         directory: config.machine.directory(),
         machine: machine(config).map_err(|e| DATA_DIR.refuse(e))?,
         server: link.server().clone(),
-        dial: Arc::clone(link.dial()),
+        dial: link.dial(),
         token: config.token.clone(),
         lives,
         joined: Mutex::new(joined),

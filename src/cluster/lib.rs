@@ -1,7 +1,10 @@
-//! Certificates of servers and nodes, joining, files that clients read.
+//! Certificates of servers and nodes, joining, the servers of an agent and the tunnels to them, files that clients read.
 
 pub mod certs;
+mod guarded;
 pub mod join;
 pub mod kubeconfig;
 pub mod password;
+pub mod servers;
 pub mod token;
+pub mod tunnel;

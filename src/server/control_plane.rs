@@ -16,6 +16,7 @@ use base::{Kind, Tasks};
 use cluster::certs::{Names, ServerCerts};
 use cluster::join::files::{node_password, store_node_password};
 use cluster::token::files::{Error, TokenFiles};
+use cluster::tunnel::{Pace, Tunnels};
 use store::Backend;
 use tokio::net::TcpListener;
 
@@ -27,6 +28,7 @@ use crate::server::adapters::BootstrapWriter;
 use crate::server::aside::Parts;
 use crate::server::config::Config;
 use crate::server::joining::{self, Joining};
+use crate::server::reach::{Connects, Reach};
 
 /// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -43,6 +45,8 @@ pub(crate) struct ControlPlane {
     pub(crate) address: std::net::SocketAddr,
     /// What machines join by.
     pub(crate) joining: Arc<Joining>,
+    /// The way to nodes and pods; it has to be told of the nodes.
+    pub(crate) reach: Arc<Reach>,
 }
 
 /// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes.
@@ -59,6 +63,8 @@ pub(crate) async fn start(
         _ => PORT_IN_USE.refuse(format!("cannot listen on {}: {e}", config.listen)),
     })?;
     let address = listener.local_addr().map_err(|e| PORT_IN_USE.refuse(e))?;
+    // Inherited by every connection: tunnels and watches over bad links.
+    cluster::tunnel::socket::persevere(&listener);
     crate::server::data_dir::check(&config.machine.data_dir)?;
     base::fs::create_dir(&config.machine.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
     let store =
@@ -86,7 +92,9 @@ pub(crate) async fn start(
         },
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
-    let server = build(config, &objects, &security, &certs, tasks)?;
+    let tunnels = Tunnels::new(Pace::CALM, tasks.clone());
+    let reach = Reach::new(tunnels.clone());
+    let server = build(config, &objects, &security, &certs, &reach, tasks)?;
     security
         .follow(&objects, tasks)
         .await
@@ -118,9 +126,10 @@ pub(crate) async fn start(
     if config.agent {
         claim_own_name(config, &joining).await?;
     }
-    let asides: Vec<Arc<dyn Aside>> = vec![Arc::clone(&joining) as Arc<dyn Aside>];
+    let asides: Vec<Arc<dyn Aside>> =
+        vec![Arc::clone(&joining) as Arc<dyn Aside>, Arc::new(Connects(tunnels))];
     listen(&server, &certs, listener, asides, tasks)?;
-    Ok(ControlPlane { server, certs, store, address, joining })
+    Ok(ControlPlane { server, certs, store, address, joining, reach })
 }
 
 fn token_files(config: &Config, certs: &ServerCerts) -> Result<TokenFiles, Refusal> {
@@ -206,9 +215,10 @@ fn build(
     objects: &Arc<Objects>,
     security: &Security,
     certs: &ServerCerts,
+    reach: &Arc<Reach>,
     tasks: &Tasks,
 ) -> Result<ApiServer, Refusal> {
-    let parts = security.parts(objects, Some(connections(objects, certs, tasks)?));
+    let parts = security.parts(objects, Some(connections(objects, certs, reach, tasks)?));
     let settings = apiserver::Config {
         product_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
@@ -222,13 +232,15 @@ fn build(
 fn connections(
     objects: &Arc<Objects>,
     certs: &ServerCerts,
+    reach: &Arc<Reach>,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Connect>, Refusal> {
     let ca = [certs.server_ca().der().clone()];
     let client = tls::client(&ca, Some(Arc::clone(&certs.kubelet_client)), &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
-    let nodes = Nodes::new(lookup, Arc::new(client), Arc::new(base::io::Tcp), tasks.clone())
+    let dial: Arc<dyn base::io::Dial> = Arc::clone(reach) as _;
+    let nodes = Nodes::new(lookup, Arc::new(client), dial, tasks.clone())
         .map_err(|e| SERVER_STOPPED.refuse(e))?;
     Ok(Arc::new(nodes))
 }

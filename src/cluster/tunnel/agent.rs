@@ -1,0 +1,269 @@
+//! The agent's end: one tunnel to every server, kept up, and connections made for those servers.
+
+mod answer;
+pub(super) mod connect;
+mod pods;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Backoff, Kind, Shutdown, Tasks};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::allow::{Own, Pods};
+use super::heard::{Heard, LastHeard};
+use super::{AGENT_STREAM_WINDOW, SEND_BUFFER_MAX, STREAMS_MAX};
+use crate::guarded::Guarded;
+use crate::servers::Servers;
+use connect::{Connected, Failure};
+
+pub use pods::NodePods;
+
+/// The first pause between attempts.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+/// The longest: a server that is back is found within 2 s, and a thousand agents are a thousand handshakes in that time.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// A server that stays away is mentioned so often.
+const COMPLAIN_INTERVAL: Duration = Duration::from_secs(60);
+/// Bytes of the headers of one request.
+const HEADER_BYTES_MAX: u32 = 8 * 1024;
+
+/// What the agent's end needs.
+pub struct Agent {
+    /// To whom.
+    pub servers: Servers,
+    /// Trusts the cluster's servers and shows the client certificate of the node.
+    pub tls: ClientConfig,
+    /// This machine.
+    pub own: Own,
+    /// Its pods.
+    pub pods: Arc<dyn Pods>,
+    /// Owns all that runs.
+    pub tasks: Tasks,
+}
+
+/// What all tunnels of a process share.
+pub(super) struct Shared {
+    servers: Servers,
+    tls: Arc<ClientConfig>,
+    own: Arc<Own>,
+    pods: Arc<dyn Pods>,
+    tasks: Tasks,
+    /// Address of the tunnel to each server, by the server's own id.
+    up: watch::Sender<HashMap<String, String>>,
+}
+
+impl Agent {
+    /// Keeps a tunnel to every server until shutdown.
+    ///
+    /// # Errors
+    /// Never.
+    pub async fn run(self) -> Result<(), std::convert::Infallible> {
+        let shared = Shared::new(self);
+        let shutdown = shared.tasks.shutdown().clone();
+        shared.servers.tunnels_run();
+        let mut addresses = shared.servers.addresses();
+        let mut running: HashMap<String, Shutdown> = HashMap::new();
+        loop {
+            let wanted = addresses.borrow_and_update().clone();
+            running.retain(|address, stop| {
+                let stays = wanted.contains(address);
+                if !stays {
+                    stop.request();
+                }
+                stays
+            });
+            for address in wanted {
+                running.entry(address.clone()).or_insert_with(|| {
+                    let (shared, stop) = (Arc::clone(&shared), shutdown.child());
+                    shared.tasks.clone().spawn(Kind::Request, "tunnel", {
+                        let stop = stop.clone();
+                        async move {
+                            shared.keep(&address, &stop).await;
+                            Ok::<(), std::convert::Infallible>(())
+                        }
+                    });
+                    stop
+                });
+            }
+            tokio::select! {
+                changed = addresses.changed() => if changed.is_err() { return Ok(()) },
+                () = shutdown.requested() => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(agent: Agent) -> Arc<Self> {
+        let mut tls = agent.tls;
+        // The upgrade is one of HTTP/1.1.
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Arc::new(Self {
+            servers: agent.servers,
+            tls: Arc::new(tls),
+            own: Arc::new(agent.own),
+            pods: agent.pods,
+            tasks: agent.tasks,
+            up: watch::Sender::default(),
+        })
+    }
+
+    /// Keeps the tunnel to one address until `stop`.
+    async fn keep(&self, address: &str, stop: &Shutdown) {
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
+        let mut complaints = Complaints::default();
+        let key = format!("servers/{address}");
+        while !stop.is_requested() {
+            let have: Vec<String> = self.up.borrow().keys().cloned().collect();
+            let attempt = tokio::select! {
+                attempt = connect::connect(address, &self.tls, &have, &self.tasks) => attempt,
+                () = stop.requested() => break,
+            };
+            match attempt {
+                Ok(connected) => {
+                    self.tasks.problems().clear(&key);
+                    (backoff, complaints) =
+                        (Backoff::new(RETRY_FIRST, RETRY_MAX), Complaints::default());
+                    self.carry(address, connected, stop).await;
+                }
+                Err(Failure::Same(id)) => {
+                    self.tasks.problems().clear(&key);
+                    self.stand_by(address, &id, stop).await;
+                }
+                Err(failure) => {
+                    self.servers.lost(address, &failure.to_string());
+                    self.complain(&key, address, &failure, &mut complaints);
+                }
+            }
+            // A draw below the delay: a thousand agents that lost a server together do not come back together.
+            let delay = backoff
+                .next_delay()
+                .min(RETRY_MAX)
+                .mul_f64(0.25 + 0.75 * base::clock::random_f64());
+            tokio::select! {
+                () = base::clock::sleep(delay) => {}
+                () = stop.requested() => break,
+            }
+        }
+        self.tasks.problems().clear(&key);
+    }
+
+    fn complain(&self, key: &str, address: &str, failure: &Failure, complaints: &mut Complaints) {
+        let (what, fix) = failure.sentences(address);
+        match complaints.next(base::clock::now()) {
+            Complaint::None => {}
+            Complaint::First => self.tasks.problems().put(key, what, fix),
+            Complaint::Again(since) => {
+                tracing::warn!(seconds = since.as_secs(), fix, "still: {what}");
+            }
+        }
+    }
+
+    /// Another address has a tunnel to the same server: waits for that one's end.
+    async fn stand_by(&self, address: &str, id: &str, stop: &Shutdown) {
+        self.servers.connected(address);
+        let mut up = self.up.subscribe();
+        tokio::select! {
+            gone = up.wait_for(|up| !up.contains_key(id)) => drop(gone),
+            () = stop.requested() => {}
+        }
+        self.servers.lost(address, "its tunnel is down");
+    }
+
+    /// Serves one tunnel from its beginning to its end.
+    pub(super) async fn carry(&self, address: &str, connected: Connected, stop: &Shutdown) {
+        let Connected { io, id, pace } = connected;
+        self.servers.connected(address);
+        self.up.send_modify(|up| {
+            up.insert(id.clone(), address.to_owned());
+        });
+        tracing::info!(server = address, "tunnel up");
+        let (last, cut) = (LastHeard::new(), CancellationToken::new());
+        let io = Heard::new(io, last.clone());
+        let io = TokioIo::new(Guarded::new(io, cut.clone()));
+        let (own, pods, tasks) =
+            (Arc::clone(&self.own), Arc::clone(&self.pods), self.tasks.clone());
+        let service = service_fn(move |request| {
+            let (own, pods, tasks) = (Arc::clone(&own), Arc::clone(&pods), tasks.clone());
+            async move {
+                let response = answer::answer(request, pace.beat, &own, &*pods, &tasks).await;
+                Ok::<_, std::convert::Infallible>(response)
+            }
+        });
+        let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .initial_stream_window_size(AGENT_STREAM_WINDOW)
+            .initial_connection_window_size(AGENT_STREAM_WINDOW.saturating_mul(STREAMS_MAX))
+            .max_send_buf_size(SEND_BUFFER_MAX)
+            .max_header_list_size(HEADER_BYTES_MAX)
+            .serve_connection(io, service);
+        let why = tokio::select! {
+            ended = connection => match ended {
+                Ok(()) => "closed by the server".to_owned(),
+                Err(error) => error.to_string(),
+            },
+            () = last.silent(pace.silence) => format!("nothing was heard for {:?}", pace.silence),
+            () = stop.requested() => "stopping".to_owned(),
+        };
+        cut.cancel();
+        tracing::info!(server = address, why, "tunnel lost");
+        self.servers.lost(address, &why);
+        self.up.send_modify(|up| {
+            if up.get(&id).is_some_and(|a| a == address) {
+                up.remove(&id);
+            }
+        });
+    }
+}
+
+/// When a server that stays away is mentioned: at once, and then once a minute.
+#[derive(Debug, Default)]
+struct Complaints {
+    first: Option<Instant>,
+    last: Option<Instant>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Complaint {
+    None,
+    First,
+    /// It has been away for so long.
+    Again(Duration),
+}
+
+impl Complaints {
+    fn next(&mut self, now: Instant) -> Complaint {
+        let Some((first, last)) = self.first.zip(self.last) else {
+            (self.first, self.last) = (Some(now), Some(now));
+            return Complaint::First;
+        };
+        if now.saturating_duration_since(last) < COMPLAIN_INTERVAL {
+            return Complaint::None;
+        }
+        self.last = Some(now);
+        Complaint::Again(now.saturating_duration_since(first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_stays_away_is_mentioned_at_once_and_once_a_minute() {
+        let start = base::clock::now();
+        let mut complaints = Complaints::default();
+        let said = [0, 2, 59, 60, 61, 121].map(|s| complaints.next(start + Duration::from_secs(s)));
+        let again = |s| Complaint::Again(Duration::from_secs(s));
+        let none = || Complaint::None;
+        assert_eq!(said, [Complaint::First, none(), none(), again(60), none(), again(121)]);
+    }
+}

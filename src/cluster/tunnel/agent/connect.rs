@@ -1,0 +1,154 @@
+//! Opening a tunnel: TCP, TLS, the upgrade.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::io::BoxIo;
+use base::{Kind, Tasks};
+use bytes::Bytes;
+use http::header::{CONNECTION, HOST, HeaderMap, UPGRADE};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio_rustls::TlsConnector;
+
+use crate::servers;
+use crate::tunnel::{
+    BEAT_HEADER, HAVE_HEADER, PATH, PROTOCOL, Pace, SERVER_HEADER, SILENCE_HEADER, socket,
+};
+
+/// Time to reach the machine. A lost SYN is sent again after 1 s and 3 s.
+const REACH_MAX: Duration = Duration::from_secs(5);
+/// Time for TLS and the answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Bytes read of a refusal.
+const REFUSAL_BYTES_MAX: usize = 1000;
+/// A name that every server's certificate has.
+const SERVER_NAME: &str = "kubernetes";
+
+/// A tunnel before HTTP/2.
+pub(in crate::tunnel) struct Connected {
+    pub(in crate::tunnel) io: BoxIo,
+    /// Who the server is.
+    pub(in crate::tunnel) id: String,
+    pub(in crate::tunnel) pace: Pace,
+}
+
+/// Why there is no tunnel. All but `Same` are tried again.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::tunnel) enum Failure {
+    /// There is one to that server, by another address.
+    #[error("another address has a tunnel to the server {0}")]
+    Same(String),
+    /// Nobody answers.
+    #[error("{0}")]
+    Unreachable(io::Error),
+    /// Who answers is not trusted, or does not trust this node.
+    #[error("{0}")]
+    Tls(io::Error),
+    /// The server refuses.
+    #[error("the server answers {0}: {1}")]
+    Refused(StatusCode, String),
+    /// The connection broke, or the answer makes no sense.
+    #[error("{0}")]
+    Http(String),
+}
+
+impl Failure {
+    /// What is wrong and how to mend it.
+    pub(super) fn sentences(&self, address: &str) -> (String, String) {
+        let what = format!("no tunnel to the server {address}: {self}");
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let fix = match self {
+            Self::Tls(_) => format!(
+                "check that {address} is a server of this cluster and that the clocks of both machines are right (date)"
+            ),
+            Self::Refused(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => {
+                "check the clock of this machine (date); if the cluster was made anew, remove the agent's data and join again".to_owned()
+            }
+            Self::Refused(..) | Self::Http(_) => {
+                "check that the server runs kube-lite of a version that this agent knows (kube-lite --version)".to_owned()
+            }
+            Self::Unreachable(_) | Self::Same(_) => format!(
+                "check that the server runs and that this machine reaches it: curl -k https://{address}/ping, ping {host}"
+            ),
+        };
+        (what, fix)
+    }
+}
+
+/// Opens a tunnel to `address`; `have` names the servers that have one.
+pub(super) async fn connect(
+    address: &str,
+    tls: &Arc<ClientConfig>,
+    have: &[String],
+    tasks: &Tasks,
+) -> Result<Connected, Failure> {
+    let stream = servers::connect(address, REACH_MAX).await.map_err(Failure::Unreachable)?;
+    socket::tunnel(&stream);
+    let rest = async {
+        let name = ServerName::try_from(SERVER_NAME).map_err(|e| Failure::Http(e.to_string()))?;
+        let connector = TlsConnector::from(Arc::clone(tls));
+        let stream = connector.connect(name, stream).await.map_err(Failure::Tls)?;
+        upgrade(Box::new(stream), address, have, tasks).await
+    };
+    let late =
+        || Failure::Unreachable(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+    tokio::time::timeout(ANSWER_MAX, rest).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Asks for the tunnel over a connection to the server.
+pub(in crate::tunnel) async fn upgrade(
+    io: BoxIo,
+    address: &str,
+    have: &[String],
+    tasks: &Tasks,
+) -> Result<Connected, Failure> {
+    let broken = |e: &dyn std::fmt::Display| Failure::Http(e.to_string());
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| broken(&e))?;
+    let shutdown = tasks.shutdown().clone();
+    tasks.spawn(Kind::Request, "tunnel-upgrade", async move {
+        tokio::select! {
+            ended = connection.with_upgrades() => drop(ended),
+            () = shutdown.requested() => {}
+        }
+        Ok::<(), std::convert::Infallible>(())
+    });
+    let request = Request::get(PATH)
+        .header(HOST, address)
+        .header(CONNECTION, "upgrade")
+        .header(UPGRADE, PROTOCOL)
+        .header(HAVE_HEADER, have.join(","))
+        .body(Empty::<Bytes>::new())
+        .map_err(|e| broken(&e))?;
+    let response = sender.send_request(request).await.map_err(|e| broken(&e))?;
+    let id = text(response.headers(), SERVER_HEADER);
+    match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => {}
+        StatusCode::CONFLICT if have.contains(&id) => return Err(Failure::Same(id)),
+        status => {
+            let body = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect().await;
+            let body = body.map(|b| b.to_bytes()).unwrap_or_default();
+            let text = String::from_utf8_lossy(&body).trim().to_owned();
+            return Err(Failure::Refused(status, text));
+        }
+    }
+    let millis = |name: &str, default: Duration| {
+        let default = u64::try_from(default.as_millis()).unwrap_or_default();
+        text(response.headers(), name).parse::<u64>().unwrap_or(default)
+    };
+    let pace = Pace::within_reason(
+        millis(BEAT_HEADER, Pace::CALM.beat),
+        millis(SILENCE_HEADER, Pace::CALM.silence),
+    );
+    let upgraded = hyper::upgrade::on(response).await.map_err(|e| broken(&e))?;
+    Ok(Connected { io: Box::new(TokioIo::new(upgraded)), id, pace })
+}
+
+fn text(headers: &HeaderMap, name: &str) -> String {
+    headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
+}

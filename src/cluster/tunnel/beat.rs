@@ -1,0 +1,29 @@
+//! The stream of beats: each end writes a byte in each interval and takes what comes.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::MissedTickBehavior;
+
+/// Beats until the stream ends.
+pub(super) async fn beat(io: impl AsyncRead + AsyncWrite, interval: Duration) {
+    let (mut reader, mut writer) = tokio::io::split(io);
+    let say = async {
+        let mut ticks = tokio::time::interval(interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            if writer.write_all(b".").await.is_err() || writer.flush().await.is_err() {
+                return;
+            }
+        }
+    };
+    let hear = async {
+        let mut bytes = [0; 64];
+        while reader.read(&mut bytes).await.is_ok_and(|n| n > 0) {}
+    };
+    tokio::select! {
+        () = say => {}
+        () = hear => {}
+    }
+}

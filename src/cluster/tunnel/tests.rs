@@ -1,0 +1,393 @@
+//! Both ends of the tunnel against each other.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::io::{BoxIo, Dial as _};
+use base::pki::live::LiveCert;
+use base::pki::{Ca, Profile, tls};
+use base::{Kind, Shutdown, Tasks};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::net::TcpListener;
+
+use super::agent::{Agent, Shared, connect};
+use super::allow::{Own, Pods};
+use super::{Pace, State, Tunnels};
+use crate::servers::{Health, Servers};
+
+/// More than anything here takes.
+const SOON: Duration = Duration::from_secs(60);
+const GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
+
+/// One address is a pod.
+struct OnePod(IpAddr);
+
+#[async_trait]
+impl Pods for OnePod {
+    async fn is_pod(&self, ip: IpAddr) -> bool {
+        ip == self.0
+    }
+}
+
+fn groups() -> Vec<String> {
+    GROUPS.map(str::to_owned).to_vec()
+}
+
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.expect("in time")
+}
+
+/// Serves HTTP/1.1 as the API's port does, with nothing but the tunnel's path.
+async fn serve(io: BoxIo, tunnels: Tunnels, user: &str) {
+    let user = user.to_owned();
+    let service = service_fn(move |mut request| {
+        let response = tunnels.accept(Some((&user, &groups())), &mut request);
+        async move { Ok::<_, std::convert::Infallible>(response) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(io), service)
+        .with_upgrades();
+    let _ = connection.await;
+}
+
+/// A directory, keys of a cluster, and what an agent has.
+struct World {
+    directory: tempfile::TempDir,
+    server_ca: Ca,
+    client_ca: Ca,
+    tasks: Tasks,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let ca = |name: &str| {
+            let file = |end: &str| directory.path().join(format!("{name}.{end}"));
+            Ca::load_or_create(&file("crt"), &file("key"), name).unwrap()
+        };
+        let (server_ca, client_ca) = (ca("server"), ca("client"));
+        Self { directory, server_ca, client_ca, tasks: Tasks::new(Shutdown::new()) }
+    }
+
+    fn agent(&self, servers: &Servers) -> Agent {
+        let profile = Profile::client("system:node:worker", Some("system:nodes"));
+        let cert = LiveCert::new(&self.client_ca.issue(&profile).unwrap()).unwrap();
+        Agent {
+            servers: servers.clone(),
+            tls: tls::client(&[self.server_ca.der().clone()], Some(cert), &[]).unwrap(),
+            own: Own {
+                node: "worker".into(),
+                addresses: vec![Ipv4Addr::LOCALHOST.into()],
+                kubelet_port: 10250,
+            },
+            pods: Arc::new(OnePod(Ipv4Addr::new(127, 0, 0, 9).into())),
+            tasks: self.tasks.clone(),
+        }
+    }
+
+    fn servers(&self, flag: &str) -> Servers {
+        Servers::open(self.directory.path(), Some(flag)).unwrap()
+    }
+
+    /// Accepts TLS with client certificates on a listener, until `stop`; counts connections.
+    fn listen(
+        &self,
+        listener: TcpListener,
+        tunnels: &Tunnels,
+        stop: &Shutdown,
+    ) -> Arc<AtomicUsize> {
+        let profile = Profile::server("s", &["kubernetes".into()], &[]);
+        let cert = LiveCert::new(&self.server_ca.issue(&profile).unwrap()).unwrap();
+        let config =
+            tls::verifying_server(cert, &[self.client_ca.der().clone()], &["h2", "http/1.1"]);
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config.unwrap()));
+        let (tunnels, stop, tasks) = (tunnels.clone(), stop.clone(), self.tasks.clone());
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        self.tasks.spawn(Kind::Request, "listen", async move {
+            loop {
+                let stream = tokio::select! {
+                    accepted = listener.accept() => accepted.unwrap().0,
+                    () = stop.requested() => return Ok::<(), String>(()),
+                };
+                counted.fetch_add(1, Ordering::SeqCst);
+                let (acceptor, tunnels, stop) = (acceptor.clone(), tunnels.clone(), stop.clone());
+                tasks.spawn(Kind::Request, "serve", async move {
+                    let serving = async {
+                        // A client that only connects says nothing.
+                        let Ok(stream) = acceptor.accept(stream).await else { return };
+                        assert!(stream.get_ref().1.peer_certificates().is_some());
+                        serve(Box::new(stream), tunnels, "system:node:worker").await;
+                    };
+                    tokio::select! {
+                        () = serving => {}
+                        () = stop.requested() => {}
+                    }
+                    Ok::<(), String>(())
+                });
+            }
+        });
+        count
+    }
+}
+
+async fn up(tunnels: &Tunnels, node: &str) {
+    is(tunnels, node, State::Up).await;
+}
+
+async fn is(tunnels: &Tunnels, node: &str, state: State) {
+    let mut presences = tunnels.presences();
+    let seen = presences.wait_for(|all| all.get(node).is_some_and(|p| p.state == state));
+    drop(within(seen).await.unwrap());
+}
+
+/// Takes connections on a port of 127.0.0.1 and gives back what it gets.
+async fn echo(tasks: &Tasks) -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let own = tasks.clone();
+    tasks.spawn(Kind::Request, "echo", async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            own.spawn(Kind::Request, "echo-one", async move {
+                let (mut reader, mut writer) = stream.split();
+                let _ = tokio::io::copy(&mut reader, &mut writer).await;
+                Ok::<(), String>(())
+            });
+        }
+        Ok::<(), String>(())
+    });
+    port
+}
+
+async fn echoes(io: &mut BoxIo, bytes: &[u8]) {
+    io.write_all(bytes).await.unwrap();
+    let mut back = vec![0; bytes.len()];
+    within(io.read_exact(&mut back)).await.unwrap();
+    assert_eq!(back, bytes);
+}
+
+#[tokio::test]
+async fn the_server_reaches_what_the_agent_allows_and_nothing_else() {
+    let world = World::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let servers = world.servers(&format!("https://{}", listener.local_addr().unwrap()));
+    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    world.listen(listener, &tunnels, world.tasks.shutdown());
+    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    up(&tunnels, "worker").await;
+
+    let port = echo(&world.tasks).await;
+    let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
+    echoes(&mut io, b"hello").await;
+    // Both ways at once, more than every window and buffer holds.
+    let (mut reader, mut writer) = tokio::io::split(io);
+    let sent = vec![7_u8; 3 << 20];
+    let send = async { writer.write_all(&sent).await.unwrap() };
+    let mut got = vec![0; 3 << 20];
+    let ((), read) = within(async { tokio::join!(send, reader.read_exact(&mut got)) }).await;
+    read.unwrap();
+    assert!(got == sent);
+
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let free = closed.local_addr().unwrap().port();
+    drop(closed);
+    for (node, host, port, want) in [
+        ("worker", "127.0.0.1", free, std::io::ErrorKind::ConnectionRefused),
+        ("worker", "127.0.0.2", port, std::io::ErrorKind::PermissionDenied),
+        ("worker", "localhost", port, std::io::ErrorKind::PermissionDenied),
+        ("worker", "fd00::1", port, std::io::ErrorKind::PermissionDenied),
+        ("other", "127.0.0.1", port, std::io::ErrorKind::NotConnected),
+    ] {
+        let error = within(tunnels.dial(node, host, port)).await.err().unwrap();
+        assert_eq!(error.kind(), want, "{node} {host}: {error}");
+    }
+    world.tasks.shutdown().request();
+}
+
+#[tokio::test]
+async fn streams_that_nobody_reads_stop_no_other() {
+    let world = World::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let servers = world.servers(&listener.local_addr().unwrap().to_string());
+    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    world.listen(listener, &tunnels, world.tasks.shutdown());
+    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    up(&tunnels, "worker").await;
+    let port = echo(&world.tasks).await;
+    let mut stalled = Vec::new();
+    for _ in 0..40 {
+        let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
+        // Written until nothing moves any more: then all windows of this stream are full.
+        let block = vec![1_u8; 64 * 1024];
+        while tokio::time::timeout(Duration::from_millis(20), io.write_all(&block)).await.is_ok() {}
+        stalled.push(io);
+    }
+    let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
+    echoes(&mut io, &[5; 100_000]).await;
+    drop(stalled);
+    let many = (0..100).map(|n: u8| {
+        let tunnels = tunnels.clone();
+        async move {
+            let mut io = tunnels.dial("worker", "127.0.0.1", port).await.unwrap();
+            echoes(&mut io, &[n; 1000]).await;
+        }
+    });
+    within(futures::future::join_all(many)).await;
+    world.tasks.shutdown().request();
+}
+
+#[tokio::test]
+async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
+    let world = World::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let servers = world.servers(&address.to_string());
+    let first = Tasks::new(world.tasks.shutdown().child());
+    let tunnels = Tunnels::new(Pace::CALM, first.clone());
+    world.listen(listener, &tunnels, first.shutdown());
+    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    up(&tunnels, "worker").await;
+    let mut connection = within(servers.dial("kubernetes", 443)).await.unwrap();
+    let mut back = Box::pin(servers.back());
+    assert!(futures::poll!(back.as_mut()).is_pending());
+    let port = echo(&world.tasks).await;
+    let mut carried = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
+    echoes(&mut carried, b"x").await;
+
+    // Another tunnel of the node takes the place of the first, whose streams end.
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    world.tasks.spawn(Kind::Request, "serve", {
+        let tunnels = tunnels.clone();
+        async move {
+            serve(Box::new(far), tunnels, "system:node:worker").await;
+            Ok::<(), String>(())
+        }
+    });
+    let newer = connect::upgrade(Box::new(near), "x", &[], &world.tasks).await;
+    let newer = newer.unwrap_or_else(|e| panic!("{e}"));
+    assert!(within(carried.read_u8()).await.is_err());
+    assert!(within(connection.read_u8()).await.is_err());
+    drop(newer);
+    within(back).await;
+
+    let mut back = Box::pin(servers.back());
+    assert!(futures::poll!(back.as_mut()).is_pending());
+    first.shutdown().request();
+    within(first.drain(SOON)).await;
+    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    let listener = TcpListener::bind(address).await.unwrap();
+    world.listen(listener, &tunnels, world.tasks.shutdown());
+    within(back).await;
+    assert_eq!(servers.states()[0].state, Health::Connected);
+    world.tasks.shutdown().request();
+}
+
+#[tokio::test]
+async fn one_server_with_two_addresses_has_one_tunnel() {
+    let world = World::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let servers = world.servers(&format!("127.0.0.1:{port}"));
+    servers.told(&[format!("127.0.0.1:{port}"), format!("localhost:{port}")]);
+    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
+    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    // Both may have asked at once. Then one has the tunnel, the other knows, and nothing moves any more.
+    within(async {
+        loop {
+            let before = connections.load(Ordering::SeqCst);
+            base::clock::sleep(Duration::from_millis(1500)).await;
+            let all = servers.states().iter().all(|s| s.state == Health::Connected);
+            if all && connections.load(Ordering::SeqCst) == before {
+                break;
+            }
+        }
+    })
+    .await;
+    assert!(tunnels.has("worker"));
+    world.tasks.shutdown().request();
+}
+
+/// A pipe that can be made to swallow everything.
+async fn swallowing(a: DuplexStream, b: DuplexStream, swallow: Shutdown) {
+    let (mut a_in, mut a_out) = tokio::io::split(a);
+    let (mut b_in, mut b_out) = tokio::io::split(b);
+    tokio::select! {
+        _ = tokio::io::copy(&mut a_in, &mut b_out) => {}
+        _ = tokio::io::copy(&mut b_in, &mut a_out) => {}
+        () = swallow.requested() => std::future::pending().await,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
+    let world = World::new();
+    let servers = world.servers("192.0.2.1:6443");
+    let shared = Shared::new(world.agent(&servers));
+    let tunnels = Tunnels::new(Pace::FAST, world.tasks.clone());
+    let ((near, a), (b, far)) = (tokio::io::duplex(64 * 1024), tokio::io::duplex(64 * 1024));
+    let cable = Shutdown::new();
+    world.tasks.spawn(Kind::Request, "cable", {
+        let cable = cable.clone();
+        async move {
+            swallowing(a, b, cable).await;
+            Ok::<(), String>(())
+        }
+    });
+    world.tasks.spawn(Kind::Request, "serve", {
+        let tunnels = tunnels.clone();
+        async move {
+            serve(Box::new(far), tunnels, "system:node:worker").await;
+            Ok::<(), String>(())
+        }
+    });
+    let connected = connect::upgrade(Box::new(near), "x", &[], &world.tasks).await;
+    let connected = connected.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(connected.pace, Pace::FAST);
+    let agent_lost = Shutdown::new();
+    world.tasks.spawn(Kind::Request, "agent", {
+        let lost = agent_lost.clone();
+        async move {
+            shared.carry("192.0.2.1:6443", connected, &Shutdown::new()).await;
+            lost.request();
+            Ok::<(), String>(())
+        }
+    });
+    up(&tunnels, "worker").await;
+    base::clock::sleep(Duration::from_secs(3600)).await;
+    assert!(tunnels.has("worker") && servers.states()[0].state == Health::Connected);
+    let off = base::clock::now();
+    cable.request();
+    is(&tunnels, "worker", State::Silent).await;
+    let took = off.elapsed();
+    assert!(took > Duration::from_millis(4400) && took <= Duration::from_secs(6), "{took:?}");
+    within(agent_lost.requested()).await;
+    assert!(off.elapsed() <= Duration::from_secs(6));
+    assert_eq!(servers.states()[0].state, Health::Unreachable);
+    let heard = tunnels.presences().borrow()["worker"].since;
+    assert!(heard >= off - Duration::from_millis(1100) && heard <= off);
+    world.tasks.shutdown().request();
+}
+
+#[tokio::test]
+async fn only_nodes_have_tunnels_and_only_by_upgrade() {
+    let world = World::new();
+    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    let ask = |user: Option<&str>, groups: &[String], upgrade: &str| {
+        let request = http::Request::get(super::PATH).header("upgrade", upgrade);
+        let mut request = request.body(()).unwrap();
+        tunnels.accept(user.map(|u| (u, groups)), &mut request).status().as_u16()
+    };
+    assert_eq!(ask(None, &[], super::PROTOCOL), 401);
+    assert_eq!(ask(Some("system:node:a"), &[], super::PROTOCOL), 403);
+    assert_eq!(ask(Some("system:node:"), &groups(), super::PROTOCOL), 403);
+    assert_eq!(ask(Some("jane"), &groups(), super::PROTOCOL), 403);
+    assert_eq!(ask(Some("system:node:a"), &groups(), "websocket"), 426);
+    assert_eq!(ask(Some("system:node:a"), &groups(), super::PROTOCOL), 101);
+    world.tasks.shutdown().request();
+}
