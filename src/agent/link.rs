@@ -12,9 +12,9 @@ use client::{Client, HttpsTransport, Informers, Transport};
 use cluster::join::files::Joined;
 use cluster::join::{SERVER_NAME, ServerAddress};
 use cluster::servers::{self, ServerState, Servers};
+use cluster::tunnel;
 use cluster::tunnel::agent::NodePods;
 use cluster::tunnel::allow::Own;
-use cluster::tunnel;
 use rustls::ClientConfig;
 
 use crate::agent::config::Config;
@@ -125,8 +125,8 @@ impl Link {
     ) -> Result<Client, Refusal> {
         let tls = client_tls(joined, cert)?;
         let base = format!("https://{SERVER_NAME}");
-        let transport = HttpsTransport::over(self.dial(), &base, tls, "")
-            .map_err(|e| DATA_DIR.refuse(e))?;
+        let transport =
+            HttpsTransport::over(self.dial(), &base, tls, "").map_err(|e| DATA_DIR.refuse(e))?;
         let transport: Arc<dyn Transport> = Arc::new(transport);
         Ok(Client::new(transport, agent))
     }

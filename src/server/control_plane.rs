@@ -45,6 +45,8 @@ pub(crate) struct ControlPlane {
     pub(crate) address: std::net::SocketAddr,
     /// What machines join by.
     pub(crate) joining: Arc<Joining>,
+    /// Tunnels of agents.
+    pub(crate) tunnels: Tunnels,
     /// The way to nodes and pods; it has to be told of the nodes.
     pub(crate) reach: Arc<Reach>,
 }
@@ -127,9 +129,9 @@ pub(crate) async fn start(
         claim_own_name(config, &joining).await?;
     }
     let asides: Vec<Arc<dyn Aside>> =
-        vec![Arc::clone(&joining) as Arc<dyn Aside>, Arc::new(Connects(tunnels))];
+        vec![Arc::clone(&joining) as Arc<dyn Aside>, Arc::new(Connects(tunnels.clone()))];
     listen(&server, &certs, listener, asides, tasks)?;
-    Ok(ControlPlane { server, certs, store, address, joining, reach })
+    Ok(ControlPlane { server, certs, store, address, joining, tunnels, reach })
 }
 
 fn token_files(config: &Config, certs: &ServerCerts) -> Result<TokenFiles, Refusal> {

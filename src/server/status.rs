@@ -9,6 +9,7 @@ use api::k8s::jiff::Timestamp;
 use apiserver::lookup::Lookup;
 use async_trait::async_trait;
 use base::Tasks;
+use cluster::tunnel::Tunnels;
 use serde_json::Value;
 use store::Backend;
 
@@ -16,7 +17,7 @@ use crate::catalogue::Refusal;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 use crate::status::{
-    self, NodeLine, Problem, Role, Source, Status, Store, UnusedLine, certificates,
+    self, Link, NodeLine, Problem, Role, Source, Status, Store, UnusedLine, certificates,
 };
 
 pub use crate::status::{Verdict, ask, render, wait_ready};
@@ -40,6 +41,7 @@ pub(crate) fn serve(
         kubelet_root: machine.args.kubelet_root_dir.clone(),
         certificates: [machine.data_dir.join("server/tls"), machine.data_dir.join("agent")],
         runtime,
+        tunnels: plane.tunnels.clone(),
         tasks: tasks.clone(),
     };
     status::serve(&machine.data_dir, Role::Server, source, tasks)
@@ -53,6 +55,7 @@ struct Server {
     kubelet_root: PathBuf,
     certificates: [PathBuf; 2],
     runtime: Arc<OnceLock<String>>,
+    tunnels: Tunnels,
     tasks: Tasks,
 }
 
@@ -137,8 +140,13 @@ impl Server {
             })
             .collect();
         let nodes = objects.list(&Gvr::new("", "v1", "nodes"), "").await;
+        let presences = self.tunnels.presences().borrow().clone();
         let line = |object: &Arc<api::Object>| {
             let mut line = node_line(&object.key.name, &object.value().unwrap_or_default());
+            line.tunnel = presences.get(&*object.key.name).map(|presence| Link {
+                state: presence.state.name().to_owned(),
+                since_seconds: Some(presence.since.elapsed().as_secs()),
+            });
             line.lease_age_seconds = renewed.get(&line.name).copied();
             line
         };

@@ -19,6 +19,17 @@ pub enum State {
     Silent,
 }
 
+impl State {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Closed => "closed",
+            Self::Silent => "silent",
+        }
+    }
+}
+
 /// The tunnel of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Presence {
