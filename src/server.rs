@@ -5,6 +5,7 @@ mod aside;
 pub mod config;
 mod control_plane;
 mod data_dir;
+mod fast_loss;
 mod in_process;
 mod joining;
 mod node;
@@ -146,7 +147,10 @@ fn start_controllers(
         node_name: config.agent.then(|| config.machine.node_name.clone()),
         sign_token: sign_token(plane)?,
         quota_usage: apiserver::admission::quota::total_usage,
-        fast_loss: None,
+        fast_loss: config.fast_node_loss.then(|| {
+            let (_, unreachable) = config.toleration_seconds;
+            fast_loss::start(plane.tunnels.presences(), unreachable, tasks)
+        }),
         disabled: if config.local_storage {
             Vec::new()
         } else {

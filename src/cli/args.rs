@@ -146,10 +146,14 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub agent_token_file: Option<PathBuf>,
 
+    /// Give a node up within seconds of the loss of its tunnel instead of after its lease; its pods that do not say how long
+    /// they stay start elsewhere in less than ten seconds
+    #[arg(long, help_heading = "Node loss", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub fast_node_loss: bool,
     /// How long pods that do not say it stay on a node that is not ready
     #[arg(long, value_name = "SECONDS", default_value_t = 300, help_heading = "Node loss")]
     pub default_not_ready_toleration_seconds: i64,
-    /// How long pods that do not say it stay on a node that is unreachable [default: 300]
+    /// How long pods that do not say it stay on a node that is unreachable [default: 300, with --fast-node-loss 1]
     #[arg(long, value_name = "SECONDS", help_heading = "Node loss")]
     pub default_unreachable_toleration_seconds: Option<i64>,
 

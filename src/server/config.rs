@@ -9,6 +9,7 @@ use net::Cidr;
 use crate::catalogue::{BAD_VALUE, Refusal};
 use crate::cli::{Locations, ServerArgs, given_token};
 use crate::machine::Machine;
+use crate::server::fast_loss;
 
 /// Names that `--disable` takes, and what is not run.
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
@@ -53,6 +54,8 @@ pub struct Config {
     pub dns: bool,
     /// Run the service proxy.
     pub proxy: bool,
+    /// The loss of a node's tunnel is the loss of the node.
+    pub fast_node_loss: bool,
     /// How long pods that do not say it stay on nodes that are not ready, or unreachable, in seconds.
     pub toleration_seconds: (i64, i64),
     /// CSV of further tokens.
@@ -143,6 +146,8 @@ impl Config {
         let mode = mode.ok_or_else(|| {
             bad("write-kubeconfig-mode", &args.write_kubeconfig_mode, "must be octal, such as 600")
         })?;
+        let unreachable =
+            if args.fast_node_loss { fast_loss::TOLERATION_SECONDS } else { TOLERATION_SECONDS };
         let disabled = |name: &str| args.disable.iter().any(|d| d == name);
         Ok(Self {
             listen: SocketAddr::new(machine.listen, args.https_listen_port),
@@ -177,8 +182,9 @@ impl Config {
             )?,
             toleration_seconds: (
                 args.default_not_ready_toleration_seconds,
-                args.default_unreachable_toleration_seconds.unwrap_or(TOLERATION_SECONDS),
+                args.default_unreachable_toleration_seconds.unwrap_or(unreachable),
             ),
+            fast_node_loss: args.fast_node_loss,
             token_auth_file: args.token_auth_file,
             machine,
         })

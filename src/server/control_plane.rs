@@ -94,7 +94,8 @@ pub(crate) async fn start(
         },
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
-    let tunnels = Tunnels::new(Pace::CALM, tasks.clone());
+    let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
+    let tunnels = Tunnels::new(pace, tasks.clone());
     let reach = Reach::new(tunnels.clone());
     let server = build(config, &objects, &security, &certs, &reach, tasks)?;
     security
