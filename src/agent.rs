@@ -6,6 +6,7 @@ mod link;
 mod renewal;
 mod status;
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,9 +18,12 @@ use client::{Client, Remembering};
 use cluster::join::files::Joined;
 use net::Cidr;
 
-use crate::catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, Refusal};
+use crate::catalogue::{
+    AGENT_STOPPED, BAD_CLOCK, DATA_DIR, DATA_DIR_LOCKED, OTHER_CLUSTER, Refusal,
+};
 use crate::machine::{Clients, Facts};
 use crate::power::{self, End};
+use crate::server::data_dir::check as check_owner;
 use config::Config;
 use link::Link;
 
@@ -31,6 +35,7 @@ const GRACE: Duration = Duration::from_millis(700);
 /// # Errors
 /// Why it could not join or start, or what made it stop.
 pub async fn run(config: Config) -> Result<(), Refusal> {
+    let _lock = lock(&config)?;
     let tasks = Tasks::new(Shutdown::new());
     let shutdown = tasks.shutdown().clone();
     let outcome = tokio::select! {
@@ -60,6 +65,24 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
 /// How the two parts of the node name themselves, and their memories.
 const KUBELET: &str = "kubelet";
 const PROXY: &str = "kube-proxy";
+
+/// One agent works on a data directory, and it is nobody else's.
+fn lock(config: &Config) -> Result<File, Refusal> {
+    let data_dir = &config.machine.data_dir;
+    check_owner(data_dir)?;
+    if data_dir.join("server/token").exists() {
+        return Err(OTHER_CLUSTER.refuse(format!("{} is of a server", data_dir.display())));
+    }
+    let directory = config.machine.directory();
+    for directory in [data_dir, &directory] {
+        base::fs::create_dir(directory, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+    }
+    let path = directory.join("lock");
+    let file = File::options().create(true).append(true).open(&path);
+    let file = file.map_err(|e| DATA_DIR.refuse(format!("{}: {e}", path.display())))?;
+    file.try_lock().map_err(|e| DATA_DIR_LOCKED.refuse(format!("{}: {e}", path.display())))?;
+    Ok(file)
+}
 
 /// The certificates in use; a renewal sets them anew.
 #[derive(Clone)]
@@ -110,8 +133,8 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     let runtime = Arc::default();
     let known = link.known();
     status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;
-    machine.start(&facts, Arc::new(tls), clients, runtime, tasks);
-    renewal::start(config, joined, lives, &link, !fresh, tasks)
+    let addresses = machine.start(&facts, Arc::new(tls), clients, runtime, tasks);
+    renewal::start(config, joined, lives, addresses, &link, !fresh, tasks)
 }
 
 /// The same client with a memory of its own: pods start from it when no server is there.

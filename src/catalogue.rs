@@ -65,8 +65,8 @@ entries! {
         "It cannot be written, or it holds data of something else.",
         "Check owner and free space, or choose another with --data-dir.";
     /// Two servers.
-    DATA_DIR_LOCKED = "KL0302", "Another kube-lite server works on this data directory.",
-        "Two servers on one store would destroy it.",
+    DATA_DIR_LOCKED = "KL0302", "Another kube-lite works on this data directory.",
+        "Two servers on one store would destroy it, and two agents would fight over its pods.",
         "Stop the other one (`systemctl stop kube-lite`), or choose another directory with --data-dir.";
     /// Store damage.
     STORE_DAMAGED = "KL0303", "The store on disk is damaged.",

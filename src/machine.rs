@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::catalogue::{BAD_VALUE, Entry, Refusal};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
 use crate::preflight::{self, Finding, Verdict};
+use crate::renewal::Addresses;
 
 /// The version of this program, as nodes report it.
 pub(crate) const VERSION: &str = concat!("v1.37.1+kubelite.", env!("CARGO_PKG_VERSION"));
@@ -195,7 +196,7 @@ impl Machine {
     }
 
     /// Starts network and node agent, each under its own identity. `tls` is the kubelet API's; `runtime` is filled once
-    /// the container runtime answers.
+    /// the container runtime answers. Returns the node's addresses, which may change while it runs.
     pub(crate) fn start(
         &self,
         facts: &Facts,
@@ -203,13 +204,14 @@ impl Machine {
         clients: Clients,
         runtime: Arc<OnceLock<String>>,
         tasks: &Tasks,
-    ) {
+    ) -> Addresses {
         let network = self.network(facts);
         if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {
             tasks.stop_with(&refusal.to_string());
         }
         let mut agent = self.agent(facts, tls);
-        agent.addresses = Some(network.addresses.subscribe());
+        let addresses = network.addresses.subscribe();
+        agent.addresses = Some(addresses.clone());
         let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
         tasks.spawn(Kind::Critical, "network", network);
         agent.runtime_shown = runtime;
@@ -226,6 +228,7 @@ impl Machine {
                 Ok::<(), std::convert::Infallible>(())
             }
         });
+        addresses
     }
 
     fn network(&self, facts: &Facts) -> net::Config {

@@ -4,7 +4,7 @@ pub mod adapters;
 mod aside;
 pub mod config;
 mod control_plane;
-mod data_dir;
+pub(crate) mod data_dir;
 mod fast_loss;
 mod in_process;
 mod joining;
@@ -103,8 +103,8 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
         let clients =
             Clients { node: client_of(user, "kubelet"), network: client_of(proxy, "kube-proxy") };
         let (tls, cert) = node::tls(config, plane)?;
-        config.machine.start(&node::facts(config), tls, clients, runtime, tasks);
-        Some(cert)
+        let facts = node::facts(config);
+        Some((cert, config.machine.start(&facts, tls, clients, runtime, tasks)))
     } else {
         None
     };

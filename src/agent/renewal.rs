@@ -18,7 +18,7 @@ use super::joining::{machine, refusal};
 use super::link::Link;
 use crate::agent::config::Config;
 use crate::catalogue::{DATA_DIR, Refusal};
-use crate::renewal::Renew;
+use crate::renewal::{Addresses, Renew, moved};
 
 /// First and longest wait between attempts of the look at the start; the longest is seldom, for it may last for days.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -31,6 +31,7 @@ struct Certificates {
     dial: Arc<dyn Dial>,
     token: Option<Token>,
     lives: Lives,
+    addresses: Addresses,
     joined: Mutex<Joined>,
 }
 
@@ -43,6 +44,7 @@ pub(super) fn start(
     config: &Config,
     joined: Joined,
     lives: Lives,
+    addresses: Addresses,
     link: &Link,
     look: bool,
     tasks: &Tasks,
@@ -54,6 +56,7 @@ pub(super) fn start(
         dial: link.dial(),
         token: config.token.clone(),
         lives,
+        addresses,
         joined: Mutex::new(joined),
     });
     if look {
@@ -92,6 +95,11 @@ impl Renew for Arc<Certificates> {
         self.joined.lock().is_due(now)
     }
 
+    async fn asked(&self) {
+        let named = self.joined.lock().addresses.clone();
+        moved(&self.addresses, &named).await;
+    }
+
     async fn renew(&self, _: u64) -> Result<(), String> {
         self.refresh().await.map_err(|e| e.to_string())
     }
@@ -103,7 +111,9 @@ impl Certificates {
         let own = |e: &dyn std::fmt::Display| Error::Own(e.to_string());
         let old = self.joined.lock().clone();
         let keys = old.keys();
-        let ask = self.machine.ask(&keys).map_err(|e| own(&e))?;
+        let addresses = self.addresses.borrow().clone();
+        let machine = Machine { addresses, ..self.machine.clone() };
+        let ask = machine.ask(&keys).map_err(|e| own(&e))?;
         let as_node = Some(Arc::clone(&self.lives.kubelet_client));
         let ask_with = |authorization, cert: Option<Arc<LiveCert>>| {
             join::ask(&*self.dial, &self.server, &old.server_ca, authorization, cert, &ask)
@@ -115,7 +125,7 @@ impl Certificates {
             }
             (outcome, _) => outcome?,
         };
-        let fresh = Joined::new(&self.machine, &self.server, &keys, answer).map_err(|e| own(&e))?;
+        let fresh = Joined::new(&machine, &self.server, &keys, answer).map_err(|e| own(&e))?;
         if fresh.server_ca != old.server_ca || fresh.client_ca != old.client_ca {
             return Err(Error::Own(
                 "the server has other CAs than this node knows; delete the node and join it anew"
@@ -146,5 +156,90 @@ impl Certificates {
         }
         *self.joined.lock() = fresh;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::io::BoxIo;
+    use base::pki::{self, tls};
+    use cluster::certs::{self, Names};
+    use cluster::join::{Facts, Keys};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::watch;
+
+    /// Every connection is to a server that answers everything with this.
+    struct Stand(Arc<rustls::ServerConfig>, String);
+
+    #[async_trait]
+    impl Dial for Stand {
+        async fn dial(&self, _: &str, _: u16) -> std::io::Result<BoxIo> {
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            let (tls, answer) = (Arc::clone(&self.0), self.1.clone());
+            let tasks = Tasks::new(base::Shutdown::new());
+            tasks.spawn(Kind::Request, "stand", async move {
+                let mut stream = tokio_rustls::TlsAcceptor::from(tls).accept(theirs).await?;
+                stream.read(&mut [0; 16 * 1024]).await?;
+                stream.write_all(answer.as_bytes()).await?;
+                stream.shutdown().await
+            });
+            Ok(Box::new(ours))
+        }
+    }
+
+    #[tokio::test]
+    async fn certificates_near_their_end_are_replaced_while_they_serve() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = Names { cluster_domain: "cluster.local".into(), ..Names::default() };
+        let certs = certs::ensure(dir.path(), &names).unwrap();
+        let machine = Machine {
+            name: "edge2".into(),
+            password: cluster::password::new(),
+            addresses: vec!["192.0.2.7".parse().unwrap()],
+            version: "v1.37.1".into(),
+        };
+        let facts = Facts {
+            cluster_cidrs: Vec::new(),
+            service_cidrs: Vec::new(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".into(),
+            proxy: true,
+            backend: String::new(),
+            servers: Vec::new(),
+        };
+        let keys = Keys::generate().unwrap();
+        let ask = machine.ask(&keys).unwrap();
+        let now = pki::now();
+        let sign = |at| join::sign(&certs, &ask, facts.clone(), at).unwrap();
+        let server: ServerAddress = "https://192.0.2.2".parse().unwrap();
+        // Issued 300 days ago: 65 are left, renewal starts at 90.
+        let old = sign(now - 300 * 24 * 60 * 60);
+        let joined = Joined::new(&machine, &server, &keys, old).unwrap();
+        let body = serde_json::to_string(&sign(now)).unwrap();
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let tls = tls::server(Arc::clone(&certs.serving), &[], &["http/1.1"]).unwrap();
+        let (moves, addresses) = watch::channel(machine.addresses.clone());
+        let certificates = Arc::new(Certificates {
+            directory: dir.path().join("agent"),
+            machine,
+            server,
+            dial: Arc::new(Stand(Arc::new(tls), answer)),
+            token: None,
+            lives: Lives::new(&joined).unwrap(),
+            addresses,
+            joined: Mutex::new(joined),
+        });
+        assert!(certificates.is_due(now));
+        certificates.renew(now).await.unwrap();
+        assert!(!certificates.is_due(now));
+        let kept = Joined::load(&certificates.directory).unwrap().unwrap();
+        assert!(kept.kubelet_client.not_after > i64::try_from(now).unwrap() + 364 * 24 * 60 * 60);
+        // The machine moves: that asks for a renewal, and the renewal answers it.
+        moves.send_replace(vec!["192.0.2.8".parse().unwrap()]);
+        certificates.asked().await;
+        certificates.renew(now).await.unwrap();
+        let kept = Joined::load(&certificates.directory).unwrap().unwrap();
+        assert_eq!(kept.addresses, ["192.0.2.8".parse::<std::net::IpAddr>().unwrap()]);
     }
 }

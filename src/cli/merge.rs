@@ -40,11 +40,14 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     let definition = command.find_subcommand(name).cloned().unwrap_or_default();
     let flags: Vec<String> =
         definition.get_arguments().filter_map(|a| a.get_long().map(str::to_owned)).collect();
-    let is_typed =
-        |flag: &str| given.value_source(&flag.replace('-', "_")) == Some(ValueSource::CommandLine);
+    let is_known = |flag: &str| flags.iter().any(|f| f == flag);
+    let is_typed = |flag: &str| {
+        let source = || given.value_source(&flag.replace('-', "_"));
+        is_known(flag) && source() == Some(ValueSource::CommandLine)
+    };
     let mut variables = environment::read(lookup);
     // A variable for the other command is none of this one's, but a server that should join another one is told.
-    variables.retain(|(flag, _)| flags.iter().any(|f| f == flag) || *flag == "server");
+    variables.retain(|(flag, _)| is_known(flag) || *flag == "server");
     let from_variable =
         |flag: &str| variables.iter().find(|(f, _)| *f == flag).map(|(_, v)| v.clone());
 

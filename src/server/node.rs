@@ -52,7 +52,8 @@ pub(crate) fn tls(
         .map_err(|e| DATA_DIR.refuse(e))?;
     let serving = LiveCert::new(&certs.serving).map_err(|e| DATA_DIR.refuse(e))?;
     let not_after = certs.serving.not_after.into();
-    let cert = NodeCert { live: Arc::clone(&serving), directory, not_after };
+    let named = parking_lot::Mutex::new(machine.node_ips.clone());
+    let cert = NodeCert { live: Arc::clone(&serving), named, directory, not_after };
     let client_ca = [plane.certs.client_ca().der().clone()];
     let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;

@@ -1,5 +1,6 @@
 //! The certificates of a server and of its node, made anew by the CAs in the same process.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,8 +10,9 @@ use base::Tasks;
 use base::pki;
 use base::pki::live::LiveCert;
 use cluster::certs::ServerCerts;
+use parking_lot::Mutex;
 
-use crate::renewal::Renew;
+use crate::renewal::{Addresses, Renew, moved};
 use crate::server::config::Config;
 use crate::server::control_plane::write_kubeconfig;
 
@@ -18,6 +20,8 @@ use crate::server::control_plane::write_kubeconfig;
 pub(crate) struct NodeCert {
     /// What the listener shows.
     pub(crate) live: Arc<LiveCert>,
+    /// The addresses that it names.
+    pub(crate) named: Mutex<Vec<IpAddr>>,
     /// Folder of the files.
     pub(crate) directory: PathBuf,
     /// End of validity, in seconds since the epoch.
@@ -29,15 +33,15 @@ struct Certificates {
     config: Config,
     certs: Arc<ServerCerts>,
     port: u16,
-    node: Option<NodeCert>,
+    node: Option<(NodeCert, Addresses)>,
 }
 
-/// Starts the task.
+/// Starts the task. The node's certificate names its addresses as they are.
 pub(crate) fn start(
     config: &Config,
     certs: &Arc<ServerCerts>,
     port: u16,
-    node: Option<NodeCert>,
+    node: Option<(NodeCert, Addresses)>,
     tasks: &Tasks,
 ) {
     let certificates =
@@ -52,7 +56,13 @@ impl Renew for Arc<Certificates> {
             || self
                 .node
                 .as_ref()
-                .is_some_and(|n| pki::due_at(n.not_after.load(Ordering::Relaxed), now))
+                .is_some_and(|(n, _)| pki::due_at(n.not_after.load(Ordering::Relaxed), now))
+    }
+
+    async fn asked(&self) {
+        let Some((node, addresses)) = &self.node else { return std::future::pending().await };
+        let named = node.named.lock().clone();
+        moved(addresses, &named).await;
     }
 
     async fn renew(&self, now: u64) -> Result<(), String> {
@@ -67,12 +77,13 @@ impl Certificates {
         if self.certs.renew(now).map_err(|e| e.to_string())? {
             write_kubeconfig(&self.config, &self.certs, self.port).map_err(|e| e.to_string())?;
         }
-        if let Some(node) = &self.node {
-            let (name, ips) = (&self.config.machine.node_name, &self.config.machine.node_ips);
-            let made = self.certs.ensure_node(&node.directory, name, ips, now);
+        if let Some((node, addresses)) = &self.node {
+            let (name, ips) = (&self.config.machine.node_name, addresses.borrow().clone());
+            let made = self.certs.ensure_node(&node.directory, name, &ips, now);
             let serving = made.map_err(|e| e.to_string())?.serving;
             node.live.set(&serving).map_err(|e| e.to_string())?;
             node.not_after.store(serving.not_after, Ordering::Relaxed);
+            *node.named.lock() = ips;
         }
         Ok(())
     }
