@@ -1,9 +1,10 @@
 #!/bin/sh
 # Installs kube-lite on this machine and starts it: ends with the node Ready, or with a named reason and exit status 1.
 #   ./install.sh [server] [flags of `kube-lite server`]      (root; the same flags may stand in INSTALL_KUBE_LITE_EXEC)
+#   KUBE_LITE_URL=https://SERVER:6443 KUBE_LITE_TOKEN=K10... ./install.sh [agent] [flags of `kube-lite agent`]
 #
 # A second run keeps the flags and variables of the first, and restarts nothing unless something changed.
-#   INSTALL_KUBE_LITE_EXEC         flags of the server; `server` alone takes earlier flags back
+#   INSTALL_KUBE_LITE_EXEC         flags of server or agent; `server` or `agent` alone takes earlier flags back
 #   INSTALL_KUBE_LITE_BIN          install this file instead of building one
 #   INSTALL_KUBE_LITE_BIN_DIR      where programs go                    /usr/local/bin, /opt/bin where that is read-only
 #   INSTALL_KUBE_LITE_CONFIG_DIR   environment file, list of what was installed                       /etc/kube-lite
@@ -12,14 +13,14 @@
 #   INSTALL_KUBE_LITE_LOG          log where no journal is                /var/log/kube-lite.log
 #   INSTALL_KUBE_LITE_SKIP_START   true: install only
 #   KUBE_LITE_PROFILE              cargo profile to build with            release
-# Variables kept for the server: KUBE_LITE_* and K3S_* that stand for flags, CONTAINERD_*, *_PROXY.
+# Variables kept, in a file that root alone reads: KUBE_LITE_* and K3S_* that stand for flags, CONTAINERD_*, *_PROXY.
 set -eu
 umask 022
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 ready_timeout=120
 kubernetes=0.37.1 # of k8s.io/kubectl, as the API served
 version='' step_begin='' step_name='' work=''
-server_variables='CONFIG_FILE|DATA_DIR|DEBUG|NODE_NAME|KUBECONFIG_OUTPUT|KUBECONFIG_MODE|RESOLV_CONF|LOG'
+server_variables='CONFIG_FILE|DATA_DIR|DEBUG|NODE_NAME|KUBECONFIG_OUTPUT|KUBECONFIG_MODE|RESOLV_CONF|LOG|URL|TOKEN|TOKEN_FILE|AGENT_TOKEN|AGENT_TOKEN_FILE'
 
 now() { # milliseconds since the machine started
   awk '{printf "%d\n", $1 * 1000}' /proc/uptime
@@ -65,6 +66,10 @@ settings() {
     none) unit='' ;;
     *) step_name=host; fail "INSTALL_KUBE_LITE_SERVICE=$service: must be systemd, openrc or none" ;;
   esac
+  # Server or agent: as it is said, as the address of a server says, as at the last run.
+  mode=$(sed -n 's/^KUBE_LITE_COMMAND="\(.*\)"$/\1/p' "$env_file" 2>/dev/null || true)
+  [ -z "${KUBE_LITE_URL:-${K3S_URL:-}}" ] || mode=agent
+  mode=${mode:-server}
   # Flags: the given ones, else those of the last run.
   if [ $# != 0 ] || [ -n "${INSTALL_KUBE_LITE_EXEC:-}" ]; then
     set -f
@@ -72,10 +77,9 @@ settings() {
     # shellcheck disable=SC2086
     set -- ${INSTALL_KUBE_LITE_EXEC:-} "$@"
     set +f
-    [ "${1:-}" != server ] || shift
+    case ${1:-} in server | agent) mode=$1; shift ;; esac
     for flag in "$@"; do
       case $flag in
-        agent) step_name=flags; fail "joining a machine to another server is not supported yet" "run without \"agent\": this machine becomes a cluster of its own" ;;
         *[!A-Za-z0-9_./:=,@%+-]*) step_name=flags; fail "flag $flag: a service file cannot hold this value" "put it into $config_dir/config.yaml" ;;
       esac
     done
@@ -83,6 +87,7 @@ settings() {
   else
     flags=$(sed -n 's/^KUBE_LITE_FLAGS="\(.*\)"$/\1/p' "$env_file" 2>/dev/null || true)
   fi
+  [ "$mode" = server ] || agent_settings
   data_dir=$(value data-dir d DATA_DIR /var/lib/kube-lite)
   kubeconfig=$(value write-kubeconfig o KUBECONFIG_OUTPUT /etc/kube-lite/kube-lite.yaml)
   run_dir=$(value run-dir '' '' /run/kube-lite)
@@ -94,6 +99,14 @@ settings() {
   bridge=$(value bridge-name '' '' cni0)
   table=$(value nft-table '' '' kube-lite)
   pid_file=$run_dir/kube-lite.pid
+}
+# An agent needs to be told once where its cluster is.
+agent_settings() {
+  [ ! -e "$(value data-dir d DATA_DIR /var/lib/kube-lite)/agent/join.json" ] || return 0
+  how="KUBE_LITE_URL=https://SERVER:6443 KUBE_LITE_TOKEN=K10... $0 agent   # the token is in /var/lib/kube-lite/server/token of the server"
+  step_name=flags
+  [ -n "$(value server s URL '')" ] || fail "an agent needs the address of a server" "$how"
+  [ -n "$(value token t TOKEN "$(value token-file '' TOKEN_FILE '')")" ] || fail "an agent needs the token of a server" "$how"
 }
 # The value that the server will use: flag, then variable, then kept variable, then config.yaml, then the default.
 value() { # flag, its letter, variable without prefix, default
@@ -218,7 +231,7 @@ write_env() {
   quote() { sed -e 's/[\\"$`]/\\&/g' -e 's/=/="/' -e 's/$/"/'; }
   env | grep -E "^((KUBE_LITE|K3S)_($server_variables)|CONTAINERD_[A-Z_]+|(HTTP|HTTPS|NO|ALL)_PROXY|(http|https|no|all)_proxy)=" | quote >"$work/env.new" || true
   # What an earlier run kept stays unless it is given anew.
-  { cat "$env_file" 2>/dev/null || true; cat "$work/env.new"; printf 'KUBE_LITE_FLAGS="%s"\n' "$flags"; } | awk -F= '{v[$1] = $0} END {for (k in v) print v[k]}' | sort >"$work/env"
+  { cat "$env_file" 2>/dev/null || true; cat "$work/env.new"; printf 'KUBE_LITE_FLAGS="%s"\nKUBE_LITE_COMMAND="%s"\n' "$flags" "$mode"; } | awk -F= '{v[$1] = $0} END {for (k in v) print v[k]}' | sort >"$work/env"
   put "$work/env" "$env_file" 600
 }
 write_unit() {
@@ -233,7 +246,7 @@ After=network-online.target
 Type=simple
 EnvironmentFile=-$env_file
 ExecStartPre=-/bin/sh -c 'modprobe -q -a overlay br_netfilter nf_tables bridge veth'
-ExecStart=$program server \$KUBE_LITE_FLAGS
+ExecStart=$program $mode \$KUBE_LITE_FLAGS
 # Pods go on while the server restarts, and their limits are the server's to set.
 KillMode=process
 Delegate=yes
@@ -257,7 +270,7 @@ description="kube-lite: Kubernetes on this machine"
 supervisor=supervise-daemon
 set -a; [ ! -f $env_file ] || . $env_file; set +a
 command="$program"
-command_args="server \$KUBE_LITE_FLAGS"
+command_args="$mode \$KUBE_LITE_FLAGS"
 output_log="$log"
 error_log="$log"
 pidfile="$pid_file"
@@ -275,7 +288,7 @@ server_pid() { # of the running server, nothing where none runs
     openrc) rc-service -q kube-lite status >/dev/null 2>&1 && echo supervised || true ;;
     none)
       pid=$(cat "$pid_file" 2>/dev/null || true)
-      if [ -n "$pid" ] && { tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -q "^$program server"; then echo "$pid"; fi ;;
+      if [ -n "$pid" ] && { tr '\0' ' ' <"/proc/$pid/cmdline"; } 2>/dev/null | grep -qE "^$program (server|agent)"; then echo "$pid"; fi ;;
   esac
 }
 stop_background() {
@@ -316,7 +329,7 @@ start() {
         . "$env_file"
         set +a -f
         # shellcheck disable=SC2086
-        setsid "$program" server $KUBE_LITE_FLAGS </dev/null >>"$log" 2>&1 &
+        setsid "$program" "$mode" $KUBE_LITE_FLAGS </dev/null >>"$log" 2>&1 &
         echo $! >"$pid_file"
       )
       done_step "in the background (no service manager runs here; after a reboot: $0)" ;;
@@ -328,8 +341,8 @@ wait_ready() {
   begin ready
   deadline=$(($(now) + ready_timeout * 1000))
   while ! "$program" status --data-dir="$data_dir" --wait=ready --timeout=1 >"$work/status" 2>/dev/null; do
-    if log_lines | grep -q '^error\[KL' && [ -z "$(server_pid)" -o "$service" != none ]; then give_up "the server refuses to start"; fi
-    [ -n "$(server_pid)" ] || [ "$service" != none ] || give_up "the server stopped"
+    if log_lines | grep -q '^error\[KL' && [ -z "$(server_pid)" -o "$service" != none ]; then give_up "the $mode refuses to start"; fi
+    [ -n "$(server_pid)" ] || [ "$service" != none ] || give_up "the $mode stopped"
     [ "$(now)" -lt "$deadline" ] || give_up "not ready after $ready_timeout s"
   done
   done_step "$(sed -n 's/^api *//p; s/^node *\(.*\)/node \1/p' "$work/status" | tr '\n' ' ')"
@@ -423,7 +436,7 @@ gone() { n=0; while [ -d "/proc/$1" ] && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1
 case $service in
   systemd) systemctl stop kube-lite 2>/dev/null ;;
   openrc) rc-service -q kube-lite stop 2>/dev/null ;;
-  none) pid=$(cat "$pid_file" 2>/dev/null); case $(command_of "${pid:-none}") in "$program server"*) kill "$pid"; gone "$pid" ;; esac; rm -f "$pid_file" ;;
+  none) pid=$(cat "$pid_file" 2>/dev/null); case $(command_of "${pid:-none}") in "$program server"* | "$program agent"*) kill "$pid"; gone "$pid" ;; esac; rm -f "$pid_file" ;;
 esac
 # Our containerd, and the shims that belong to it, with the containers below them.
 for dir in /proc/[0-9]*; do
@@ -503,6 +516,11 @@ next() {
   if [ "${INSTALL_KUBE_LITE_SKIP_START:-}" = true ]; then echo "Installed. Start it by running this script without INSTALL_KUBE_LITE_SKIP_START."; return; fi
   echo "Ready."
   [ -z "$hint" ] || echo "  first      $hint"
+  if [ "$mode" = agent ]; then
+    echo "  look       kubectl get nodes on the server, kube-lite status here"
+    echo "  leave      kubectl delete node on the server, then $bin_dir/kube-lite-uninstall.sh"
+    return
+  fi
   has_flag disable-agent || echo "  try        kubectl create deployment web --image=nginx && kubectl expose deployment web --port=80"
   echo "  look       kubectl get all -A    kube-lite status"
   echo "  leave      $bin_dir/kube-lite-uninstall.sh"
@@ -523,8 +541,9 @@ main() {
   write_leavers
   start
   wait_ready
-  kubectl_program
-  kubectl_config
+  # Who administers the cluster does so on the server.
+  how='' hint=''
+  if [ "$mode" = server ]; then kubectl_program; kubectl_config; fi
   next
 }
 main "$@"
