@@ -16,7 +16,7 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("disable-cloud-controller", "there is no cloud controller to disable"),
     ("disable-helm-controller", "there is no Helm controller to disable"),
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),
-    ("egress-selector-mode", "joining machines is not there yet"),
+    ("egress-selector-mode", "the server always reaches agents through their tunnels"),
     ("embedded-registry", "the embedded registry is not there yet"),
     ("etcd-arg", "the store is no etcd process"),
     ("etcd-disable-snapshots", "snapshots are not there yet"),
