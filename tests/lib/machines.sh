@@ -11,7 +11,8 @@ declare -A machine_number=() machine_lan=() machine_options=() machine_ip=() mac
 declare -A lan_four=() lan_six=()
 lan() { # name, first numbers of its addresses in both families: a bridge; this namespace has its address 1
   lan_four[$1]=$2 lan_six[$1]=$3
-  ip link add "$1" type bridge && ip addr add "$2.1/24" dev "$1" && ip addr add "$3::1/64" dev "$1" nodad && ip link set "$1" up
+  # An address of its own: a bridge has that of a port otherwise, and changes it when the port goes.
+  ip link add "$1" address "02:00:00:00:00:0${#lan_four[@]}" type bridge && ip addr add "$2.1/24" dev "$1" && ip addr add "$3::1/64" dev "$1" nodad && ip link set "$1" up
 }
 lan lan 192.0.2 2001:db8
 lan far 198.51.100 2001:db8:0:1
