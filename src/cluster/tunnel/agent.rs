@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::allow::{Own, Pods};
 use super::heard::{Heard, LastHeard};
-use super::{AGENT_STREAM_WINDOW, SEND_BUFFER_MAX, STREAMS_MAX};
+use super::{AGENT_STREAM_WINDOW, GIVE_UP, SEND_BUFFER_MAX, STREAMS_MAX, beat};
 use crate::guarded::Guarded;
 use crate::servers::Servers;
-use connect::{Connected, Failure};
+use connect::{Ask, Connected, Failure};
 
 pub use pods::NodePods;
 
@@ -123,7 +123,7 @@ impl Shared {
         while !stop.is_requested() {
             let have: Vec<String> = self.up.borrow().keys().cloned().collect();
             let attempt = tokio::select! {
-                attempt = connect::connect(address, &self.tls, &have, &self.tasks) => attempt,
+                attempt = connect::connect(address, &self.tls, Ask::Tunnel(&have), &self.tasks) => attempt,
                 () = stop.requested() => break,
             };
             match attempt {
@@ -185,8 +185,8 @@ impl Shared {
             up.insert(id.clone(), address.to_owned());
         });
         tracing::info!(server = address, "tunnel up");
-        let (last, cut) = (LastHeard::new(), CancellationToken::new());
-        let io = Heard::new(io, last.clone());
+        let (own_heard, all, cut) = (LastHeard::new(), LastHeard::new(), CancellationToken::new());
+        let io = Heard::new(io, own_heard.clone(), all.clone());
         let io = TokioIo::new(Guarded::new(io, cut.clone()));
         let (own, pods, tasks) =
             (Arc::clone(&self.own), Arc::clone(&self.pods), self.tasks.clone());
@@ -205,12 +205,19 @@ impl Shared {
             .max_send_buf_size(SEND_BUFFER_MAX)
             .max_header_list_size(HEADER_BYTES_MAX)
             .serve_connection(io, service);
+        let besides = (0..pace.besides).map(|_| self.beside(address, pace.beat, &all));
+        let besides = async {
+            futures::future::join_all(besides).await;
+            std::future::pending::<()>().await;
+        };
         let why = tokio::select! {
             ended = connection => match ended {
                 Ok(()) => "closed by the server".to_owned(),
                 Err(error) => error.to_string(),
             },
-            () = last.silent(pace.silence) => format!("nothing was heard for {:?}", pace.silence),
+            () = all.silent(pace.patience()) => format!("nothing was heard for {:?}", pace.patience()),
+            () = own_heard.silent(GIVE_UP) => format!("nothing was heard for {GIVE_UP:?}"),
+            () = besides => "stopping".to_owned(),
             () = stop.requested() => "stopping".to_owned(),
         };
         cut.cancel();
@@ -221,6 +228,29 @@ impl Shared {
                 up.remove(&id);
             }
         });
+    }
+}
+
+impl Shared {
+    /// Keeps one connection of beats beside a tunnel, for as long as it is polled.
+    async fn beside(&self, address: &str, interval: Duration, all: &LastHeard) {
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
+        loop {
+            // Not at the moment of the others.
+            base::clock::sleep(backoff.next_delay().mul_f64(base::clock::random_f64())).await;
+            match connect::connect(address, &self.tls, Ask::Beside, &self.tasks).await {
+                Ok(connected) => {
+                    backoff.reset();
+                    let own = LastHeard::new();
+                    let io = Heard::new(connected.io, own.clone(), all.clone());
+                    tokio::select! {
+                        () = beat::beat(io, interval) => {}
+                        () = own.silent(GIVE_UP) => {}
+                    }
+                }
+                Err(failure) => tracing::debug!(server = address, %failure, "no beats beside"),
+            }
+        }
     }
 }
 

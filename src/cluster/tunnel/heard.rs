@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// A timer that rings so much too late says that this process was stopped or starved: what came meanwhile has not been read yet.
@@ -15,25 +16,44 @@ const OVERSLEPT: Duration = Duration::from_millis(500);
 /// Time to read it.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The time of the last byte, shared by the stream and who judges it.
+/// The time of the last byte, shared by streams and who judges them.
 #[derive(Debug, Clone)]
 pub(super) struct LastHeard {
     start: Instant,
-    millis: Arc<AtomicU64>,
+    noted: Arc<Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    millis: AtomicU64,
+    heard: Notify,
 }
 
 impl LastHeard {
     pub(super) fn new() -> Self {
-        Self { start: base::clock::now(), millis: Arc::default() }
+        Self { start: base::clock::now(), noted: Arc::default() }
     }
 
     fn note(&self) {
         let millis = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.millis.store(millis, Ordering::Relaxed);
+        self.noted.millis.store(millis, Ordering::Relaxed);
+        self.noted.heard.notify_waiters();
     }
 
     pub(super) fn at(&self) -> Instant {
-        self.start + Duration::from_millis(self.millis.load(Ordering::Relaxed))
+        self.start + Duration::from_millis(self.noted.millis.load(Ordering::Relaxed))
+    }
+
+    /// Resolves when something is heard after `seen`.
+    pub(super) async fn again(&self, seen: Instant) {
+        while self.at() <= seen {
+            let heard = self.noted.heard.notified();
+            // What came before this line is seen here, what comes after it wakes.
+            if self.at() > seen {
+                return;
+            }
+            heard.await;
+        }
     }
 
     /// Resolves when nothing was heard for `silence`.
@@ -57,15 +77,15 @@ fn judge(last: Instant, silence: Duration, deadline: Instant, now: Instant) -> O
     (now.saturating_duration_since(deadline) > OVERSLEPT).then(|| now + GRACE)
 }
 
-/// A stream that notes when it was heard.
+/// A stream that notes when it was heard: for itself, and for all connections of the same machine.
 pub(super) struct Heard<T> {
     inner: T,
-    last: LastHeard,
+    last: [LastHeard; 2],
 }
 
 impl<T> Heard<T> {
-    pub(super) fn new(inner: T, last: LastHeard) -> Self {
-        Self { inner, last }
+    pub(super) fn new(inner: T, own: LastHeard, all: LastHeard) -> Self {
+        Self { inner, last: [own, all] }
     }
 }
 
@@ -78,7 +98,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buffer);
         if buffer.filled().len() > before {
-            self.last.note();
+            self.last.iter().for_each(LastHeard::note);
         }
         polled
     }
@@ -133,10 +153,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_machine_that_was_silent_is_heard_again() {
+        let last = LastHeard::new();
+        last.silent(Duration::from_secs(5)).await;
+        let seen = last.at();
+        let mut again = Box::pin(last.again(seen));
+        assert!(futures::poll!(again.as_mut()).is_pending());
+        last.note();
+        again.await;
+        last.again(seen).await;
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn every_byte_puts_the_verdict_off() {
         let (mut there, here) = tokio::io::duplex(64);
         let last = LastHeard::new();
-        let mut here = Heard::new(here, last.clone());
+        let mut here = Heard::new(here, LastHeard::new(), last.clone());
         let start = base::clock::now();
         let talk = async {
             for _ in 0..4 {

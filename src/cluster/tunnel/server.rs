@@ -15,14 +15,15 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::heard::{Heard, LastHeard};
 use super::presence::{self, Presence, Presences, State};
 use super::{
-    BEAT, BEAT_HEADER, FAULT_HEADER, HAVE_HEADER, PROTOCOL, Pace, SEND_BUFFER_MAX, SERVER_HEADER,
-    SERVER_STREAM_WINDOW, SILENCE_HEADER, STREAMS_MAX, beat,
+    BEAT, BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, BESIDES_MAX, FAULT_HEADER, GIVE_UP,
+    HAVE_HEADER, PROTOCOL, Pace, SEND_BUFFER_MAX, SERVER_HEADER, SERVER_STREAM_WINDOW,
+    SILENCE_HEADER, STREAMS_MAX, beat,
 };
 use crate::guarded::Guarded;
 
@@ -39,6 +40,10 @@ struct Entry {
     generation: u64,
     sender: Sender,
     cut: CancellationToken,
+    /// When any connection of the node was heard.
+    heard: LastHeard,
+    /// Room for connections beside the tunnel.
+    besides: Arc<Semaphore>,
 }
 
 struct Inner {
@@ -89,6 +94,12 @@ impl Tunnels {
         self.0.entries.lock().contains_key(node)
     }
 
+    /// Connections of beats that a node has beside its tunnel.
+    pub fn besides(&self, node: &str) -> usize {
+        let free = self.0.entries.lock().get(node).map(|e| e.besides.available_permits());
+        free.map_or(0, |free| usize::from(BESIDES_MAX).saturating_sub(free))
+    }
+
     /// Answers [`super::PATH`]. `user` is the name and the groups of whom the client certificate proves. The upgrade is in the
     /// request's extensions; the tunnel stands once the answer has been sent.
     pub fn accept<B>(
@@ -112,6 +123,10 @@ impl Tunnels {
         if lists(request.headers(), HAVE_HEADER, &self.0.id) && self.has(node) {
             return self.named(refuse(StatusCode::CONFLICT, "there is a tunnel to this server"));
         }
+        if request.headers().contains_key(BESIDE_HEADER) {
+            let response = self.accept_beside(node, request);
+            return self.named(response);
+        }
         let upgrade = hyper::upgrade::on(request);
         let (this, node) = (self.clone(), node.to_owned());
         self.0.tasks.spawn(Kind::Request, "tunnel", async move {
@@ -120,11 +135,46 @@ impl Tunnels {
             }
             Ok::<(), std::convert::Infallible>(())
         });
-        let mut response = self.named(Response::new(String::new()));
+        self.named(self.switch())
+    }
+
+    /// A connection of beats beside the node's tunnel, which it ends with.
+    fn accept_beside<B>(&self, node: &str, request: &mut Request<B>) -> Response<String> {
+        let found = self.0.entries.lock().get(node).and_then(|e| {
+            let place = Arc::clone(&e.besides).try_acquire_owned().ok()?;
+            Some((e.heard.clone(), e.cut.clone(), place))
+        });
+        let Some((all, cut, place)) = found else {
+            return refuse(StatusCode::CONFLICT, "the node has no tunnel, or enough beside it");
+        };
+        let (upgrade, interval) = (hyper::upgrade::on(request), self.0.pace.beat);
+        let shutdown = self.0.tasks.shutdown().clone();
+        self.0.tasks.spawn(Kind::Request, "tunnel-beside", async move {
+            let _place = place;
+            let Ok(Ok(upgraded)) = tokio::time::timeout(UPGRADE_MAX, upgrade).await else {
+                return Ok(());
+            };
+            let own = LastHeard::new();
+            let io = Heard::new(TokioIo::new(upgraded), own.clone(), all);
+            tokio::select! {
+                () = beat::beat(io, interval) => {}
+                () = own.silent(GIVE_UP) => {}
+                () = cut.cancelled() => {}
+                () = shutdown.requested() => {}
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        self.switch()
+    }
+
+    fn switch(&self) -> Response<String> {
+        let mut response = Response::new(String::new());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
+        let besides = HeaderName::from_static(BESIDES_HEADER);
+        headers.insert(besides, HeaderValue::from(u16::from(self.0.pace.besides)));
         for (name, duration) in
             [(BEAT_HEADER, self.0.pace.beat), (SILENCE_HEADER, self.0.pace.silence)]
         {
@@ -161,8 +211,8 @@ impl Tunnels {
     async fn carry(&self, node: &str, upgrade: OnUpgrade) -> Result<(), Broken> {
         let upgraded =
             tokio::time::timeout(UPGRADE_MAX, upgrade).await.map_err(|_| Broken::Late)??;
-        let (last, cut) = (LastHeard::new(), CancellationToken::new());
-        let io = Heard::new(TokioIo::new(upgraded), last.clone());
+        let (own, all, cut) = (LastHeard::new(), LastHeard::new(), CancellationToken::new());
+        let io = Heard::new(TokioIo::new(upgraded), own.clone(), all.clone());
         let io = TokioIo::new(Guarded::new(io, cut.clone()));
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -171,7 +221,7 @@ impl Tunnels {
             .max_send_buf_size(SEND_BUFFER_MAX)
             .handshake(io)
             .await?;
-        let generation = self.register(node, sender.clone(), cut.clone());
+        let generation = self.register(node, sender.clone(), cut.clone(), all.clone());
         let beats = async {
             match open(sender, BEAT).await {
                 Ok(io) => beat::beat(TokioIo::new(io), self.0.pace.beat).await,
@@ -185,18 +235,51 @@ impl Tunnels {
             }
             () = beats => State::Closed,
             () = cut.cancelled() => State::Closed,
-            () = last.silent(self.0.pace.silence) => State::Silent,
+            () = self.judge(node, generation, &all) => State::Silent,
+            () = own.silent(GIVE_UP) => State::Silent,
             () = self.0.tasks.shutdown().requested() => State::Closed,
         };
         // Also ends what goes through it.
         cut.cancel();
-        self.forget(node, generation, Presence { state, since: last.at() });
+        self.forget(node, generation, Presence { state, since: all.at() });
         Ok(())
     }
 
-    fn register(&self, node: &str, sender: Sender, cut: CancellationToken) -> u64 {
+    /// Tells of the node's silence, and of its end. Resolves when the silence has lasted so long that the tunnel is given up.
+    async fn judge(&self, node: &str, generation: u64, all: &LastHeard) {
+        loop {
+            all.silent(self.0.pace.silence).await;
+            let since = all.at();
+            self.tell(node, generation, Presence { state: State::Silent, since });
+            let left = GIVE_UP.saturating_sub(self.0.pace.silence);
+            if tokio::time::timeout(left, all.again(since)).await.is_err() {
+                return;
+            }
+            let since = base::clock::now();
+            self.tell(node, generation, Presence { state: State::Up, since });
+        }
+    }
+
+    /// Notes a change of the tunnel, as long as it is the node's newest.
+    fn tell(&self, node: &str, generation: u64, presence: Presence) {
+        let entries = self.0.entries.lock();
+        if entries.get(node).is_some_and(|e| e.generation == generation) {
+            presence::set(&self.0.presences, node, presence);
+            drop(entries);
+            tracing::info!(node, state = presence.state.name(), "tunnel");
+        }
+    }
+
+    fn register(
+        &self,
+        node: &str,
+        sender: Sender,
+        cut: CancellationToken,
+        heard: LastHeard,
+    ) -> u64 {
         let generation = self.0.generations.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let entry = Entry { generation, sender, cut };
+        let besides = Arc::new(Semaphore::new(usize::from(BESIDES_MAX)));
+        let entry = Entry { generation, sender, cut, heard, besides };
         let mut entries = self.0.entries.lock();
         if let Some(older) = entries.insert(node.to_owned(), entry) {
             older.cut.cancel();

@@ -268,7 +268,8 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
             Ok::<(), String>(())
         }
     });
-    let newer = connect::upgrade(Box::new(near), "x", &[], &world.tasks).await;
+    let newer =
+        connect::upgrade(Box::new(near), "x", connect::Ask::Tunnel(&[]), &world.tasks).await;
     let newer = newer.unwrap_or_else(|e| panic!("{e}"));
     assert!(within(carried.read_u8()).await.is_err());
     assert!(within(connection.read_u8()).await.is_err());
@@ -327,9 +328,10 @@ async fn swallowing(a: DuplexStream, b: DuplexStream, swallow: Shutdown) {
 #[tokio::test(start_paused = true)]
 async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
     let world = World::new();
-    let servers = world.servers("192.0.2.1:6443");
+    let servers = world.servers("127.0.0.1:9");
     let shared = Shared::new(world.agent(&servers));
-    let tunnels = Tunnels::new(Pace::FAST, world.tasks.clone());
+    let pace = Pace { besides: 0, ..Pace::FAST };
+    let tunnels = Tunnels::new(pace, world.tasks.clone());
     let ((near, a), (b, far)) = (tokio::io::duplex(64 * 1024), tokio::io::duplex(64 * 1024));
     let cable = Shutdown::new();
     world.tasks.spawn(Kind::Request, "cable", {
@@ -346,14 +348,15 @@ async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
             Ok::<(), String>(())
         }
     });
-    let connected = connect::upgrade(Box::new(near), "x", &[], &world.tasks).await;
+    let connected =
+        connect::upgrade(Box::new(near), "x", connect::Ask::Tunnel(&[]), &world.tasks).await;
     let connected = connected.unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!(connected.pace, Pace::FAST);
+    assert_eq!(connected.pace, pace);
     let agent_lost = Shutdown::new();
     world.tasks.spawn(Kind::Request, "agent", {
         let lost = agent_lost.clone();
         async move {
-            shared.carry("192.0.2.1:6443", connected, &Shutdown::new()).await;
+            shared.carry("127.0.0.1:9", connected, &Shutdown::new()).await;
             lost.request();
             Ok::<(), String>(())
         }
@@ -366,11 +369,32 @@ async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
     is(&tunnels, "worker", State::Silent).await;
     let took = off.elapsed();
     assert!(took > Duration::from_millis(4400) && took <= Duration::from_secs(6), "{took:?}");
+    // An agent waits longer before it gives up all its connections to a server.
     within(agent_lost.requested()).await;
-    assert!(off.elapsed() <= Duration::from_secs(6));
+    let took = off.elapsed();
+    assert!(took > Duration::from_secs(15) && took <= Duration::from_secs(17), "{took:?}");
     assert_eq!(servers.states()[0].state, Health::Unreachable);
     let heard = tunnels.presences().borrow()["worker"].since;
     assert!(heard >= off - Duration::from_millis(1100) && heard <= off);
+    world.tasks.shutdown().request();
+}
+
+#[tokio::test]
+async fn a_fast_pace_keeps_connections_beside_the_tunnel() {
+    let world = World::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let servers = world.servers(&listener.local_addr().unwrap().to_string());
+    let tunnels = Tunnels::new(Pace::FAST, world.tasks.clone());
+    let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
+    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    up(&tunnels, "worker").await;
+    within(async {
+        while tunnels.besides("worker") < 2 {
+            base::clock::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert_eq!(connections.load(Ordering::SeqCst), 3);
     world.tasks.shutdown().request();
 }
 

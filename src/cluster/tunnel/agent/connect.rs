@@ -17,7 +17,8 @@ use tokio_rustls::TlsConnector;
 
 use crate::servers;
 use crate::tunnel::{
-    BEAT_HEADER, HAVE_HEADER, PATH, PROTOCOL, Pace, SERVER_HEADER, SILENCE_HEADER, socket,
+    BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, HAVE_HEADER, PATH, PROTOCOL, Pace, SERVER_HEADER,
+    SILENCE_HEADER, socket,
 };
 
 /// Time to reach the machine. A lost SYN is sent again after 1 s and 3 s.
@@ -28,6 +29,15 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const REFUSAL_BYTES_MAX: usize = 1000;
 /// A name that every server's certificate has.
 const SERVER_NAME: &str = "kubernetes";
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::tunnel) enum Ask<'a> {
+    /// A tunnel; these servers have one.
+    Tunnel(&'a [String]),
+    /// A connection of beats beside the tunnel.
+    Beside,
+}
 
 /// A tunnel before HTTP/2.
 pub(in crate::tunnel) struct Connected {
@@ -80,11 +90,11 @@ impl Failure {
     }
 }
 
-/// Opens a tunnel to `address`; `have` names the servers that have one.
+/// Opens a connection to `address`.
 pub(super) async fn connect(
     address: &str,
     tls: &Arc<ClientConfig>,
-    have: &[String],
+    ask: Ask<'_>,
     tasks: &Tasks,
 ) -> Result<Connected, Failure> {
     let stream = servers::connect(address, REACH_MAX).await.map_err(Failure::Unreachable)?;
@@ -93,7 +103,7 @@ pub(super) async fn connect(
         let name = ServerName::try_from(SERVER_NAME).map_err(|e| Failure::Http(e.to_string()))?;
         let connector = TlsConnector::from(Arc::clone(tls));
         let stream = connector.connect(name, stream).await.map_err(Failure::Tls)?;
-        upgrade(Box::new(stream), address, have, tasks).await
+        upgrade(Box::new(stream), address, ask, tasks).await
     };
     let late =
         || Failure::Unreachable(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
@@ -104,7 +114,7 @@ pub(super) async fn connect(
 pub(in crate::tunnel) async fn upgrade(
     io: BoxIo,
     address: &str,
-    have: &[String],
+    ask: Ask<'_>,
     tasks: &Tasks,
 ) -> Result<Connected, Failure> {
     let broken = |e: &dyn std::fmt::Display| Failure::Http(e.to_string());
@@ -121,10 +131,12 @@ pub(in crate::tunnel) async fn upgrade(
     let request = Request::get(PATH)
         .header(HOST, address)
         .header(CONNECTION, "upgrade")
-        .header(UPGRADE, PROTOCOL)
-        .header(HAVE_HEADER, have.join(","))
-        .body(Empty::<Bytes>::new())
-        .map_err(|e| broken(&e))?;
+        .header(UPGRADE, PROTOCOL);
+    let (request, have) = match ask {
+        Ask::Tunnel(have) => (request.header(HAVE_HEADER, have.join(",")), have),
+        Ask::Beside => (request.header(BESIDE_HEADER, "1"), &[][..]),
+    };
+    let request = request.body(Empty::<Bytes>::new()).map_err(|e| broken(&e))?;
     let response = sender.send_request(request).await.map_err(|e| broken(&e))?;
     let id = text(response.headers(), SERVER_HEADER);
     match response.status() {
@@ -144,6 +156,7 @@ pub(in crate::tunnel) async fn upgrade(
     let pace = Pace::within_reason(
         millis(BEAT_HEADER, Pace::CALM.beat),
         millis(SILENCE_HEADER, Pace::CALM.silence),
+        text(response.headers(), BESIDES_HEADER).parse().unwrap_or(0),
     );
     let upgraded = hyper::upgrade::on(response).await.map_err(|e| broken(&e))?;
     Ok(Connected { io: Box::new(TokioIo::new(upgraded)), id, pace })
