@@ -179,6 +179,7 @@ impl Proxy {
                     table: config.table.clone(),
                     bridge: config.bridge.clone(),
                     cluster: of(&config.cluster_cidrs, family),
+                    tunnel: config.backend.tunnels().then_some(crate::overlay::engine::PORT),
                     service: if config.proxy {
                         of(&config.service_cidrs, family)
                     } else {

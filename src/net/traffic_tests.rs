@@ -126,6 +126,7 @@ impl Node {
         let server = Server::open(&config, seen, tell).unwrap();
         let layout = Layout {
             family,
+            tunnel: None,
             table: "kube-lite".into(),
             bridge: "cni0".into(),
             cluster: config.cluster_cidrs.clone(),

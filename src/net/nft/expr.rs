@@ -153,6 +153,11 @@ impl Rule {
         self.conntrack_bits(0, 8)
     }
 
+    /// The packet belongs to no connection: it is neither translated nor remembered.
+    pub(crate) fn untracked(self) -> Self {
+        self.add("notrack", |_| {})
+    }
+
     /// `ct status dnat`.
     pub(crate) fn translated(self) -> Self {
         self.conntrack_bits(2, 32)

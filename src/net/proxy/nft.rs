@@ -16,6 +16,7 @@ const AFFINITY: &str = "affinity";
 /// Keeps the packet's mark while it carries a map's value; above all that lookups use in either family.
 const SPARE: Register = 15;
 const TCP: u8 = 6;
+const UDP: u8 = 17;
 const IIFNAME: u32 = 6;
 const OIFNAME: u32 = 7;
 const SOURCE: u32 = 1;
@@ -29,6 +30,8 @@ pub(crate) struct Layout {
     pub(crate) bridge: String,
     pub(crate) cluster: Vec<Cidr>,
     pub(crate) service: Vec<Cidr>,
+    /// UDP port of the overlay's packets, if it has any.
+    pub(crate) tunnel: Option<u16>,
 }
 
 const FIXED: [SetName; 12] = [
@@ -114,6 +117,9 @@ impl Layout {
         let filter = |number, priority| Some(Hook { kind: "filter", number, priority });
         let nat = |number, priority| Some(Hook { kind: "nat", number, priority });
         for (name, hook) in [
+            // Before connections are looked up (`NF_IP_PRI_RAW`).
+            ("prerouting-raw", filter(0, -300)),
+            ("output-raw", filter(3, -300)),
             ("prerouting-before", filter(0, -110)),
             ("output-before", filter(3, -110)),
             ("prerouting", nat(0, -100)),
@@ -255,6 +261,19 @@ impl Layout {
         }
     }
 
+    /// The overlay's own packets are no connections: translating one is always wrong (old kernels spoil its checksum
+    /// doing so), and remembering them costs time and memory.
+    fn overlay(&self, batch: &mut Batch) {
+        let Some(port) = self.tunnel else { return };
+        let to_port = |rule: Rule| {
+            rule.only_protocol(UDP).port(0).compare(0, true, &port.to_be_bytes()).untracked()
+        };
+        // What pods send to this port of others goes through here as well, and is none of the overlay's.
+        let here = Rule::new().fib_local(DESTINATION);
+        batch.add_rule("prerouting-raw", &to_port(here));
+        batch.add_rule("output-raw", &to_port(Rule::new()));
+    }
+
     /// The rules that try every lookup map; one per distinct number of endpoints, whatever the number of services.
     fn lookups(&self, batch: &mut Batch, sets: &BTreeSet<SetName>) {
         let f = self.family;
@@ -344,6 +363,7 @@ impl Layout {
             })
             .collect();
         batch.add_elements(AFFINITY, &kept);
+        self.overlay(&mut batch);
         self.dispatch(&mut batch);
         self.masquerade(&mut batch);
         self.filters(&mut batch, place);

@@ -43,6 +43,7 @@ fn layout(family: Family) -> Layout {
         Family::V6 => ("fd00:42::/56", "fd00:43::/112"),
     };
     Layout {
+        tunnel: Some(8472),
         family,
         table: "kl".into(),
         bridge: "br0".into(),
