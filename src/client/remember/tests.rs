@@ -271,7 +271,7 @@ async fn an_informer_starts_from_memory_goes_on_from_its_revision_and_lists_when
     let informers = Informers::new(client, process.tasks.clone());
     let told = Arc::new(Mutex::new(Vec::new()));
     let informer: crate::Informer<()> = informers.scoped(maps());
-    let (done, mut is_done) = mpsc::unbounded_channel();
+    let (done, mut is_done) = mpsc::channel(8);
     let note = Arc::clone(&told);
     informer.on_change(move |change| {
         let kind = match change {
@@ -281,7 +281,7 @@ async fn an_informer_starts_from_memory_goes_on_from_its_revision_and_lists_when
         };
         note.lock().push(format!("{kind}{}", change.object().key.name));
         if kind == "-" {
-            let _ = done.send(());
+            let _ = done.try_send(());
         }
     });
     informer.synced().await;
