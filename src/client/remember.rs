@@ -11,7 +11,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -37,8 +37,9 @@ use writer::Paper;
 const ANSWER_WAIT: Duration = Duration::from_millis(1500);
 /// After a failure nobody else waits for an answer for so long.
 const AWAY_FOR: Duration = Duration::from_secs(10);
-/// Memory is given once in this time: who asks again at once wants the server.
+/// Memory is given so often in this time, to different watchers of one scope: who asks again and again wants the server.
 const GIVEN_FOR: Duration = Duration::from_secs(10);
+const GIVEN_MAX: u32 = 8;
 /// Events of one watch on their way through.
 const RELAY_MAX: usize = 64;
 
@@ -49,7 +50,8 @@ struct Entry {
     file: String,
     memory: Mutex<Memory>,
     paper: Mutex<Paper>,
-    given_at: Mutex<Option<Instant>>,
+    /// Since when memory is given, and how often it was since.
+    given: Mutex<Option<(Instant, u32)>>,
 }
 
 #[derive(Debug)]
@@ -121,7 +123,7 @@ impl<T: Transport> Remembering<T> {
             file: file_name(scope),
             memory: Mutex::new(memory),
             paper: Mutex::new(Paper::new(size)),
-            given_at: Mutex::new(None),
+            given: Mutex::new(None),
         });
         Arc::clone(self.shared.entries.lock().entry(scope.clone()).or_insert(entry))
     }
@@ -137,6 +139,8 @@ impl<T: Transport> Remembering<T> {
         let (shared, entry) = (Arc::clone(&self.shared), Arc::clone(entry));
         let shutdown = self.tasks.shutdown().clone();
         self.tasks.spawn(Kind::Request, "remember-watch", async move {
+            // Only a list has a first event already.
+            let mut listing = first.is_some().then(BTreeMap::new);
             let mut next = first;
             loop {
                 let event = match next.take() {
@@ -150,7 +154,7 @@ impl<T: Transport> Remembering<T> {
                         () = shutdown.requested() => break,
                     },
                 };
-                if entry.memory.lock().apply(&entry.scope.gvr, &event) {
+                if entry.memory.lock().apply(&entry.scope.gvr, &mut listing, &event) {
                     shared.is_to_write(&entry);
                 }
                 if sender.send(event).await.is_err() {
@@ -165,11 +169,14 @@ impl<T: Transport> Remembering<T> {
     /// What is remembered, as a stream that says it and ends.
     fn give(&self, entry: &Entry) -> Option<WatchStream> {
         let events = entry.memory.lock().as_list()?;
-        let mut given_at = entry.given_at.lock();
-        if given_at.is_some_and(|at| at.elapsed() < GIVEN_FOR) {
+        let mut given = entry.given.lock();
+        let (since, times) =
+            given.filter(|(at, _)| at.elapsed() < GIVEN_FOR).unwrap_or((clock::now(), 0));
+        if times >= GIVEN_MAX {
             return None;
         }
-        *given_at = Some(clock::now());
+        *given = Some((since, times + 1));
+        drop(given);
         let (sender, receiver) = mpsc::channel(events.len().max(1));
         tracing::debug!(gvr = %entry.scope.gvr, objects = events.len() - 1, "no server answers, going on from memory");
         for event in events {
@@ -199,7 +206,7 @@ impl<T: Transport> Remembering<T> {
             return Ok(stream);
         }
         let late = || Error::Transport("no server answered in time".to_owned());
-        let outcome = if remembers && entry.given_at.lock().is_none() {
+        let outcome = if remembers && entry.given.lock().is_none() {
             let list = tokio::time::timeout(ANSWER_WAIT, self.list(scope)).await;
             list.unwrap_or_else(|_| Err(late()))
         } else {
@@ -207,10 +214,7 @@ impl<T: Transport> Remembering<T> {
         };
         self.shared.note(outcome.as_ref().err());
         match outcome {
-            Ok((first, stream)) => {
-                entry.memory.lock().begin(true);
-                Ok(self.relay(&entry, Some(first), stream))
-            }
+            Ok((first, stream)) => Ok(self.relay(&entry, Some(first), stream)),
             Err(error) if is_away(&error) => self.give(&entry).ok_or(error),
             Err(error) => Err(error),
         }
@@ -341,7 +345,6 @@ impl<T: Transport> Transport for Remembering<T> {
         self.shared.note(outcome.as_ref().err());
         let stream = outcome?;
         let entry = self.entry(scope).await;
-        entry.memory.lock().begin(false);
         Ok(self.relay(&entry, None, stream))
     }
 

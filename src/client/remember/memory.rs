@@ -17,15 +17,16 @@ pub(super) struct Memory {
     /// The objects at `revision`; `None` before a list was complete.
     known: Option<BTreeMap<ObjectKey, Arc<Object>>>,
     revision: i64,
-    /// What a list that is not yet complete has told.
-    listing: Option<BTreeMap<ObjectKey, Arc<Object>>>,
 }
+
+/// What a list that is not yet complete has told; each stream has its own.
+pub(super) type Listing = Option<BTreeMap<ObjectKey, Arc<Object>>>;
 
 impl Memory {
     /// With these objects, which are complete.
     pub(super) fn new(objects: Vec<Arc<Object>>, revision: i64) -> Self {
         let known = objects.into_iter().map(|o| (o.key.clone(), o)).collect();
-        Self { known: Some(known), revision, listing: None }
+        Self { known: Some(known), revision }
     }
 
     pub(super) fn is_known(&self) -> bool {
@@ -44,44 +45,54 @@ impl Memory {
         self.known.as_ref()?.values().next().cloned()
     }
 
-    /// A stream begins; one without a revision to go on from lists.
-    pub(super) fn begin(&mut self, lists: bool) {
-        self.listing = lists.then(BTreeMap::new);
-    }
-
-    /// Takes note of an event; whether something changed that is worth a write.
-    pub(super) fn apply(&mut self, gvr: &Gvr, event: &WatchEvent) -> bool {
+    /// Takes note of an event of a stream; whether something changed that is worth a write. Several streams may tell of the
+    /// same scope, and none of them takes back what another one told.
+    pub(super) fn apply(&mut self, gvr: &Gvr, listing: &mut Listing, event: &WatchEvent) -> bool {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                if let Some(listing) = &mut self.listing {
+                if let Some(listing) = listing {
                     listing.insert(object.key.clone(), Arc::clone(object));
                     return false;
                 }
-                self.revision = object.resource_version;
+                if !self.is_news(object) {
+                    return false;
+                }
                 let Some(known) = &mut self.known else { return false };
                 let old = known.insert(object.key.clone(), Arc::clone(object));
                 old.is_none_or(|old| differs(gvr, &old, object))
             }
             WatchEvent::Deleted(object) => {
-                if let Some(listing) = &mut self.listing {
+                if let Some(listing) = listing {
                     listing.remove(&object.key);
                     return false;
                 }
-                self.revision = object.resource_version;
+                if !self.is_news(object) {
+                    return false;
+                }
                 self.known.as_mut().is_some_and(|k| k.remove(&object.key).is_some())
             }
             WatchEvent::Bookmark { revision, initial } => {
-                if *initial && let Some(listing) = self.listing.take() {
+                if *initial && let Some(listing) = listing.take() {
                     self.revision = *revision;
                     return self.replace(gvr, listing);
                 }
-                if self.listing.is_none() {
-                    self.revision = *revision;
+                if listing.is_none() {
+                    self.revision = self.revision.max(*revision);
                 }
                 false
             }
             WatchEvent::Error(_) => false,
         }
+    }
+
+    /// Whether this version is not older than what is known of the object.
+    fn is_news(&mut self, object: &Object) -> bool {
+        let known = self.known.as_ref().and_then(|k| k.get(&object.key));
+        if known.is_some_and(|k| k.resource_version > object.resource_version) {
+            return false;
+        }
+        self.revision = self.revision.max(object.resource_version);
+        true
     }
 
     /// The object that a read by name gave, or that there is none.
