@@ -150,6 +150,7 @@ impl Pods {
                 () = &mut back => {
                     // Tokens are due, statuses were not told.
                     self.wake_all();
+                    self.node.report.notify_one();
                     sweep_at = base::clock::now() + SETTLE;
                     let transport = &transport;
                     back = Box::pin(async move {

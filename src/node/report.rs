@@ -64,7 +64,7 @@ pub(crate) async fn run(
                 }
             }
         }
-        if !backoff.wait(&shutdown).await {
+        if !backoff.wait_or(&shutdown, node.client.transport().back()).await {
             return Ok(());
         }
     };
