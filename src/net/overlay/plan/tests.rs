@@ -1,3 +1,5 @@
+//! Which ways lead to peers, and which peers are left out and why.
+
 use super::*;
 use crate::overlay::peer::Face;
 
