@@ -1,0 +1,25 @@
+#!/usr/bin/env python3
+"""stream.py sink PORT: takes what comes over TCP, one connection after another. stream.py source ADDRESS PORT SECONDS: sends as fast as it goes, prints MB/s."""
+import socket, sys, time
+
+CHUNK = 1 << 20
+
+if sys.argv[1] == "sink":
+    server, buffer = socket.create_server(("::", int(sys.argv[2])), family=socket.AF_INET6, dualstack_ipv6=True), bytearray(CHUNK)
+    while True:
+        stream, _ = server.accept()
+        with stream:
+            while stream.recv_into(buffer):
+                pass
+            # What arrived is told: bytes in buffers on the way do not count as moved.
+            stream.sendall(b"!")
+else:
+    data, sent, seconds = bytes(CHUNK), 0, float(sys.argv[4])
+    with socket.create_connection((sys.argv[2], int(sys.argv[3])), timeout=60) as stream:
+        begin = time.monotonic()
+        while time.monotonic() - begin < seconds:
+            stream.sendall(data)
+            sent += CHUNK
+        stream.shutdown(socket.SHUT_WR)
+        stream.recv(1)
+        print(f"{sent / (time.monotonic() - begin) / 1e6:.0f}")
