@@ -106,7 +106,12 @@ pub(crate) async fn start(
         service_ip: config.service_cidrs.first().and_then(|c| c.nth(1)).unwrap_or(config.advertise),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
         // Without a node here, agents answer it.
-        cluster_dns: if config.dns { config.cluster_dns.clone() } else { Vec::new() },
+        // Without a node and without controllers this is an API server alone: nobody will ever answer names.
+        cluster_dns: if config.dns && (config.agent || config.controllers) {
+            config.cluster_dns.clone()
+        } else {
+            Vec::new()
+        },
         advertised: vec![config.advertise],
         port: address.port(),
         client_ca: certs.client_ca().cert_pem().to_owned(),
