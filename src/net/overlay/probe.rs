@@ -126,7 +126,7 @@ fn look(
 }
 
 /// Whether a packet of this size is answered.
-async fn answered(to: IpAddr, size: u32) -> bool {
+pub(crate) async fn answered(to: IpAddr, size: u32) -> bool {
     let headers = if Family::of(to) == Family::V4 { 28 } else { 48 };
     let payload = vec![0_u8; usize::try_from(size).unwrap_or_default().saturating_sub(headers)];
     let any = Family::of(to).unspecified();

@@ -16,6 +16,7 @@ use crate::overlay::backend::Backend;
 use crate::overlay::engine::{Engine, Outcome, View, hardware_address};
 use crate::overlay::peer::{self, Peer};
 use crate::overlay::plan::Problem;
+use crate::overlay::probe::{self, Finding};
 use crate::proxy::HostPorts;
 use crate::proxy::nft::Layout;
 use crate::proxy::rules::{Groups, Place, plan};
@@ -467,4 +468,33 @@ fn routes_follow_an_address_that_changes() {
             cluster.all_reach_all();
         });
     }
+}
+
+#[test]
+fn a_link_that_swallows_large_packets_is_found() {
+    if !privileged("a_link_that_swallows_large_packets_is_found") {
+        return;
+    }
+    in_namespace(|| {
+        let cluster = Cluster::new(Backend::Vxlan);
+        let outcome = cluster.machines[0].sync(cluster.peers());
+        let way = outcome.ways.iter().find(|w| w.node == "c" && w.address.is_ipv4()).unwrap();
+        assert_eq!((way.address, way.size), ("10.42.2.1".parse().unwrap(), 1430));
+        let to = way.address;
+        let look = move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(probe::find(1430, |size| probe::answered(to, size)))
+        };
+        assert_eq!(cluster.machines[0].space.run(look), Finding::Well);
+        // The router says nothing about it. 1300 bytes are 50 less for the packet inside.
+        shell(
+            "nft 'add table ip wire; add chain ip wire f { type filter hook forward priority 0; };
+                  add rule ip wire f ip length > 1300 drop'",
+        );
+        let Finding::Hole(arrives) = cluster.machines[0].space.run(look) else {
+            panic!("no hole was found");
+        };
+        assert!((1242..=1250).contains(&arrives), "{arrives}");
+    });
 }
