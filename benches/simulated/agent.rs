@@ -15,14 +15,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::api::{Api, Identity};
+use super::api::{Api, Identity, RETRY};
 use super::measure::Measures;
 
 /// Renewal of the lease and report of an unchanged status, as the kubelet has them.
 const RENEW: Duration = Duration::from_secs(10);
 const STATUS: Duration = Duration::from_secs(300);
-/// What a server that is too busy asks for.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// What all agents share.
 pub(crate) struct Fleet {

@@ -21,6 +21,8 @@ use tokio_rustls::TlsConnector;
 
 /// A request without an answer by then has failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// What a server that is too busy asks for.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
 /// As client-go's connections.
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 
@@ -125,8 +127,14 @@ impl Api {
         let path = format!(
             "{path}?watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&fieldSelector={selector}"
         );
-        let request = self.request("GET", &path, "application/json", Bytes::new())?;
-        let response = self.sender.clone().send_request(request).await?;
+        let response = loop {
+            let request = self.request("GET", &path, "application/json", Bytes::new())?;
+            let response = self.sender.clone().send_request(request).await?;
+            if response.status() != 429 {
+                break response;
+            }
+            tokio::time::sleep(RETRY).await;
+        };
         let status = response.status();
         if status != 200 {
             let text = response.into_body().collect().await?.to_bytes();
