@@ -242,6 +242,34 @@ async fn streams_that_nobody_reads_stop_no_other() {
 }
 
 #[tokio::test]
+async fn what_is_said_last_is_read_whatever_is_written_meanwhile() {
+    let world = World::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let servers = world.servers(&listener.local_addr().unwrap().to_string());
+    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    world.listen(listener, &tunnels, world.tasks.shutdown());
+    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    up(&tunnels, "worker").await;
+    let brief = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let (port, echo) = (brief.local_addr().unwrap().port(), echo(&world.tasks).await);
+    for _ in 0..50 {
+        let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
+        let (mut far, _) = within(brief.accept()).await.unwrap();
+        far.write_all(b"bye").await.unwrap();
+        drop(far);
+        // Time for the end to arrive.
+        let mut later = within(tunnels.dial("worker", "127.0.0.1", echo)).await.unwrap();
+        echoes(&mut later, b"hello").await;
+        io.write_all(b"?").await.unwrap();
+        io.flush().await.unwrap();
+        let mut said = String::new();
+        within(io.read_to_string(&mut said)).await.unwrap();
+        assert_eq!(said, "bye");
+    }
+    world.tasks.shutdown().request();
+}
+
+#[tokio::test]
 async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
     let world = World::new();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();

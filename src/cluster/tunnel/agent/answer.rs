@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use base::io::join;
-use base::{Kind, Tasks};
+use base::io::{Io, join};
+use base::{Kind, Shutdown, Tasks};
 use bytes::Bytes;
 use http::header::HeaderValue;
 use http::{Method, Request, Response, StatusCode};
@@ -20,6 +20,8 @@ use crate::tunnel::{BEAT, FAULT_HEADER, beat};
 
 /// Time to reach a pod or the kubelet, which are on this machine.
 const DIAL_MAX: Duration = Duration::from_secs(10);
+/// Time for the server to end a stream whose other side has ended.
+const LINGER_MAX: Duration = Duration::from_secs(10);
 
 /// Answers one request.
 pub(super) async fn answer(
@@ -60,7 +62,7 @@ pub(super) async fn answer(
             let shutdown = tasks.shutdown().clone();
             tasks.spawn(Kind::Request, "tunnel-stream", async move {
                 if let Ok(upgraded) = upgrade.await {
-                    join(TokioIo::new(upgraded), stream, &shutdown).await;
+                    carry(TokioIo::new(upgraded), stream, &shutdown).await;
                 }
                 Ok::<(), std::convert::Infallible>(())
             });
@@ -75,6 +77,17 @@ pub(super) async fn answer(
             };
             refuse(StatusCode::BAD_GATEWAY, fault)
         }
+    }
+}
+
+/// Joins a stream of the tunnel to what was dialled, and lets the server end it: dropped first, HTTP/2 resets it, and a
+/// reset makes the server's writing fail while it has not yet read what was said last.
+async fn carry(mut tunnel: impl Io, stream: TcpStream, shutdown: &Shutdown) {
+    join(&mut tunnel, stream, shutdown).await;
+    let mut nowhere = tokio::io::sink();
+    tokio::select! {
+        _ = tokio::time::timeout(LINGER_MAX, tokio::io::copy(&mut tunnel, &mut nowhere)) => {}
+        () = shutdown.requested() => {}
     }
 }
 
