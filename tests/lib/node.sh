@@ -5,6 +5,9 @@
 set -u
 skip() { if [ "${CI:-}" = true ]; then echo "FAIL $1"; echo "0 passed, 1 failed"; exit 1; fi; echo "SKIP ${0##*/}: $1"; echo "0 passed, 0 failed"; exit 0; }
 [ "$(id -u)" = 0 ] || skip "a node needs root"
+# Older clients read an exec's first messages before their streams exist: they complain of an "Unknown stream id" and drop what had come.
+# kubectl 1.37.1 waits; what the machine's own does is seen by 10-kubectl and 15-clients.
+export PATH=${XDG_CACHE_HOME:-$HOME/.cache}/kube-lite/clients:$PATH
 for tool in containerd runc unshare nsenter ip jq python3 kubectl; do command -v "$tool" >/dev/null || skip "$tool is missing"; done
 [ -x /bin/busybox ] || skip "busybox-static is missing"
 # Removes the cgroups below a path relative to each hierarchy, deepest first; those with processes stay.
