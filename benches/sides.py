@@ -115,7 +115,7 @@ class Upstream(Side):
         self.begin = begin = time.monotonic()
         self.spawn("etcd", UPSTREAM / "etcd", f"--data-dir={d}/etcd", f"--listen-client-urls=http://127.0.0.1:{client}", f"--advertise-client-urls=http://127.0.0.1:{client}",
                    f"--listen-peer-urls=http://127.0.0.1:{peer}", f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}", f"--initial-cluster=default=http://127.0.0.1:{peer}")
-        self.spawn("apiserver", UPSTREAM / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{client}", "--service-cluster-ip-range=10.96.0.0/16", f"--secure-port={self.port}", "--bind-address=127.0.0.1",
+        self.spawn("apiserver", UPSTREAM / "kube-apiserver", f"--etcd-servers=http://127.0.0.1:{client}", "--service-cluster-ip-range=10.96.0.0/16", f"--secure-port={self.port}", "--bind-address=127.0.0.1", "--kubelet-preferred-address-types=InternalIP",
                    "--advertise-address=192.0.2.1", f"--cert-dir={d}/certs", f"--token-auth-file={d}/tokens.csv", "--authorization-mode=Node,RBAC", f"--service-account-key-file={d}/sa.pub",
                    f"--service-account-signing-key-file={d}/sa.key", "--service-account-issuer=https://kubernetes.default.svc", "--enable-admission-plugins=NodeRestriction", *self.server_flags)
         wait_ready(self.port, self.processes[1])
