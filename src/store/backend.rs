@@ -33,6 +33,8 @@ pub(crate) trait Engine: Send + Sync + Debug + 'static {
     async fn barrier(&self) -> Result<(), StoreError>;
     /// Newest term known here.
     fn term(&self) -> u64;
+    /// Index of the newest applied entry.
+    fn applied_index(&self) -> u64;
     /// Why the store stopped, if it did.
     fn stopped(&self) -> Option<StoreError>;
     /// Bytes on disk.
@@ -291,8 +293,27 @@ impl<E: Engine> Backend for Store<E> {
         Ok(Lease { id, granted_ttl: ttl, remaining_ttl: ttl })
     }
 
+    fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {
+        let state = self.shared.state.read();
+        let deadlines = self.shared.deadlines.lock();
+        let remaining = deadlines.remaining(id, base::clock::now());
+        let (Some((granted_ttl, remaining_ttl)), Some(keys)) = (remaining, state.lease_keys(id))
+        else {
+            return Err(StoreError::LeaseNotFound);
+        };
+        Ok((Lease { id, granted_ttl, remaining_ttl }, keys.cloned().collect()))
+    }
+
+    fn leases(&self) -> Vec<i64> {
+        self.shared.state.read().leases().map(|(id, _)| id).collect()
+    }
+
     fn term(&self) -> u64 {
         self.engine.term()
+    }
+
+    fn applied_index(&self) -> u64 {
+        self.engine.applied_index()
     }
 
     fn revision(&self) -> Revision {

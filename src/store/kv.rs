@@ -318,10 +318,16 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError>;
     /// Revokes a lease and deletes its keys.
     async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError>;
+    /// A lease that runs here and the keys that hang on it, in their order.
+    fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError>;
+    /// Ids of all leases, in their order.
+    fn leases(&self) -> Vec<i64>;
     /// Starts the lease's time again.
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError>;
     /// Newest term of the consensus known here: another leader, or another start of the only member, has a higher one.
     fn term(&self) -> u64;
+    /// Index of the newest entry of the consensus' log that is applied here.
+    fn applied_index(&self) -> u64;
     /// Newest applied revision.
     fn revision(&self) -> Revision;
     /// Bytes held and on disk, for status and metrics.

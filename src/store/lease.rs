@@ -65,6 +65,13 @@ impl Deadlines {
         Some(ttl)
     }
 
+    /// Granted seconds of a lease and those left, rounded down; `None` when it does not run.
+    pub(crate) fn remaining(&self, id: i64, now: Instant) -> Option<(i64, i64)> {
+        let lease = self.leases.get(&id)?;
+        let left = lease.deadline.map(|deadline| deadline.saturating_duration_since(now).as_secs());
+        Some((lease.ttl, left.and_then(|left| i64::try_from(left).ok()).unwrap_or(lease.ttl)))
+    }
+
     /// A lease that has run out, if any.
     pub(crate) fn expired(&self, now: Instant) -> Option<i64> {
         self.order.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
@@ -95,6 +102,7 @@ mod tests {
             (deadlines.expired(after(4)), deadlines.wait(after(4))),
             (None, Some(Duration::from_secs(1)))
         );
+        assert_eq!(deadlines.remaining(2, after(4)), Some((5, 1)));
         assert_eq!(deadlines.renew(2, after(4)), Some(5));
         assert_eq!((deadlines.expired(after(8)), deadlines.expired(after(9))), (None, Some(2)));
         deadlines.stop(2);

@@ -33,6 +33,11 @@ impl Engine for Memory {
         1
     }
 
+    fn applied_index(&self) -> u64 {
+        // There is no log; every command that wrote has a revision.
+        self.0.state.read().revision().unsigned_abs()
+    }
+
     fn stopped(&self) -> Option<StoreError> {
         None
     }

@@ -100,6 +100,11 @@ impl State {
         self.leases.iter().map(|(id, lease)| (*id, lease.ttl))
     }
 
+    /// Keys that hang on one lease, in their order; `None` when there is no such lease.
+    pub(crate) fn lease_keys(&self, id: i64) -> Option<impl Iterator<Item = &Bytes>> {
+        Some(self.leases.get(&id)?.keys.iter())
+    }
+
     /// Granted seconds of one lease.
     pub(crate) fn lease_ttl(&self, id: i64) -> Option<i64> {
         self.leases.get(&id).map(|lease| lease.ttl)

@@ -342,6 +342,10 @@ impl Engine for RaftEngine {
         self.term.load(Relaxed)
     }
 
+    fn applied_index(&self) -> u64 {
+        self.place.applied.lock().id.as_ref().map_or(0, |id| id.index())
+    }
+
     fn stopped(&self) -> Option<StoreError> {
         self.status.stopped.lock().clone()
     }
