@@ -8,4 +8,4 @@ mod generated {
     include!("gen/served.rs");
 }
 
-pub use generated::{containerd, etcdserverpb, grpc, mvccpb, runtime};
+pub use generated::{authpb, containerd, etcdserverpb, grpc, mvccpb, runtime};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::tasks::{Kind, Tasks};
+use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use tokio::sync::Notify;
 
