@@ -129,6 +129,7 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let facts = facts(&joined).map_err(|e| DATA_DIR.refuse(e))?;
+    machine.check_backend(facts.backend)?;
     link.start(config, &joined, &lives.kubelet_client, &clients, tasks)?;
     let runtime = Arc::default();
     let known = link.known();

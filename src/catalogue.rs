@@ -56,6 +56,10 @@ entries! {
     BAD_CLOCK = "KL0204", "The clock of this machine is far off.",
         "Certificates made now would not be valid yet, or not any more.",
         "Set the clock (`timedatectl set-ntp true`, or `date -s`) and start again.";
+    /// WireGuard.
+    NO_WIREGUARD = "KL0205", "The kernel has no WireGuard.",
+        "--flannel-backend=wireguard-native, here or on the server, asks for encryption between nodes; going on without it would send packets of pods in the clear.",
+        "Load it: `modprobe wireguard` (Linux has it from 5.6 on; some distributions keep it in a package of further modules), or run every node with --flannel-backend=vxlan, which does not encrypt.";
     /// Port.
     PORT_IN_USE = "KL0401", "A port that kube-lite listens on is in use.",
         "Another program, perhaps another kube-lite or k3s, has it.",

@@ -14,7 +14,7 @@ use client::Client;
 use net::Cidr;
 use tokio::sync::watch;
 
-use crate::catalogue::{BAD_VALUE, Entry, Refusal};
+use crate::catalogue::{BAD_VALUE, Entry, NO_WIREGUARD, Refusal};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
 use crate::preflight::{self, Finding, Verdict};
 use crate::renewal::Addresses;
@@ -191,8 +191,17 @@ impl Machine {
         let bad = |f: &Finding| f.verdict == Verdict::Fail && !spared.contains(&f.entry);
         match findings.into_iter().find(bad) {
             Some(found) => Err(found.entry.refuse(found.detail)),
-            None => Ok(()),
+            None => self.check_backend(net::Backend::default()),
         }
+    }
+
+    /// Checks that the kernel can do what the flags ask of the overlay, or else what the cluster says.
+    ///
+    /// # Errors
+    /// What the kernel lacks.
+    pub(crate) fn check_backend(&self, told: net::Backend) -> Result<(), Refusal> {
+        let backend = self.backend.unwrap_or(told);
+        backend.supported().map_err(|lacks| NO_WIREGUARD.refuse(lacks))
     }
 
     /// Starts network and node agent, each under its own identity. `tls` is the kubelet API's; `runtime` is filled once

@@ -5,6 +5,7 @@ pub(crate) mod monitor;
 pub(crate) mod neighbour;
 pub(crate) mod route;
 pub(crate) mod vxlan;
+pub(crate) mod wireguard;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -174,6 +175,11 @@ impl Socket {
     /// nftables and conntrack.
     pub(crate) fn netfilter() -> io::Result<Self> {
         Self::open(SockProtocol::NetlinkNetFilter)
+    }
+
+    /// Whatever has a number of its own only at run time.
+    pub(crate) fn generic() -> io::Result<Self> {
+        Self::open(SockProtocol::NetlinkGeneric)
     }
 
     /// A sequence number not used before.

@@ -1,13 +1,16 @@
-//! The overlay between machines: pods of other nodes are reached over VXLAN, or straight where nodes share a link.
+//! The overlay between machines: pods of other nodes are reached over VXLAN or WireGuard, or straight where nodes share a
+//! link.
 
 pub(crate) mod address;
 pub(crate) mod announce;
 pub(crate) mod backend;
 pub(crate) mod engine;
 pub(crate) mod kernel;
+pub(crate) mod key;
 pub(crate) mod peer;
 pub(crate) mod plan;
 pub(crate) mod probe;
+pub(crate) mod wireguard;
 #[cfg(test)]
 mod run_tests;
 #[cfg(test)]
@@ -100,7 +103,7 @@ pub(crate) fn start(
     blocks: watch::Receiver<Vec<Cidr>>,
     tasks: &Tasks,
 ) -> Result<(), Error> {
-    let engine = Engine::open(config).map_err(Error::io("cannot open a route socket"))?;
+    let engine = Engine::open(config)?;
     let monitor = Monitor::open().map_err(Error::io("cannot listen to the kernel's links"))?;
     let seen = Arc::new(Seen::default());
     let (own, own_seen) = watch::channel(None);
@@ -136,7 +139,10 @@ pub(crate) fn start(
 /// Takes away what the overlay of this node made, for uninstallation.
 pub(crate) fn remove(socket: &mut Socket, node: &str) -> std::io::Result<()> {
     let mac = engine::hardware_address(node);
-    Family::ALL.into_iter().try_for_each(|family| kernel::remove(socket, family, &mac))
+    Family::ALL.into_iter().try_for_each(|family| {
+        wireguard::remove(socket, family, &mut kernel::Done::default())?;
+        kernel::remove(socket, family, &mac)
+    })
 }
 
 /// Whether a change of the kernel may ask for another pass.
@@ -255,10 +261,9 @@ impl Overlay {
             }
             changed
         });
-        let backend = self.config.backend;
-        if !outcome.published.is_empty() {
-            let mac = engine::hardware_address(&self.config.node_name);
-            let wanted = peer::annotations(backend, &outcome.published, &mac);
+        let ends = self.engine.as_ref().and_then(|engine| engine.ends(outcome));
+        if let Some(ends) = ends.filter(|_| !outcome.published.is_empty()) {
+            let wanted = peer::annotations(self.config.backend, &outcome.published, &ends);
             self.wanted.send_if_modified(|old| {
                 let changed = *old != wanted;
                 *old = wanted;

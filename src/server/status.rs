@@ -94,6 +94,10 @@ impl Source for Server {
             status.pods = base::tasks::blocking(move || status::pods_in(&root)).await.ok();
         }
         status.problems.extend(status.nodes.iter().filter_map(|node| trouble(node, own)));
+        if own.is_none() {
+            // A server that is a node finds it out by itself.
+            status.problems.extend(mixture(&status.nodes));
+        }
         let folders = self.certificates.clone();
         let found = base::tasks::blocking(move || {
             let [server, agent] = &folders;
@@ -122,6 +126,26 @@ fn trouble(node: &NodeLine, own: Option<&str>) -> Option<Problem> {
         ),
     };
     Some(Problem::new(format!("node {name} is {}{reason}", node.state), fix))
+}
+
+/// flannel's name of the overlay that encrypts.
+const ENCRYPTED: &str = "wireguard";
+
+/// Nodes that encrypt and nodes that do not reach none of each other's pods.
+fn mixture(nodes: &[NodeLine]) -> Option<Problem> {
+    let told = nodes.iter().filter_map(|n| Some((n.overlay.as_deref()?, n.name.as_str())));
+    let (with, without): (Vec<_>, Vec<_>) = told.partition(|(overlay, _)| *overlay == ENCRYPTED);
+    let ((_, one), (overlay, other)) = (with.first()?, without.first()?);
+    Some(Problem::new(
+        format!(
+            "{} nodes encrypt (wireguard-native), {one} for one, and {} do not, {other} with {overlay} for one: their \
+             pods do not reach each other",
+            with.len(),
+            without.len()
+        ),
+        "give --flannel-backend=wireguard-native to the server alone, or another backend, and restart every node: agents \
+         without the flag take the server's",
+    ))
 }
 
 impl Server {
@@ -207,5 +231,21 @@ mod tests {
         assert!(problem.fix.ends_with("kubectl delete node b"));
         let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "message": "x"}]}});
         assert_eq!(trouble(&node_line("b", &ready), None), None);
+    }
+
+    #[test]
+    fn a_mixture_of_encrypted_and_other_nodes_is_named() {
+        let line = |name: &str, overlay: Option<&str>| NodeLine {
+            name: name.into(),
+            overlay: overlay.map(str::to_owned),
+            ..NodeLine::default()
+        };
+        let mut nodes = vec![line("a", Some("wireguard")), line("b", None)];
+        assert_eq!(mixture(&nodes), None, "b has not said anything yet");
+        nodes.push(line("c", Some("host-gw")));
+        let what = mixture(&nodes).unwrap().what;
+        assert!(what.starts_with("1 nodes encrypt (wireguard-native), a for one, and 1 do not, c"));
+        nodes[0].overlay = Some("vxlan".into());
+        assert_eq!(mixture(&nodes), None);
     }
 }

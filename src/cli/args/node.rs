@@ -46,7 +46,7 @@ pub struct NodeArgs {
     /// Taints of this node
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
     pub node_taint: Vec<String>,
-    /// How pods of other nodes are reached: auto, vxlan, host-gw or none [default: auto, or what the server says]
+    /// How pods of other nodes are reached: auto, vxlan, host-gw, wireguard-native (encrypts) or none [default: auto, or what the server says]
     #[arg(long, value_name = "BACKEND", help_heading = "Node")]
     pub flannel_backend: Option<String>,
     /// Interface to the other nodes [default: the one with the node's address]

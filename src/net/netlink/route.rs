@@ -42,11 +42,11 @@ pub(crate) struct Address {
     pub(crate) prefix: u8,
 }
 
-/// A route by a gateway, of table main.
+/// A route by a gateway or by its link alone, of table main.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Via {
     pub(crate) to: Cidr,
-    pub(crate) gateway: IpAddr,
+    pub(crate) gateway: Option<IpAddr>,
     pub(crate) index: u32,
     pub(crate) on_link: bool,
     /// `RTPROT_…`: who made it.
@@ -260,7 +260,7 @@ impl Socket {
         }
     }
 
-    /// The routes of a family by a gateway.
+    /// The routes of a family to blocks.
     pub(crate) fn via_routes(&mut self, family: Family) -> io::Result<Vec<Via>> {
         let mut head = [0; 12];
         head[0] = family.number();
@@ -273,14 +273,20 @@ impl Socket {
 fn via_body(route: &Via) -> Writer {
     let mut w = Writer::default();
     let flags = if route.on_link { ONLINK } else { 0 };
-    w.raw(&[route.to.family().number(), route.to.prefix(), 0, 0])
-        .raw(&[MAIN, route.protocol, 0, UNICAST])
+    let family = route.to.family();
+    // Scope link or universe.
+    let scope = if route.gateway.is_none() && family == Family::V4 { 253 } else { 0 };
+    w.raw(&[family.number(), route.to.prefix(), 0, 0])
+        .raw(&[MAIN, route.protocol, scope, UNICAST])
         .raw(&flags.to_ne_bytes());
-    w.attr(1, &octets(route.to.first())).attr(5, &octets(route.gateway)).ne32(4, route.index);
+    w.attr(1, &octets(route.to.first())).ne32(4, route.index);
+    if let Some(gateway) = route.gateway {
+        w.attr(5, &octets(gateway));
+    }
     w
 }
 
-/// Reads a route message; `None` for what is no route by one gateway in table main.
+/// Reads a route message; `None` for what is no route by one link in table main.
 pub(crate) fn via(body: &[u8], family: Family) -> Option<Via> {
     let head = body.get(..8)?;
     let (of, prefix, table, protocol, kind) =
@@ -292,7 +298,7 @@ pub(crate) fn via(body: &[u8], family: Family) -> Option<Via> {
     let first = attribute(list, 1).map_or(Some(family.unspecified()), from_octets)?;
     Some(Via {
         to: Cidr::new(first, prefix).ok()?,
-        gateway: attribute(list, 5).and_then(from_octets)?,
+        gateway: attribute(list, 5).and_then(from_octets),
         index: attribute(list, 4).and_then(|i| ne32(i, 0))?,
         on_link: ne32(body, 8)? & ONLINK != 0,
         protocol,

@@ -4,11 +4,16 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::addr::Family;
+use crate::overlay::wireguard;
 
 /// Bytes that VXLAN adds over IPv4: outer IP header, UDP, VXLAN, inner Ethernet header (20 + 8 + 8 + 14).
 const OVERHEAD_V4: u32 = 50;
 /// The same over IPv6, whose header has 40 bytes.
 const OVERHEAD_V6: u32 = 70;
+/// Bytes that WireGuard adds over IPv4: outer IP header, UDP, its own header, authentication (20 + 8 + 16 + 16).
+const WIREGUARD_V4: u32 = 60;
+/// The same over IPv6.
+const WIREGUARD_V6: u32 = 80;
 
 /// The ways between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,6 +25,8 @@ pub enum Backend {
     Vxlan,
     /// Straight to all; nodes that are not on the same link are not reached.
     HostGateway,
+    /// WireGuard to all: what pods of different nodes say to each other is encrypted.
+    WireGuard,
     /// Somebody else connects the nodes.
     None,
 }
@@ -29,11 +36,11 @@ pub enum Backend {
 pub enum BadBackend {
     /// flannel has it, this version does not.
     #[error(
-        "{0} is not supported: packets between nodes are not encrypted yet; use auto, vxlan, host-gw or none"
+        "{0} is not supported; use auto, vxlan, host-gw, wireguard-native (which encrypts) or none"
     )]
     Unsupported(String),
     /// Nobody has it.
-    #[error("must be auto, vxlan, host-gw or none")]
+    #[error("must be auto, vxlan, host-gw, wireguard-native or none")]
     Unknown,
 }
 
@@ -48,29 +55,50 @@ impl Backend {
         matches!(self, Self::Auto | Self::Vxlan)
     }
 
+    /// Whether all packets between nodes go through WireGuard.
+    pub(crate) fn encrypts(self) -> bool {
+        self == Self::WireGuard
+    }
+
     /// What a packet of a pod grows by on its way to another node when the cluster has these families.
     pub(crate) fn overhead(self, families: &[Family]) -> u32 {
-        match (self.tunnels(), families.contains(&Family::V6)) {
-            (false, _) => 0,
-            (true, false) => OVERHEAD_V4,
-            (true, true) => OVERHEAD_V6,
+        families.iter().map(|family| self.overhead_over(*family)).max().unwrap_or(0)
+    }
+
+    /// What a packet grows by on its way over a family.
+    pub(crate) fn overhead_over(self, family: Family) -> u32 {
+        match (self, family) {
+            (Self::HostGateway | Self::None, _) => 0,
+            (Self::Auto | Self::Vxlan, Family::V4) => OVERHEAD_V4,
+            (Self::Auto | Self::Vxlan, Family::V6) => OVERHEAD_V6,
+            (Self::WireGuard, Family::V4) => WIREGUARD_V4,
+            (Self::WireGuard, Family::V6) => WIREGUARD_V6,
         }
     }
-}
 
-/// What a tunnel over a family adds to each packet.
-pub(crate) fn overhead_over(family: Family) -> u32 {
-    if family == Family::V4 { OVERHEAD_V4 } else { OVERHEAD_V6 }
+    /// As the flag names it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Vxlan => "vxlan",
+            Self::HostGateway => "host-gw",
+            Self::WireGuard => "wireguard-native",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether this machine's kernel can do it.
+    ///
+    /// # Errors
+    /// What is missing, in words.
+    pub fn supported(self) -> Result<(), String> {
+        if self.encrypts() { wireguard::supported() } else { Ok(()) }
+    }
 }
 
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Vxlan => "vxlan",
-            Self::HostGateway => "host-gw",
-            Self::None => "none",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -82,10 +110,9 @@ impl FromStr for Backend {
             "auto" => Ok(Self::Auto),
             "vxlan" => Ok(Self::Vxlan),
             "host-gw" => Ok(Self::HostGateway),
+            "wireguard-native" => Ok(Self::WireGuard),
             "none" => Ok(Self::None),
-            "wireguard-native" | "wireguard" | "ipsec" | "udp" => {
-                Err(BadBackend::Unsupported(text.to_owned()))
-            }
+            "wireguard" | "ipsec" | "udp" => Err(BadBackend::Unsupported(text.to_owned())),
             _ => Err(BadBackend::Unknown),
         }
     }
@@ -97,11 +124,12 @@ mod tests {
 
     #[test]
     fn names_are_flannels_and_what_is_missing_is_refused_by_name() {
-        for name in ["auto", "vxlan", "host-gw", "none"] {
+        for name in ["auto", "vxlan", "host-gw", "wireguard-native", "none"] {
             assert_eq!(name.parse::<Backend>().unwrap().to_string(), name);
         }
-        let refused = "wireguard-native".parse::<Backend>().unwrap_err().to_string();
-        assert!(refused.starts_with("wireguard-native is not supported"), "{refused}");
+        let refused = "wireguard".parse::<Backend>().unwrap_err().to_string();
+        assert!(refused.starts_with("wireguard is not supported"), "{refused}");
+        assert!(refused.contains("wireguard-native"), "{refused}");
         assert_eq!("vlan".parse::<Backend>(), Err(BadBackend::Unknown));
     }
 
@@ -112,5 +140,7 @@ mod tests {
         assert_eq!(Backend::Auto.overhead(&both), 70);
         assert_eq!(Backend::HostGateway.overhead(&both), 0);
         assert_eq!(Backend::None.overhead(&both), 0);
+        assert_eq!(Backend::WireGuard.overhead(&both[..1]), 60);
+        assert_eq!(Backend::WireGuard.overhead(&both), 80);
     }
 }

@@ -5,17 +5,19 @@ use std::io;
 use std::net::IpAddr;
 
 use crate::addr::{Cidr, Family};
-use crate::config::Config;
+use crate::config::{Config, Error};
 use crate::netlink::Socket;
 use crate::netlink::neighbour::Mac;
 use crate::netlink::route::Address;
 use crate::netlink::vxlan::Vxlan;
+use crate::netlink::wireguard::PublicKey;
 use crate::overlay::address::{self, Machine};
-use crate::overlay::backend::{Backend, overhead_over};
-use crate::overlay::kernel::{self, Tunnel, link_name};
-use crate::overlay::peer::{Peer, VNI};
+use crate::overlay::backend::Backend;
+use crate::overlay::kernel::{self, Done, Tunnel, link_name};
+use crate::overlay::peer::{Ends, Peer, VNI};
 use crate::overlay::plan::{Own, Problem, Underlay, Wanted, plan};
 use crate::overlay::probe::Target;
+use crate::overlay::wireguard::{self, End, KEEPALIVE, Wire};
 
 /// UDP port of flannel's VXLAN, which is also Linux's default.
 pub(crate) const PORT: u16 = 8472;
@@ -47,6 +49,8 @@ pub(crate) struct Outcome {
     pub(crate) addresses: Vec<IpAddr>,
     /// Where other nodes send packets, per family.
     pub(crate) published: Vec<IpAddr>,
+    /// This node's key of WireGuard.
+    pub(crate) key: Option<PublicKey>,
     pub(crate) problems: BTreeSet<Problem>,
     /// The ways to other nodes, with the largest packet of pods.
     pub(crate) ways: Vec<Target>,
@@ -67,17 +71,33 @@ pub(crate) struct Engine {
     mac: Mac,
     socket: Socket,
     holders: BTreeMap<Family, BTreeMap<Cidr, String>>,
+    wire: Option<Wire>,
 }
 
 impl Engine {
-    pub(crate) fn open(config: &Config) -> io::Result<Self> {
+    /// Opens the kernel's sides.
+    ///
+    /// # Errors
+    /// When there is no route socket, or no WireGuard where it is asked for.
+    pub(crate) fn open(config: &Config) -> Result<Self, Error> {
+        let wire = match config.backend.encrypts() {
+            true => Some(Wire::open(&config.state_dir)?),
+            false => None,
+        };
         Ok(Self {
             families: config.families(),
             mac: hardware_address(&config.node_name),
-            socket: Socket::route()?,
+            socket: Socket::route().map_err(Error::io("cannot open a route socket"))?,
             config: config.clone(),
             holders: BTreeMap::new(),
+            wire,
         })
+    }
+
+    /// What other nodes are to know of this node's ends, once they are there.
+    pub(crate) fn ends(&self, outcome: &Outcome) -> Option<Ends> {
+        let there = outcome.key.is_some() || !self.config.backend.encrypts();
+        there.then_some(Ends { mac: self.mac, key: outcome.key })
     }
 
     /// One pass.
@@ -91,7 +111,9 @@ impl Engine {
         outcome.addresses = if self.config.addresses_held {
             now
         } else {
-            let ours = [&self.config.bridge, link_name(Family::V4), link_name(Family::V6)];
+            let of = |family| [link_name(family), wireguard::link_name(family)];
+            let mut ours = Family::ALL.map(of).concat();
+            ours.push(&self.config.bridge);
             let present = machine.candidates(&ours);
             address::choose(&now, &self.families, &present, address::of_default_route)
         };
@@ -99,7 +121,8 @@ impl Engine {
             let done = if self.families.contains(&family) && self.reaches() {
                 self.family(family, &machine, view, &mut outcome)
             } else {
-                kernel::remove(&mut self.socket, family, &self.mac)
+                let gone = wireguard::remove(&mut self.socket, family, &mut Done::default());
+                gone.and_then(|()| kernel::remove(&mut self.socket, family, &self.mac))
             };
             if let Err(error) = done {
                 outcome.problems.insert(Problem::Kernel {
@@ -146,6 +169,17 @@ impl Engine {
         };
         let (blocks, cluster) = (of_family(&view.blocks), of_family(&self.config.cluster_cidrs));
         let Some(first) = blocks.first() else { return Ok(()) };
+        let mut done = Done::default();
+        let end = End {
+            family,
+            mtu: underlay.mtu.saturating_sub(self.config.backend.overhead_over(family)),
+            address: first.first(),
+        };
+        let standing = match &mut self.wire {
+            Some(wire) => Some(wire.ensure(&mut self.socket, &end, &mut done)?),
+            None => None,
+        };
+        outcome.key = standing.as_ref().map(|s| s.key).or(outcome.key);
         let own = Own {
             name: &self.config.node_name,
             backend: self.config.backend,
@@ -153,15 +187,31 @@ impl Engine {
             blocks: &blocks,
             cluster: &cluster,
             underlay: &underlay,
+            key: outcome.key,
         };
         let none = BTreeMap::new();
         let before = self.holders.get(&family).unwrap_or(&none);
         let wanted = plan(&own, &view.peers, before);
         outcome.problems.extend(wanted.problems.iter().cloned());
-        let tunnel = self.tunnel(family, &underlay, first);
-        let done = self.apply(family, tunnel.as_ref(), &underlay, (&wanted, view.complete))?;
+        let ready = (&wanted, view.complete);
+        match (&mut self.wire, &standing) {
+            (Some(wire), Some(standing)) => {
+                // Whoever is known by an address that is not its own is behind a NAT.
+                let behind = overwrite.is_some_and(|public| public != underlay.address);
+                let keepalive = if behind { KEEPALIVE } else { 0 };
+                let to = (&end, standing, &self.mac);
+                let socket = &mut self.socket;
+                wire.apply(socket, to, &cluster, keepalive, ready, &mut done)?;
+                outcome.links.insert(standing.index);
+            }
+            _ => {
+                let tunnel = self.tunnel(&end, &underlay);
+                let applied = self.apply(family, tunnel.as_ref(), &underlay, ready)?;
+                done.changes += applied.changes;
+                outcome.links.extend(applied.index);
+            }
+        }
         outcome.changes += done.changes;
-        outcome.links.extend(done.index);
         for block in wanted.routes.keys() {
             let gateway = crate::host::gateway(block);
             if let (Some(address), Some(node)) = (gateway, wanted.holders.get(block)) {
@@ -172,13 +222,13 @@ impl Engine {
         Ok(())
     }
 
-    fn tunnel(&self, family: Family, underlay: &Underlay, block: &Cidr) -> Option<Tunnel> {
+    fn tunnel(&self, end: &End, underlay: &Underlay) -> Option<Tunnel> {
         self.config.backend.tunnels().then(|| Tunnel {
-            family,
+            family: end.family,
             vxlan: Vxlan { vni: VNI, port: PORT, device: underlay.index, local: underlay.address },
             mac: self.mac,
-            mtu: underlay.mtu.saturating_sub(overhead_over(family)),
-            address: block.first(),
+            mtu: end.mtu,
+            address: end.address,
         })
     }
 
@@ -190,7 +240,12 @@ impl Engine {
         wanted: (&Wanted, bool),
     ) -> io::Result<kernel::Done> {
         let device = Some(underlay.index);
-        kernel::apply(&mut self.socket, family, tunnel, &self.mac, device, wanted)
+        let socket = &mut self.socket;
+        let mut done = kernel::apply(socket, family, tunnel, &self.mac, device, wanted)?;
+        if wanted.1 {
+            wireguard::remove(socket, family, &mut done)?;
+        }
+        Ok(done)
     }
 }
 

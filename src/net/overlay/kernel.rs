@@ -42,7 +42,7 @@ pub(crate) struct Done {
     pub(crate) index: Option<u32>,
 }
 
-fn worded(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
+pub(crate) fn worded(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> io::Error {
     move |e| io::Error::new(e.kind(), format!("cannot {what}: {e}"))
 }
 
@@ -97,8 +97,8 @@ fn ensure_link(socket: &mut Socket, tunnel: &Tunnel, done: &mut Done) -> io::Res
     }
 }
 
-fn settings(family: Family) -> io::Result<()> {
-    let name = link_name(family);
+/// The kernel's settings of a tunnel's link.
+pub(crate) fn settings(family: Family, name: &str) -> io::Result<()> {
     match family {
         // While a peer changes from one way to the other, its packets may come the way that ours do not go.
         Family::V4 => sysctl(&format!("ipv4/conf/{name}/rp_filter"), "2"),
@@ -118,22 +118,34 @@ fn is_link_local(ip: IpAddr) -> bool {
 
 fn ensure_tunnel(socket: &mut Socket, tunnel: &Tunnel, done: &mut Done) -> io::Result<u32> {
     let index = ensure_link(socket, tunnel, done)?;
-    settings(tunnel.family)?;
-    let bits = tunnel.family.bits();
+    let name = link_name(tunnel.family);
+    settings(tunnel.family, name)?;
+    address(socket, index, name, tunnel.address, done)?;
+    Ok(index)
+}
+
+/// Gives a tunnel's link one address and takes others away.
+pub(crate) fn address(
+    socket: &mut Socket,
+    index: u32,
+    name: &str,
+    address: IpAddr,
+    done: &mut Done,
+) -> io::Result<()> {
+    let bits = Family::of(address).bits();
     let present = socket.addresses(index)?;
     for (ip, prefix) in &present {
-        if (*ip, *prefix) != (tunnel.address, bits) && !is_link_local(*ip) {
+        if (*ip, *prefix) != (address, bits) && !is_link_local(*ip) {
             socket.delete_address(index, *ip, *prefix)?;
             done.changes += 1;
         }
     }
-    if !present.contains(&(tunnel.address, bits)) {
-        let name = link_name(tunnel.family);
-        let added = socket.add_address(index, tunnel.address, bits);
-        added.map_err(worded(format!("give {} to {name}", tunnel.address)))?;
+    if !present.contains(&(address, bits)) {
+        let added = socket.add_address(index, address, bits);
+        added.map_err(worded(format!("give {address} to {name}")))?;
         done.changes += 1;
     }
-    Ok(index)
+    Ok(())
 }
 
 fn entries(
@@ -206,25 +218,13 @@ pub(crate) fn apply(
         let (gateway, link, on_link) = match route {
             Route::Direct(gateway) => (*gateway, device, false),
             Route::Tunnel(gateway) => (*gateway, index.filter(|_| tunnel.is_some()), true),
+            Route::Encrypted => continue,
         };
-        let Some(link) = link else { continue };
+        let (Some(link), gateway) = (link, Some(gateway)) else { continue };
         vias.push(Via { to: *to, gateway, index: link, on_link, protocol: PROTOCOL });
     }
-    let present: Vec<Via> = socket
-        .via_routes(family)?
-        .into_iter()
-        .filter(|via| via.protocol == PROTOCOL || Some(via.index) == index)
-        .collect();
-    for via in vias.iter().filter(|via| !present.contains(via)) {
-        let to = via.to;
-        socket.set_via(via).map_err(worded(format!("route {to} by {}", via.gateway)))?;
-        done.changes += 1;
-    }
+    routes(socket, family, index, &vias, complete, &mut done)?;
     if complete {
-        for stale in present.iter().filter(|via| !vias.contains(via)) {
-            socket.delete_via(stale)?;
-            done.changes += 1;
-        }
         match (index, tunnel) {
             (Some(index), Some(_)) => remove_entries(socket, family, index, wanted, &mut done)?,
             (Some(_), None) => {
@@ -238,8 +238,36 @@ pub(crate) fn apply(
     Ok(done)
 }
 
-/// The tunnel's link if it is ours: another program's has another hardware address.
-fn own_link(socket: &mut Socket, family: Family, mac: &Mac) -> io::Result<Option<u32>> {
+/// Brings the routes of a family to what is wanted: those of ours, and all by gateways that lead into our link `index`.
+/// Without `complete` nothing is taken away.
+pub(crate) fn routes(
+    socket: &mut Socket,
+    family: Family,
+    index: Option<u32>,
+    wanted: &[Via],
+    complete: bool,
+    done: &mut Done,
+) -> io::Result<()> {
+    let ours = |via: &Via| {
+        via.protocol == PROTOCOL || (Some(via.index) == index && via.gateway.is_some())
+    };
+    let present: Vec<Via> = socket.via_routes(family)?.into_iter().filter(ours).collect();
+    for via in wanted.iter().filter(|via| !present.contains(via)) {
+        let by = via.gateway.map(|ip| format!(" by {ip}")).unwrap_or_default();
+        socket.set_via(via).map_err(worded(format!("route {}{by}", via.to)))?;
+        done.changes += 1;
+    }
+    if complete {
+        for stale in present.iter().filter(|via| !wanted.contains(via)) {
+            socket.delete_via(stale)?;
+            done.changes += 1;
+        }
+    }
+    Ok(())
+}
+
+/// The VXLAN's link if it is ours: another program's has another hardware address.
+pub(crate) fn own_link(socket: &mut Socket, family: Family, mac: &Mac) -> io::Result<Option<u32>> {
     let found = socket.vxlan(link_name(family))?;
     Ok(found.filter(|(link, vxlan)| vxlan.is_some() && link.mac == *mac).map(|(l, _)| l.index))
 }

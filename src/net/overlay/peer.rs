@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::addr::{Cidr, Family};
 use crate::netlink::neighbour::Mac;
 use crate::netlink::route::mac_text;
+use crate::netlink::wireguard::PublicKey;
 use crate::overlay::backend::Backend;
 
 /// The VXLAN network identifier of flannel.
@@ -45,6 +46,17 @@ pub(crate) struct Face {
     pub(crate) address: Option<IpAddr>,
     /// Hardware address of its end of the VXLAN.
     pub(crate) vtep: Option<Mac>,
+    /// Key of its end of WireGuard.
+    pub(crate) key: Option<PublicKey>,
+}
+
+/// What this node tells others about its ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// Hardware address of its ends of the VXLAN.
+    pub(crate) mac: Mac,
+    /// Key of its ends of WireGuard.
+    pub(crate) key: Option<PublicKey>,
 }
 
 /// A node as others see it.
@@ -60,6 +72,8 @@ pub(crate) struct Peer {
     pub(crate) direct: bool,
     /// It has an end of the VXLAN.
     pub(crate) tunnels: bool,
+    /// It takes packets through WireGuard alone.
+    pub(crate) encrypts: bool,
     /// The annotations that are ours to write.
     pub(crate) annotations: BTreeMap<String, String>,
     /// Addresses that the user wants to be published instead of ours.
@@ -114,6 +128,13 @@ struct Data {
     direct: bool,
 }
 
+/// flannel's `backend-data` of WireGuard.
+#[derive(Debug, Serialize, Deserialize)]
+struct Keyed {
+    #[serde(rename = "PublicKey")]
+    key: String,
+}
+
 fn parse_mac(text: &str) -> Option<Mac> {
     let bytes: Option<Vec<u8>> =
         text.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect();
@@ -157,13 +178,19 @@ impl Peer {
             (Family::of(ip) == family && is_host(ip)).then_some(ip)
         };
         let data = |family| -> Option<Data> { serde_json::from_str(text(data_name(family))?).ok() };
+        let kind = text(TYPE).unwrap_or_default();
+        let encrypts = kind == "wireguard";
+        let key = |family| -> Option<PublicKey> {
+            let keyed: Keyed = serde_json::from_str(text(data_name(family))?).ok()?;
+            keyed.key.parse().ok()
+        };
         let face = |family: Family| Face {
             address: address(family, address_name(family)).or_else(|| {
                 internal.iter().copied().find(|ip| Family::of(*ip) == family && is_host(*ip))
             }),
             vtep: data(family).filter(|d| d.vni == VNI).and_then(|d| parse_mac(&d.mac)),
+            key: key(family).filter(|_| encrypts),
         };
-        let kind = text(TYPE).unwrap_or_default();
         let told_direct = Family::ALL.iter().any(|f| data(*f).is_some_and(|d| d.direct));
         let ours = |name: &&String| {
             let families = Family::ALL.iter();
@@ -180,12 +207,23 @@ impl Peer {
             v6: face(Family::V6),
             direct: kind == "host-gw" || (kind == "vxlan" && told_direct),
             tunnels: kind == "vxlan",
+            encrypts,
             overwrite: Family::ALL.iter().filter_map(|f| address(*f, overwrite_name(*f))).collect(),
             annotations: annotations
                 .iter()
                 .filter(|(name, _)| ours(name))
                 .map(|(k, v)| (k.clone(), v.clone()))
                 .collect(),
+        }
+    }
+
+    /// The backend that it says to have, as the flag names it; `None` before it has said anything.
+    pub(crate) fn backend(&self) -> Option<&'static str> {
+        match (self.encrypts, self.tunnels, self.direct) {
+            (true, ..) => Some(Backend::WireGuard.name()),
+            (_, true, _) => Some(Backend::Vxlan.name()),
+            (_, _, true) => Some(Backend::HostGateway.name()),
+            _ => None,
         }
     }
 
@@ -199,19 +237,30 @@ impl Peer {
 pub(crate) fn annotations(
     backend: Backend,
     addresses: &[IpAddr],
-    vtep: &Mac,
+    ends: &Ends,
 ) -> BTreeMap<String, Option<String>> {
-    let kind = if backend.tunnels() { "vxlan" } else { "host-gw" };
+    let kind = match backend {
+        Backend::WireGuard => "wireguard",
+        Backend::Auto | Backend::Vxlan => "vxlan",
+        Backend::HostGateway | Backend::None => "host-gw",
+    };
     let mut out = BTreeMap::from([
         (TYPE.to_owned(), Some(kind.to_owned())),
         (MANAGER.to_owned(), Some("true".to_owned())),
     ]);
     for family in Family::ALL {
         let address = addresses.iter().find(|ip| Family::of(**ip) == family);
-        let data = Data { vni: VNI, mac: mac_text(vtep), direct: backend.direct() };
-        let data = serde_json::to_string(&data).unwrap_or_default();
-        // flannel writes `null` where a backend has nothing to tell.
-        let data = if backend.tunnels() { data } else { "null".to_owned() };
+        let data = match (kind, ends.key) {
+            ("vxlan", _) => {
+                let data = Data { vni: VNI, mac: mac_text(&ends.mac), direct: backend.direct() };
+                serde_json::to_string(&data).unwrap_or_default()
+            }
+            ("wireguard", Some(key)) => {
+                serde_json::to_string(&Keyed { key: key.to_string() }).unwrap_or_default()
+            }
+            // flannel writes `null` where a backend has nothing to tell.
+            _ => "null".to_owned(),
+        };
         out.insert(address_name(family).to_owned(), address.map(ToString::to_string));
         out.insert(data_name(family).to_owned(), address.map(|_| data));
     }
@@ -260,6 +309,35 @@ mod tests {
     }
 
     #[test]
+    fn a_node_of_flannels_wireguard_is_understood_and_ours_looks_the_same() {
+        let key = "3p7bfXt9wbTTW2HC7OQ1Nz+DQ8hbeGdNrfx+FG+IK08=";
+        let node = |data: &str| {
+            read(json!({"apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": "b", "annotations": {
+                    "flannel.alpha.coreos.com/backend-data": data,
+                    "flannel.alpha.coreos.com/backend-v6-data": data,
+                    "flannel.alpha.coreos.com/backend-type": "wireguard",
+                    "flannel.alpha.coreos.com/kube-subnet-manager": "true",
+                    "flannel.alpha.coreos.com/public-ip": "192.0.2.2",
+                    "flannel.alpha.coreos.com/public-ipv6": "2001:db8::2"}},
+                "spec": {"podCIDRs": ["10.42.2.0/24", "fd00:42:0:2::/64"]}}))
+        };
+        let data = format!("{{\"PublicKey\":\"{key}\"}}");
+        let peer = node(&data);
+        assert_eq!((peer.v4.key, peer.v6.key), (key.parse().ok(), key.parse().ok()));
+        assert_eq!((peer.encrypts, peer.tunnels, peer.direct), (true, false, false));
+        assert_eq!(peer.backend(), Some("wireguard-native"));
+        let addresses = ["192.0.2.2".parse().unwrap(), "2001:db8::2".parse().unwrap()];
+        let ends = Ends { mac: [2, 0, 0, 0, 0, 1], key: key.parse().ok() };
+        let ours = annotations(Backend::WireGuard, &addresses, &ends);
+        assert!(missing(&ours, &peer.annotations).is_empty(), "{ours:?}");
+        for bad in ["null", "{}", "[", "{\"PublicKey\":\"x\"}", "{\"PublicKey\":3}"] {
+            let peer = node(bad);
+            assert_eq!((peer.v4.key, peer.encrypts), (None, true), "{bad}");
+        }
+    }
+
+    #[test]
     fn addresses_of_the_status_stand_in_and_nonsense_is_as_good_as_nothing() {
         let bare = read(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "b"},
             "spec": {"podCIDR": "10.42.2.0/24"},
@@ -290,16 +368,16 @@ mod tests {
 
     #[test]
     fn own_annotations_are_flannels_and_only_differences_are_written() {
-        let mac = [2, 0, 0, 0, 0, 1];
+        let ends = Ends { mac: [2, 0, 0, 0, 0, 1], key: None };
         let addresses = ["192.0.2.1".parse().unwrap()];
-        let wanted = annotations(Backend::Vxlan, &addresses, &mac);
+        let wanted = annotations(Backend::Vxlan, &addresses, &ends);
         let at = |name: &str| wanted[&format!("flannel.alpha.coreos.com/{name}")].clone();
         assert_eq!(at("backend-type").unwrap(), "vxlan");
         assert_eq!(at("kube-subnet-manager").unwrap(), "true");
         assert_eq!(at("public-ip").unwrap(), "192.0.2.1");
         assert_eq!(at("backend-data").unwrap(), r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:01"}"#);
         assert_eq!((at("public-ipv6"), at("backend-v6-data")), (None, None));
-        let auto = annotations(Backend::Auto, &addresses, &mac);
+        let auto = annotations(Backend::Auto, &addresses, &ends);
         assert_eq!(
             auto["flannel.alpha.coreos.com/backend-data"].as_deref().unwrap(),
             r#"{"VNI":1,"VtepMAC":"02:00:00:00:00:01","DirectRouting":true}"#

@@ -1,12 +1,14 @@
 //! From this node and all others to routes, neighbours and forwarding entries of one family; pure.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
 use crate::addr::{Cidr, Family};
 use crate::netlink::neighbour::Mac;
+use crate::netlink::wireguard::PublicKey;
 use crate::overlay::backend::Backend;
 use crate::overlay::peer::Peer;
+use crate::overlay::wireguard;
 
 /// The link that carries packets to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub(crate) struct Own<'a> {
     pub(crate) blocks: &'a [Cidr],
     pub(crate) cluster: &'a [Cidr],
     pub(crate) underlay: &'a Underlay,
+    /// Its key of WireGuard.
+    pub(crate) key: Option<PublicKey>,
 }
 
 /// How a peer's pods are reached.
@@ -37,6 +41,18 @@ pub(crate) enum Route {
     Direct(IpAddr),
     /// Through the VXLAN by the address of the peer's end.
     Tunnel(IpAddr),
+    /// Through WireGuard, which knows the peer by its key.
+    Encrypted,
+}
+
+/// A peer of WireGuard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(crate) node: String,
+    /// Where it says to be.
+    pub(crate) endpoint: SocketAddr,
+    /// The blocks of its pods: only packets from these are taken from it.
+    pub(crate) allowed: BTreeSet<Cidr>,
 }
 
 /// What is wrong; each is told once.
@@ -50,6 +66,10 @@ pub(crate) enum Problem {
     NotOnLink { node: String, address: IpAddr },
     /// A node with pods of a family in which it has no address.
     NoAddress { node: String, block: Cidr },
+    /// One of two nodes encrypts and the other does not.
+    Mixed { node: String, theirs: &'static str, ours: &'static str },
+    /// Two nodes have the same key of WireGuard.
+    SameKey { node: String, holder: String },
     /// Large packets to a node's pods are lost without a word.
     Hole { node: String, address: IpAddr, size: u32, arrives: u32 },
     /// This node's own address is on no link.
@@ -66,6 +86,8 @@ impl Problem {
             Self::Outside { .. } => "PodCIDROutsideCluster",
             Self::NotOnLink { .. } => "PeerNotOnLink",
             Self::NoAddress { .. } => "PeerWithoutAddress",
+            Self::Mixed { .. } => "MixedBackends",
+            Self::SameKey { .. } => "DuplicateWireGuardKey",
             Self::Hole { .. } => "MTUBlackHole",
             Self::NoUnderlay { .. } => "NoUnderlay",
             Self::Kernel { .. } => "OverlayFailed",
@@ -79,6 +101,8 @@ impl Problem {
             Self::Outside { node, block } => format!("overlay/outside/{node}/{block}"),
             Self::NotOnLink { node, address } => format!("overlay/link/{node}/{address}"),
             Self::NoAddress { node, block } => format!("overlay/address/{node}/{block}"),
+            Self::Mixed { node, .. } => format!("overlay/backend/{node}"),
+            Self::SameKey { node, .. } => format!("overlay/key/{node}"),
             Self::Hole { node, address, .. } => format!("overlay/mtu/{node}/{address}"),
             Self::NoUnderlay { family, .. } => format!("overlay/underlay/{}", family.name()),
             Self::Kernel { family, .. } => format!("overlay/kernel/{}", family.name()),
@@ -103,6 +127,13 @@ impl Problem {
                 "node {node} has pods in {block} but no {} address of its own: they are not reached",
                 block.family().name()
             ),
+            Self::Mixed { node, theirs, ours } => format!(
+                "node {node} has the overlay backend {theirs} and this node {ours}: their pods do not reach each \
+                 other, since packets are not sent in the clear where encryption was asked for"
+            ),
+            Self::SameKey { node, holder } => format!(
+                "node {node} has the same WireGuard key as node {holder}: its pods are not reached"
+            ),
             Self::Hole { node, size, arrives, .. } => format!(
                 "packets of pods to node {node} are lost above {arrives} bytes, and pods send up to {size}: something \
                  between the nodes has a smaller MTU and does not say so"
@@ -121,6 +152,15 @@ impl Problem {
             Self::NoAddress { .. } => {
                 "start it with --node-ip naming one address of each family of the pod network".into()
             }
+            Self::Mixed { .. } => {
+                "give --flannel-backend=wireguard-native to the server alone, or another backend, and restart every \
+                 node: agents without the flag take the server's"
+                    .into()
+            }
+            Self::SameKey { node, holder } => format!(
+                "if {node} is a copy of {holder}'s disk, remove agent/net/wireguard.key in the data directory of {node} \
+                 and restart it; if {holder} is gone for good: kubectl delete node {holder}"
+            ),
             Self::Hole { size, arrives, .. } => format!(
                 "lower the MTU of the links between the nodes by {} bytes on both (ip link set dev LINK mtu …), then \
                  restart the pods; or let ICMP messages \"fragmentation needed\" pass",
@@ -145,6 +185,8 @@ pub(crate) struct Wanted {
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
     /// Hardware address of a peer's end to the peer.
     pub(crate) forwards: BTreeMap<Mac, IpAddr>,
+    /// The peers of WireGuard.
+    pub(crate) peers: BTreeMap<PublicKey, Remote>,
     /// Whose each block is.
     pub(crate) holders: BTreeMap<Cidr, String>,
     pub(crate) problems: Vec<Problem>,
@@ -193,13 +235,43 @@ fn settle<'a>(
     out
 }
 
+impl Wanted {
+    fn complain(&mut self, problem: Problem) {
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    /// A block of a node that encrypts as this one does.
+    fn encrypted(&mut self, own: &Own<'_>, block: Cidr, peer: &Peer, address: IpAddr) {
+        let Some(key) = peer.face(own.family).key else { return };
+        let held = self.peers.get(&key).map(|remote| remote.node.as_str());
+        let holder = if own.key == Some(key) { Some(own.name) } else { held };
+        if let Some(holder) = holder.filter(|holder| *holder != peer.name) {
+            let (node, holder) = (peer.name.clone(), holder.to_owned());
+            self.complain(Problem::SameKey { node, holder });
+            return;
+        }
+        let remote = self.peers.entry(key).or_insert_with(|| Remote {
+            node: peer.name.clone(),
+            endpoint: SocketAddr::new(address, wireguard::port(own.family)),
+            allowed: BTreeSet::new(),
+        });
+        remote.allowed.insert(block);
+        self.routes.insert(block, Route::Encrypted);
+    }
+}
+
 /// Decides one family. `before` is who held which block.
 pub(crate) fn plan(own: &Own<'_>, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> Wanted {
     let mut wanted = Wanted::default();
     let settled = settle(own, peers, before, &mut wanted);
     for (block, peer) in settled {
-        if !peer.direct && !peer.tunnels {
-            // It has not said yet how it is reached.
+        // One that has none has not said yet how it is reached.
+        let Some(theirs) = peer.backend() else { continue };
+        if peer.encrypts != own.backend.encrypts() {
+            let ours = own.backend.name();
+            wanted.complain(Problem::Mixed { node: peer.name.clone(), theirs, ours });
             continue;
         }
         let node = || peer.name.clone();
@@ -208,6 +280,10 @@ pub(crate) fn plan(own: &Own<'_>, peers: &[Peer], before: &BTreeMap<Cidr, String
             wanted.problems.push(Problem::NoAddress { node: node(), block });
             continue;
         };
+        if own.backend.encrypts() {
+            wanted.encrypted(own, block, peer, address);
+            continue;
+        }
         let on_link = own.underlay.on_link.iter().any(|link| link.contains(address));
         if on_link && own.backend.direct() && peer.direct {
             wanted.routes.insert(block, Route::Direct(address));

@@ -13,7 +13,7 @@ use crate::cni::{Command, Server};
 use crate::config::Config;
 use crate::netlink::{Socket, conntrack};
 use crate::overlay::backend::Backend;
-use crate::overlay::engine::{Engine, Outcome, View, hardware_address};
+use crate::overlay::engine::{Engine, Outcome, View};
 use crate::overlay::peer::{self, Peer};
 use crate::overlay::plan::Problem;
 use crate::overlay::probe::{self, Finding};
@@ -24,6 +24,12 @@ use crate::proxy::services::{Endpoint, Port};
 use crate::proxy::state::State;
 use crate::testing::{Pod, config, in_namespace, privileged, request, shell};
 use crate::traffic_tests::{ask, serve, who};
+
+/// All that cross a router; WireGuard where this kernel has it.
+fn backends() -> Vec<Backend> {
+    let all = [Backend::Auto, Backend::Vxlan, Backend::WireGuard];
+    all.into_iter().filter(|backend| backend.supported().is_ok()).collect()
+}
 
 /// Names of the nodes, and of the pod on each in upper case.
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -149,8 +155,11 @@ impl Machine {
             inner.config.addresses.send_replace(outcome.addresses.clone());
             outcome
         });
-        let backend = self.inner.lock().config.backend;
-        let written = peer::annotations(backend, &outcome.published, &hardware_address(name));
+        let (backend, ends) = {
+            let inner = self.inner.lock();
+            (inner.config.backend, inner.engine.ends(&outcome).unwrap())
+        };
+        let written = peer::annotations(backend, &outcome.published, &ends);
         let node = json!({"apiVersion": "v1", "kind": "Node",
             "metadata": {"name": name, "annotations": written},
             "spec": {"podCIDRs": blocks.iter().map(ToString::to_string).collect::<Vec<_>>()}});
@@ -299,7 +308,7 @@ fn pods_nodes_and_services_of_all_machines_reach_each_other() {
     if !privileged("pods_nodes_and_services_of_all_machines_reach_each_other") {
         return;
     }
-    for backend in [Backend::Auto, Backend::Vxlan] {
+    for backend in backends() {
         in_namespace(move || {
             let cluster = Cluster::new(backend);
             serve_on_nodes(&cluster);
@@ -449,7 +458,7 @@ fn routes_follow_an_address_that_changes() {
     if !privileged("routes_follow_an_address_that_changes") {
         return;
     }
-    for backend in [Backend::Auto, Backend::Vxlan] {
+    for backend in backends() {
         in_namespace(move || {
             let cluster = Cluster::new(backend);
             serve_on_nodes(&cluster);
@@ -496,5 +505,97 @@ fn a_link_that_swallows_large_packets_is_found() {
             panic!("no hole was found");
         };
         assert!((1242..=1250).contains(&arrives), "{arrives}");
+    });
+}
+
+#[test]
+fn wireguard_follows_keys_and_repairs_itself() {
+    if !privileged("wireguard_follows_keys_and_repairs_itself")
+        || Backend::WireGuard.supported().is_err()
+    {
+        return;
+    }
+    in_namespace(|| {
+        // What went before was not encrypted, and is taken away.
+        let cluster = Cluster::new(Backend::Auto);
+        for machine in &cluster.machines {
+            machine.with(|inner| {
+                inner.config.backend = Backend::WireGuard;
+                inner.engine = Engine::open(&inner.config).unwrap();
+            });
+        }
+        serve_on_nodes(&cluster);
+        cluster.settle();
+        let [a, _, c] = &cluster.machines[..] else { panic!("three machines") };
+        let left = a.space.run(|| shell("ip route; ip -6 route; ip link"));
+        assert!(left.contains("10.42.0.0/16 dev flannel-wg proto 108"), "{left}");
+        assert!(!left.contains("flannel.1") && !left.contains("via 192.0.2.2"), "{left}");
+        cluster.all_reach_all();
+        // A restart loses no packet.
+        let running: Vec<_> = Family::ALL
+            .iter()
+            .map(|f| exchange(&a.inner.lock().pod.as_ref().unwrap().0, c.pod_ip(*f)))
+            .collect();
+        for _ in 0..5 {
+            for machine in [a, c] {
+                machine.with(|inner| inner.engine = Engine::open(&inner.config).unwrap());
+                machine.with(|inner| {
+                    let blocks = inner.config.pod_cidrs.clone();
+                    let view = View { peers: Vec::new(), complete: false, blocks };
+                    assert_eq!(inner.engine.sync(&view).unwrap().changes, 0);
+                });
+                assert_eq!(machine.sync(cluster.peers()).changes, 0);
+            }
+        }
+        for (stop, told) in running {
+            stop.store(true, Ordering::Release);
+            assert!(told.recv().expect("no packet was lost") > 0);
+        }
+        for harm in [
+            "ip link del flannel-wg; ip link del flannel-wg-v6",
+            "ip route del 10.42.0.0/16; ip -6 route del fd00:42::/48",
+            "ip link set flannel-wg down; ip link set flannel-wg-v6 down",
+            "ip link set flannel-wg mtu 1280; ip link set flannel-wg-v6 mtu 1280",
+            "ip addr flush dev flannel-wg",
+            "ip link del flannel-wg; ip link add flannel-wg type dummy",
+        ] {
+            a.space.run(move || shell(harm));
+            assert!(a.sync(cluster.peers()).changes > 0, "{harm}");
+            assert_eq!(a.sync(cluster.peers()).changes, 0, "{harm}");
+            for family in Family::ALL {
+                let answer = a.pod_asks(at(c.pod_ip(family), 8080));
+                assert_eq!(answer, format!("C {}", a.pod_ip(family)), "{harm}");
+            }
+        }
+        // A key that is made anew is followed.
+        let before = a.peer.lock().v4.key;
+        a.with(|inner| {
+            std::fs::remove_file(inner.config.state_dir.join("wireguard.key")).unwrap();
+            inner.engine = Engine::open(&inner.config).unwrap();
+        });
+        cluster.settle();
+        assert_ne!(a.peer.lock().v4.key, before);
+        let again = cluster.settle();
+        assert!(again.iter().all(|o| o.changes == 0 && o.problems.is_empty()), "{again:?}");
+        cluster.all_reach_all();
+        // A node that is gone leaves nothing behind, and what is gone is not sent elsewhere.
+        let rest: Vec<Peer> = cluster.peers().into_iter().filter(|p| p.name != "c").collect();
+        assert!(a.sync(rest.clone()).changes > 0);
+        assert_eq!(a.sync(rest).changes, 0);
+        let refused = a.space.run(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.send_to(b"?", "10.42.2.1:9").unwrap_err().raw_os_error()
+        });
+        assert_eq!(refused, Some(nix::errno::Errno::ENOKEY as i32), "no peer has it");
+        // Back to a VXLAN.
+        for machine in &cluster.machines {
+            machine.with(|inner| {
+                inner.config.backend = Backend::Vxlan;
+                inner.engine = Engine::open(&inner.config).unwrap();
+            });
+        }
+        cluster.settle();
+        assert_eq!(a.space.run(|| shell("ip link show type wireguard")), "");
+        cluster.all_reach_all();
     });
 }

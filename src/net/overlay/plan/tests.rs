@@ -15,15 +15,24 @@ fn mac(last: u8) -> Mac {
     [2, 0, 0, 0, 0, last]
 }
 
-/// Node `name` with pods 10.42.`n`.0/24 at `address`; its kind is `direct`, `vxlan` or `both`.
+fn key(n: u8) -> PublicKey {
+    PublicKey([n; 32])
+}
+
+/// Node `name` with pods 10.42.`n`.0/24 at `address`; its kind is `direct`, `vxlan`, `both` or `wireguard`.
 fn peer(name: &str, n: u8, address: &str, kind: &str) -> Peer {
     Peer {
         name: name.into(),
         created: format!("2026-01-01T00:00:{n:02}Z"),
         blocks: vec![block(&format!("10.42.{n}.0/24")), block(&format!("fd00:42:0:{n}::/64"))],
-        v4: Face { address: address.parse().ok(), vtep: (kind != "direct").then(|| mac(n)) },
-        direct: kind != "vxlan",
-        tunnels: kind != "direct",
+        v4: Face {
+            address: address.parse().ok(),
+            vtep: ["both", "vxlan"].contains(&kind).then(|| mac(n)),
+            key: (kind == "wireguard").then(|| key(n)),
+        },
+        direct: ["both", "direct"].contains(&kind),
+        tunnels: ["both", "vxlan"].contains(&kind),
+        encrypts: kind == "wireguard",
         ..Peer::default()
     }
 }
@@ -42,6 +51,7 @@ fn decide(backend: Backend, peers: &[Peer], before: &BTreeMap<Cidr, String>) -> 
         blocks: &[block("10.42.0.0/24")],
         cluster: &[block("10.42.0.0/16")],
         underlay: &underlay,
+        key: backend.encrypts().then(|| key(0)),
     };
     plan(&own, peers, before)
 }
@@ -146,4 +156,68 @@ fn no_node_draws_packets_that_are_not_its_pods() {
         wanted.problems,
         [Problem::NoAddress { node: "lost".into(), block: block("10.42.3.0/24") }]
     );
+}
+
+#[test]
+fn wireguard_reaches_all_by_their_keys_also_on_a_shared_link() {
+    let peers = [
+        peer("me", 0, "192.0.2.1", "wireguard"),
+        peer("near", 1, "192.0.2.2", "wireguard"),
+        peer("far", 2, "198.51.100.2", "wireguard"),
+    ];
+    let wanted = decide(Backend::WireGuard, &peers, &BTreeMap::new());
+    assert_eq!(routes(&wanted), ["10.42.1.0/24 Encrypted", "10.42.2.0/24 Encrypted"]);
+    let remote = |node: &str, endpoint: &str, of: &str| Remote {
+        node: node.into(),
+        endpoint: endpoint.parse().unwrap(),
+        allowed: [block(of)].into(),
+    };
+    assert_eq!(
+        wanted.peers,
+        BTreeMap::from([
+            (key(1), remote("near", "192.0.2.2:51820", "10.42.1.0/24")),
+            (key(2), remote("far", "198.51.100.2:51820", "10.42.2.0/24")),
+        ])
+    );
+    assert!(wanted.problems.is_empty() && wanted.forwards.is_empty());
+    let mut silent = peer("near", 1, "192.0.2.2", "wireguard");
+    silent.v4.key = None;
+    let wanted = decide(Backend::WireGuard, &[silent], &BTreeMap::new());
+    assert!(wanted.peers.is_empty() && wanted.problems.is_empty(), "it will say its key");
+}
+
+#[test]
+fn a_mixture_with_wireguard_is_named_on_both_sides_and_nothing_goes_in_the_clear() {
+    for (ours, kind, theirs) in [
+        (Backend::WireGuard, "vxlan", "vxlan"),
+        (Backend::WireGuard, "both", "vxlan"),
+        (Backend::WireGuard, "direct", "host-gw"),
+        (Backend::Auto, "wireguard", "wireguard-native"),
+        (Backend::Vxlan, "wireguard", "wireguard-native"),
+        (Backend::HostGateway, "wireguard", "wireguard-native"),
+    ] {
+        let mut other = peer("b", 1, "192.0.2.2", kind);
+        other.blocks.push(block("10.42.9.0/24"));
+        let wanted = decide(ours, &[other], &BTreeMap::new());
+        assert!(wanted.routes.is_empty() && wanted.peers.is_empty(), "{ours} and {kind}");
+        let ours = ours.name();
+        assert_eq!(wanted.problems, [Problem::Mixed { node: "b".into(), theirs, ours }]);
+    }
+    let problem = Problem::Mixed { node: "b".into(), theirs: "vxlan", ours: "wireguard-native" };
+    assert!(problem.what().starts_with("node b has the overlay backend vxlan and this node wireg"));
+    assert_eq!((problem.key(), problem.reason()), ("overlay/backend/b".into(), "MixedBackends"));
+}
+
+#[test]
+fn a_copied_disk_does_not_take_the_packets_of_the_machine_it_is_a_copy_of() {
+    let first = peer("b", 1, "192.0.2.2", "wireguard");
+    let mut copy = peer("c", 2, "192.0.2.3", "wireguard");
+    copy.v4.key = first.v4.key;
+    let mut mine = peer("d", 3, "192.0.2.4", "wireguard");
+    mine.v4.key = Some(key(0));
+    let wanted = decide(Backend::WireGuard, &[mine, copy, first], &BTreeMap::new());
+    assert_eq!(routes(&wanted), ["10.42.1.0/24 Encrypted"]);
+    assert_eq!(wanted.peers[&key(1)].node, "b");
+    let same = |node: &str, holder: &str| Problem::SameKey { node: node.into(), holder: holder.into() };
+    assert_eq!(wanted.problems, [same("c", "b"), same("d", "me")]);
 }
