@@ -10,11 +10,11 @@ pub(crate) mod key;
 pub(crate) mod peer;
 pub(crate) mod plan;
 pub(crate) mod probe;
-pub(crate) mod wireguard;
 #[cfg(test)]
 mod run_tests;
 #[cfg(test)]
 mod traffic_tests;
+pub(crate) mod wireguard;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

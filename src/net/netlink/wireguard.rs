@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::addr::{Cidr, Family, from_octets, octets};
 use crate::netlink::route::{GET_LINK, IFLA_INFO, IFLA_MTU, IFLA_NAME, Link, NEW_LINK, body, link};
-use crate::netlink::{CREATE, EXCL, Socket, Writer, attribute, attributes, ne16, ne32};
+use crate::netlink::{CREATE, EXCL, Socket, Writer, attribute, attributes, ne16};
 
 /// `GENL_ID_CTRL`: who knows the numbers of the others.
 const CONTROL: u16 = 16;
@@ -231,7 +231,9 @@ impl Generic {
         w.raw(&[GET_FAMILY, 1, 0, 0]).text(FAMILY_NAME, "wireguard");
         let answer = match socket.get(CONTROL, &w.0) {
             Ok(answer) => answer,
-            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENOENT as i32) => return Ok(None),
+            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ENOENT as i32) => {
+                return Ok(None);
+            }
             Err(e) => return Err(e),
         };
         let list = answer.body.get(4..).unwrap_or_default();
@@ -357,12 +359,13 @@ mod tests {
         let key: PublicKey = text.parse().unwrap();
         assert_eq!((key.0[0], key.0[31]), (0xde, 0x4f));
         assert_eq!(key.to_string(), text);
-        for bad in ["", "3p7b", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "not base64 at all"] {
+        for bad in ["", "3p7b", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "not base64 at all"]
+        {
             assert!(bad.parse::<PublicKey>().is_err(), "{bad}");
         }
         let private = PrivateKey::new([0xff; 32]);
         assert_eq!((private.0[0], private.0[31]), (0xf8, 0x7f));
-        assert_eq!(private.to_file(), "+P////////////////////////////////////////8=\n");
+        assert_eq!(private.to_file(), "+P///////////////////////////////////////38=\n");
         assert_eq!(PrivateKey::of_file(&private.to_file()), Some(private.clone()));
         assert_eq!(format!("{private:?}"), "PrivateKey");
     }

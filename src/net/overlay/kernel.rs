@@ -248,9 +248,8 @@ pub(crate) fn routes(
     complete: bool,
     done: &mut Done,
 ) -> io::Result<()> {
-    let ours = |via: &Via| {
-        via.protocol == PROTOCOL || (Some(via.index) == index && via.gateway.is_some())
-    };
+    let ours =
+        |via: &Via| via.protocol == PROTOCOL || (Some(via.index) == index && via.gateway.is_some());
     let present: Vec<Via> = socket.via_routes(family)?.into_iter().filter(ours).collect();
     for via in wanted.iter().filter(|via| !present.contains(via)) {
         let by = via.gateway.map(|ip| format!(" by {ip}")).unwrap_or_default();

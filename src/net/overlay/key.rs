@@ -61,7 +61,11 @@ mod tests {
         let path = state.join("wireguard.key");
         assert_eq!(mode(&path), 0o600);
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!((text.len(), text.as_bytes()[43]), (45, b'='), "base64 of 32 bytes and a line end");
+        assert_eq!(
+            (text.len(), text.as_bytes()[43]),
+            (45, b'='),
+            "base64 of 32 bytes and a line end"
+        );
         assert_eq!(load_or_make(&state).unwrap(), key);
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
         assert_eq!(load_or_make(&state).unwrap(), key);

@@ -118,7 +118,9 @@ fn decide(
     }
     if complete {
         // Last: the blocks of one whose key changed are the new key's by now.
-        out.extend(present.keys().filter(|key| !wanted.contains_key(*key)).copied().map(Step::Remove));
+        out.extend(
+            present.keys().filter(|key| !wanted.contains_key(*key)).copied().map(Step::Remove),
+        );
     }
     out
 }

@@ -218,6 +218,7 @@ fn a_copied_disk_does_not_take_the_packets_of_the_machine_it_is_a_copy_of() {
     let wanted = decide(Backend::WireGuard, &[mine, copy, first], &BTreeMap::new());
     assert_eq!(routes(&wanted), ["10.42.1.0/24 Encrypted"]);
     assert_eq!(wanted.peers[&key(1)].node, "b");
-    let same = |node: &str, holder: &str| Problem::SameKey { node: node.into(), holder: holder.into() };
+    let same =
+        |node: &str, holder: &str| Problem::SameKey { node: node.into(), holder: holder.into() };
     assert_eq!(wanted.problems, [same("c", "b"), same("d", "me")]);
 }
