@@ -116,14 +116,53 @@ pub fn unverified_client(alpn: &[&str]) -> Result<ClientConfig, BadConfig> {
         .with_safe_default_protocol_versions()
         .map_err(bad)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyServer(provider())))
+        .with_custom_certificate_verifier(Arc::new(AnyServer::new(provider())))
         .with_no_client_auth();
     config.alpn_protocols = protocols(alpn);
     Ok(config)
 }
 
+/// The half of both kinds of verifier that holds whoever the other end is: it has the key of the certificate that it shows.
+macro_rules! proves_possession {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, TlsError> {
+            let known = &self.provider.signature_verification_algorithms;
+            verify_tls12_signature(message, cert, signature, known)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, TlsError> {
+            let known = &self.provider.signature_verification_algorithms;
+            verify_tls13_signature(message, cert, signature, known)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.provider.signature_verification_algorithms.supported_schemes()
+        }
+    };
+}
+
+/// Accepts any server that has the key of its certificate.
 #[derive(Debug)]
-struct AnyServer(Arc<CryptoProvider>);
+pub struct AnyServer {
+    provider: Arc<CryptoProvider>,
+}
+
+impl AnyServer {
+    /// With the signature schemes of this provider.
+    pub fn new(provider: Arc<CryptoProvider>) -> Self {
+        Self { provider }
+    }
+}
 
 impl ServerCertVerifier for AnyServer {
     fn verify_server_cert(
@@ -137,27 +176,7 @@ impl ServerCertVerifier for AnyServer {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        verify_tls12_signature(message, cert, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        verify_tls13_signature(message, cert, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+    proves_possession!();
 }
 
 #[derive(Debug)]
@@ -184,37 +203,7 @@ impl ClientCertVerifier for AnyClient {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        verify_tls12_signature(
-            message,
-            cert,
-            signature,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, TlsError> {
-        verify_tls13_signature(
-            message,
-            cert,
-            signature,
-            &self.provider.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
+    proves_possession!();
 }
 
 #[cfg(test)]
