@@ -8,6 +8,7 @@ pub mod defaults;
 pub mod field;
 pub mod fields;
 pub mod image;
+pub mod node_labels;
 pub mod object;
 pub mod openapi;
 pub mod patch;

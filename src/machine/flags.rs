@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use api::k8s::api::core::v1::Taint;
+use api::node_labels::{Reserved, reserved};
 use api::validation::names::{label_value, qualified_name};
 
 use node::Grace;
@@ -12,20 +13,6 @@ use super::bad;
 use crate::catalogue::Refusal;
 use crate::cli::NodeArgs;
 
-/// Labels of Kubernetes' own namespaces that a node may set on itself (`IsKubeletLabel`).
-const OWN: [&str; 11] = [
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "beta.kubernetes.io/instance-type",
-    "node.kubernetes.io/instance-type",
-    "kubernetes.io/os",
-    "kubernetes.io/arch",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-];
 /// What each node says about itself anyway.
 const FIXED: [&str; 5] = [
     "kubernetes.io/hostname",
@@ -35,27 +22,20 @@ const FIXED: [&str; 5] = [
     "beta.kubernetes.io/arch",
 ];
 
-/// Why a node may not set this label on itself; `None` when it may.
-fn reserved(key: &str) -> Option<&'static str> {
-    let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
-    let within = |domain: &str| {
-        namespace == domain
-            || namespace.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
-    };
-    if within("node-restriction.kubernetes.io") {
-        return Some(
-            "node-restriction.kubernetes.io labels are for administrators: kubectl label node",
-        );
-    }
+/// Why a flag may not set this label; `None` when it may.
+fn refused(key: &str) -> Option<&'static str> {
     if FIXED.contains(&key) {
         return Some("is set by the node itself");
     }
-    let open =
-        OWN.contains(&key) || within("kubelet.kubernetes.io") || within("node.kubernetes.io");
-    ((within("kubernetes.io") || within("k8s.io")) && !open).then_some(
-        "a node may not set labels of kubernetes.io and k8s.io but those under kubelet.kubernetes.io, node.kubernetes.io and \
-         topology.kubernetes.io/zone and region; use a name of your own, or kubectl label node",
-    )
+    Some(match reserved(key)? {
+        Reserved::Administrators => {
+            "node-restriction.kubernetes.io labels are for administrators: kubectl label node"
+        }
+        Reserved::Kubernetes => {
+            "a node may not set labels of kubernetes.io and k8s.io but those under kubelet.kubernetes.io, node.kubernetes.io and \
+             topology.kubernetes.io/zone and region; use a name of your own, or kubectl label node"
+        }
+    })
 }
 
 /// The labels that the flags ask for.
@@ -64,7 +44,7 @@ pub(super) fn labels(given: &[String]) -> Result<BTreeMap<String, String>, Refus
         let refuse = |why: &str| bad("node-label", text, why);
         let (key, value) = text.split_once('=').ok_or_else(|| refuse("must be KEY=VALUE"))?;
         let faults = qualified_name(key).into_iter().chain(label_value(value)).next();
-        match faults.as_deref().or_else(|| reserved(key)) {
+        match faults.as_deref().or_else(|| refused(key)) {
             Some(why) => Err(refuse(why)),
             None => Ok((key.to_owned(), value.to_owned())),
         }

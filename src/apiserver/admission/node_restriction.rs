@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::Status;
 use api::field::go_quote;
+use api::node_labels::reserved;
 use api::value::{at, bool_at, entries, get, has, is_empty, items, remove, str_at, str_in};
 use async_trait::async_trait;
 use serde_json::Value;
@@ -392,39 +393,10 @@ fn forbidden_labels(new: &Value, old: &Value) -> Vec<String> {
     let changed = entries(new, "labels").filter(|(k, v)| get(get(old, "labels"), k) != *v);
     let gone = entries(old, "labels").filter(|(k, _)| !has(get(new, "labels"), k));
     let mut out: Vec<String> =
-        changed.chain(gone).map(|(k, _)| k.clone()).filter(|k| !may_set(k)).collect();
+        changed.chain(gone).map(|(k, _)| k.clone()).filter(|k| reserved(k).is_some()).collect();
     out.sort();
     out.dedup();
     out
-}
-
-fn may_set(label: &str) -> bool {
-    const OWN: [&str; 11] = [
-        "kubernetes.io/hostname",
-        "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "beta.kubernetes.io/instance-type",
-        "node.kubernetes.io/instance-type",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-    ];
-    let namespace = label.split_once('/').map_or("", |(namespace, _)| namespace);
-    let within = |domain: &str| {
-        namespace == domain
-            || namespace.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
-    };
-    if within("node-restriction.kubernetes.io") {
-        return false;
-    }
-    let reserved = within("kubernetes.io") || within("k8s.io");
-    !reserved
-        || OWN.contains(&label)
-        || within("kubelet.kubernetes.io")
-        || within("node.kubernetes.io")
 }
 
 fn claim_status(quoted: &str, r: &Request<'_>, claim: &Value) -> Verdict {

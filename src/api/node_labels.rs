@@ -1,0 +1,69 @@
+//! Which labels a node may set on itself: what NodeRestriction lets through, and what flags are checked against.
+
+/// Labels of Kubernetes' own namespaces that a node may set on itself (upstream's `IsKubeletLabel`).
+const OWN: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+
+/// Why a node may not set a label on itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reserved {
+    /// `node-restriction.kubernetes.io` is for administrators.
+    Administrators,
+    /// Other names of `kubernetes.io` and `k8s.io` are the project's.
+    Kubernetes,
+}
+
+/// Why a node may not set the label of this key on itself; `None` when it may.
+pub fn reserved(key: &str) -> Option<Reserved> {
+    let namespace = key.split_once('/').map_or("", |(namespace, _)| namespace);
+    let within = |domain: &str| {
+        namespace == domain
+            || namespace.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
+    };
+    if within("node-restriction.kubernetes.io") {
+        return Some(Reserved::Administrators);
+    }
+    let open =
+        OWN.contains(&key) || within("kubelet.kubernetes.io") || within("node.kubernetes.io");
+    ((within("kubernetes.io") || within("k8s.io")) && !open).then_some(Reserved::Kubernetes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_sets_its_own_labels_and_those_of_nobody() {
+        for free in [
+            "rack",
+            "example.com/rack",
+            "notkubernetes.io/x",
+            "kubernetes.io/hostname",
+            "topology.kubernetes.io/zone",
+            "node.kubernetes.io/speed",
+            "a.kubelet.kubernetes.io/b",
+        ] {
+            assert_eq!(reserved(free), None, "{free}");
+        }
+        for (key, why) in [
+            ("node-restriction.kubernetes.io/a", Reserved::Administrators),
+            ("x.node-restriction.kubernetes.io/a", Reserved::Administrators),
+            ("kubernetes.io/a", Reserved::Kubernetes),
+            ("node-role.kubernetes.io/edge", Reserved::Kubernetes),
+            ("x.k8s.io/y", Reserved::Kubernetes),
+        ] {
+            assert_eq!(reserved(key), Some(why), "{key}");
+        }
+    }
+}
