@@ -7,6 +7,7 @@ mod config_file;
 mod defaults;
 mod environment;
 mod merge;
+mod time;
 mod token_source;
 mod unsupported;
 
@@ -17,4 +18,5 @@ pub use args::{
 pub use defaults::Locations;
 pub use environment::data_dir;
 pub use merge::{Stop, parse};
+pub use time::duration;
 pub use token_source::given as given_token;

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::catalogue::{BAD_VALUE, Refusal, TOKEN_COMMAND};
 use crate::cli::{
-    CreateArgs, DeleteArgs, ListArgs, Locations, RotateArgs, StatusOutput, TokenCommand,
+    CreateArgs, DeleteArgs, ListArgs, Locations, RotateArgs, StatusOutput, TokenCommand, duration,
 };
 
 /// Type of the Secrets (upstream's bootstrap API).
@@ -82,7 +82,7 @@ async fn create(args: &CreateArgs, settings: &Settings) -> Result<String, Refusa
         let text = format!("--groups={group}: must start with system:bootstrappers:");
         return Err(BAD_VALUE.refuse_usage(text));
     }
-    let ttl = ttl::parse(&args.ttl)
+    let ttl = duration(&args.ttl)
         .map_err(|why| BAD_VALUE.refuse_usage(format!("--ttl={}: {why}", args.ttl)))?;
     let mut data = vec![("token-id", id.to_owned()), ("token-secret", secret.to_owned())];
     if !ttl.is_zero() {

@@ -11,7 +11,7 @@ use node::Grace;
 
 use super::bad;
 use crate::catalogue::Refusal;
-use crate::cli::NodeArgs;
+use crate::cli::{NodeArgs, duration};
 
 /// What each node says about itself anyway.
 const FIXED: [&str; 5] = [
@@ -52,36 +52,23 @@ pub(super) fn labels(given: &[String]) -> Result<BTreeMap<String, String>, Refus
     given.iter().map(parse).collect()
 }
 
-/// `90s`, `1m30s`, `2m`, `1h` or a plain number of seconds.
-fn seconds(flag: &str, text: &str) -> Result<Duration, Refusal> {
-    let wrong =
-        || bad(flag, text, "must be a time in seconds or such as 90s or 1m30s, at most a day");
-    let mut total: u64 = 0;
-    let mut rest = text.trim();
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = rest.split_at(digits);
-        let number: u64 = number.parse().map_err(|_| wrong())?;
-        let (factor, length) = match unit.as_bytes().first() {
-            None | Some(b's') => (1, 1),
-            Some(b'm') => (60, 1),
-            Some(b'h') => (3600, 1),
-            Some(_) => return Err(wrong()),
-        };
-        total = number.checked_mul(factor).and_then(|n| total.checked_add(n)).ok_or_else(wrong)?;
-        rest = unit.get(length..).unwrap_or_default();
+/// The longest time that a machine's end may be held up.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn time(flag: &str, text: &str) -> Result<Duration, Refusal> {
+    match duration(text) {
+        Ok(time) if time > SHUTDOWN_MAX => Err(bad(flag, text, "must be at most a day")),
+        Ok(time) => Ok(time),
+        Err(why) => Err(bad(flag, text, &why)),
     }
-    (!text.trim().is_empty() && total <= 86_400)
-        .then(|| Duration::from_secs(total))
-        .ok_or_else(wrong)
 }
 
 /// The time that pods get when the machine is switched off.
 pub(super) fn shutdown_grace(args: &NodeArgs) -> Result<Grace, Refusal> {
-    let total = seconds("shutdown-grace-period", &args.shutdown_grace_period)?;
+    let total = time("shutdown-grace-period", &args.shutdown_grace_period)?;
     let flag = "shutdown-grace-period-critical-pods";
     let given = &args.shutdown_grace_period_critical_pods;
-    let critical = seconds(flag, given)?;
+    let critical = time(flag, given)?;
     if critical > total && !total.is_zero() {
         return Err(bad(flag, given, "must not be longer than --shutdown-grace-period"));
     }
@@ -144,11 +131,20 @@ mod tests {
     }
 
     #[test]
-    fn times_are_seconds_or_have_units() {
-        let run = |text: &str| seconds("f", text).map(|t| t.as_secs()).map_err(|r| r.particulars);
-        assert_eq!((run("90"), run("1m30s"), run("0s")), (Ok(90), Ok(90), Ok(0)));
-        for wrong in ["", "x", "5x", "-1s", "s", "25h", "99999999999999999999"] {
-            assert!(run(wrong).unwrap_err().contains("such as 90s"), "{wrong}");
+    fn times_are_those_of_go_within_a_day() {
+        let run = |text: &str| time("f", text).map(|t| t.as_secs()).map_err(|r| r.particulars);
+        assert_eq!(
+            (run("90s"), run("1m30s"), run("1.5m"), run("0")),
+            (Ok(90), Ok(90), Ok(90), Ok(0))
+        );
+        for (wrong, why) in [
+            ("", "time: invalid duration \"\""),
+            ("90", "time: missing unit in duration \"90\""),
+            ("5x", "time: unknown unit \"x\" in duration \"5x\""),
+            ("-1s", "must not be negative"),
+            ("25h", "must be at most a day"),
+        ] {
+            assert_eq!(run(wrong), Err(format!("--f={wrong}: {why}")), "{wrong}");
         }
     }
 

@@ -220,54 +220,91 @@ pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, String> {
     Ok(Moment { seconds, nanos })
 }
 
-/// Parses a Go duration such as `1h30m` into nanoseconds.
+/// Parses a Go duration such as `1h30m` or `-1.5h` into nanoseconds.
 ///
 /// # Errors
 /// With the message of Go's `time.ParseDuration`.
 pub fn parse_duration(text: &str) -> Result<i64, String> {
-    let invalid = || format!("time: invalid duration {text:?}");
-    let (negative, mut rest) = match text.as_bytes().first() {
-        Some(b'-') => (true, text.get(1..).unwrap_or_default()),
-        Some(b'+') => (false, text.get(1..).unwrap_or_default()),
-        _ => (false, text),
-    };
+    let invalid = || format!("time: invalid duration {}", quoted(text));
+    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
         return Ok(0);
     }
     if rest.is_empty() {
         return Err(invalid());
     }
-    let mut total: i128 = 0;
+    let mut total: u64 = 0;
     while !rest.is_empty() {
-        let number_end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, tail) = rest.split_at(number_end);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') || whole.len() > 19 {
+        let (whole, after) = digits(rest);
+        let (fraction, after) = after.strip_prefix('.').map_or(("", after), digits);
+        let number = whole_number(whole).ok_or_else(invalid)?;
+        if whole.is_empty() && fraction.is_empty() {
             return Err(invalid());
         }
-        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, next) = tail.split_at(unit_end);
-        if unit.is_empty() {
-            return Err(format!("time: missing unit in duration {text:?}"));
-        }
-        let size: i128 = match unit {
+        let unit_end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, next) = after.split_at(unit_end);
+        let size: u64 = match unit {
+            "" => return Err(format!("time: missing unit in duration {}", quoted(text))),
             "ns" => 1,
             "us" | "µs" | "μs" => 1000,
             "ms" => 1_000_000,
             "s" => 1_000_000_000,
             "m" => 60_000_000_000,
             "h" => 3_600_000_000_000,
-            _ => return Err(format!("time: unknown unit {unit:?} in duration {text:?}")),
+            _ => {
+                let (unit, text) = (quoted(unit), quoted(text));
+                return Err(format!("time: unknown unit {unit} in duration {text}"));
+            }
         };
-        total += whole.bytes().fold(0_i128, |n, b| n * 10 + i128::from(b - b'0')) * size;
-        let mut place = size;
-        for digit in fraction.bytes().take(15) {
-            total += i128::from(digit - b'0') * place / 10;
-            place /= 10;
-        }
+        let part = number.checked_mul(size).and_then(|n| n.checked_add(part_of(fraction, size)));
+        total = part
+            .and_then(|n| total.checked_add(n))
+            .filter(|n| *n <= DURATION_MAX)
+            .ok_or_else(invalid)?;
         rest = next;
     }
-    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
+    let signed = i128::from(total) * if text.starts_with('-') { -1 } else { 1 };
+    i64::try_from(signed).map_err(|_| invalid())
+}
+
+/// The largest sum that Go takes, of a negative duration: 2^63 ns.
+const DURATION_MAX: u64 = 1 << 63;
+
+fn digits(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// `None` when it is more than any duration.
+fn whole_number(digits: &str) -> Option<u64> {
+    if digits.is_empty() { Some(0) } else { digits.parse().ok().filter(|n| *n <= DURATION_MAX) }
+}
+
+/// Nanoseconds of a fraction of a unit. Go computes them in floating point from as many digits as fit, and so rounds in places.
+fn part_of(fraction: &str, size: u64) -> u64 {
+    let (mut value, mut scale) = (0_u64, 1.0);
+    for digit in fraction.bytes() {
+        let next = value.checked_mul(10).and_then(|v| v.checked_add(u64::from(digit - b'0')));
+        let Some(next) = next.filter(|n| *n <= DURATION_MAX) else { break };
+        (value, scale) = (next, scale * 10.0);
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "a fraction of at most an hour in ns")]
+    let nanos = (value as f64 * (size as f64 / scale)) as u64;
+    nanos
+}
+
+/// A text in quotes as Go's package `time` writes it: bytes that are not printable ASCII as `\xNN`.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            ' '..='\u{7f}' => out.push(c),
+            _ => c.encode_utf8(&mut [0; 4]).bytes().for_each(|b| {
+                let _ = write!(out, "\\x{b:02x}");
+            }),
+        }
+    }
+    out + "\""
 }
 
 /// Writes nanoseconds as Go does: `1h30m0s`, `1.5s`, `0s`.
@@ -360,6 +397,54 @@ mod tests {
         ] {
             assert_eq!(duration_text(parse_duration(text).unwrap()), canonical, "{text}");
         }
+        // Cases of Go's own tests of ParseDuration.
+        for (text, nanos) in [
+            ("+5s", 5_000_000_000),
+            ("-0", 0),
+            ("5.s", 5_000_000_000),
+            (".5s", 500_000_000),
+            ("1.004s", 1_004_000_000),
+            ("1.00100s", 1_001_000_000),
+            ("12µs", 12_000),
+            ("12μs", 12_000),
+            ("10.5s4m", 250_500_000_000),
+            ("52763797000ns", 52_763_797_000),
+            ("0.3333333333333333333h", 20 * 60_000_000_000),
+            ("0.9223372036854775807s", 922_337_203),
+            ("0.830103483285477580700h", 49 * 60_000_000_000 + 48_372_539_827),
+            ("0.100000000000000000000h", 6 * 60_000_000_000),
+            ("9007199254740993ns", (1 << 53) + 1),
+            ("9223372036.854775807s", i64::MAX),
+            ("-9223372036854775808ns", i64::MIN),
+            ("000000000000000000000001s", 1_000_000_000),
+        ] {
+            assert_eq!(parse_duration(text), Ok(nanos), "{text}");
+        }
+        for text in [
+            "",
+            "-",
+            ".",
+            "-.",
+            ".s",
+            "+.s",
+            "\u{85}\u{85}",
+            "9223372036854775808ns",
+            "9223372036854775.808us",
+            "-9223372036854775809ns",
+            "3000000h",
+            "99999999999999999999x",
+        ] {
+            let got = parse_duration(text).unwrap_err();
+            assert!(got.starts_with("time: invalid duration \""), "{text}: {got}");
+        }
+        assert_eq!(
+            parse_duration("1..5s").unwrap_err(),
+            r#"time: missing unit in duration "1..5s""#
+        );
+        assert_eq!(
+            parse_duration("hello \u{FFFD} \"x").unwrap_err(),
+            r#"time: invalid duration "hello \xef\xbf\xbd \"x""#
+        );
         assert_eq!(parse_duration("5").unwrap_err(), r#"time: missing unit in duration "5""#);
         assert_eq!(parse_duration("x").unwrap_err(), r#"time: invalid duration "x""#);
         assert_eq!(parse_duration("5d").unwrap_err(), r#"time: unknown unit "d" in duration "5d""#);
