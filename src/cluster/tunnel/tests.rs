@@ -15,7 +15,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::TcpListener;
 
-use super::agent::{Agent, Shared, connect};
+use super::agent::connect::{self, Ask, Connected};
+use super::agent::{Agent, Shared};
 use super::allow::{Own, Pods};
 use super::{Pace, State, Tunnels};
 use crate::servers::{Health, Servers};
@@ -90,6 +91,26 @@ impl World {
         }
     }
 
+    fn run_agent(&self, servers: &Servers) {
+        self.tasks.spawn(Kind::Request, "agent", self.agent(servers).run());
+    }
+
+    /// The server's end of one connection without TLS.
+    fn serve(&self, far: DuplexStream, tunnels: &Tunnels) {
+        let tunnels = tunnels.clone();
+        self.tasks.spawn(Kind::Request, "serve", async move {
+            serve(Box::new(far), tunnels, "system:node:worker").await;
+            Ok::<(), String>(())
+        });
+    }
+
+    /// The agent's end of it.
+    async fn upgraded(&self, near: DuplexStream) -> Connected {
+        let ask = Ask::Tunnel(&[]);
+        let upgraded = connect::upgrade(Box::new(near), "x", ask, &self.tasks).await;
+        upgraded.unwrap_or_else(|e| panic!("{e}"))
+    }
+
     fn servers(&self, flag: &str) -> Servers {
         Servers::open(self.directory.path(), Some(flag)).unwrap()
     }
@@ -136,6 +157,27 @@ impl World {
     }
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        self.tasks.shutdown().request();
+    }
+}
+
+/// A world in which an agent has a tunnel to a server, and how many connections that server took.
+async fn connected(pace: Pace) -> (World, Tunnels, Arc<AtomicUsize>) {
+    let (world, listener) = (World::new(), local().await);
+    let servers = world.servers(&listener.local_addr().unwrap().to_string());
+    let tunnels = Tunnels::new(pace, world.tasks.clone());
+    let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
+    world.run_agent(&servers);
+    up(&tunnels, "worker").await;
+    (world, tunnels, connections)
+}
+
+async fn local() -> TcpListener {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap()
+}
+
 async fn up(tunnels: &Tunnels, node: &str) {
     is(tunnels, node, State::Up).await;
 }
@@ -148,7 +190,7 @@ async fn is(tunnels: &Tunnels, node: &str, state: State) {
 
 /// Takes connections on a port of 127.0.0.1 and gives back what it gets.
 async fn echo(tasks: &Tasks) -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let listener = local().await;
     let port = listener.local_addr().unwrap().port();
     let own = tasks.clone();
     tasks.spawn(Kind::Request, "echo", async move {
@@ -173,13 +215,7 @@ async fn echoes(io: &mut BoxIo, bytes: &[u8]) {
 
 #[tokio::test]
 async fn the_server_reaches_what_the_agent_allows_and_nothing_else() {
-    let world = World::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let servers = world.servers(&format!("https://{}", listener.local_addr().unwrap()));
-    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
-    world.listen(listener, &tunnels, world.tasks.shutdown());
-    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
-    up(&tunnels, "worker").await;
+    let (world, tunnels, _) = connected(Pace::CALM).await;
 
     let port = echo(&world.tasks).await;
     let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
@@ -193,7 +229,7 @@ async fn the_server_reaches_what_the_agent_allows_and_nothing_else() {
     read.unwrap();
     assert!(got == sent);
 
-    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let closed = local().await;
     let free = closed.local_addr().unwrap().port();
     drop(closed);
     for (node, host, port, want) in [
@@ -206,18 +242,11 @@ async fn the_server_reaches_what_the_agent_allows_and_nothing_else() {
         let error = within(tunnels.dial(node, host, port)).await.err().unwrap();
         assert_eq!(error.kind(), want, "{node} {host}: {error}");
     }
-    world.tasks.shutdown().request();
 }
 
 #[tokio::test]
 async fn streams_that_nobody_reads_stop_no_other() {
-    let world = World::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let servers = world.servers(&listener.local_addr().unwrap().to_string());
-    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
-    world.listen(listener, &tunnels, world.tasks.shutdown());
-    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
-    up(&tunnels, "worker").await;
+    let (world, tunnels, _) = connected(Pace::CALM).await;
     let port = echo(&world.tasks).await;
     let mut stalled = Vec::new();
     for _ in 0..40 {
@@ -238,19 +267,12 @@ async fn streams_that_nobody_reads_stop_no_other() {
         }
     });
     within(futures::future::join_all(many)).await;
-    world.tasks.shutdown().request();
 }
 
 #[tokio::test]
 async fn what_is_said_last_is_read_whatever_is_written_meanwhile() {
-    let world = World::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let servers = world.servers(&listener.local_addr().unwrap().to_string());
-    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
-    world.listen(listener, &tunnels, world.tasks.shutdown());
-    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
-    up(&tunnels, "worker").await;
-    let brief = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let (world, tunnels, _) = connected(Pace::CALM).await;
+    let brief = local().await;
     let (port, echo) = (brief.local_addr().unwrap().port(), echo(&world.tasks).await);
     for _ in 0..50 {
         let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
@@ -266,19 +288,18 @@ async fn what_is_said_last_is_read_whatever_is_written_meanwhile() {
         within(io.read_to_string(&mut said)).await.unwrap();
         assert_eq!(said, "bye");
     }
-    world.tasks.shutdown().request();
 }
 
 #[tokio::test]
 async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
     let world = World::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let listener = local().await;
     let address = listener.local_addr().unwrap();
     let servers = world.servers(&address.to_string());
     let first = Tasks::new(world.tasks.shutdown().child());
     let tunnels = Tunnels::new(Pace::CALM, first.clone());
     world.listen(listener, &tunnels, first.shutdown());
-    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    world.run_agent(&servers);
     up(&tunnels, "worker").await;
     let mut connection = within(servers.dial("kubernetes", 443)).await.unwrap();
     let mut back = Box::pin(servers.back());
@@ -289,16 +310,8 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
 
     // Another tunnel of the node takes the place of the first, whose streams end.
     let (near, far) = tokio::io::duplex(64 * 1024);
-    world.tasks.spawn(Kind::Request, "serve", {
-        let tunnels = tunnels.clone();
-        async move {
-            serve(Box::new(far), tunnels, "system:node:worker").await;
-            Ok::<(), String>(())
-        }
-    });
-    let newer =
-        connect::upgrade(Box::new(near), "x", connect::Ask::Tunnel(&[]), &world.tasks).await;
-    let newer = newer.unwrap_or_else(|e| panic!("{e}"));
+    world.serve(far, &tunnels);
+    let newer = world.upgraded(near).await;
     assert!(within(carried.read_u8()).await.is_err());
     assert!(within(connection.read_u8()).await.is_err());
     drop(newer);
@@ -313,19 +326,18 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
     world.listen(listener, &tunnels, world.tasks.shutdown());
     within(back).await;
     assert_eq!(servers.states()[0].state, Health::Connected);
-    world.tasks.shutdown().request();
 }
 
 #[tokio::test]
 async fn one_server_with_two_addresses_has_one_tunnel() {
     let world = World::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let listener = local().await;
     let port = listener.local_addr().unwrap().port();
     let servers = world.servers(&format!("127.0.0.1:{port}"));
     servers.told(&[format!("127.0.0.1:{port}"), format!("localhost:{port}")]);
     let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
     let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
-    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    world.run_agent(&servers);
     // Both may have asked at once. Then one has the tunnel, the other knows, and nothing moves any more.
     within(async {
         loop {
@@ -339,7 +351,6 @@ async fn one_server_with_two_addresses_has_one_tunnel() {
     })
     .await;
     assert!(tunnels.has("worker"));
-    world.tasks.shutdown().request();
 }
 
 /// A pipe that can be made to swallow everything.
@@ -369,16 +380,8 @@ async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
             Ok::<(), String>(())
         }
     });
-    world.tasks.spawn(Kind::Request, "serve", {
-        let tunnels = tunnels.clone();
-        async move {
-            serve(Box::new(far), tunnels, "system:node:worker").await;
-            Ok::<(), String>(())
-        }
-    });
-    let connected =
-        connect::upgrade(Box::new(near), "x", connect::Ask::Tunnel(&[]), &world.tasks).await;
-    let connected = connected.unwrap_or_else(|e| panic!("{e}"));
+    world.serve(far, &tunnels);
+    let connected = world.upgraded(near).await;
     assert_eq!(connected.pace, pace);
     let agent_lost = Shutdown::new();
     world.tasks.spawn(Kind::Request, "agent", {
@@ -404,18 +407,11 @@ async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
     assert_eq!(servers.states()[0].state, Health::Unreachable);
     let heard = tunnels.presences().borrow()["worker"].since;
     assert!(heard >= off - Duration::from_millis(1100) && heard <= off);
-    world.tasks.shutdown().request();
 }
 
 #[tokio::test]
 async fn a_fast_pace_keeps_connections_beside_the_tunnel() {
-    let world = World::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let servers = world.servers(&listener.local_addr().unwrap().to_string());
-    let tunnels = Tunnels::new(Pace::FAST, world.tasks.clone());
-    let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
-    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
-    up(&tunnels, "worker").await;
+    let (_world, tunnels, connections) = connected(Pace::FAST).await;
     within(async {
         while tunnels.besides("worker") < 2 {
             base::clock::sleep(Duration::from_millis(10)).await;
@@ -423,7 +419,6 @@ async fn a_fast_pace_keeps_connections_beside_the_tunnel() {
     })
     .await;
     assert_eq!(connections.load(Ordering::SeqCst), 3);
-    world.tasks.shutdown().request();
 }
 
 #[tokio::test]
@@ -441,5 +436,4 @@ async fn only_nodes_have_tunnels_and_only_by_upgrade() {
     assert_eq!(ask(Some("jane"), &groups(), super::PROTOCOL), 403);
     assert_eq!(ask(Some("system:node:a"), &groups(), "websocket"), 426);
     assert_eq!(ask(Some("system:node:a"), &groups(), super::PROTOCOL), 101);
-    world.tasks.shutdown().request();
 }
