@@ -287,7 +287,7 @@ fn part_of(fraction: &str, size: u64) -> u64 {
         let Some(next) = next.filter(|n| *n <= DURATION_MAX) else { break };
         (value, scale) = (next, scale * 10.0);
     }
-    #[expect(clippy::cast_possible_truncation, reason = "a fraction of at most an hour in ns")]
+    #[allow(clippy::cast_possible_truncation, reason = "a fraction of at most an hour in ns")]
     let nanos = (value as f64 * (size as f64 / scale)) as u64;
     nanos
 }
