@@ -26,8 +26,16 @@ impl Cgroups {
         Self { mount, top: format!("{}/kubepods", root.trim_end_matches('/')), v2 }
     }
 
-    pub(crate) fn is_v2(&self) -> bool {
-        self.v2
+    /// What every container gets beside its own resources, by file of its v2 group: an OOM kill ends the whole container, and nothing
+    /// swaps, as the kubelet's defaults say. A kernel that counts no swap has no file for it, and the runtime would refuse the container.
+    pub(crate) fn of_every_container(&self) -> &'static [(&'static str, &'static str)] {
+        let all: &'static [_] = &[("memory.oom.group", "1"), ("memory.swap.max", "0")];
+        let swap = || self.mount.join(self.top.trim_start_matches('/')).join("memory.swap.max");
+        match self.v2 {
+            false => &[],
+            true if swap().exists() => all,
+            true => all.get(..1).unwrap_or_default(),
+        }
     }
 
     /// Cgroup of a pod: `/kubepods/burstable/pod<uid>`, as the runtime takes it for a parent.
@@ -146,12 +154,12 @@ impl Cgroups {
     }
 
     fn cpu(&self, path: &str) -> Option<u64> {
-        let read = |file: &str| std::fs::read_to_string(self.mount.join(file)).ok();
         if self.v2 {
-            let microseconds = number(&read(&format!("{path}/cpu.stat"))?, "usage_usec")?;
-            return Some(microseconds.saturating_mul(1000));
+            let stat = std::fs::read_to_string(self.mount.join(path).join("cpu.stat")).ok()?;
+            return Some(number(&stat, "usage_usec")?.saturating_mul(1000));
         }
-        read(&format!("cpuacct/{path}/cpuacct.usage"))?.trim().parse().ok()
+        let usage = self.mount.join("cpuacct").join(path).join("cpuacct.usage");
+        std::fs::read_to_string(usage).ok()?.trim().parse().ok()
     }
 
     fn used(&self, path: &str) -> Option<(u64, u64)> {
@@ -283,6 +291,30 @@ mod tests {
         let text = "inactive_file 5\ntotal_inactive_file 7\n";
         assert_eq!(number(text, "total_inactive_file"), Some(7));
         assert_eq!((number(text, "inactive_file"), number(text, "file")), (Some(5), None));
+    }
+
+    #[test]
+    fn the_time_of_the_whole_machine_is_read_at_the_root_of_either_version() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = directory.path().to_owned();
+        std::fs::write(mount.join("cpu.stat"), "usage_usec 5\nuser_usec 3\n").unwrap();
+        std::fs::create_dir(mount.join("cpuacct")).unwrap();
+        std::fs::write(mount.join("cpuacct/cpuacct.usage"), "7000\n").unwrap();
+        let of = |v2| Cgroups { mount: mount.clone(), top: "/kubepods".to_owned(), v2 };
+        assert_eq!((of(true).machine_cpu(), of(false).machine_cpu()), (Some(5000), Some(7000)));
+    }
+
+    #[test]
+    fn swap_is_limited_where_the_kernel_counts_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = directory.path().to_owned();
+        let of = |v2| Cgroups { mount: mount.clone(), top: "/x/kubepods".to_owned(), v2 };
+        assert_eq!(of(true).of_every_container(), [("memory.oom.group", "1")]);
+        std::fs::create_dir_all(mount.join("x/kubepods")).unwrap();
+        std::fs::write(mount.join("x/kubepods/memory.swap.max"), "max\n").unwrap();
+        let both = [("memory.oom.group", "1"), ("memory.swap.max", "0")];
+        assert_eq!(of(true).of_every_container(), both);
+        assert!(of(false).of_every_container().is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod events;
 pub(crate) mod find;
 pub(crate) mod import;
+mod results;
 pub(crate) mod supervise;
 #[cfg(test)]
 mod tests;

@@ -229,12 +229,12 @@ pub(crate) fn oom_score(pod: &Pod, member: &Member, capacity: i64) -> i64 {
     if adjust == 1000 { 999 } else { adjust }
 }
 
-/// A container's resources for the runtime.
+/// A container's resources for the runtime, with what every container gets in its v2 group.
 pub(crate) fn linux(
     pod: &Pod,
     member: &Member,
     capacity: i64,
-    cgroup_v2: bool,
+    unified: &[(&str, &str)],
 ) -> cri::LinuxContainerResources {
     let c = &member.container;
     let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
@@ -250,11 +250,8 @@ pub(crate) fn linux(
         oom_score_adj: oom_score(pod, member, capacity),
         ..cri::LinuxContainerResources::default()
     };
-    if cgroup_v2 {
-        // The whole container dies of an OOM kill, and nothing swaps, as the kubelet's defaults say.
-        out.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
-        out.unified.insert("memory.swap.max".to_owned(), "0".to_owned());
-    }
+    out.unified
+        .extend(unified.iter().map(|(file, value)| ((*file).to_owned(), (*value).to_owned())));
     out
 }
 

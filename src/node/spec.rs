@@ -214,7 +214,8 @@ pub(crate) struct ContainerInput<'a> {
     /// Container whose processes an ephemeral container sees.
     pub(crate) target_id: Option<String>,
     pub(crate) memory_capacity: i64,
-    pub(crate) cgroup_v2: bool,
+    /// What every container gets in its v2 group, by file.
+    pub(crate) unified: &'static [(&'static str, &'static str)],
     pub(crate) seccomp_root: &'a Path,
 }
 
@@ -242,7 +243,7 @@ pub(crate) fn container(
         namespaces.target_id.clone_from(id);
     }
     let (command, args) = (expanded(&c.command), expanded(&c.args));
-    let linux = resources::linux(pod, member, input.memory_capacity, input.cgroup_v2);
+    let linux = resources::linux(pod, member, input.memory_capacity, input.unified);
     let mut annotations = annotations(pod, member, input.restart_count);
     annotations.insert(label::RESOURCES.to_owned(), resources::Given::of(&linux).text());
     let stop_signal = c

@@ -2,7 +2,7 @@
 # usage: . tests/guests/lib.sh     (as root, KUBE_LITE_BIN set; instead of tests/lib/server.sh, whose checks it brings along)
 #
 #   guest NAME [option...]       switches a machine on and waits until commands run on it; returns at once with `nowait`
-#                                  options: systemd (else a plain init), aarch64, cpus=N (2), memory=MB (1024), nowait
+#                                  options: systemd (else a plain init), aarch64 (plain init alone), cpus=N (2), memory=MB (1024), nowait
 #   wait_for NAME...             waits until commands run on these
 #   in_guest NAME command...     runs a command there (one string is a shell's command line); its input, output and status are those here
 #   power_cut NAME...            the power goes: what was not on disk is lost
@@ -16,11 +16,13 @@
 # Root, modules (wireguard, vxlan, overlay, nftables...) and tools (wg, nft, ping, iperf3, tcpdump, socat, curl) are the distribution's.
 # With a plain init kube-lite is started as on any machine: in_guest n1 'setsid /kit/kube-lite server ... >/var/log/kl.log 2>&1 </dev/null &'.
 # All guests end with the script, however it ends: they live in its process namespace.
+# A script with a guest of another kind says so before: GUEST_MACHINES="x86_64 aarch64".
 set -u
+GUEST_MACHINES=${GUEST_MACHINES:-x86_64}
 guests_cache=${XDG_CACHE_HOME:-$HOME/.cache}/kube-lite/guests
 if [ -z "${KUBE_LITE_GUESTS:-}" ]; then
   [ "$(id -u)" = 0 ] || { echo "guests need root"; exit 1; }
-  "$(dirname "${BASH_SOURCE[0]}")/image" x86_64 || exit 1
+  for machine in $GUEST_MACHINES; do "$(dirname "${BASH_SOURCE[0]}")/image" "$machine" >/dev/null || exit 1; done
   export KUBE_LITE_GUESTS=1
   # Whoever is killed takes along what it started, down to the guests.
   setpriv --pdeathsig KILL unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "$@" &
@@ -37,6 +39,8 @@ mkdir -p "$kit"
 ip link set lo up
 for link in lan ctl; do ip link add "$link" type bridge && ip link set "$link" up; done
 ip addr add 192.0.2.1/24 dev lan && ip addr add 2001:db8::1/64 dev lan nodad && ip addr add 198.18.0.1/24 dev ctl
+declare -A guest_image=()
+for machine in $GUEST_MACHINES; do guest_image[$machine]=$(tests/guests/image "$machine") || exit 1; done
 declare -A guest_number=() guest_options=() guest_process=()
 put_in_kit() { # file, name: programs lose what only a debugger reads
   case $(head -c 4 "$1" | od -An -tx1 | tr -d ' ') in
@@ -52,7 +56,7 @@ guest() { # name, options...
   guest_number[$name]=$((${#guest_number[@]} + 2)) guest_options[$name]=" $* "
   local base=x86_64
   case " $* " in *" aarch64 "*) base=aarch64 ;; esac
-  qemu-img create -q -f qcow2 -F raw -b "$guests_cache/$base/disk" "$scratch/$name.disk" 8G || exit 1
+  qemu-img create -q -f qcow2 -F raw -b "${guest_image[$base]}/disk" "$scratch/$name.disk" 8G || exit 1
   case " $* " in *" nowait "*) power_on "$name" nowait ;; *) power_on "$name" ;; esac
 }
 option() { # name of a guest, option, what it is without: the value that it was given
@@ -71,7 +75,7 @@ power_on() { # name, `nowait`
     ip tuntap add dev "$link$number" mode tap && ip link set "$link$number" master "$link" up || exit 1
   done
   "qemu-system-$base" "${machine[@]}" -smp "$(option "$name" cpus 2)" -m "$(option "$name" memory 1024)" -nodefaults -display none -no-user-config \
-    -kernel "$guests_cache/$base/kernel" -initrd "$guests_cache/$base/initrd" \
+    -kernel "${guest_image[$base]}/kernel" -initrd "${guest_image[$base]}/initrd" \
     -append "console=$console quiet loglevel=4 panic=10 net.ifnames=0 guest.init=$init guest.name=$name guest.number=$number systemd.show_status=0" \
     -drive "file=$scratch/$name.disk,format=qcow2,if=none,id=disk,cache=writeback,discard=unmap" -device virtio-blk-pci,drive=disk \
     -netdev "tap,id=lan,ifname=lan$number,script=no,downscript=no" -device "virtio-net-pci,netdev=lan,mac=52:54:00:00:01:$hex,romfile=" \

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use super::config::{Machine, render};
 use super::find::{Binaries, NotFound, find};
+use super::results;
 use crate::config::RuntimeConfig;
 use crate::runtime::Runtime;
 use crate::runtime::cri::CriRuntime;
@@ -188,6 +189,10 @@ impl Supervisor {
     }
 
     fn start(&self) -> Result<tokio::process::Child, std::io::Error> {
+        let broken = results::remove_broken(Path::new(results::FOLDER));
+        if broken > 0 {
+            tracing::info!(broken, "results of the network library were cut short, removed");
+        }
         let log = self.config.data_dir.join("containerd.log");
         let keep = std::fs::metadata(&log).is_ok_and(|m| m.len() < LOG_MAX);
         let log = std::fs::OpenOptions::new()

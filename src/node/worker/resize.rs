@@ -22,8 +22,8 @@ impl Worker {
             else {
                 continue;
             };
-            let v2 = self.node.cgroups.is_v2();
-            let linux = resources::linux(pod, member, self.node.machine.memory, v2);
+            let unified = self.node.cgroups.of_every_container();
+            let linux = resources::linux(pod, member, self.node.machine.memory, unified);
             let wanted = Given::of(&linux);
             let noted = container.annotations.get(label::RESOURCES).and_then(|t| Given::parse(t));
             let given = self.given.get(&container.id).copied().or(noted);

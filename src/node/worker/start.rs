@@ -210,7 +210,7 @@ impl Worker {
             image_user,
             target_id,
             memory_capacity: node.machine.memory,
-            cgroup_v2: node.cgroups.is_v2(),
+            unified: node.cgroups.of_every_container(),
             seccomp_root: &seccomp_root,
         };
         spec::container(pod, member, input)
