@@ -1,5 +1,6 @@
 //! One task per pod: observes, reports, decides with [`crate::plan`], acts; woken by events, never by a clock alone.
 
+mod active;
 mod backoff;
 mod message;
 mod resize;
@@ -29,6 +30,7 @@ use crate::runtime::RuntimeError;
 use crate::status::{self, Input, Verdict, Waiting, order_addresses};
 use crate::volumes::{self, Volumes};
 
+use active::Active;
 use backoff::CrashBackoff;
 
 /// A look without an event, in case one was lost.
@@ -101,6 +103,7 @@ pub(crate) struct Worker {
     given: HashMap<String, Given>,
     /// Why new resources are not in force yet.
     resizing: Option<String>,
+    active: Active,
 }
 
 enum Step {
@@ -156,6 +159,7 @@ impl Worker {
             missing: HashMap::new(),
             given: HashMap::new(),
             resizing: None,
+            active: Active::default(),
         };
         (worker, handle)
     }
@@ -215,7 +219,8 @@ impl Worker {
             self.adopt(pod, &observed);
         }
         if self.decided.is_none() {
-            self.decided = desired.refused.clone().or_else(|| deadline_exceeded(pod));
+            let over = self.active.left(pod).is_some_and(|left| left.is_zero());
+            self.decided = desired.refused.clone().or_else(|| over.then(deadline_exceeded));
         }
         if desired.removed
             || pod.is_deleted()
@@ -431,13 +436,13 @@ impl Worker {
     }
 
     /// When to look again without being woken.
-    fn deadline(&self, pod: &Pod, volumes: &Volumes, observed: &Observed) -> Instant {
+    fn deadline(&mut self, pod: &Pod, volumes: &Volumes, observed: &Observed) -> Instant {
         let now = base::clock::now();
         let mut times = vec![now + RELIST];
         times.extend(volumes.refresh_at);
         times.extend(self.pulls.next_try());
         times.extend(self.crashes.next_try(pod, observed));
-        times.extend(until_deadline(pod).map(|left| now + left));
+        times.extend(self.active.left(pod).map(|left| now + left));
         // An announced end that the runtime does not list yet.
         times.extend(
             self.missing.values().map(|since| now + since.elapsed().max(Duration::from_millis(5))),
@@ -446,21 +451,13 @@ impl Worker {
     }
 }
 
-/// Time left of `activeDeadlineSeconds`.
-fn until_deadline(pod: &Pod) -> Option<Duration> {
-    let seconds = u64::try_from(pod.spec().active_deadline_seconds?).ok()?;
-    let start = pod.api_status().and_then(|s| s.start_time.as_ref())?.0.as_second();
-    let end = u64::try_from(start).ok()?.saturating_add(seconds);
-    Some(Duration::from_secs(end).saturating_sub(base::clock::unix_time()))
-}
-
-fn deadline_exceeded(pod: &Pod) -> Option<Verdict> {
-    until_deadline(pod)?.is_zero().then(|| Verdict {
+fn deadline_exceeded() -> Verdict {
+    Verdict {
         reason: "DeadlineExceeded".to_owned(),
         message: "Pod was active on the node longer than the specified deadline".to_owned(),
         grace: None,
         disruption: false,
-    })
+    }
 }
 
 /// Sidecars end last, the later before the earlier.
