@@ -123,6 +123,7 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
             tasks,
         )?,
         network: remember(config, link.client(&joined, &lives.proxy_client, PROXY)?, PROXY, tasks)?,
+        answering: link.answering(),
     };
     let client_ca = pki::certificates(&joined.client_ca).map_err(|e| DATA_DIR.refuse(e))?;
     let serving = Arc::clone(&lives.kubelet_serving);

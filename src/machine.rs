@@ -1,6 +1,7 @@
 //! This machine as a node: what its flags say, and how the pod network and the node agent are started from them.
 
 mod flags;
+mod left_out;
 mod name;
 
 use std::collections::BTreeMap;
@@ -72,6 +73,8 @@ pub(crate) struct Clients {
     pub(crate) node: Client,
     /// Acts as `system:kube-proxy`.
     pub(crate) network: Client,
+    /// Whether a server answers; nobody tells any more where it is this process.
+    pub(crate) answering: watch::Receiver<bool>,
 }
 
 fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
@@ -219,6 +222,7 @@ impl Machine {
             tasks.stop_with(&refusal.to_string());
         }
         let mut agent = self.agent(facts, tls);
+        left_out::follow(&agent.unready, clients.answering, network.left_out.clone(), tasks);
         let addresses = network.addresses.subscribe();
         agent.addresses = Some(addresses.clone());
         let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
@@ -245,6 +249,7 @@ impl Machine {
         net::Config {
             node_name: self.node_name.clone(),
             addresses: watch::Sender::new(self.node_ips.clone()),
+            left_out: watch::Sender::default(),
             addresses_held: !args.node_ip.is_empty(),
             backend: self.backend.unwrap_or(facts.backend),
             interface: args.flannel_iface.clone(),

@@ -100,8 +100,11 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
             &["system:nodes"],
         );
         let proxy = User::authenticated("system:kube-proxy", &[]);
-        let clients =
-            Clients { node: client_of(user, "kubelet"), network: client_of(proxy, "kube-proxy") };
+        let clients = Clients {
+            node: client_of(user, "kubelet"),
+            network: client_of(proxy, "kube-proxy"),
+            answering: tokio::sync::watch::channel(true).1,
+        };
         let (tls, cert) = node::tls(config, plane)?;
         let facts = node::facts(config);
         Some((cert, config.machine.start(&facts, tls, clients, runtime, tasks)))

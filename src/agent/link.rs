@@ -16,6 +16,7 @@ use cluster::tunnel;
 use cluster::tunnel::agent::NodePods;
 use cluster::tunnel::allow::Own;
 use rustls::ClientConfig;
+use tokio::sync::watch;
 
 use crate::agent::config::Config;
 use crate::catalogue::{DATA_DIR, Refusal};
@@ -106,6 +107,11 @@ impl Link {
             error: Some(s.error).filter(|e| !e.is_empty()),
         };
         Box::new(move || servers.states().into_iter().map(line).collect())
+    }
+
+    /// Whether a server answers.
+    pub(super) fn answering(&self) -> watch::Receiver<bool> {
+        self.servers.answering()
     }
 
     /// The server as messages name it.

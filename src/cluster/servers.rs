@@ -125,6 +125,8 @@ struct Inner {
     addresses: watch::Sender<Vec<String>>,
     /// How often some server answered after none did.
     returns: watch::Sender<u64>,
+    /// Whether some server answers.
+    answering: watch::Sender<bool>,
 }
 
 /// The list, cheap to clone.
@@ -152,6 +154,7 @@ impl Servers {
             path,
             addresses: watch::Sender::new(addresses),
             returns: watch::Sender::new(0),
+            answering: watch::Sender::new(false),
         })))
     }
 
@@ -177,6 +180,7 @@ impl Servers {
                 state.entries.push(entry.unwrap_or_else(|| Entry::new(address.clone())));
             }
             before.iter().for_each(|gone| gone.cut.cancel());
+            self.tell(&state);
         }
         self.0.addresses.send_if_modified(|known| {
             let changed = *known != all;
@@ -222,9 +226,9 @@ impl Servers {
         state.entries.iter().map(line).collect()
     }
 
-    /// Whether some server answers, as far as is known.
-    pub fn reachable(&self) -> bool {
-        self.0.state.lock().answers()
+    /// Whether some server answers, as far as is known; told anew with each change.
+    pub fn answering(&self) -> watch::Receiver<bool> {
+        self.0.answering.subscribe()
     }
 
     /// From now on tunnels say who answers.
@@ -266,11 +270,18 @@ impl Servers {
             if let Some(entry) = state.entries.iter_mut().find(|e| e.address == address) {
                 change(entry);
             }
+            self.tell(&state);
             !before && state.answers()
         };
         if returned {
             self.0.returns.send_modify(|n| *n += 1);
         }
+    }
+
+    /// Tells whether some server answers, under the lock: what is told last is so.
+    fn tell(&self, state: &State) {
+        let answers = state.answers();
+        self.0.answering.send_if_modified(|known| std::mem::replace(known, answers) != answers);
     }
 
     /// Whom to ask, in this order, each with the token that ends its connections.

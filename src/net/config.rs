@@ -1,5 +1,6 @@
 //! What the network of one node is made with.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -15,6 +16,8 @@ pub struct Config {
     pub node_name: String,
     /// Addresses of this node, preferred family first; changes are told here.
     pub addresses: watch::Sender<Vec<IpAddr>>,
+    /// Pods of this node, `namespace/name`, that Services leave out, whatever their endpoints say; changes are told here.
+    pub left_out: watch::Sender<BTreeSet<String>>,
     /// The addresses stay as they are; without it they follow the machine's links.
     pub addresses_held: bool,
     /// How the pods of other nodes are reached.

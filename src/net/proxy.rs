@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use api::Object;
 use api::k8s::api::core::v1::{Node, Service};
-use api::k8s::api::discovery::v1::EndpointSlice;
+use api::k8s::api::discovery::v1::{Endpoint, EndpointSlice};
 use api::k8s::api::networking::v1::ServiceCIDR;
 use base::{Backoff, Kind, Shutdown, Tasks};
 use client::{Informer, Informers};
@@ -113,6 +113,7 @@ pub(crate) struct Proxy {
     dirty: Arc<Dirty>,
     host_ports: watch::Receiver<HostPorts>,
     addresses: watch::Receiver<Vec<IpAddr>>,
+    left_out: watch::Receiver<BTreeSet<String>>,
     checks: health::HealthChecks,
     health: Arc<health::Health>,
     /// The addresses of Services are ours to serve.
@@ -216,6 +217,7 @@ impl Proxy {
             dirty,
             host_ports,
             addresses: config.addresses.subscribe(),
+            left_out: config.left_out.subscribe(),
             checks: health::HealthChecks::new(tasks.clone(), Arc::clone(&health)),
             health,
             serves: config.proxy,
@@ -255,6 +257,12 @@ impl Proxy {
                         return Ok(());
                     }
                     self.dirty.everything();
+                }
+                changed = self.left_out.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                    self.dirty_own();
                 }
             }
             self.health.waiting();
@@ -367,12 +375,32 @@ impl Proxy {
         }
     }
 
+    /// Looks again at the services of this node's pods.
+    fn dirty_own(&self) {
+        for slice in self.slices.list("") {
+            let meta = &slice.metadata;
+            let service = meta.labels.as_ref().and_then(|l| l.get(SERVICE_NAME_LABEL));
+            let (Some(namespace), Some(service)) = (&meta.namespace, service) else { continue };
+            let own = |e: &Endpoint| e.node_name.as_deref() == Some(self.node_name.as_str());
+            if slice.endpoints.iter().flatten().any(own) {
+                self.dirty.service(namespace, service);
+            }
+        }
+    }
+
     fn plan(&self, engine: &mut Engine, namespace: &str, name: &str) {
         let key = format!("{namespace}/{name}");
         let service = self.services.get(namespace, name).filter(|_| self.serves);
         let ports = service.as_ref().map(services::ports).unwrap_or_default();
         let slices = self.slices.by_index(BY_SERVICE, &key);
-        let endpoints = services::endpoints(&slices, &self.node_name);
+        let spec = service.as_ref().and_then(|s| s.spec.as_ref());
+        // Some want their pods named whether they are ready or not.
+        let as_told = spec.is_some_and(|s| s.publish_not_ready_addresses == Some(true));
+        let endpoints = if as_told {
+            services::endpoints(&slices, &self.node_name, &BTreeSet::new())
+        } else {
+            services::endpoints(&slices, &self.node_name, &self.left_out.borrow())
+        };
         let local: BTreeSet<_> = endpoints
             .values()
             .flatten()

@@ -91,6 +91,7 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
     crate::Config {
         node_name: "me".into(),
         addresses: tokio::sync::watch::Sender::new(vec!["192.0.2.1".parse().unwrap()]),
+        left_out: tokio::sync::watch::Sender::default(),
         addresses_held: true,
         backend: crate::Backend::None,
         interface: None,

@@ -9,6 +9,8 @@ use std::time::Duration;
 use api::k8s::api::core::v1::Taint;
 use tokio::sync::watch;
 
+use crate::unready::Unready;
+
 /// Settings of one node agent.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -20,6 +22,8 @@ pub struct Config {
     pub node_ips: Vec<IpAddr>,
     /// The node's addresses as they are now, where they may change while it runs; the status follows.
     pub addresses: Option<watch::Receiver<Vec<IpAddr>>>,
+    /// Where it is told which pods are not ready.
+    pub unready: Unready,
     /// External addresses, reported as `ExternalIP`.
     pub external_ips: Vec<IpAddr>,
     /// Labels set at registration.
@@ -124,6 +128,7 @@ impl Config {
             hostname: node_name.to_owned(),
             node_ips: vec![node_ip],
             addresses: None,
+            unready: Unready::default(),
             external_ips: Vec::new(),
             labels: BTreeMap::new(),
             taints: Vec::new(),

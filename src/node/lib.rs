@@ -37,9 +37,11 @@ mod status;
 mod status_writer;
 mod tarball;
 mod tokens;
+mod unready;
 mod volumes;
 mod worker;
 
 pub use config::{Config, HttpConfig, RuntimeConfig};
 pub use power::{Grace, Power};
 pub use run::{NodeError, run};
+pub use unready::{NotReady, Unready};

@@ -175,6 +175,7 @@ impl Worker {
             };
             let Step::At(deadline) = step else {
                 tracing::debug!(pod = %desired.pod.key, uid = %desired.pod.uid, "pod is gone");
+                self.node.config.unready.gone(&desired.pod.key.to_string(), &desired.pod.uid);
                 return Ok(());
             };
             tokio::select! {
@@ -426,6 +427,7 @@ impl Worker {
                 .unwrap_or_default(),
             },
         );
+        self.node.config.unready.told(&desired.pod.key.to_string(), &desired.pod.uid, &status);
         *self.shown.lock() = Shown { status: status.clone(), observed: Arc::new(observed.clone()) };
         if let (Some(uid), false) = (&desired.api_uid, desired.removed) {
             let known =

@@ -84,14 +84,14 @@ async fn the_next_server_is_dialled_and_kept_until_it_is_lost() {
         (dead.local_addr().unwrap().to_string(), live.local_addr().unwrap().to_string());
     drop(dead);
     let servers = Servers::open(directory.path(), Some(&gone)).unwrap();
-    assert!(!servers.reachable());
+    assert!(!*servers.answering().borrow());
     let mut back = Box::pin(servers.back());
     assert!(futures::poll!(back.as_mut()).is_pending());
     assert!(servers.dial("kubernetes", 443).await.is_err());
     assert_eq!(servers.states()[0].state, Health::Unreachable);
     servers.told(&[gone.clone(), here.clone()]);
     let mut io = servers.dial("kubernetes", 443).await.unwrap();
-    assert!(servers.reachable());
+    assert!(*servers.answering().borrow());
     tokio::time::timeout(Duration::from_secs(60), back).await.unwrap();
     let _accepted = live.accept().await.unwrap();
     // A tunnel that is down says more than a connection that was taken.
@@ -99,11 +99,11 @@ async fn the_next_server_is_dialled_and_kept_until_it_is_lost() {
     servers.lost(&here, "silence");
     let read = tokio::time::timeout(Duration::from_secs(60), io.read_u8()).await.unwrap();
     assert_eq!(read.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
-    assert!(!servers.reachable());
+    assert!(!*servers.answering().borrow());
     assert!(servers.dial("kubernetes", 443).await.is_ok());
-    assert!(!servers.reachable());
+    assert!(!*servers.answering().borrow());
     servers.connected(&here);
-    assert!(servers.reachable());
+    assert!(*servers.answering().borrow());
     // A server that is not one any more loses its connections.
     let mut io = servers.dial("kubernetes", 443).await.unwrap();
     servers.told(&[gone]);

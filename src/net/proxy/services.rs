@@ -1,10 +1,10 @@
 //! What the proxy needs of Services and EndpointSlices, parsed into values that cannot be wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use api::k8s::api::core::v1::{Service, ServicePort};
-use api::k8s::api::discovery::v1::EndpointSlice;
+use api::k8s::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
 
 use crate::addr::{Cidr, Family};
 
@@ -157,10 +157,18 @@ pub(crate) fn health_check_port(service: &Service) -> Option<u16> {
     (port != 0).then_some(port)
 }
 
-/// The endpoints of a service, by port name; one per address and port, the readiest of several.
+/// The pod of an endpoint, `namespace/name`.
+pub(crate) fn pod_of(endpoint: &SliceEndpoint) -> Option<String> {
+    let target = endpoint.target_ref.as_ref().filter(|t| t.kind.as_deref() == Some("Pod"))?;
+    Some(format!("{}/{}", target.namespace.as_deref()?, target.name.as_deref()?))
+}
+
+/// The endpoints of a service, by port name; one per address and port, the readiest of several. Pods of this node that are in
+/// `left_out` are not ready.
 pub(crate) fn endpoints(
     slices: &[EndpointSlice],
     node: &str,
+    left_out: &BTreeSet<String>,
 ) -> BTreeMap<(String, u8), Vec<Endpoint>> {
     let mut out: BTreeMap<(String, u8), Vec<Endpoint>> = BTreeMap::new();
     for slice in slices {
@@ -179,15 +187,19 @@ pub(crate) fn endpoints(
                     continue;
                 };
                 let conditions = endpoint.conditions.as_ref();
-                let ready = conditions.and_then(|c| c.ready).unwrap_or(true);
+                let local = endpoint.node_name.as_deref() == Some(node);
+                let out = local
+                    && !left_out.is_empty()
+                    && pod_of(endpoint).is_some_and(|pod| left_out.contains(&pod));
+                let ready = conditions.and_then(|c| c.ready).unwrap_or(true) && !out;
                 let hints = endpoint.hints.as_ref();
                 let found = Endpoint {
                     address,
                     port: number,
                     ready,
-                    serving: conditions.and_then(|c| c.serving).unwrap_or(ready),
+                    serving: conditions.and_then(|c| c.serving).unwrap_or(ready) && !out,
                     terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-                    local: endpoint.node_name.as_deref() == Some(node),
+                    local,
                     zones: hints
                         .and_then(|h| h.for_zones.as_ref())
                         .map(|z| z.iter().map(|z| z.name.clone()).collect())
@@ -305,7 +317,7 @@ mod tests {
             .unwrap();
         let mut port = ports(&service).remove(0);
         change(&mut port);
-        let all = self::endpoints(&[slice(endpoints)], "me");
+        let all = self::endpoints(&[slice(endpoints)], "me", &["n/dead".to_owned()].into());
         let all = all.get(&(String::new(), 6)).cloned().unwrap_or_default();
         let got = usable(&port, &all, Family::V4, "me", "z1");
         let text = |list: &[Endpoint]| {
@@ -326,6 +338,15 @@ mod tests {
             {"addresses":["10.0.0.1"],"hints":{"forZones":[{"name":"z1"}]}},
             {"addresses":["10.0.0.2"],"hints":{"forZones":[{"name":"z2"}]}}]);
         assert_eq!(choose(two, |_| {}), want("1", "", true));
+        let pod = |name: &str| json!({"kind":"Pod","namespace":"n","name":name});
+        let known_to_be_dead = json!([
+            {"addresses":["10.0.0.1"],"nodeName":"me","targetRef":pod("dead")},
+            {"addresses":["10.0.0.2"],"nodeName":"me","targetRef":pod("alive")},
+            {"addresses":["10.0.0.3"],"nodeName":"other","targetRef":pod("dead")}]);
+        assert_eq!(choose(known_to_be_dead, |p| p.internal_local = true), want("", "2", true));
+        let of_another_node =
+            json!([{"addresses":["10.0.0.3"],"nodeName":"other","targetRef":pod("dead")}]);
+        assert_eq!(choose(of_another_node, |_| {}), want("3", "", true));
         let foreign = json!([{"addresses":["10.0.0.2"],"hints":{"forZones":[{"name":"z2"}]}}]);
         assert_eq!(choose(foreign, |_| {}), want("2", "", true), "no hint for this zone: all");
         let partial = json!([{"addresses":["10.0.0.1"],"hints":{"forZones":[{"name":"z1"}]}},

@@ -1,0 +1,72 @@
+//! Which pods of this node are not ready, as the node itself knows it: sooner than any server, and without one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::k8s::api::core::v1::PodStatus;
+use tokio::sync::watch;
+
+/// Uids of pods that are not ready, by `namespace/name`.
+pub type NotReady = BTreeMap<String, Arc<str>>;
+
+/// The pods that are not ready, cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Unready(watch::Sender<NotReady>);
+
+impl Unready {
+    /// Told anew with each change.
+    pub fn subscribe(&self) -> watch::Receiver<NotReady> {
+        self.0.subscribe()
+    }
+
+    /// Takes the newest status of a pod.
+    pub(crate) fn told(&self, key: &str, uid: &Arc<str>, status: &PodStatus) {
+        let conditions = status.conditions.iter().flatten();
+        let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        if ready {
+            return self.gone(key, uid);
+        }
+        self.0.send_if_modified(|all| {
+            all.insert(key.to_owned(), Arc::clone(uid)).is_none_or(|before| before != *uid)
+        });
+    }
+
+    /// The pod is ready, or is here no more. Another one may have its name by now.
+    pub(crate) fn gone(&self, key: &str, uid: &Arc<str>) {
+        self.0.send_if_modified(|all| {
+            let own = all.get(key).is_some_and(|known| known == uid);
+            if own {
+                all.remove(key);
+            }
+            own
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_is_not_ready_from_its_status_to_its_end() {
+        let status = |ready: &str| -> PodStatus {
+            serde_json::from_value(json!({"conditions": [{"type": "Ready", "status": ready}]}))
+                .unwrap()
+        };
+        let (unready, one, two) = (Unready::default(), Arc::from("1"), Arc::from("2"));
+        let mut seen = unready.subscribe();
+        unready.told("n/a", &one, &status("True"));
+        assert!(!seen.has_changed().unwrap());
+        unready.told("n/a", &one, &PodStatus::default());
+        assert_eq!(*seen.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&one))].into());
+        unready.told("n/a", &one, &status("False"));
+        assert!(!seen.has_changed().unwrap());
+        // Its successor has the name; the end of the first says nothing of it.
+        unready.told("n/a", &two, &status("False"));
+        unready.gone("n/a", &one);
+        assert_eq!(*seen.borrow_and_update(), [("n/a".to_owned(), Arc::clone(&two))].into());
+        unready.told("n/a", &two, &status("True"));
+        assert_eq!(*seen.borrow_and_update(), NotReady::new());
+    }
+}
