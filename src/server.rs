@@ -152,7 +152,7 @@ fn start_controllers(
         quota_usage: apiserver::admission::quota::total_usage,
         fast_loss: config.fast_node_loss.then(|| {
             let (_, unreachable) = config.toleration_seconds;
-            fast_loss::start(plane.tunnels.presences(), unreachable, tasks)
+            fast_loss::start(plane.tunnels.presences(), config.advertise, unreachable, tasks)
         }),
         disabled: if config.local_storage {
             Vec::new()

@@ -25,6 +25,8 @@ pub enum Tunnel {
     Lost {
         /// Since when.
         since: Instant,
+        /// This server's own network worked then: the node's machine ended the connection, or the server's link was up.
+        proved: bool,
     },
 }
 

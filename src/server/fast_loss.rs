@@ -1,5 +1,6 @@
 //! `--fast-node-loss`: what tunnels tell, in the terms of the controllers.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::{Kind, Tasks};
@@ -10,25 +11,46 @@ use tokio::sync::watch;
 /// Seconds that pods with the default toleration stay on a node that is lost: time for one that is not to say so.
 pub(crate) const TOLERATION_SECONDS: i64 = 1;
 
-/// The tunnels in the controllers' terms.
-fn told(presences: &Presences) -> Arc<Tunnels> {
+/// The tunnels in the controllers' terms. A loss stays what it was found to be when it was told first; `link_up` is how our own link is.
+fn told(presences: &Presences, before: &Tunnels, link_up: bool) -> Arc<Tunnels> {
     let line = |(name, presence): (&String, &cluster::tunnel::Presence)| {
-        let tunnel = match presence.state {
-            State::Up => Tunnel::Up,
-            State::Closed | State::Silent => Tunnel::Lost { since: presence.since },
+        let since = presence.since;
+        let tunnel = match (presence.state, before.get(name)) {
+            (State::Up, _) => Tunnel::Up,
+            (_, Some(lost @ Tunnel::Lost { since: known, .. })) if *known == since => *lost,
+            // Its machine said that it ends the connection: it reached us.
+            (State::Closed, _) => Tunnel::Lost { since, proved: true },
+            (State::Silent, _) => Tunnel::Lost { since, proved: link_up },
         };
         (name.clone(), tunnel)
     };
     Arc::new(presences.iter().map(line).collect())
 }
 
-/// Follows the tunnels until shutdown.
+/// Whether a cable is in, or a radio has its station, on the link that has this address; `false` when that cannot be told.
+fn link_up(address: IpAddr) -> bool {
+    let has = |entry: &nix::ifaddrs::InterfaceAddress| {
+        let socket = entry.address.as_ref();
+        let four = socket.and_then(|s| s.as_sockaddr_in()).map(|s| IpAddr::V4(s.ip()));
+        let six = socket.and_then(|s| s.as_sockaddr_in6()).map(|s| IpAddr::V6(s.ip()));
+        four.or(six) == Some(address)
+    };
+    let Some(link) = nix::ifaddrs::getifaddrs().into_iter().flatten().find(has) else {
+        return false;
+    };
+    let carrier = format!("/sys/class/net/{}/carrier", link.interface_name);
+    base::fs::read_to_string(carrier.as_ref()).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Follows the tunnels until shutdown. `address` is the one at which agents find this server.
 pub(crate) fn start(
     mut presences: watch::Receiver<Presences>,
+    address: IpAddr,
     toleration: i64,
     tasks: &Tasks,
 ) -> FastLoss {
-    let (sender, tunnels) = watch::channel(told(&presences.borrow_and_update()));
+    let first = told(&presences.borrow_and_update(), &Tunnels::new(), false);
+    let (sender, tunnels) = watch::channel(first);
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Critical, "node-loss", async move {
         loop {
@@ -38,8 +60,33 @@ pub(crate) fn start(
                     shutdown.requested().await;
                 },
             }
-            sender.send_replace(told(&presences.borrow_and_update()));
+            let up = base::tasks::blocking(move || link_up(address)).await.unwrap_or(false);
+            let before = Arc::clone(&sender.borrow());
+            sender.send_replace(told(&presences.borrow_and_update(), &before, up));
         }
     });
     FastLoss { tunnels, toleration }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cluster::tunnel::Presence;
+
+    #[test]
+    fn a_loss_is_proved_by_whoever_ends_it_or_by_our_own_link() {
+        let since = base::clock::now();
+        let all = |state| Presences::from([("a".to_owned(), Presence { state, since })]);
+        let first = |state, link_up| told(&all(state), &Tunnels::new(), link_up)["a"];
+        assert_eq!(first(State::Up, false), Tunnel::Up);
+        assert_eq!(first(State::Closed, false), Tunnel::Lost { since, proved: true });
+        assert_eq!(first(State::Silent, true), Tunnel::Lost { since, proved: true });
+        let unproved = Tunnel::Lost { since, proved: false };
+        assert_eq!(first(State::Silent, false), unproved);
+        // A cable that is in again says nothing of the time when it was not.
+        let before = Tunnels::from([("a".to_owned(), unproved)]);
+        assert_eq!(told(&all(State::Silent), &before, true)["a"], unproved);
+        assert!(link_up(std::net::Ipv4Addr::LOCALHOST.into()));
+        assert!(!link_up("203.0.113.77".parse().unwrap()));
+    }
 }

@@ -29,12 +29,24 @@ pub(super) enum Verdict {
     Lost,
 }
 
+/// Whether the fault cannot be ours: somebody answers, or the only node with a tunnel in all the time that pods stay in the dark is
+/// lost, and our own network worked then. Of several that are lost together the server's side is the likelier cause, wherever on it.
+fn ours_works(tunnels: &Tunnels, now: Instant) -> bool {
+    let recent = tunnels.values().filter(|t| match t {
+        Tunnel::Up => true,
+        Tunnel::Lost { since, .. } => now < *since + DARK,
+    });
+    let recent: Vec<&Tunnel> = recent.collect();
+    recent.contains(&&Tunnel::Up)
+        || matches!(recent.as_slice(), [Tunnel::Lost { proved: true, .. }])
+}
+
 /// The tunnels as last told, and how far they can be believed.
 #[derive(Debug)]
 pub(super) struct Evidence {
     own_node: Option<String>,
     tunnels: Arc<Tunnels>,
-    /// Since when no tunnel at all is up.
+    /// Since when no tunnel at all is up, and the fault may be ours.
     dark: Option<Instant>,
     /// Before this nobody is lost.
     believed_from: Instant,
@@ -54,9 +66,9 @@ impl Evidence {
 
     /// Takes news; the nodes to look at because of them.
     pub(super) fn tell(&mut self, tunnels: Arc<Tunnels>, now: Instant) -> Vec<String> {
-        let up = tunnels.values().any(|t| *t == Tunnel::Up);
+        let works = ours_works(&tunnels, now);
         let mut turned = false;
-        match (self.dark, up) {
+        match (self.dark, works) {
             (Some(_), true) => {
                 // The others need time to come back, too: what upstream gives after a full disruption.
                 if now >= self.believed_from {
@@ -91,8 +103,8 @@ impl Evidence {
         }
         match self.tunnels.get(name) {
             None | Some(Tunnel::Up) => Verdict::Leases,
-            Some(Tunnel::Lost { since }) if heard >= *since + CONTRADICTS => Verdict::Leases,
-            Some(Tunnel::Lost { since }) => until(*since + LOSS).unwrap_or(Verdict::Lost),
+            Some(Tunnel::Lost { since, .. }) if heard >= *since + CONTRADICTS => Verdict::Leases,
+            Some(Tunnel::Lost { since, .. }) => until(*since + LOSS).unwrap_or(Verdict::Lost),
         }
     }
 }
@@ -122,12 +134,21 @@ mod tests {
 
         /// Names that are lost with the second of their loss, others that are up.
         fn tell(&mut self, second: u64, up: &[&str], lost: &[(&str, u64)]) -> Vec<String> {
+            self.tell_proved(second, up, lost, true)
+        }
+
+        fn tell_proved(
+            &mut self,
+            second: u64,
+            up: &[&str],
+            lost: &[(&str, u64)],
+            proved: bool,
+        ) -> Vec<String> {
             let mut tunnels: Tunnels =
                 up.iter().map(|name| ((*name).to_owned(), Tunnel::Up)).collect();
-            tunnels.extend(
-                lost.iter()
-                    .map(|(name, at)| ((*name).to_owned(), Tunnel::Lost { since: self.at(*at) })),
-            );
+            tunnels.extend(lost.iter().map(|(name, at)| {
+                ((*name).to_owned(), Tunnel::Lost { since: self.at(*at), proved })
+            }));
             let now = self.at(second);
             self.evidence.tell(Arc::new(tunnels), now)
         }
@@ -176,6 +197,34 @@ mod tests {
         world.tell(200, &["b"], &[("a", 100)]);
         assert!(world.spared("a", 249));
         assert_eq!(world.verdict("a", 0, 250), LOST);
+    }
+
+    #[test]
+    fn a_single_agent_is_lost_when_our_own_network_worked() {
+        let mut world = World::new();
+        world.tell(2, &["a"], &[]);
+        assert_eq!(world.tell_proved(100, &[], &[("a", 95)], true), ["a"]);
+        assert!(world.spared("a", 101));
+        assert_eq!(world.verdict("a", 90, 102), LOST);
+        assert_eq!(world.tell(200, &["a"], &[]), ["a"]);
+        assert_eq!(world.verdict("a", 90, 200), Verdict::Leases);
+        // Our cable was pulled.
+        world.tell_proved(300, &[], &[("a", 295)], false);
+        assert!(world.spared("a", 310) && world.spared("a", 649));
+    }
+
+    #[test]
+    fn the_last_of_several_is_single_when_the_others_are_long_gone() {
+        let mut world = World::new();
+        world.tell(2, &["a", "b"], &[]);
+        world.tell(100, &["b"], &[("a", 95)]);
+        world.tell(440, &[], &[("a", 95), ("b", 435)]);
+        assert!(world.spared("b", 450));
+        let mut world = World::new();
+        world.tell(2, &["a", "b"], &[]);
+        world.tell(100, &["b"], &[("a", 95)]);
+        world.tell(450, &[], &[("a", 95), ("b", 445)]);
+        assert_eq!(world.verdict("b", 440, 452), LOST);
     }
 
     #[test]
