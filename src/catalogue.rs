@@ -136,6 +136,10 @@ entries! {
     TOKEN_COMMAND = "KL0431", "The command about tokens could not be carried out.",
         "It needs the administrator's kubeconfig of a server that runs, and for `rotate` its data directory.",
         "Run it as root on the server, or name the files with --kubeconfig and --data-dir.";
+    /// The pinned CA is gone.
+    OTHER_CA = "KL0432", "The servers have another CA than this node joined with.",
+        "Either the CA of the cluster was replaced, or another cluster answers at that address; the node believes neither until it joins anew. Its pods go on.",
+        "If it was replaced: stop kube-lite here, delete the node (`kubectl delete node`), remove the agent folder of the data directory and start with --server and the cluster's token; if not, give the address of the right server by --server.";
     /// An agent stopped by a fault.
     AGENT_STOPPED = "KL0602", "The agent stopped because a part of it failed.",
         "Going on without that part would harm pods; running pods are left running.",

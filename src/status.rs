@@ -223,16 +223,20 @@ impl Status {
         }
     }
 
-    /// Adds what the parts of this process found wrong, and judges.
-    pub(crate) fn judged(mut self, tasks: &Tasks) -> Self {
-        let found = tasks.problems().list();
-        self.problems.extend(found.into_iter().map(|(_, p)| Problem::new(p.what, p.fix)));
+    /// Adds certificates that end soon to the problems, and judges.
+    pub(crate) fn judged(mut self) -> Self {
         self.problems.extend(self.certificates.iter().filter_map(certificates::problem));
         if !self.problems.is_empty() {
             self.verdict = Verdict::Degraded;
         }
         self
     }
+}
+
+/// What the parts of this process found wrong, by key.
+pub(crate) fn found(tasks: &Tasks) -> Vec<(String, Problem)> {
+    let problem = |(key, p): (String, base::Problem)| (key, Problem::new(p.what, p.fix));
+    tasks.problems().list().into_iter().map(problem).collect()
 }
 
 /// Who answers.

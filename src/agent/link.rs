@@ -37,6 +37,7 @@ impl Dial for To {
 pub(super) struct Link {
     servers: Servers,
     server: ServerAddress,
+    settings: watch::Sender<String>,
 }
 
 impl Link {
@@ -55,7 +56,7 @@ impl Link {
             // Nothing is remembered yet but what was told at the join.
             servers.told(&joined.facts.servers);
         }
-        Ok(Self { servers, server })
+        Ok(Self { servers, server, settings: watch::Sender::default() })
     }
 
     /// What makes the connections.
@@ -89,6 +90,7 @@ impl Link {
                 kubelet_port: machine.args.kubelet_port,
             },
             pods: Arc::new(NodePods::new(clients.node.clone(), &machine.node_name)),
+            settings: self.settings.clone(),
             tasks: tasks.clone(),
         };
         tasks.spawn(Kind::Critical, "tunnels", agent.run());
@@ -107,6 +109,11 @@ impl Link {
             error: Some(s.error).filter(|e| !e.is_empty()),
         };
         Box::new(move || servers.states().into_iter().map(line).collect())
+    }
+
+    /// A digest of the settings that the cluster has, told anew when a server says another one.
+    pub(super) fn settings(&self) -> watch::Receiver<String> {
+        self.settings.subscribe()
     }
 
     /// Whether a server answers.

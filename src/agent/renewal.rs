@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::io::Dial;
 use base::pki::live::LiveCert;
-use base::{Backoff, Kind, Tasks};
+use base::{Backoff, Kind, Problems, Shutdown, Tasks};
 use cluster::join::files::Joined;
-use cluster::join::{self, Error, Machine, ServerAddress, reason};
+use cluster::join::{self, Error, Facts, Machine, ServerAddress, reason};
 use cluster::token::Token;
 use parking_lot::Mutex;
 
@@ -17,11 +17,16 @@ use super::Lives;
 use super::joining::{machine, refusal};
 use super::link::Link;
 use crate::agent::config::Config;
-use crate::catalogue::{DATA_DIR, Refusal};
+use crate::catalogue::{DATA_DIR, OTHER_CA, Refusal};
 use crate::renewal::{Addresses, Renew, moved};
 
 /// First and longest wait between attempts of the look at the start; the longest is seldom, for it may last for days.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// The problem that a server refuses this node.
+const REFUSED: &str = "join/refused";
+/// The problem that this node runs with old settings.
+const SETTINGS: &str = "join/settings";
 
 /// What is renewed.
 struct Certificates {
@@ -33,6 +38,9 @@ struct Certificates {
     lives: Lives,
     addresses: Addresses,
     joined: Mutex<Joined>,
+    /// The settings of the cluster that this node runs with.
+    running: Facts,
+    problems: Problems,
 }
 
 /// Starts the task; with `look`, asks a server in the background at once, whether the node may still join and whether
@@ -57,34 +65,26 @@ pub(super) fn start(
         token: config.token.clone(),
         lives,
         addresses,
+        running: joined.facts.clone(),
+        problems: tasks.problems().clone(),
         joined: Mutex::new(joined),
     });
-    if look {
-        let (own, shutdown) = (Arc::clone(&certificates), tasks.shutdown().clone());
-        tasks.spawn(Kind::Request, "rejoin", async move {
-            let mut backoff = Backoff::new(WAIT.0, WAIT.1);
-            loop {
-                let outcome = tokio::select! {
-                    outcome = own.refresh() => outcome,
-                    () = shutdown.requested() => break,
-                };
-                match outcome {
-                    Err(error) if error.is_transient() => {
-                        tracing::debug!(%error, "the server is away, this node goes on");
-                        if !backoff.wait_or(&shutdown, own.dial.back()).await {
-                            break;
-                        }
-                    }
-                    Err(error) => {
-                        tracing::error!("{}", refusal(error));
-                        break;
-                    }
-                    Ok(()) => break,
-                }
+    let (own, shutdown) = (Arc::clone(&certificates), tasks.shutdown().clone());
+    let mut settings = link.settings();
+    tasks.spawn(Kind::Request, "rejoin", async move {
+        let mut look = look;
+        loop {
+            if look && !own.look(&shutdown).await {
+                break;
             }
-            Ok::<(), std::convert::Infallible>(())
-        });
-    }
+            tokio::select! {
+                changed = settings.changed() => if changed.is_err() { break },
+                () = shutdown.requested() => break,
+            }
+            look = *settings.borrow_and_update() != own.joined.lock().facts.digest();
+        }
+        Ok::<(), std::convert::Infallible>(())
+    });
     crate::renewal::start(certificates, tasks);
     Ok(())
 }
@@ -106,6 +106,50 @@ impl Renew for Arc<Certificates> {
 }
 
 impl Certificates {
+    /// Asks until a server has answered; `false` at shutdown.
+    async fn look(&self, shutdown: &Shutdown) -> bool {
+        let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+        loop {
+            let outcome = tokio::select! {
+                outcome = self.refresh() => outcome,
+                () = shutdown.requested() => return false,
+            };
+            match outcome {
+                Ok(()) => self.problems.clear(REFUSED),
+                // A clock is set some while after the start.
+                Err(error) if error.is_transient() || matches!(error, Error::Clock(_)) => {
+                    tracing::debug!(%error, "no server can be asked, this node goes on");
+                    if !backoff.wait_or(shutdown, self.dial.back()).await {
+                        return false;
+                    }
+                    continue;
+                }
+                // The tunnels say so, too, for as long as it is so.
+                Err(error @ Error::WrongCa { .. }) => tracing::error!("{}", OTHER_CA.refuse(error)),
+                Err(error) => {
+                    let refusal = refusal(error);
+                    tracing::error!("{refusal}");
+                    self.problems.put(REFUSED, refusal.particulars, refusal.entry.fix);
+                }
+            }
+            return true;
+        }
+    }
+
+    /// Says which settings this node would take at its next start.
+    fn tell_settings(&self, now: &Facts) {
+        let changed = self.running.differences(now);
+        if changed.is_empty() {
+            return self.problems.clear(SETTINGS);
+        }
+        let what = format!(
+            "settings of the cluster have changed ({}), and this node runs with those of its start",
+            changed.join(", ")
+        );
+        let fix = "restart kube-lite on this machine, its pods go on: systemctl restart kube-lite";
+        self.problems.put(SETTINGS, what, fix);
+    }
+
     /// Asks for certificates of the same keys; they are kept when there is something new in the answer.
     async fn refresh(&self) -> Result<(), Error> {
         let own = |e: &dyn std::fmt::Display| Error::Own(e.to_string());
@@ -123,20 +167,19 @@ impl Certificates {
             (Err(Error::Refused { reason, .. }), Some(token)) if reason == reason::WRONG_TOKEN => {
                 ask_with(Some(&token.authorization()), None).await?
             }
+            (Err(Error::WrongCa { server, .. }), _) => {
+                let why = "its certificate is not one of the CA that this node joined with".into();
+                return Err(Error::WrongCa { server, why });
+            }
             (outcome, _) => outcome?,
         };
         let fresh = Joined::new(&machine, &self.server, &keys, answer).map_err(|e| own(&e))?;
         if fresh.server_ca != old.server_ca || fresh.client_ca != old.client_ca {
-            return Err(Error::Own(
-                "the server has other CAs than this node knows; delete the node and join it anew"
-                    .into(),
-            ));
+            let server = self.server.to_string();
+            let why = "the CA of clients is another than this node joined with".into();
+            return Err(Error::WrongCa { server, why });
         }
-        if fresh.facts != old.facts {
-            tracing::warn!(
-                "the settings of the cluster have changed, this node follows at its next start"
-            );
-        }
+        self.tell_settings(&fresh.facts);
         let changed = fresh.facts != old.facts
             || fresh.server != old.server
             || fresh.addresses != old.addresses;
@@ -165,7 +208,7 @@ mod tests {
     use base::io::BoxIo;
     use base::pki::{self, tls};
     use cluster::certs::{self, Names};
-    use cluster::join::{Facts, Keys};
+    use cluster::join::Keys;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::watch;
 
@@ -201,7 +244,7 @@ mod tests {
             addresses: vec!["192.0.2.7".parse().unwrap()],
             version: "v1.37.1".into(),
         };
-        let facts = Facts {
+        let mut facts = Facts {
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
             cluster_dns: Vec::new(),
@@ -213,12 +256,19 @@ mod tests {
         let keys = Keys::generate().unwrap();
         let ask = machine.ask(&keys).unwrap();
         let now = pki::now();
-        let sign = |at| join::sign(&certs, &ask, facts.clone(), at).unwrap();
+        let sign = |facts: &Facts, at| join::sign(&certs, &ask, facts.clone(), at).unwrap();
         let server: ServerAddress = "https://192.0.2.2".parse().unwrap();
         // Issued 300 days ago: 65 are left, renewal starts at 90.
-        let old = sign(now - 300 * 24 * 60 * 60);
+        let old = sign(&facts, now - 300 * 24 * 60 * 60);
         let joined = Joined::new(&machine, &server, &keys, old).unwrap();
-        let body = serde_json::to_string(&sign(now)).unwrap();
+        let running = facts.clone();
+        assert_eq!(running.digest(), facts.digest());
+        // Servers are followed while a node runs, the proxy is not.
+        facts.servers.push("192.0.2.2:6443".into());
+        assert_eq!((running.digest(), running.differences(&facts)), (facts.digest(), Vec::new()));
+        facts.proxy = false;
+        assert_ne!(running.digest(), facts.digest());
+        let body = serde_json::to_string(&sign(&facts, now)).unwrap();
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let tls = tls::server(Arc::clone(&certs.serving), &[], &["http/1.1"]).unwrap();
         let (moves, addresses) = watch::channel(machine.addresses.clone());
@@ -231,9 +281,15 @@ mod tests {
             lives: Lives::new(&joined).unwrap(),
             addresses,
             joined: Mutex::new(joined),
+            running: running.clone(),
+            problems: Problems::default(),
         });
         assert!(certificates.is_due(now));
         certificates.renew(now).await.unwrap();
+        let problems = || certificates.problems.list();
+        assert!(problems()[0].1.what.contains("have changed (service proxy), and this node runs"));
+        certificates.tell_settings(&running);
+        assert_eq!(problems(), []);
         assert!(!certificates.is_due(now));
         let kept = Joined::load(&certificates.directory).unwrap().unwrap();
         assert!(kept.kubelet_client.not_after > i64::try_from(now).unwrap() + 364 * 24 * 60 * 60);

@@ -8,6 +8,7 @@ use api::k8s::api::core::v1::Node;
 use async_trait::async_trait;
 use base::Tasks;
 use client::Client;
+use cluster::tunnel::agent::PROBLEMS;
 
 use crate::catalogue::Refusal;
 use crate::machine::Machine;
@@ -85,9 +86,11 @@ impl Source for Agent {
         let said = self.ask().await;
         status.servers = (self.servers)();
         let name = &self.node;
-        let (ready, problem) = judge(name, &said, &status.servers);
+        let mut found = status::found(&self.tasks);
+        let (ready, problem) = judge(name, &said, &status.servers, &mut found);
         status.ready = ready;
         status.problems.extend(problem);
+        status.problems.extend(found.into_iter().map(|(_, problem)| problem));
         status.from_last_known_state = matches!(said, Said::Nothing(_));
         if let Said::Is(line) = said {
             status.nodes.push(*line);
@@ -101,12 +104,17 @@ impl Source for Agent {
         if let Ok((pods, certificates)) = found {
             (status.pods, status.certificates) = (Some(pods), certificates);
         }
-        status.judged(&self.tasks)
+        status.judged()
     }
 }
 
-/// Whether the node is ready, and what is wrong.
-fn judge(name: &str, said: &Said, servers: &[ServerLine]) -> (bool, Option<Problem>) {
+/// Whether the node is ready, and what is wrong. Where no server answers that is one problem, not one of each server in `found` besides.
+fn judge(
+    name: &str,
+    said: &Said,
+    servers: &[ServerLine],
+    found: &mut Vec<(String, Problem)>,
+) -> (bool, Option<Problem>) {
     match said {
         Said::Is(line) if line.state == "Ready" => (true, None),
         Said::Is(line) => {
@@ -121,9 +129,23 @@ fn judge(name: &str, said: &Said, servers: &[ServerLine]) -> (bool, Option<Probl
         Said::Nothing(why) => {
             let addresses: Vec<&str> = servers.iter().map(|s| s.address.as_str()).collect();
             let known = addresses.join(", ");
+            let mut fixes = Vec::new();
+            found.retain(|(key, problem)| {
+                let of_server = key.starts_with(PROBLEMS);
+                if of_server {
+                    fixes.push(problem.fix.clone());
+                }
+                !of_server
+            });
+            let errors: Vec<String> = (servers.iter())
+                .filter_map(|s| Some(format!("{}: {}", s.address, s.error.as_ref()?)))
+                .collect();
+            let why = if errors.is_empty() { why.clone() } else { errors.join("; ") };
             let what = format!("no server answers ({why}); pods go on as they were last wanted");
-            let fix =
-                format!("see that kube-lite runs on {known} and that this machine reaches it");
+            let fix = match fixes.as_slice() {
+                [one] => one.clone(),
+                _ => format!("see that kube-lite runs on {known} and that this machine reaches it"),
+            };
             (false, Some(Problem::new(what, fix)))
         }
     }
@@ -136,16 +158,32 @@ mod tests {
 
     #[test]
     fn an_agent_without_servers_says_so_with_their_addresses() {
-        let server = ServerLine {
-            address: "10.0.0.1:6443".into(),
-            link: Link { state: "failed".into(), since_seconds: None },
-            error: None,
+        let server = |address: &str, error: Option<&str>| ServerLine {
+            address: address.into(),
+            link: Link { state: "unreachable".into(), since_seconds: None },
+            error: error.map(str::to_owned),
         };
-        let (ready, problem) = judge("b", &Said::Nothing("refused".into()), &[server]);
+        let board = |keys: &[&str]| -> Vec<(String, Problem)> {
+            keys.iter()
+                .map(|key| ((*key).to_owned(), Problem::new(*key, format!("mend {key}"))))
+                .collect()
+        };
+        let nothing = Said::Nothing("refused".into());
+        let (ready, problem) =
+            judge("b", &nothing, &[server("10.0.0.1:6443", None)], &mut Vec::new());
         let problem = problem.unwrap();
-        assert!(!ready && problem.what.starts_with("no server answers (refused)"));
+        assert!(!ready && problem.what.starts_with("no server answers (refused); pods go on"));
         assert!(problem.fix.contains("10.0.0.1:6443"));
+        // What the tunnel says of the one server is the remedy, and no second problem.
+        let mut found = board(&["node", "servers/a:1"]);
+        let (_, problem) = judge("b", &nothing, &[server("a:1", Some("no such CA"))], &mut found);
+        let problem = problem.unwrap();
+        assert!(problem.what.starts_with("no server answers (a:1: no such CA); "));
+        assert_eq!((problem.fix.as_str(), found), ("mend servers/a:1", board(&["node"])));
+        // One of two is away.
         let line = NodeLine { state: "Ready".into(), ..NodeLine::default() };
-        assert_eq!(judge("b", &Said::Is(Box::new(line)), &[]), (true, None));
+        let mut found = board(&["servers/a:1"]);
+        assert_eq!(judge("b", &Said::Is(Box::new(line)), &[], &mut found), (true, None));
+        assert_eq!(found, board(&["servers/a:1"]));
     }
 }

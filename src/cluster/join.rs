@@ -88,6 +88,29 @@ pub struct Facts {
     pub servers: Vec<String>,
 }
 
+impl Facts {
+    /// In which settings two differ. Servers are none: they are followed while a node runs.
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let all = [
+            ("pod ranges", self.cluster_cidrs != other.cluster_cidrs),
+            ("service ranges", self.service_cidrs != other.service_cidrs),
+            ("addresses of cluster DNS", self.cluster_dns != other.cluster_dns),
+            ("cluster domain", self.cluster_domain != other.cluster_domain),
+            ("service proxy", self.proxy != other.proxy),
+            ("overlay", self.backend != other.backend),
+        ];
+        all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+
+    /// The same for facts without differences, and of no other use: tunnels tell it, so that nodes ask when it is new to them.
+    pub fn digest(&self) -> String {
+        let settings = Self { servers: Vec::new(), ..self.clone() };
+        let text = serde_json::to_vec(&settings).unwrap_or_default();
+        let digest = ring::digest::digest(&ring::digest::SHA256, &text);
+        digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 /// What a machine is answered.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

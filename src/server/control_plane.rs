@@ -95,7 +95,8 @@ pub(crate) async fn start(
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
     let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
-    let tunnels = Tunnels::new(pace, tasks.clone());
+    let told = crate::server::node::told(config, address.port());
+    let tunnels = Tunnels::new(pace, told.digest(), tasks.clone());
     let reach = Reach::new(tunnels.clone());
     let server = build(config, &objects, &security, &certs, &reach, tasks)?;
     security
@@ -127,7 +128,7 @@ pub(crate) async fn start(
     let settings = joining::Settings {
         certs: Arc::clone(&certs),
         tokens: join_tokens,
-        facts: crate::server::node::told(config, address.port()),
+        facts: told,
         service_cidrs: config.service_cidrs.clone(),
     };
     let joining = Joining::new(settings, &server, tasks);

@@ -107,7 +107,8 @@ impl Source for Server {
         let unused = self.server.unused().await.into_iter();
         status.unused =
             unused.map(|u| UnusedLine { what: u.what, count: u.count, why: u.why }).collect();
-        status.judged(&self.tasks)
+        status.problems.extend(status::found(&self.tasks).into_iter().map(|(_, problem)| problem));
+        status.judged()
     }
 }
 

@@ -5,6 +5,7 @@ pub(super) mod connect;
 mod pods;
 
 use std::collections::HashMap;
+use std::mem::Discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// A server that stays away is mentioned so often.
 const COMPLAIN_INTERVAL: Duration = Duration::from_secs(60);
+/// Before the address of a server that has no tunnel, in the key of the problem that says so.
+pub const PROBLEMS: &str = "servers/";
 /// Bytes of the headers of one request.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
 
@@ -44,6 +47,8 @@ pub struct Agent {
     pub own: Own,
     /// Its pods.
     pub pods: Arc<dyn Pods>,
+    /// Where it is told which settings the cluster has, as the newest tunnel says.
+    pub settings: watch::Sender<String>,
     /// Owns all that runs.
     pub tasks: Tasks,
 }
@@ -55,6 +60,7 @@ pub(super) struct Shared {
     own: Arc<Own>,
     pods: Arc<dyn Pods>,
     tasks: Tasks,
+    settings: watch::Sender<String>,
     /// Address of the tunnel to each server, by the server's own id.
     up: watch::Sender<HashMap<String, String>>,
 }
@@ -111,6 +117,7 @@ impl Shared {
             own: Arc::new(agent.own),
             pods: agent.pods,
             tasks: agent.tasks,
+            settings: agent.settings,
             up: watch::Sender::default(),
         })
     }
@@ -119,7 +126,7 @@ impl Shared {
     async fn keep(&self, address: &str, stop: &Shutdown) {
         let mut backoff = Backoff::new(RETRY_FIRST, RETRY_MAX);
         let mut complaints = Complaints::default();
-        let key = format!("servers/{address}");
+        let key = format!("{PROBLEMS}{address}");
         while !stop.is_requested() {
             let have: Vec<String> = self.up.borrow().keys().cloned().collect();
             let attempt = tokio::select! {
@@ -157,7 +164,7 @@ impl Shared {
 
     fn complain(&self, key: &str, address: &str, failure: &Failure, complaints: &mut Complaints) {
         let (what, fix) = failure.sentences(address);
-        match complaints.next(base::clock::now()) {
+        match complaints.next(std::mem::discriminant(failure), base::clock::now()) {
             Complaint::None => {}
             Complaint::First => self.tasks.problems().put(key, what, fix),
             Complaint::Again(since) => {
@@ -179,7 +186,14 @@ impl Shared {
 
     /// Serves one tunnel from its beginning to its end.
     pub(super) async fn carry(&self, address: &str, connected: Connected, stop: &Shutdown) {
-        let Connected { io, id, pace } = connected;
+        let Connected { io, id, pace, settings } = connected;
+        self.settings.send_if_modified(|known| {
+            let news = !settings.is_empty() && *known != settings;
+            if news {
+                *known = settings;
+            }
+            news
+        });
         self.servers.connected(address);
         self.up.send_modify(|up| {
             up.insert(id.clone(), address.to_owned());
@@ -259,6 +273,7 @@ impl Shared {
 struct Complaints {
     first: Option<Instant>,
     last: Option<Instant>,
+    kind: Option<Discriminant<Failure>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -270,9 +285,12 @@ enum Complaint {
 }
 
 impl Complaints {
-    fn next(&mut self, now: Instant) -> Complaint {
-        let Some((first, last)) = self.first.zip(self.last) else {
-            (self.first, self.last) = (Some(now), Some(now));
+    /// Of a failure of this kind. Another kind than before is said at once: what was refused while the server started may be
+    /// distrusted when it runs.
+    fn next(&mut self, kind: Discriminant<Failure>, now: Instant) -> Complaint {
+        let same = self.kind.replace(kind) == Some(kind);
+        let Some((first, last)) = self.first.zip(self.last).filter(|_| same) else {
+            (self.first, self.last) = (self.first.or(Some(now)), Some(now));
             return Complaint::First;
         };
         if now.saturating_duration_since(last) < COMPLAIN_INTERVAL {
@@ -291,9 +309,17 @@ mod tests {
     fn a_server_that_stays_away_is_mentioned_at_once_and_once_a_minute() {
         let start = base::clock::now();
         let mut complaints = Complaints::default();
-        let said = [0, 2, 59, 60, 61, 121].map(|s| complaints.next(start + Duration::from_secs(s)));
+        let mut next = |failure: &Failure, second| {
+            complaints.next(std::mem::discriminant(failure), start + Duration::from_secs(second))
+        };
+        let away = Failure::Unreachable(std::io::ErrorKind::ConnectionRefused.into());
+        let said = [0, 2, 59, 60, 61, 121].map(|second| next(&away, second));
         let again = |s| Complaint::Again(Duration::from_secs(s));
         let none = || Complaint::None;
         assert_eq!(said, [Complaint::First, none(), none(), again(60), none(), again(121)]);
+        let other = Failure::Tls(std::io::ErrorKind::InvalidData.into());
+        let said =
+            [(&other, 130), (&other, 131), (&other, 190), (&away, 191)].map(|(f, s)| next(f, s));
+        assert_eq!(said, [Complaint::First, none(), again(190), Complaint::First]);
     }
 }

@@ -23,7 +23,7 @@ use super::presence::{self, Presence, Presences, State};
 use super::{
     BEAT, BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, BESIDES_MAX, FAULT_HEADER, GIVE_UP,
     HAVE_HEADER, PROTOCOL, Pace, SEND_BUFFER_MAX, SERVER_HEADER, SERVER_STREAM_WINDOW,
-    SILENCE_HEADER, STREAMS_MAX, beat,
+    SETTINGS_HEADER, SILENCE_HEADER, STREAMS_MAX, beat,
 };
 use crate::guarded::Guarded;
 
@@ -49,6 +49,7 @@ struct Entry {
 struct Inner {
     id: String,
     pace: Pace,
+    settings: String,
     tasks: Tasks,
     entries: Mutex<HashMap<String, Entry>>,
     presences: watch::Sender<Presences>,
@@ -72,11 +73,12 @@ pub fn node_of<'a>(name: &'a str, groups: &[String]) -> Option<&'a str> {
 }
 
 impl Tunnels {
-    /// No tunnels yet. `pace` is what agents are told.
-    pub fn new(pace: Pace, tasks: Tasks) -> Self {
+    /// No tunnels yet. `pace` is what agents are told, and so is `settings`: a digest of what nodes take at their start.
+    pub fn new(pace: Pace, settings: String, tasks: Tasks) -> Self {
         Self(Arc::new(Inner {
             id: base::clock::random_uuid(),
             pace,
+            settings,
             tasks,
             entries: Mutex::default(),
             presences: watch::Sender::default(),
@@ -173,6 +175,9 @@ impl Tunnels {
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
+        if let Ok(settings) = HeaderValue::from_str(&self.0.settings) {
+            headers.insert(HeaderName::from_static(SETTINGS_HEADER), settings);
+        }
         let besides = HeaderName::from_static(BESIDES_HEADER);
         headers.insert(besides, HeaderValue::from(u16::from(self.0.pace.besides)));
         for (name, duration) in

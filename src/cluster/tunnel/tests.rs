@@ -14,6 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::agent::connect::{self, Ask, Connected};
 use super::agent::{Agent, Shared};
@@ -23,6 +24,7 @@ use crate::servers::{Health, Servers};
 
 /// More than anything here takes.
 const SOON: Duration = Duration::from_secs(60);
+const SETTINGS: &str = "settings of the cluster";
 const GROUPS: [&str; 2] = ["system:nodes", "system:authenticated"];
 
 /// One address is a pod.
@@ -61,6 +63,7 @@ struct World {
     directory: tempfile::TempDir,
     server_ca: Ca,
     client_ca: Ca,
+    settings: watch::Sender<String>,
     tasks: Tasks,
 }
 
@@ -72,7 +75,8 @@ impl World {
             Ca::load_or_create(&file("crt"), &file("key"), name).unwrap()
         };
         let (server_ca, client_ca) = (ca("server"), ca("client"));
-        Self { directory, server_ca, client_ca, tasks: Tasks::new(Shutdown::new()) }
+        let (settings, tasks) = (watch::Sender::default(), Tasks::new(Shutdown::new()));
+        Self { directory, server_ca, client_ca, settings, tasks }
     }
 
     fn agent(&self, servers: &Servers) -> Agent {
@@ -87,6 +91,7 @@ impl World {
                 kubelet_port: 10250,
             },
             pods: Arc::new(OnePod(Ipv4Addr::new(127, 0, 0, 9).into())),
+            settings: self.settings.clone(),
             tasks: self.tasks.clone(),
         }
     }
@@ -167,7 +172,7 @@ impl Drop for World {
 async fn connected(pace: Pace) -> (World, Tunnels, Arc<AtomicUsize>) {
     let (world, listener) = (World::new(), local().await);
     let servers = world.servers(&listener.local_addr().unwrap().to_string());
-    let tunnels = Tunnels::new(pace, world.tasks.clone());
+    let tunnels = Tunnels::new(pace, SETTINGS.into(), world.tasks.clone());
     let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
     world.run_agent(&servers);
     up(&tunnels, "worker").await;
@@ -216,6 +221,9 @@ async fn echoes(io: &mut BoxIo, bytes: &[u8]) {
 #[tokio::test]
 async fn the_server_reaches_what_the_agent_allows_and_nothing_else() {
     let (world, tunnels, _) = connected(Pace::CALM).await;
+
+    let mut settings = world.settings.subscribe();
+    drop(within(settings.wait_for(|told| told == SETTINGS)).await.unwrap());
 
     let port = echo(&world.tasks).await;
     let mut io = within(tunnels.dial("worker", "127.0.0.1", port)).await.unwrap();
@@ -297,7 +305,7 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
     let address = listener.local_addr().unwrap();
     let servers = world.servers(&address.to_string());
     let first = Tasks::new(world.tasks.shutdown().child());
-    let tunnels = Tunnels::new(Pace::CALM, first.clone());
+    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), first.clone());
     world.listen(listener, &tunnels, first.shutdown());
     world.run_agent(&servers);
     up(&tunnels, "worker").await;
@@ -321,7 +329,7 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
     assert!(futures::poll!(back.as_mut()).is_pending());
     first.shutdown().request();
     within(first.drain(SOON)).await;
-    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
     let listener = TcpListener::bind(address).await.unwrap();
     world.listen(listener, &tunnels, world.tasks.shutdown());
     within(back).await;
@@ -335,7 +343,7 @@ async fn one_server_with_two_addresses_has_one_tunnel() {
     let port = listener.local_addr().unwrap().port();
     let servers = world.servers(&format!("127.0.0.1:{port}"));
     servers.told(&[format!("127.0.0.1:{port}"), format!("localhost:{port}")]);
-    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
     let connections = world.listen(listener, &tunnels, world.tasks.shutdown());
     world.run_agent(&servers);
     // Both may have asked at once. Then one has the tunnel, the other knows, and nothing moves any more.
@@ -370,7 +378,7 @@ async fn beats_keep_an_idle_tunnel_and_silence_ends_it_at_both_ends() {
     let servers = world.servers("127.0.0.1:9");
     let shared = Shared::new(world.agent(&servers));
     let pace = Pace { besides: 0, ..Pace::FAST };
-    let tunnels = Tunnels::new(pace, world.tasks.clone());
+    let tunnels = Tunnels::new(pace, SETTINGS.into(), world.tasks.clone());
     let ((near, a), (b, far)) = (tokio::io::duplex(64 * 1024), tokio::io::duplex(64 * 1024));
     let cable = Shutdown::new();
     world.tasks.spawn(Kind::Request, "cable", {
@@ -424,7 +432,7 @@ async fn a_fast_pace_keeps_connections_beside_the_tunnel() {
 #[tokio::test]
 async fn only_nodes_have_tunnels_and_only_by_upgrade() {
     let world = World::new();
-    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
     let ask = |user: Option<&str>, groups: &[String], upgrade: &str| {
         let request = http::Request::get(super::PATH).header("upgrade", upgrade);
         let mut request = request.body(()).unwrap();

@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use crate::servers;
 use crate::tunnel::{
     BEAT_HEADER, BESIDE_HEADER, BESIDES_HEADER, HAVE_HEADER, PATH, PROTOCOL, Pace, SERVER_HEADER,
-    SILENCE_HEADER, socket,
+    SETTINGS_HEADER, SILENCE_HEADER, socket,
 };
 
 /// Time to reach the machine. A lost SYN is sent again after 1 s and 3 s.
@@ -45,6 +45,8 @@ pub(in crate::tunnel) struct Connected {
     /// Who the server is.
     pub(in crate::tunnel) id: String,
     pub(in crate::tunnel) pace: Pace,
+    /// What the settings of the cluster are; empty from a server that does not say.
+    pub(in crate::tunnel) settings: String,
 }
 
 /// Why there is no tunnel. All but `Same` are tried again.
@@ -73,6 +75,10 @@ impl Failure {
         let what = format!("no tunnel to the server {address}: {self}");
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let fix = match self {
+            Self::Tls(error) if is_unknown_ca(error) => format!(
+                "the CA of the cluster was replaced, or {address} is of another cluster. If it was replaced, this node has to join anew: stop kube-lite \
+                 here, delete the node (kubectl delete node), remove the agent folder of the data directory, start with --server and the cluster's token"
+            ),
             Self::Tls(_) => format!(
                 "check that {address} is a server of this cluster and that the clocks of both machines are right (date)"
             ),
@@ -88,6 +94,15 @@ impl Failure {
         };
         (what, fix)
     }
+}
+
+/// The certificate is good, but of a CA that this node does not know.
+fn is_unknown_ca(error: &io::Error) -> bool {
+    use rustls::{CertificateError, Error as TlsError};
+    let error = error.get_ref().and_then(|e| e.downcast_ref::<TlsError>());
+    // With the same name and another key the signature is what fails.
+    let unknown = [CertificateError::UnknownIssuer, CertificateError::BadSignature];
+    matches!(error, Some(TlsError::InvalidCertificate(why)) if unknown.contains(why))
 }
 
 /// Opens a connection to `address`.
@@ -158,8 +173,9 @@ pub(in crate::tunnel) async fn upgrade(
         millis(SILENCE_HEADER, Pace::CALM.silence),
         text(response.headers(), BESIDES_HEADER).parse().unwrap_or(0),
     );
+    let settings = text(response.headers(), SETTINGS_HEADER);
     let upgraded = hyper::upgrade::on(response).await.map_err(|e| broken(&e))?;
-    Ok(Connected { io: Box::new(TokioIo::new(upgraded)), id, pace })
+    Ok(Connected { io: Box::new(TokioIo::new(upgraded)), id, pace, settings })
 }
 
 fn text(headers: &HeaderMap, name: &str) -> String {
