@@ -92,7 +92,7 @@ impl Checks {
     async fn passes(&self, endpoint: &str, name: &str) -> bool {
         match name {
             "etcd" | "etcd-readiness" => {
-                self.objects.storage().backend().read_barrier().await.is_ok()
+                self.objects.storage().backend().quiet_barrier().await.is_ok()
             }
             "shutdown" => !self.stopping.load(std::sync::atomic::Ordering::Relaxed),
             _ if endpoint == "livez" => true,

@@ -80,7 +80,7 @@ impl Objects {
     /// When the store has no leader, or the cache does not catch up.
     pub async fn fresh_cache(&self, row: &Arc<Resource>) -> Result<Arc<Cache>, Status> {
         let revision =
-            self.storage.backend().read_barrier().await.map_err(|e| status::of_store(&e))?;
+            self.storage.backend().quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         let cache = self.caches.of(row, None);
         cache.wait_for(revision.0).await?;
         Ok(cache)

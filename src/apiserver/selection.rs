@@ -51,6 +51,11 @@ impl Selection {
         self.fields.exact("metadata.name").map(str::to_owned)
     }
 
+    /// The one value of a field that can be selected.
+    pub(crate) fn exact(&self, field: &str) -> Option<&str> {
+        self.fields.exact(field)
+    }
+
     /// The object is selected.
     pub fn matches(&self, row: &Resource, entry: &Entry) -> bool {
         if !self.labels.is_empty() && !self.labels.matches(entry.object.as_ref()) {

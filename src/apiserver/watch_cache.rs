@@ -2,6 +2,7 @@
 //!
 //! Watchers hold a position in the ring instead of a queue of their own: nothing is dropped, and one that falls off the ring is ended.
 
+mod interest;
 mod state;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use store::Revision;
 use store::kv::{Event as StoreEvent, KeyRange, RangeRequest, StoreError};
 use tokio::sync::watch;
 
+use interest::{Interest, Interests, Slot};
 use state::State;
 pub use state::{Entry, Event, EventType, Filter, Page};
 
@@ -36,6 +38,8 @@ pub struct Cache {
     state: RwLock<State>,
     /// Revision reached; 0 until the first load.
     revision: watch::Sender<i64>,
+    /// Who waits for changes. Locked after `state`.
+    interests: Mutex<Interests>,
 }
 
 impl std::fmt::Debug for Cache {
@@ -69,6 +73,7 @@ impl Caches {
             storage: Arc::clone(&self.storage),
             state: RwLock::new(State::default()),
             revision: watch::Sender::new(0),
+            interests: Mutex::default(),
         });
         running.insert(Arc::clone(&row.spec.prefix), Arc::clone(&cache));
         let task = Arc::clone(&cache);
@@ -114,7 +119,7 @@ impl Cache {
     }
 
     async fn follow(&self, since: Option<i64>) -> Result<(), StoreError> {
-        let range = KeyRange::prefix(Bytes::from(self.row.key_prefix("")));
+        let range = self.range();
         let loaded = match since {
             Some(since) if since > 0 => match self.load(&range, Some(Revision(since))).await {
                 Err(StoreError::Compacted { .. } | StoreError::Future { .. }) => {
@@ -128,7 +133,7 @@ impl Cache {
         while let Some(batch) = watcher.batches.recv().await {
             let batch = batch?;
             let changes: Vec<_> = batch.events.iter().map(|e| self.change(e)).collect();
-            self.state.write().apply(changes, batch.revision.0);
+            self.apply(changes, batch.revision.0);
             self.revision.send_if_modified(|r| {
                 let moved = batch.revision.0 > *r;
                 *r = (*r).max(batch.revision.0);
@@ -136,6 +141,24 @@ impl Cache {
             });
         }
         Ok(())
+    }
+
+    fn range(&self) -> KeyRange {
+        KeyRange::prefix(Bytes::from(self.row.key_prefix("")))
+    }
+
+    fn apply(&self, changes: Vec<(Box<str>, Option<Object>, i64)>, revision: i64) {
+        let mut state = self.state.write();
+        let first = state.next_sequence();
+        let events = state.apply(changes, revision);
+        if events.is_empty() {
+            return;
+        }
+        let interests = self.interests.lock();
+        interests.tell(&self.row, first, &events);
+        let all = interests.all();
+        drop((interests, state));
+        all.notify_waiters();
     }
 
     async fn load(&self, range: &KeyRange, revision: Option<Revision>) -> Result<i64, StoreError> {
@@ -151,7 +174,13 @@ impl Cache {
             }
         });
         let objects = objects.collect();
-        self.state.write().load(objects, reached);
+        let mut state = self.state.write();
+        state.load(objects, reached);
+        let interests = self.interests.lock();
+        interests.tell_all();
+        let all = interests.all();
+        drop((interests, state));
+        all.notify_waiters();
         self.revision.send_replace(reached);
         Ok(reached)
     }
@@ -194,6 +223,10 @@ impl Cache {
     /// 504 with upstream's text when the revision is not reached in time.
     pub async fn wait_for(&self, revision: i64) -> Result<(), Status> {
         let mut seen = self.revision.subscribe();
+        if *seen.borrow_and_update() < revision {
+            // Writes of other resources move this cache only when somebody wants to know.
+            self.storage.backend().tell_progress(&self.range());
+        }
         let reached = seen.wait_for(|r| *r >= revision.max(1));
         let outcome = tokio::time::timeout(CATCH_UP_MAX, reached).await;
         match outcome {
@@ -218,26 +251,33 @@ impl Cache {
         found.map(|entry| Arc::clone(&entry.object))
     }
 
-    /// A position behind `revision`, from which events follow.
+    /// A position behind `revision`, from which the events of the filter follow, and others.
     ///
     /// # Errors
     /// The oldest revision from which one can watch, when `revision` is before it.
-    pub fn watch_from(self: &Arc<Self>, revision: i64) -> Result<Position, i64> {
-        let sequence = self.state.read().sequence_after(revision)?;
-        Ok(self.position(sequence))
+    pub fn watch_from(self: &Arc<Self>, revision: i64, filter: &Filter) -> Result<Position, i64> {
+        let slot = self.slot(filter);
+        // Also a refusal gives the slot back.
+        let mut position =
+            Position { cache: Arc::clone(self), next: state::Sequence::default(), slot };
+        position.next = self.state.read().sequence_after(revision)?;
+        position.slot.tell(position.next);
+        Ok(position)
     }
 
     /// The objects of the filter now, and the position behind them.
     pub fn list_and_watch(self: &Arc<Self>, filter: &Filter) -> (Page, Position) {
+        let slot = self.slot(filter);
         let state = self.state.read();
         let page = state.list(&self.row, filter, None, 0);
-        let sequence = state.next_sequence();
+        let next = state.next_sequence();
         drop(state);
-        (page, self.position(sequence))
+        (page, Position { cache: Arc::clone(self), next, slot })
     }
 
-    fn position(self: &Arc<Self>, next: state::Sequence) -> Position {
-        Position { changed: self.revision.subscribe(), cache: Arc::clone(self), next }
+    /// A slot is taken before the place in the ring, so that no event falls between.
+    fn slot(self: &Arc<Self>, filter: &Filter) -> Arc<Slot> {
+        self.interests.lock().add(Interest::of(filter))
     }
 }
 
@@ -246,7 +286,13 @@ impl Cache {
 pub struct Position {
     cache: Arc<Cache>,
     next: state::Sequence,
-    changed: watch::Receiver<i64>,
+    slot: Arc<Slot>,
+}
+
+impl Drop for Position {
+    fn drop(&mut self) {
+        self.cache.interests.lock().remove(&self.slot);
+    }
 }
 
 /// The watcher fell off the ring, or the cache was loaded anew: it has to list again.
@@ -259,15 +305,14 @@ impl Position {
     /// # Errors
     /// When the events were dropped from the ring before they were read.
     pub async fn next(&mut self) -> Result<(Vec<Arc<Event>>, i64), Lagged> {
+        let slot = Arc::clone(&self.slot);
         loop {
-            self.changed.mark_unchanged();
+            let told = slot.told();
             let (events, revision) = self.try_next()?;
             if !events.is_empty() {
                 return Ok((events, revision));
             }
-            if self.changed.changed().await.is_err() {
-                return Err(Lagged);
-            }
+            told.await;
         }
     }
 
@@ -277,8 +322,13 @@ impl Position {
     /// As [`Position::next`].
     pub fn try_next(&mut self) -> Result<(Vec<Arc<Event>>, i64), Lagged> {
         let state = self.cache.state.read();
-        let (events, next, revision) = state.events_from(self.next, BATCH_MAX).ok_or(Lagged)?;
+        // What nobody told of is nothing that the filter sees.
+        let from = self.slot.take(self.next, state.next_sequence());
+        let (events, next, revision) = state.events_from(from, BATCH_MAX).ok_or(Lagged)?;
         self.next = next;
+        if next != state.next_sequence() {
+            self.slot.tell(next);
+        }
         Ok((events, revision))
     }
 

@@ -73,7 +73,7 @@ impl Source for Server {
         });
         status.runtime = self.runtime.get().cloned();
         status.nodes = self.nodes().await;
-        if let Err(error) = self.store.read_barrier().await {
+        if let Err(error) = self.store.quiet_barrier().await {
             status.ready = false;
             status.problems.push(Problem::new(
                 format!("the store does not answer: {error}"),

@@ -202,8 +202,20 @@ impl<E: Engine> Backend for Store<E> {
         self.engine.barrier().await?;
         let state = self.shared.state.read();
         let revision = state.revision();
-        self.shared.hub.lock().progress(revision);
+        self.shared.hub.lock().progress(None, revision);
         Ok(Revision(revision))
+    }
+
+    async fn quiet_barrier(&self) -> Result<Revision, StoreError> {
+        self.check_running()?;
+        self.engine.barrier().await?;
+        Ok(self.revision())
+    }
+
+    fn tell_progress(&self, range: &KeyRange) {
+        // The state stays locked: what is applied next is told after this.
+        let state = self.shared.state.read();
+        self.shared.hub.lock().progress(Some(range), state.revision());
     }
 
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {

@@ -219,6 +219,7 @@ pub struct Event {
 ///
 /// Progress comes once when a watch has caught up with history, and at every [`Backend::read_barrier`] that finds the
 /// watcher behind: after awaiting the barrier, every watch delivers a batch with at least that revision.
+/// [`Backend::tell_progress`] brings it to the watches of one range.
 #[derive(Debug, Clone)]
 pub struct WatchBatch {
     /// Changes; empty means progress only.
@@ -306,6 +307,10 @@ pub struct Lease {
 pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     /// Resolves once every write acknowledged before the call is visible to `range`; the revision reached.
     async fn read_barrier(&self) -> Result<Revision, StoreError>;
+    /// As [`Backend::read_barrier`] for who reads the state itself: no watcher is told, which would wake all that lag.
+    async fn quiet_barrier(&self) -> Result<Revision, StoreError>;
+    /// Tells the watchers of this very range, when they lag, that they have everything up to the newest revision.
+    fn tell_progress(&self, range: &KeyRange);
     /// Reads locally applied state; for a consistent read await `read_barrier` first.
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError>;
     /// Writes; resolves once as durable as asked.

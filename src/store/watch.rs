@@ -105,7 +105,6 @@ impl Feed {
 #[derive(Debug, Default)]
 pub(crate) struct Hub {
     feeds: Vec<Feed>,
-    told: i64,
 }
 
 impl Hub {
@@ -122,18 +121,11 @@ impl Hub {
         }
     }
 
-    /// Tells every watcher that lags that nothing else happened up to `revision`.
-    pub(crate) fn progress(&mut self, revision: i64) {
-        if self.told < revision {
-            self.feeds.retain(|feed| !feed.sender.is_closed());
-            let unheard = self
-                .feeds
-                .iter_mut()
-                .filter_map(|feed| (!feed.progress(revision)).then_some(()))
-                .count();
-            if unheard == 0 {
-                self.told = revision;
-            }
+    /// Tells the watchers of `range` (none: of all ranges) that lag that nothing else happened up to `revision`.
+    pub(crate) fn progress(&mut self, range: Option<&KeyRange>, revision: i64) {
+        for feed in self.feeds.iter_mut().filter(|feed| range.is_none_or(|r| feed.range == *r)) {
+            // Without room the watcher has enough to read, and is told with what comes next.
+            feed.progress(revision);
         }
     }
 

@@ -79,7 +79,7 @@ pub(crate) async fn open(
         Start::After(revision) => {
             cache = objects.caches().of(row, Some(revision));
             cache.wait_for(0).await?;
-            match cache.watch_from(revision) {
+            match cache.watch_from(revision, &filter) {
                 Ok(position) => position,
                 Err(oldest) => {
                     let refusal =
@@ -214,7 +214,7 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
     let objects = &context.server.objects;
     if options.send_initial_events == Some(false) && options.resource_version.is_empty() {
         let revision =
-            objects.storage().backend().read_barrier().await.map_err(|e| status::of_store(&e))?;
+            objects.storage().backend().quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         start = Start::After(revision.0);
     }
     let timeout = options.timeout.filter(|t| *t > 0).map(Duration::from_secs);

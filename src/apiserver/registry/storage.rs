@@ -72,7 +72,7 @@ impl Storage {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Object>, Status> {
-        self.backend.read_barrier().await.map_err(|e| status::of_store(&e))?;
+        self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         let key = row.key(namespace, name);
         let found = self
             .backend

@@ -3,14 +3,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use api::Object;
+use tokio::time::Instant;
 
 use crate::registry::Resource;
 use crate::selection::Selection;
 
 /// Changes kept per resource: at an edge cluster's rates minutes of history; a watcher farther behind lists again.
 const RING_EVENTS_MAX: usize = 4096;
+
+/// Changes that are kept however old they are.
+const RING_EVENTS_MIN: usize = 256;
+
+/// Further changes are kept for so long, as the store keeps its history: what a crowd that came at once has left behind goes.
+const RING_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// Bytes of object versions that the ring may keep alive.
 const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -62,6 +70,8 @@ pub struct Event {
     pub deleted: bool,
     /// Revision of the change.
     pub revision: i64,
+    /// When it came here.
+    at: Instant,
     /// The JSON line for watchers to whom the change looks as it is, made once.
     pub line: OnceLock<bytes::Bytes>,
 }
@@ -136,10 +146,10 @@ pub struct Page {
 }
 
 /// A place in the ring: load generation and running number of the event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sequence {
-    generation: u64,
-    number: u64,
+    pub(super) generation: u64,
+    pub(super) number: u64,
 }
 
 /// Everything behind the cache's lock.
@@ -175,14 +185,26 @@ impl State {
         self.generation += 1;
     }
 
-    /// Applies changes in order: key suffix, new object (none: deleted), revision.
-    pub(super) fn apply(&mut self, changes: Vec<(Box<str>, Option<Object>, i64)>, revision: i64) {
+    /// Applies changes in order: key suffix, new object (none: deleted), revision. The events, in their order.
+    pub(super) fn apply(
+        &mut self,
+        changes: Vec<(Box<str>, Option<Object>, i64)>,
+        revision: i64,
+    ) -> Vec<Arc<Event>> {
+        let (mut events, now) = (Vec::with_capacity(changes.len()), base::clock::now());
         for (suffix, object, at) in changes {
             let event = match object {
                 Some(object) => {
                     let entry = Entry::new(Arc::new(object));
                     let previous = self.objects.insert(suffix, Arc::clone(&entry));
-                    Event { entry, previous, deleted: false, revision: at, line: OnceLock::new() }
+                    Event {
+                        entry,
+                        previous,
+                        deleted: false,
+                        revision: at,
+                        at: now,
+                        line: OnceLock::new(),
+                    }
                 }
                 None => {
                     let Some(previous) = self.objects.remove(&suffix) else { continue };
@@ -193,26 +215,35 @@ impl State {
                         previous: Some(previous),
                         deleted: true,
                         revision: at,
+                        at: now,
                         line: OnceLock::new(),
                     }
                 }
             };
-            self.push(event);
+            let event = Arc::new(event);
+            events.push(Arc::clone(&event));
+            self.push(event, now);
         }
         self.revision = self.revision.max(revision);
+        events
     }
 
-    fn push(&mut self, event: Event) {
+    fn push(&mut self, event: Arc<Event>, now: Instant) {
         self.ring_bytes += weight(&event);
-        self.ring.push_back(Arc::new(event));
+        self.ring.push_back(event);
         while self.ring.len() > RING_EVENTS_MAX
             || (self.ring_bytes > RING_BYTES_MAX && self.ring.len() > 1)
+            || (self.ring.len() > RING_EVENTS_MIN && self.oldest_before(now))
         {
             let Some(old) = self.ring.pop_front() else { break };
             self.ring_bytes = self.ring_bytes.saturating_sub(weight(&old));
             self.first += 1;
             self.floor = old.revision;
         }
+    }
+
+    fn oldest_before(&self, now: Instant) -> bool {
+        self.ring.front().is_some_and(|e| now.saturating_duration_since(e.at) > RING_AGE_MAX)
     }
 
     pub(super) fn list(

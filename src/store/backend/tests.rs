@@ -47,17 +47,24 @@ async fn history_then_live_without_loss_or_double() {
 }
 
 #[tokio::test]
-async fn a_barrier_brings_progress_to_watchers_of_other_keys() {
+async fn who_asks_brings_progress_to_the_watchers_of_a_range_and_to_no_others() {
     let store = open_memory();
-    let mut watcher = store.watch(KeyRange::prefix("b/"), None).await.unwrap();
+    let range = KeyRange::prefix("b/");
+    let mut watcher = store.watch(range.clone(), None).await.unwrap();
+    let mut other = store.watch(KeyRange::prefix("c/"), None).await.unwrap();
+    assert_eq!(next(&mut other).await.revision, Revision(1));
     assert_eq!(next(&mut watcher).await.revision, Revision(1));
     store.txn(put("a", "1")).await.unwrap();
-    assert_eq!(store.read_barrier().await.unwrap(), Revision(2));
+    assert_eq!(store.quiet_barrier().await.unwrap(), Revision(2));
+    store.tell_progress(&range);
     let batch = next(&mut watcher).await;
     assert!(batch.events.is_empty() && batch.revision == Revision(2));
-    store.read_barrier().await.unwrap();
+    store.tell_progress(&range);
     store.txn(put("b/1", "1")).await.unwrap();
     assert_eq!(next(&mut watcher).await.events.len(), 1);
+    assert!(other.batches.try_recv().is_err());
+    assert_eq!(store.read_barrier().await.unwrap(), Revision(3));
+    assert_eq!(next(&mut other).await.revision, Revision(3));
 }
 
 #[tokio::test]
@@ -67,7 +74,7 @@ async fn a_watch_of_the_future_is_silent_until_then() {
     for n in 0..3 {
         store.txn(put("a", &n.to_string())).await.unwrap();
         if n == 0 {
-            store.read_barrier().await.unwrap();
+            store.tell_progress(&KeyRange::prefix(""));
         }
     }
     let batch = next(&mut watcher).await;
