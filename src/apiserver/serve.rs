@@ -8,7 +8,6 @@ use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -30,10 +29,6 @@ const HEADER_BYTES_MAX: u32 = 64 * 1024;
 const STREAMS_MAX: u32 = 250;
 /// How long connections may finish their requests when the server stops.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
-
-/// Certificates that a client proved to own, end entity first; an extension of each request.
-#[derive(Debug, Clone)]
-pub struct PeerCertificates(pub Vec<CertificateDer<'static>>);
 
 /// Who the certificates say, examined once per connection; an extension of each request.
 #[derive(Debug, Clone)]
@@ -99,23 +94,17 @@ impl ApiServer {
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         stream.set_nodelay(true)?;
         let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
-        let chain: Option<Vec<CertificateDer<'static>>> = stream
-            .get_ref()
-            .1
-            .peer_certificates()
-            .map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect());
+        let chain = stream.get_ref().1.peer_certificates();
         let identity = chain
-            .as_ref()
             .zip(verifier)
             .and_then(|(chain, v)| v.peer(chain))
             .map(|peer| PeerIdentity(Arc::new(peer)));
-        let certificates = chain.map(PeerCertificates);
         let server = self.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let server = server.clone();
-            let (identity, certificates) = (identity.clone(), certificates.clone());
+            let identity = identity.clone();
             let aside = aside.clone().filter(|aside| aside.takes(request.uri().path()));
-            async move {
+            let answer = async move {
                 let mut request =
                     request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
                 if let Some(aside) = aside {
@@ -128,11 +117,10 @@ impl ApiServer {
                 if let Some(identity) = identity {
                     request.extensions_mut().insert(identity);
                 }
-                if let Some(certificates) = certificates {
-                    request.extensions_mut().insert(certificates);
-                }
                 Ok::<_, std::convert::Infallible>(server.call(None, request).await)
-            }
+            };
+            // The work on a request is large, and a stream of HTTP/2 keeps the room of its largest state to the end: a watch's would.
+            Box::pin(answer)
         });
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         builder
