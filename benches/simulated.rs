@@ -14,6 +14,7 @@ use anyhow::{Context, bail};
 use base::pki::{Ca, Profile};
 use base::{Kind, Shutdown, Tasks};
 use clap::Parser;
+use cluster::servers::{Health, Servers};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::json;
@@ -41,6 +42,9 @@ struct Args {
     /// What each agent's network watches beside services, slices, address ranges and its own Node
     #[arg(long, value_name = "PATH")]
     also_watch: Vec<String>,
+    /// Each agent keeps a tunnel to the server, as those of kube-lite do
+    #[arg(long)]
+    tunnels: bool,
     /// Seconds of idleness to measure
     #[arg(long, default_value_t = 30)]
     idle: u64,
@@ -74,8 +78,11 @@ async fn run(args: Args) -> anyhow::Result<()> {
     }
     let tasks = Tasks::new(Shutdown::new());
     let shared = Arc::new(Fleet::new(args.count, args.also_watch));
-    let begin = Instant::now();
+    let (begin, mut tunnels) = (Instant::now(), Vec::new());
     for (number, (name, node)) in fleet.into_iter().enumerate() {
+        if args.tunnels {
+            tunnels.push(node.keep_tunnel(&name, &tasks)?);
+        }
         let agent = Agent { number, name, node, proxy: proxy.clone(), fleet: Arc::clone(&shared) };
         tasks.spawn(Kind::Request, "agent", agent.run(tasks.clone()));
     }
@@ -88,7 +95,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
     let begin = Instant::now();
     tokio::time::sleep(Duration::from_secs(args.idle)).await;
-    shared.measures.print("idle", begin.elapsed(), json!({}));
+    let up = |s: &&Servers| s.states().iter().all(|s| s.state == Health::Connected);
+    let up = tunnels.iter().filter(up).count();
+    shared.measures.print("idle", begin.elapsed(), json!({"tunnels": up}));
 
     if args.pods > 0 {
         let api = Api::connect(&admin, &tasks).await?;

@@ -1,19 +1,26 @@
 //! One HTTP/2 connection under one identity: requests, and watches whose events come as lines.
 
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use async_trait::async_trait;
 use base::pki::Leaf;
 use base::pki::live::LiveCert;
 use base::pki::tls;
 use base::{Kind, Tasks};
 use bytes::{Bytes, BytesMut};
+use cluster::servers::Servers;
+use cluster::tunnel;
+use cluster::tunnel::allow::{Own, Pods};
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -31,7 +38,7 @@ const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs
 pub(crate) struct Identity {
     address: Arc<str>,
     name: ServerName<'static>,
-    tls: TlsConnector,
+    config: Arc<ClientConfig>,
 }
 
 impl Identity {
@@ -45,8 +52,33 @@ impl Identity {
         Ok(Self {
             address: server.into(),
             name: ServerName::try_from(host)?,
-            tls: TlsConnector::from(Arc::new(config)),
+            config: Arc::new(config),
         })
+    }
+
+    /// Keeps a tunnel to the server under this identity, as real agents do, until shutdown. The list tells whether it is up.
+    pub(crate) fn keep_tunnel(&self, node: &str, tasks: &Tasks) -> anyhow::Result<Servers> {
+        // A list of servers is remembered where there is a directory; here is none.
+        let servers = Servers::open(Path::new("/nonexistent"), Some(&self.address))?;
+        let agent = tunnel::Agent {
+            servers: servers.clone(),
+            tls: ClientConfig::clone(&self.config),
+            own: Own { node: node.to_owned(), ..Own::default() },
+            pods: Arc::new(NoPods),
+            tasks: tasks.clone(),
+        };
+        tasks.spawn(Kind::Request, "tunnels", agent.run());
+        Ok(servers)
+    }
+}
+
+/// Simulated pods answer nobody.
+struct NoPods;
+
+#[async_trait]
+impl Pods for NoPods {
+    async fn is_pod(&self, _: IpAddr) -> bool {
+        false
     }
 }
 
@@ -61,7 +93,9 @@ impl Api {
         let open = async {
             let tcp = TcpStream::connect(&*identity.address).await?;
             tcp.set_nodelay(true)?;
-            let tls = identity.tls.connect(identity.name.clone(), tcp).await?;
+            let tls = TlsConnector::from(Arc::clone(&identity.config))
+                .connect(identity.name.clone(), tcp)
+                .await?;
             let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
             builder.timer(TokioTimer::new());
             builder.keep_alive_interval(PING.0).keep_alive_timeout(PING.1);

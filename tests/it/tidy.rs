@@ -23,7 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("cluster", &["api", "base", "client"]),
     ("base2histogram", &[]),
     ("xtask", &[]),
-    ("benches", &["base"]),
+    ("benches", &["base", "cluster"]),
 ];
 
 fn sources() -> Vec<PathBuf> {
