@@ -12,12 +12,13 @@
 #   INSTALL_KUBE_LITE_SERVICE      systemd, openrc or none                what runs here
 #   INSTALL_KUBE_LITE_LOG          log where no journal is                /var/log/kube-lite.log
 #   INSTALL_KUBE_LITE_SKIP_START   true: install only
+#   INSTALL_KUBE_LITE_TIMEOUT      seconds in which the node must get Ready              120
 #   KUBE_LITE_PROFILE              cargo profile to build with            release
 # Variables kept, in a file that root alone reads: KUBE_LITE_* and K3S_* that stand for flags, CONTAINERD_*, *_PROXY.
 set -eu
 umask 022
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
-ready_timeout=120
+ready_timeout=${INSTALL_KUBE_LITE_TIMEOUT:-120}
 kubernetes=0.37.1 # of k8s.io/kubectl, as the API served
 version='' step_begin='' step_name='' work=''
 server_variables='CONFIG_FILE|DATA_DIR|DEBUG|NODE_NAME|KUBECONFIG_OUTPUT|KUBECONFIG_MODE|RESOLV_CONF|LOG|URL|TOKEN|TOKEN_FILE|AGENT_TOKEN|AGENT_TOKEN_FILE'
@@ -46,6 +47,7 @@ settings() {
   [ "$(id -u)" = 0 ] || { step_name=root; fail "this script installs for the whole machine and needs root" "sudo $0 $*"; }
   [ "$(uname -s)" = Linux ] || { step_name=host; fail "kube-lite runs on Linux, this is $(uname -s)"; }
   case $(uname -m) in x86_64 | aarch64) ;; *) step_name=host; fail "no build for $(uname -m): x86_64 and aarch64 are supported" ;; esac
+  case $ready_timeout in '' | *[!0-9]*) step_name=host; fail "INSTALL_KUBE_LITE_TIMEOUT=$ready_timeout: must be a number of seconds" ;; esac
   work=$(mktemp -d)
   if [ -z "${INSTALL_KUBE_LITE_BIN_DIR:-}" ]; then
     INSTALL_KUBE_LITE_BIN_DIR=/usr/local/bin

@@ -8,7 +8,7 @@ prepare() { # name: images and kubectl, for nothing can be fetched there
 install_on() { # name, server or agent, variables and flags...
   local name=$1 mode=$2 word variables=() flags=(); shift 2
   for word; do case $word in --*) flags+=("$word") ;; *) variables+=("$word") ;; esac; done
-  in_guest "$name" env INSTALL_KUBE_LITE_BIN=/kit/kube-lite "${variables[@]}" /kit/install.sh "$mode" "--node-ip=192.0.2.${guest_number[$name]}" "${flags[@]}"
+  in_guest "$name" env INSTALL_KUBE_LITE_BIN=/kit/kube-lite INSTALL_KUBE_LITE_TIMEOUT=900 "${variables[@]}" /kit/install.sh "$mode" "--node-ip=192.0.2.${guest_number[$name]}" "${flags[@]}"
 }
 fetch_kubeconfig() { # name: kubectl here asks this server
   in_guest "$1" cat /etc/kube-lite/kube-lite.yaml | sed "s|https://[^ ]*:6443|https://192.0.2.${guest_number[$1]}:6443|" >"$KUBECONFIG"
