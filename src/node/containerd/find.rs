@@ -8,8 +8,9 @@ use std::time::Duration;
 use crate::config::RuntimeConfig;
 use crate::pause;
 
-/// A program that only prints its version, or a trial container, is given this long.
-const TRIAL_TIMEOUT: Duration = Duration::from_secs(15);
+/// A program that only prints its version, or a trial container, is given this long: on a slow and busy machine the first start of
+/// containerd, forty megabytes from the disk, took more than 15 s.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why there is no runtime.
 #[derive(Debug, thiserror::Error)]
