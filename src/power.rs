@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// systemd is asked this long; then it is a stop of this process alone.
-const ASK_MAX: Duration = Duration::from_secs(2);
+/// systemd is asked this long; then it is a stop of this process alone. It answers within milliseconds, but on a slow machine that ends
+/// everything at once the program that asks needs seconds to start, and pods would not get their time.
+const ASK_MAX: Duration = Duration::from_secs(20);
 
 /// What is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
