@@ -139,10 +139,12 @@ comes() { # name, want, command...
 }
 cleanup() {
   local name
-  for name in "${!guest_process[@]}"; do
-    [ "$failed" = 0 ] || { echo "last lines of $name's console:"; tail -n 15 "$scratch/$name.console"; }
-    hang_up "$name"; kill -9 "${guest_process[$name]}" 2>/dev/null
-  done
-  { wait; } 2>/dev/null
+  {
+    for name in "${!guest_process[@]}"; do
+      [ "$failed" = 0 ] || { echo "last lines of $name's console:"; tail -n 15 "$scratch/$name.console"; }
+      hang_up "$name"; kill -9 "${guest_process[$name]}"
+    done
+    wait
+  } 2>/dev/null
   cd /; umount -l "$scratch"
 }
