@@ -1,6 +1,6 @@
 //! What may be typed: commands and flags with k3s's names and defaults.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -64,6 +64,12 @@ pub struct ServerArgs {
     /// Address that the API is reached under by pods and nodes [default: the node's address]
     #[arg(long, value_name = "IP", help_heading = "Listener")]
     pub advertise_address: Option<IpAddr>,
+    /// Address of the etcd-compatible interface of the store, such as 127.0.0.1:2379; clients need a certificate of server/tls/etcd
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',', help_heading = "Listener")]
+    pub etcd_listen: Vec<SocketAddr>,
+    /// The same without TLS and certificates, on a loopback address only: whoever reaches it owns the cluster
+    #[arg(long, value_name = "ADDRESS", help_heading = "Listener")]
+    pub etcd_listen_plain: Option<SocketAddr>,
     /// Further names or addresses in the serving certificate
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Listener")]
     pub tls_san: Vec<String>,

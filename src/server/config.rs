@@ -24,6 +24,10 @@ pub struct Config {
     pub machine: Machine,
     /// Listener.
     pub listen: SocketAddr,
+    /// Where the store is reached as etcd, with client certificates.
+    pub etcd_listen: Vec<SocketAddr>,
+    /// Where it is reached in the clear.
+    pub etcd_listen_plain: Option<SocketAddr>,
     /// Address that pods and nodes reach the API under.
     pub advertise: IpAddr,
     /// Further names and addresses of the serving certificate.
@@ -151,6 +155,8 @@ impl Config {
         let disabled = |name: &str| args.disable.iter().any(|d| d == name);
         Ok(Self {
             listen: SocketAddr::new(machine.listen, args.https_listen_port),
+            etcd_listen: args.etcd_listen.clone(),
+            etcd_listen_plain: args.etcd_listen_plain,
             advertise: args.advertise_address.unwrap_or(machine.ip()),
             tls_san: args.tls_san.clone(),
             node_ports: node_ports(&args.service_node_port_range)?,

@@ -27,6 +27,7 @@ use crate::catalogue::{
 use crate::server::adapters::BootstrapWriter;
 use crate::server::aside::Parts;
 use crate::server::config::Config;
+use crate::server::etcd::Listeners;
 use crate::server::joining::{self, Joining};
 use crate::server::reach::{Connects, Reach};
 
@@ -65,6 +66,7 @@ pub(crate) async fn start(
         _ => PORT_IN_USE.refuse(format!("cannot listen on {}: {e}", config.listen)),
     })?;
     let address = listener.local_addr().map_err(|e| PORT_IN_USE.refuse(e))?;
+    let etcd = Listeners::bind(config).await?;
     // Inherited by every connection: tunnels and watches over bad links.
     cluster::tunnel::socket::persevere(&listener);
     crate::server::data_dir::check(&config.machine.data_dir)?;
@@ -76,6 +78,7 @@ pub(crate) async fn start(
     let certs = Arc::new(certificates(config)?);
     let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
+    etcd.serve(config, &certs, &store, tasks)?;
 
     let schema = Schema::builtin();
     // Secrets are sealed from the first write; the key file stands beside the certificates.

@@ -57,7 +57,6 @@ fn generate(source: &Path) -> Result<BTreeMap<String, String>> {
     for (files, server, includes) in [(called, false, "includes.rs"), (served, true, "served.rs")] {
         tonic_prost_build::configure()
             .build_server(server)
-            .build_client(!server)
             .build_transport(false)
             .bytes(".containerd.services.content.v1")
             .bytes(".etcdserverpb")

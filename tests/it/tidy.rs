@@ -13,6 +13,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("proto", &[]),
     ("api", &[]),
     ("store", &["base", "proto"]),
+    ("etcd", &["base", "proto", "store"]),
     ("stream", &["base"]),
     ("apiserver", &["api", "base", "store", "stream"]),
     ("client", &["api", "base"]),

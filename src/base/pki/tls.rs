@@ -86,6 +86,21 @@ pub fn verifying_server(
     serving(verifier, cert, alpn)
 }
 
+/// Refuses a client without a certificate signed by `client_ca`.
+///
+/// # Errors
+/// When the CA cannot be used.
+pub fn demanding_server(
+    cert: Arc<LiveCert>,
+    client_ca: &[CertificateDer<'static>],
+    alpn: &[&str],
+) -> Result<ServerConfig, BadConfig> {
+    let roots = Arc::new(roots(client_ca)?);
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(bad)?;
+    serving(verifier, cert, alpn)
+}
+
 /// A client that trusts `server_ca` alone and presents `cert` when it has one.
 ///
 /// # Errors

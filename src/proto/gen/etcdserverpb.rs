@@ -1352,6 +1352,230 @@ impl AlarmType {
         }
     }
 }
+/// Generated client implementations.
+pub mod kv_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct KvClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> KvClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> KvClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            KvClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Range gets the keys in the range from the key-value store.
+        pub async fn range(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RangeRequest>,
+        ) -> std::result::Result<tonic::Response<super::RangeResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Range");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Range"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// RangeStream gets the keys in the range from the key-value store.
+        ///
+        /// This RPC is intentionally gRPC-only and does not provide a
+        /// grpc-gateway REST mapping, because streaming chunked responses
+        /// are not a good fit for standard JSON/REST semantics.
+        pub async fn range_stream(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RangeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::RangeStreamResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.KV/RangeStream",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.KV", "RangeStream"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Put puts the given key into the key-value store.
+        /// A put request increments the revision of the key-value store
+        /// and generates one event in the event history.
+        pub async fn put(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PutRequest>,
+        ) -> std::result::Result<tonic::Response<super::PutResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Put");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Put"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// DeleteRange deletes the given range from the key-value store.
+        /// A delete request increments the revision of the key-value store
+        /// and generates a delete event in the event history for every deleted key.
+        pub async fn delete_range(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeleteRangeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteRangeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.KV/DeleteRange",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.KV", "DeleteRange"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Txn processes multiple requests in a single transaction.
+        /// A txn request increments the revision of the key-value store
+        /// and generates events with the same revision for every completed request.
+        /// It is not allowed to modify the same key several times within one txn.
+        pub async fn txn(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TxnRequest>,
+        ) -> std::result::Result<tonic::Response<super::TxnResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Txn");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Txn"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Compact compacts the event history in the etcd key-value store. The key-value
+        /// store should be periodically compacted or the event history will continue to grow
+        /// indefinitely.
+        pub async fn compact(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CompactionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CompactionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Compact");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.KV", "Compact"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
 /// Generated server implementations.
 pub mod kv_server {
     #![allow(
@@ -1801,6 +2025,114 @@ pub mod kv_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// Generated client implementations.
+pub mod watch_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct WatchClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> WatchClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> WatchClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            WatchClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Watch watches for events happening or that have happened. Both input and output
+        /// are streams; the input stream is for creating and canceling watchers and the output
+        /// stream sends events. One watch RPC can watch on multiple key ranges, streaming events
+        /// for several watches at once. The entire event history can be watched starting from the
+        /// last compaction revision.
+        pub async fn watch(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::WatchRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
+            let mut req = request.into_streaming_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Watch", "Watch"));
+            self.inner.streaming(req, path, codec).await
+        }
+    }
+}
 /// Generated server implementations.
 pub mod watch_server {
     #![allow(
@@ -1990,6 +2322,218 @@ pub mod watch_server {
     pub const SERVICE_NAME: &str = "etcdserverpb.Watch";
     impl<T> tonic::server::NamedService for WatchServer<T> {
         const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+pub mod lease_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct LeaseClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> LeaseClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> LeaseClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            LeaseClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// LeaseGrant creates a lease which expires if the server does not receive a keepAlive
+        /// within a given time to live period. All keys attached to the lease will be expired and
+        /// deleted if the lease expires. Each expired key generates a delete event in the event history.
+        pub async fn lease_grant(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LeaseGrantRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseGrantResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseGrant",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseGrant"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// LeaseRevoke revokes a lease. All keys attached to the lease will expire and be deleted.
+        pub async fn lease_revoke(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LeaseRevokeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseRevokeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseRevoke",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseRevoke"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// LeaseKeepAlive keeps the lease alive by streaming keep alive requests from the client
+        /// to the server and streaming keep alive responses from the server to the client.
+        pub async fn lease_keep_alive(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<
+                Message = super::LeaseKeepAliveRequest,
+            >,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::LeaseKeepAliveResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseKeepAlive",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseKeepAlive"));
+            self.inner.streaming(req, path, codec).await
+        }
+        /// LeaseTimeToLive retrieves lease information.
+        pub async fn lease_time_to_live(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LeaseTimeToLiveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseTimeToLiveResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseTimeToLive",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseTimeToLive"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// LeaseLeases lists all existing leases.
+        pub async fn lease_leases(
+            &mut self,
+            request: impl tonic::IntoRequest<super::LeaseLeasesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::LeaseLeasesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Lease/LeaseLeases",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Lease", "LeaseLeases"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2393,6 +2937,213 @@ pub mod lease_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// Generated client implementations.
+pub mod cluster_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct ClusterClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> ClusterClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> ClusterClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            ClusterClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// MemberAdd adds a member into the cluster.
+        pub async fn member_add(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberAddResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberAdd",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberAdd"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// MemberRemove removes an existing member from the cluster.
+        pub async fn member_remove(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberRemoveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberRemoveResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberRemove",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberRemove"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// MemberUpdate updates the member configuration.
+        pub async fn member_update(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberUpdateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberUpdateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberUpdate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberUpdate"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// MemberList lists all the members in the cluster.
+        pub async fn member_list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberListRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberListResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberList",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberList"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// MemberPromote promotes a member from raft learner (non-voting) to raft voting member.
+        pub async fn member_promote(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberPromoteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberPromoteResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberPromote",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberPromote"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
 /// Generated server implementations.
 pub mod cluster_server {
     #![allow(
@@ -2784,6 +3535,284 @@ pub mod cluster_server {
     pub const SERVICE_NAME: &str = "etcdserverpb.Cluster";
     impl<T> tonic::server::NamedService for ClusterServer<T> {
         const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+pub mod maintenance_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct MaintenanceClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> MaintenanceClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> MaintenanceClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            MaintenanceClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Alarm activates, deactivates, and queries alarms regarding cluster health.
+        pub async fn alarm(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AlarmRequest>,
+        ) -> std::result::Result<tonic::Response<super::AlarmResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Alarm",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Alarm"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Status gets the status of the member.
+        pub async fn status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StatusRequest>,
+        ) -> std::result::Result<tonic::Response<super::StatusResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Status",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Status"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Defragment defragments a member's backend database to recover storage space.
+        pub async fn defragment(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DefragmentRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DefragmentResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Defragment",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Defragment"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Hash computes the hash of whole backend keyspace,
+        /// including key, lease, and other buckets in storage.
+        /// This is designed for testing ONLY!
+        /// Do not rely on this in production with ongoing transactions,
+        /// since Hash operation does not hold MVCC locks.
+        /// Use "HashKV" API instead for "key" bucket consistency checks.
+        pub async fn hash(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HashRequest>,
+        ) -> std::result::Result<tonic::Response<super::HashResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Hash",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Hash"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// HashKV computes the hash of all MVCC keys up to a given revision.
+        /// It only iterates "key" bucket in backend storage.
+        pub async fn hash_kv(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HashKvRequest>,
+        ) -> std::result::Result<tonic::Response<super::HashKvResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/HashKV",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "HashKV"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Snapshot sends a snapshot of the entire backend from a member over a stream to a client.
+        pub async fn snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::SnapshotResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Snapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Snapshot"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// MoveLeader requests current leader node to transfer its leadership to transferee.
+        pub async fn move_leader(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MoveLeaderRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MoveLeaderResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/MoveLeader",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "MoveLeader"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Downgrade requests downgrades, verifies feasibility or cancels downgrade
+        /// on the cluster version.
+        /// Supported since etcd 3.5.
+        pub async fn downgrade(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DowngradeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DowngradeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Downgrade",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Downgrade"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -3334,6 +4363,509 @@ pub mod maintenance_server {
     pub const SERVICE_NAME: &str = "etcdserverpb.Maintenance";
     impl<T> tonic::server::NamedService for MaintenanceServer<T> {
         const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Generated client implementations.
+pub mod auth_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct AuthClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> AuthClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> AuthClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            AuthClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// AuthEnable enables authentication.
+        pub async fn auth_enable(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthEnableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthEnableResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/AuthEnable",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthEnable"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// AuthDisable disables authentication.
+        pub async fn auth_disable(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthDisableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthDisableResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/AuthDisable",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthDisable"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// AuthStatus displays authentication status.
+        pub async fn auth_status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthStatusResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/AuthStatus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthStatus"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Authenticate processes an authenticate request.
+        pub async fn authenticate(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthenticateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthenticateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/Authenticate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "Authenticate"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// UserAdd adds a new user. User name cannot be empty.
+        pub async fn user_add(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserAddResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserAdd",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserAdd"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// UserGet gets detailed user information.
+        pub async fn user_get(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserGetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserGetResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserGet",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserGet"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// UserList gets a list of all users.
+        pub async fn user_list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserListRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserListResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserList",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserList"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// UserDelete deletes a specified user.
+        pub async fn user_delete(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserDeleteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserDeleteResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserDelete",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserDelete"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// UserChangePassword changes the password of a specified user.
+        pub async fn user_change_password(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserChangePasswordRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserChangePasswordResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserChangePassword",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserChangePassword"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// UserGrantRole grants a role to a specified user.
+        pub async fn user_grant_role(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserGrantRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserGrantRoleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserGrantRole",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserGrantRole"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// UserRevokeRole revokes a role of specified user.
+        pub async fn user_revoke_role(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserRevokeRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserRevokeRoleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserRevokeRole",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserRevokeRole"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// RoleAdd adds a new role. Role name cannot be empty.
+        pub async fn role_add(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleAddResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleAdd",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleAdd"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// RoleGet gets detailed role information.
+        pub async fn role_get(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleGetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleGetResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleGet",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleGet"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// RoleList gets lists of all roles.
+        pub async fn role_list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleListRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleListResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleList",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleList"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// RoleDelete deletes a specified role.
+        pub async fn role_delete(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleDeleteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleDeleteResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleDelete",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleDelete"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// RoleGrantPermission grants a permission of a specified key or range to a specified role.
+        pub async fn role_grant_permission(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleGrantPermissionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleGrantPermissionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleGrantPermission",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleGrantPermission"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// RoleRevokePermission revokes a key or range permission of a specified role.
+        pub async fn role_revoke_permission(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleRevokePermissionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleRevokePermissionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleRevokePermission",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleRevokePermission"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.

@@ -47,7 +47,7 @@ impl State {
         revision: Option<Revision>,
         newest: i64,
     ) -> Result<(), StoreError> {
-        let Some(Revision(requested)) = revision.filter(|r| r.0 > 0) else { return Ok(()) };
+        let Some(Revision(requested)) = revision.filter(|r| r.0 != 0) else { return Ok(()) };
         if requested > newest {
             return Err(StoreError::Future { requested, newest });
         }

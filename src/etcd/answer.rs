@@ -1,0 +1,45 @@
+//! The gRPC code and etcd's text for what the store refuses; the one place where they are chosen.
+
+use store::StoreError;
+use tonic::{Code, Status};
+
+pub(crate) const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
+
+/// etcd's answer to an error of the store (`api/v3rpc/rpctypes`).
+pub(crate) fn status(error: StoreError) -> Status {
+    let (code, text) = match &error {
+        StoreError::Compacted { .. } => (Code::OutOfRange, COMPACTED),
+        StoreError::Future { .. } => {
+            (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision")
+        }
+        StoreError::LeaseNotFound => (Code::NotFound, "etcdserver: requested lease not found"),
+        StoreError::LeaseExists => (Code::FailedPrecondition, "etcdserver: lease already exists"),
+        StoreError::LeaseTtlTooLarge => (Code::OutOfRange, "etcdserver: too large lease TTL"),
+        StoreError::DuplicateKey => {
+            (Code::InvalidArgument, "etcdserver: duplicate key given in txn request")
+        }
+        StoreError::TooLarge { .. } => (Code::InvalidArgument, "etcdserver: request is too large"),
+        StoreError::Unavailable(_) => (Code::Unavailable, "etcdserver: no leader"),
+        StoreError::NoSpace(_) => {
+            (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded")
+        }
+        StoreError::Stopped(_) => (Code::Unavailable, "etcdserver: server stopped"),
+        // etcd has no word for these: the first cannot reach a caller, the second is a request no state could answer.
+        StoreError::Overrun | StoreError::Invalid(_) => {
+            return Status::invalid_argument(format!("etcdserver: {error}"));
+        }
+    };
+    Status::new(code, text)
+}
+
+pub(crate) fn empty_key() -> Status {
+    Status::invalid_argument("etcdserver: key is not provided")
+}
+
+pub(crate) fn key_not_found() -> Status {
+    Status::invalid_argument("etcdserver: key not found")
+}
+
+pub(crate) fn invalid_sort() -> Status {
+    Status::invalid_argument("etcdserver: invalid sort option")
+}

@@ -1,0 +1,152 @@
+//! The service KV.
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use proto::etcdserverpb as pb;
+use proto::etcdserverpb::kv_server::Kv;
+use store::{OpResponse, Revision};
+use tonic::{Request, Response, Status};
+
+use crate::Etcd;
+use crate::answer::status;
+use crate::range::{Plan, key_value};
+use crate::txn::{self, Asked};
+
+/// Bytes of keys and values in one message of a streamed read; one larger pair goes alone.
+const CHUNK_BYTES: usize = 1024 * 1024;
+
+impl Etcd {
+    async fn read(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+        let plan = Plan::of(request)?;
+        if !request.serializable {
+            self.backend.read_barrier().await.map_err(status)?;
+        }
+        let found = self.backend.range(plan.request.clone()).await.map_err(status)?;
+        let header = self.header(found.revision);
+        Ok(plan.answer(found, header))
+    }
+
+    /// Runs one step as a transaction of its own.
+    async fn step(&self, op: pb::request_op::Request) -> Result<(OpResponse, Revision), Status> {
+        let request = pb::TxnRequest {
+            success: vec![pb::RequestOp { request: Some(op) }],
+            ..pb::TxnRequest::default()
+        };
+        let mut done = self.transact(request).await?.1;
+        match done.responses.pop() {
+            Some(response) => Ok((response, done.revision)),
+            None => Err(Status::internal("kube-lite: a step was not answered")),
+        }
+    }
+
+    /// Runs a transaction; what was asked is needed to shape the answer.
+    async fn transact(
+        &self,
+        request: pb::TxnRequest,
+    ) -> Result<(pb::TxnRequest, store::TxnResponse), Status> {
+        txn::check(&request)?;
+        loop {
+            let asked = Asked::of(&request, &*self.backend).await?;
+            match self.backend.txn(asked.txn()).await {
+                Ok(done) => {
+                    // What the puts keep may have changed since it was read.
+                    if let Some(done) = asked.outcome(done) {
+                        return Ok((request, done));
+                    }
+                }
+                Err(error) => return Err(asked.refusal(&request, error, &*self.backend)),
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Kv for Etcd {
+    type RangeStreamStream = BoxStream<'static, Result<pb::RangeStreamResponse, Status>>;
+
+    async fn range(
+        &self,
+        request: Request<pb::RangeRequest>,
+    ) -> Result<Response<pb::RangeResponse>, Status> {
+        self.read(request.get_ref()).await.map(Response::new)
+    }
+
+    async fn range_stream(
+        &self,
+        request: Request<pb::RangeRequest>,
+    ) -> Result<Response<Self::RangeStreamStream>, Status> {
+        let plan = Plan::of(request.get_ref())?;
+        if !plan.is_in_order() {
+            return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
+        }
+        if plan.is_filtered() {
+            return Err(Status::unimplemented("RangeStream does not support revision filters"));
+        }
+        let whole = self.read(request.get_ref()).await?;
+        Ok(Response::new(stream::iter(chunks(whole)).map(Ok).boxed()))
+    }
+
+    async fn put(
+        &self,
+        request: Request<pb::PutRequest>,
+    ) -> Result<Response<pb::PutResponse>, Status> {
+        let op = pb::request_op::Request::RequestPut(request.into_inner());
+        let (response, revision) = self.step(op).await?;
+        let prev_kv = if let OpResponse::Put(prev) = response { prev } else { None };
+        let prev_kv = prev_kv.map(key_value);
+        Ok(Response::new(pb::PutResponse { header: self.header(revision), prev_kv }))
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<pb::DeleteRangeRequest>,
+    ) -> Result<Response<pb::DeleteRangeResponse>, Status> {
+        let op = pb::request_op::Request::RequestDeleteRange(request.into_inner());
+        let (response, revision) = self.step(op).await?;
+        let header = self.header(revision);
+        Ok(Response::new(txn::deleted(response, header)))
+    }
+
+    async fn txn(
+        &self,
+        request: Request<pb::TxnRequest>,
+    ) -> Result<Response<pb::TxnResponse>, Status> {
+        let request = request.into_inner();
+        // One that only reads must see everything acknowledged before, as a read does.
+        if txn::only_reads(&request) && !txn::is_serializable(&request) {
+            self.backend.read_barrier().await.map_err(status)?;
+        }
+        let (request, done) = self.transact(request).await?;
+        let header = self.header(done.revision);
+        Ok(Response::new(txn::answer(&request, done, header)?))
+    }
+
+    async fn compact(
+        &self,
+        request: Request<pb::CompactionRequest>,
+    ) -> Result<Response<pb::CompactionResponse>, Status> {
+        let revision = Revision(request.get_ref().revision);
+        self.backend.compact(revision).await.map_err(status)?;
+        Ok(Response::new(pb::CompactionResponse { header: self.header_now() }))
+    }
+}
+
+/// Cuts an answer into messages whose fields, merged, are the answer; the last has all but the pairs.
+fn chunks(whole: pb::RangeResponse) -> Vec<pb::RangeStreamResponse> {
+    let mut chunks = Vec::new();
+    let (mut kvs, mut bytes) = (Vec::new(), 0);
+    for kv in whole.kvs {
+        let size = kv.key.len() + kv.value.len();
+        if bytes > 0 && bytes + size > CHUNK_BYTES {
+            let part = pb::RangeResponse { kvs: std::mem::take(&mut kvs), ..Default::default() };
+            chunks.push(pb::RangeStreamResponse { range_response: Some(part) });
+            bytes = 0;
+        }
+        bytes += size;
+        kvs.push(kv);
+    }
+    let last =
+        pb::RangeResponse { kvs, header: whole.header, more: whole.more, count: whole.count };
+    chunks.push(pb::RangeStreamResponse { range_response: Some(last) });
+    chunks
+}

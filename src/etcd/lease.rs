@@ -1,0 +1,107 @@
+//! The service Lease.
+
+use base::tasks::Kind;
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use proto::etcdserverpb as pb;
+use proto::etcdserverpb::lease_server::Lease;
+use store::StoreError;
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::Etcd;
+use crate::answer::status;
+
+/// Answers to renewals on their way to the client; more wait until it has read.
+const ANSWERS: usize = 16;
+
+#[tonic::async_trait]
+impl Lease for Etcd {
+    type LeaseKeepAliveStream = BoxStream<'static, Result<pb::LeaseKeepAliveResponse, Status>>;
+
+    async fn lease_grant(
+        &self,
+        request: Request<pb::LeaseGrantRequest>,
+    ) -> Result<Response<pb::LeaseGrantResponse>, Status> {
+        let pb::LeaseGrantRequest { id, ttl } = *request.get_ref();
+        let lease = self.backend.lease_grant(id, ttl).await.map_err(status)?;
+        Ok(Response::new(pb::LeaseGrantResponse {
+            header: self.header_now(),
+            id: lease.id,
+            ttl: lease.granted_ttl,
+            error: String::new(),
+        }))
+    }
+
+    async fn lease_revoke(
+        &self,
+        request: Request<pb::LeaseRevokeRequest>,
+    ) -> Result<Response<pb::LeaseRevokeResponse>, Status> {
+        let revision = self.backend.lease_revoke(request.get_ref().id).await.map_err(status)?;
+        Ok(Response::new(pb::LeaseRevokeResponse { header: self.header(revision) }))
+    }
+
+    async fn lease_keep_alive(
+        &self,
+        request: Request<Streaming<pb::LeaseKeepAliveRequest>>,
+    ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        let (answers, mut receiver) = mpsc::channel(ANSWERS);
+        let (etcd, requests) = (self.clone(), request.into_inner());
+        self.tasks.spawn(Kind::Request, "etcd lease renewals", renew(etcd, requests, answers));
+        Ok(Response::new(stream::poll_fn(move |context| receiver.poll_recv(context)).boxed()))
+    }
+
+    async fn lease_time_to_live(
+        &self,
+        request: Request<pb::LeaseTimeToLiveRequest>,
+    ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
+        let pb::LeaseTimeToLiveRequest { id, keys: wants_keys } = *request.get_ref();
+        self.backend.read_barrier().await.map_err(status)?;
+        let (ttl, granted_ttl, keys) = match self.backend.lease(id) {
+            Ok((lease, keys)) => (lease.remaining_ttl, lease.granted_ttl, keys),
+            Err(StoreError::LeaseNotFound) => (-1, 0, Vec::new()),
+            Err(error) => return Err(status(error)),
+        };
+        let keys = if wants_keys { keys } else { Vec::new() };
+        let header = self.header_now();
+        Ok(Response::new(pb::LeaseTimeToLiveResponse { header, id, ttl, granted_ttl, keys }))
+    }
+
+    async fn lease_leases(
+        &self,
+        _: Request<pb::LeaseLeasesRequest>,
+    ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
+        self.backend.read_barrier().await.map_err(status)?;
+        let leases = self.backend.leases().into_iter().map(|id| pb::LeaseStatus { id }).collect();
+        Ok(Response::new(pb::LeaseLeasesResponse { header: self.header_now(), leases }))
+    }
+}
+
+async fn renew(
+    etcd: Etcd,
+    mut requests: Streaming<pb::LeaseKeepAliveRequest>,
+    answers: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
+) -> Result<(), Status> {
+    let shutdown = etcd.tasks.shutdown().clone();
+    loop {
+        let request = tokio::select! {
+            request = requests.message() => request,
+            () = answers.closed() => return Ok(()),
+            () = shutdown.requested() => return Ok(()),
+        };
+        // Who has gone, gracefully or not, has nothing to be told.
+        let Ok(Some(request)) = request else { return Ok(()) };
+        // Taken before the renewal: nobody may see it later than the lease's end.
+        let header = etcd.header_now();
+        let answer = match etcd.backend.lease_keep_alive(request.id).await {
+            Ok(lease) => Ok(lease.granted_ttl),
+            Err(StoreError::LeaseNotFound) => Ok(0),
+            Err(error) => Err(status(error)),
+        };
+        let answer = answer.map(|ttl| pb::LeaseKeepAliveResponse { header, id: request.id, ttl });
+        let failed = answer.is_err();
+        if answers.send(answer).await.is_err() || failed {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The etcd-compatible interface of the store, where it was asked for.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use base::pki::tls;
+use base::{Kind, Tasks};
+use cluster::certs::ServerCerts;
+use etcd::{Etcd, Identity};
+use store::Backend;
+use tokio::net::TcpListener;
+
+use crate::catalogue::{BAD_VALUE, DATA_DIR, PORT_IN_USE, Refusal};
+use crate::server::config::Config;
+
+/// Bound listeners that do not answer yet.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    tls: Vec<TcpListener>,
+    plain: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Binds what `--etcd-listen` and `--etcd-listen-plain` name, before anything else was changed.
+    ///
+    /// # Errors
+    /// An address that cannot be bound; one without TLS that others can reach.
+    pub(crate) async fn bind(config: &Config) -> Result<Self, Refusal> {
+        if let Some(plain) = config.etcd_listen_plain.filter(|address| !address.ip().is_loopback())
+        {
+            return Err(BAD_VALUE.refuse_usage(format!(
+                "--etcd-listen-plain={plain}: without TLS the store is open to whoever reaches it, so only loopback addresses are taken; use --etcd-listen"
+            )));
+        }
+        let mut tls = Vec::new();
+        for address in &config.etcd_listen {
+            tls.push(listen(*address).await?);
+        }
+        let plain = match config.etcd_listen_plain {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        Ok(Self { tls, plain })
+    }
+
+    /// Answers until `tasks` shut down.
+    ///
+    /// # Errors
+    /// Certificates that cannot be used.
+    pub(crate) fn serve(
+        self,
+        config: &Config,
+        certs: &ServerCerts,
+        store: &Arc<dyn Backend>,
+        tasks: &Tasks,
+    ) -> Result<(), Refusal> {
+        if self.tls.is_empty() && self.plain.is_none() {
+            return Ok(());
+        }
+        let ca_hash =
+            base::pki::ca_hash(certs.server_ca().cert_pem()).map_err(|e| DATA_DIR.refuse(e))?;
+        let urls = |scheme: &str, listeners: &[TcpListener]| -> Vec<String> {
+            let bound = listeners.iter().filter_map(|listener| listener.local_addr().ok());
+            bound.map(|address| format!("{scheme}://{address}")).collect()
+        };
+        let mut client_urls = urls("https", &self.tls);
+        client_urls.extend(urls("http", self.plain.as_slice()));
+        let identity = Identity::of(&ca_hash, &config.machine.node_name, client_urls);
+        let etcd = Etcd::new(Arc::clone(store), identity, tasks.clone());
+        let ca = [certs.etcd_ca().der().clone()];
+        let config = tls::demanding_server(Arc::clone(&certs.etcd_serving), &ca, &["h2"])
+            .map_err(|e| DATA_DIR.refuse(e))?;
+        let config = Arc::new(config);
+        let all = self.tls.into_iter().map(|listener| (listener, Some(Arc::clone(&config))));
+        for (listener, tls) in all.chain(self.plain.map(|listener| (listener, None))) {
+            tasks.spawn(Kind::Critical, "etcd", etcd::serve(etcd.clone(), listener, tls));
+        }
+        Ok(())
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, Refusal> {
+    TcpListener::bind(address).await.map_err(|e| {
+        PORT_IN_USE.refuse(format!("etcd's interface cannot listen on {address}: {e}"))
+    })
+}
