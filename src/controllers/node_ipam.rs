@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::k8s::api::core::v1::Node;
 use client::events::EventType;
-use client::{Action, Client, Error, EventRecorder, Informer, Patch};
+use client::{Action, Change, Client, Error, EventRecorder, Informer, Patch};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -22,11 +22,13 @@ struct Controller {
     nodes: Informer<Node>,
     clusters: Vec<Prefix>,
     services: Vec<Prefix>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// What the nodes in the cache have. Kept as they change: looking through a thousand nodes for each of them takes minutes.
+    taken: HashMap<String, Vec<Prefix>>,
     /// Given, but not yet seen in the cache.
     given: HashMap<String, Vec<Prefix>>,
     /// Where the search goes on per network, so that a freed piece is not used again at once.
@@ -51,7 +53,9 @@ pub(crate) fn start(context: &Context) {
     let nodes = context.informers.of::<Node>();
     let mut keyed = Keyed::new();
     keyed.wakes_itself(&nodes);
-    let state = Mutex::default();
+    let state: Arc<Mutex<State>> = Arc::default();
+    let seen = Arc::clone(&state);
+    nodes.on_change(move |change| seen.lock().see(change));
     let controller = Arc::new(Controller { client, recorder, nodes, clusters, services, state });
     keyed.run(context, "node-ipam-controller", 1, move |(_, name)| {
         let controller = Arc::clone(&controller);
@@ -88,6 +92,24 @@ fn free(cluster: &Prefix, next: u64, taken: &[Prefix]) -> Option<(Prefix, u64)> 
     })
 }
 
+impl State {
+    fn see(&mut self, change: &Change) {
+        let object = change.object();
+        let name = object.key.name.to_string();
+        let networks: Vec<Prefix> = match change {
+            Change::Deleted(_) => Vec::new(),
+            Change::Added(_) | Change::Updated { .. } => {
+                client::informer::decode(object).iter().flat_map(networks).collect()
+            }
+        };
+        if networks.is_empty() {
+            self.taken.remove(&name);
+        } else {
+            self.taken.insert(name, networks);
+        }
+    }
+}
+
 impl Controller {
     async fn reconcile(&self, name: &str) -> Result<Action, Error> {
         let Some(node) = self.nodes.get("", name) else {
@@ -120,14 +142,12 @@ impl Controller {
 
     /// Pieces for a node, one per pod network; `None` when one is used up.
     fn choose(&self, name: &str) -> Option<Vec<Prefix>> {
-        let nodes = self.nodes.list("");
         let mut state = self.state.lock();
         if let Some(given) = state.given.get(name) {
             return Some(given.clone());
         }
-        let mut taken: Vec<Prefix> = nodes.iter().flat_map(networks).collect();
-        taken.extend(&self.services);
-        taken.extend(state.given.values().flatten());
+        let nodes = state.taken.values().chain(state.given.values()).flatten();
+        let taken: Vec<Prefix> = nodes.chain(&self.services).copied().collect();
         state.next.resize(self.clusters.len(), 0);
         let mut pieces = Vec::new();
         for (cluster, next) in self.clusters.iter().zip(&mut state.next) {
@@ -157,6 +177,24 @@ mod tests {
         assert_eq!(free(&cluster, next, &taken), Some((p("10.42.3.0/24"), 0)));
         assert_eq!(free(&cluster, 3, &[p("10.42.3.0/24")]), Some((p("10.42.0.0/24"), 1)));
         assert_eq!(free(&cluster, 1, &[cluster]), None);
+    }
+
+    #[test]
+    fn what_nodes_have_is_known_until_they_are_gone() {
+        let node = |network: &str| {
+            let spec = serde_json::json!({"podCIDR": network, "podCIDRs": [network]});
+            let value = serde_json::json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "a", "uid": "1"}, "spec": spec});
+            Arc::new(api::Object::from_value(value).unwrap())
+        };
+        let (mut state, cluster) = (State::default(), p("10.42.0.0/23"));
+        state.see(&Change::Added(node("10.42.0.0/24")));
+        assert_eq!(state.taken["a"], [p("10.42.0.0/24")]);
+        let (old, new) = (node("10.42.0.0/24"), node("10.42.1.0/24"));
+        state.see(&Change::Updated { old, new: Arc::clone(&new) });
+        let taken = &state.taken["a"];
+        assert_eq!(free(&cluster, 1, taken), Some((p("10.42.0.0/24"), 1)));
+        state.see(&Change::Deleted(new));
+        assert!(state.taken.is_empty());
     }
 
     #[test]

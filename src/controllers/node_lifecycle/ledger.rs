@@ -106,9 +106,12 @@ impl Ledger {
             let member = |n: Node| Some((n.metadata.name.clone()?, decide::member(&n)?));
             all().into_iter().filter_map(member).collect()
         });
-        match node.and_then(decide::member) {
-            Some(member) => drop(members.insert(name.to_owned(), member)),
-            None => drop(members.remove(name)),
+        let (is, was) = match node.and_then(decide::member) {
+            Some(member) => (Some(member.clone()), members.insert(name.to_owned(), member)),
+            None => (None, members.remove(name)),
+        };
+        if before && is == was {
+            return Vec::new();
         }
         let zones = decide::zones(members.values());
         let (was, is) = (all_disrupted(&self.zones), all_disrupted(&zones));
