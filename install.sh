@@ -458,7 +458,7 @@ if command -v ip >/dev/null; then
   ip link del "$bridge" 2>/dev/null
 fi
 if command -v nft >/dev/null; then
-  for family in inet ip ip6; do nft list table $family "$table" >/dev/null 2>&1 && nft delete table $family "$table"; done
+  for family in inet ip ip6; do for name in "$table" "$table-overlay"; do nft list table $family "$name" >/dev/null 2>&1 && nft delete table $family "$name"; done; done
 fi
 exit 0
 #end

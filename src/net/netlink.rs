@@ -1,6 +1,7 @@
 //! Netlink messages and the socket that carries them: the one encoder for routes, nftables and conntrack.
 
 pub(crate) mod conntrack;
+pub(crate) mod ethtool;
 pub(crate) mod monitor;
 pub(crate) mod neighbour;
 pub(crate) mod route;

@@ -4,7 +4,9 @@
 pub(crate) mod address;
 pub(crate) mod announce;
 pub(crate) mod backend;
+pub(crate) mod checksum;
 pub(crate) mod engine;
+pub(crate) mod guard;
 pub(crate) mod kernel;
 pub(crate) mod key;
 pub(crate) mod peer;
@@ -91,6 +93,7 @@ pub(crate) struct Overlay {
     board: Problems,
     prober: Prober,
     holes: BTreeMap<(String, IpAddr), Problem>,
+    spoiled: BTreeMap<Family, String>,
     engine: Option<Engine>,
 }
 
@@ -130,6 +133,7 @@ pub(crate) fn start(
         board: tasks.problems().clone(),
         prober,
         holes: BTreeMap::new(),
+        spoiled: BTreeMap::new(),
         engine: Some(engine),
     };
     tasks.spawn(Kind::Critical, "overlay", overlay.run(monitor, probed, tasks.shutdown().clone()));
@@ -137,12 +141,16 @@ pub(crate) fn start(
 }
 
 /// Takes away what the overlay of this node made, for uninstallation.
-pub(crate) fn remove(socket: &mut Socket, node: &str) -> std::io::Result<()> {
-    let mac = engine::hardware_address(node);
-    Family::ALL.into_iter().try_for_each(|family| {
-        wireguard::remove(socket, family, &mut kernel::Done::default())?;
-        kernel::remove(socket, family, &mac)
-    })
+pub(crate) fn remove(config: &Config) -> std::io::Result<()> {
+    let mac = engine::hardware_address(&config.node_name);
+    let (mut socket, mut netfilter) = (Socket::route()?, Socket::netfilter()?);
+    for family in Family::ALL {
+        wireguard::remove(&mut socket, family, &mut kernel::Done::default())?;
+        kernel::remove(&mut socket, family, &mac)?;
+        let mut guard = guard::Guard::new(family, &config.table, &config.bridge);
+        guard.remove(&mut netfilter).map_err(std::io::Error::other)?;
+    }
+    Ok(())
 }
 
 /// Whether a change of the kernel may ask for another pass.
@@ -212,6 +220,7 @@ impl Overlay {
             peers: self.seen.peers.lock().values().cloned().collect(),
             complete,
             blocks: self.blocks.borrow_and_update().clone(),
+            spoiled: self.spoiled.clone(),
         };
         let Some(mut engine) = self.engine.take() else { return Ok(Outcome::default()) };
         let (engine, outcome) = base::tasks::blocking(move || {
@@ -232,11 +241,14 @@ impl Overlay {
         let key = (way.node.clone(), way.address);
         match finding {
             Finding::Hole(arrives) => {
-                let Target { node, address, size } = way;
+                let Target { node, address, size, .. } = way;
                 self.holes.insert(key, Problem::Hole { node, address, size, arrives });
             }
             Finding::Well => {
                 self.holes.remove(&key);
+            }
+            Finding::Spoiled => {
+                self.spoiled.entry(Family::of(way.address)).or_insert(way.node);
             }
             Finding::Silent => {}
         }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use crate::addr::{Cidr, Family};
 use crate::config::{Config, Error};
@@ -13,9 +14,10 @@ use crate::netlink::vxlan::Vxlan;
 use crate::netlink::wireguard::PublicKey;
 use crate::overlay::address::{self, Machine};
 use crate::overlay::backend::Backend;
+use crate::overlay::guard::Guard;
 use crate::overlay::kernel::{self, Done, Tunnel, link_name};
 use crate::overlay::peer::{Ends, Peer, VNI};
-use crate::overlay::plan::{Own, Problem, Underlay, Wanted, plan};
+use crate::overlay::plan::{Own, Problem, Route, Underlay, Wanted, members, plan};
 use crate::overlay::probe::Target;
 use crate::overlay::wireguard::{self, End, KEEPALIVE, Wire};
 
@@ -40,6 +42,8 @@ pub(crate) struct View {
     pub(crate) complete: bool,
     /// This node's blocks.
     pub(crate) blocks: Vec<Cidr>,
+    /// Families in which checksums were found spoiled, and on the way to which node.
+    pub(crate) spoiled: BTreeMap<Family, String>,
 }
 
 /// What a pass found and did.
@@ -63,6 +67,19 @@ pub(crate) struct Outcome {
     pub(crate) changes: usize,
 }
 
+/// Where it is kept that a family's checksums were spoiled: the same is so after the next start.
+fn spoiled_path(config: &Config, family: Family) -> PathBuf {
+    config.state_dir.join(format!("spoiled-checksums-{}", family.name()))
+}
+
+fn spoiled(config: &Config) -> BTreeMap<Family, String> {
+    let kept = |family| {
+        let text = base::fs::read_to_string(&spoiled_path(config, family)).ok()?;
+        Some((family, text.trim().to_owned()))
+    };
+    Family::ALL.into_iter().filter_map(kept).collect()
+}
+
 /// Applies views, one after the other.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -70,6 +87,10 @@ pub(crate) struct Engine {
     families: Vec<Family>,
     mac: Mac,
     socket: Socket,
+    netfilter: Socket,
+    guards: BTreeMap<Family, Guard>,
+    /// Families whose checksums the kernel makes, and the node whose packets were spoiled.
+    spoiled: BTreeMap<Family, String>,
     holders: BTreeMap<Family, BTreeMap<Cidr, String>>,
     wire: Option<Wire>,
 }
@@ -88,6 +109,9 @@ impl Engine {
             families: config.families(),
             mac: hardware_address(&config.node_name),
             socket: Socket::route().map_err(Error::io("cannot open a route socket"))?,
+            netfilter: Socket::netfilter().map_err(Error::io("cannot open a netfilter socket"))?,
+            guards: BTreeMap::new(),
+            spoiled: spoiled(config),
             config: config.clone(),
             holders: BTreeMap::new(),
             wire,
@@ -118,12 +142,11 @@ impl Engine {
             address::choose(&now, &self.families, &present, address::of_default_route)
         };
         for family in Family::ALL {
-            let done = if self.families.contains(&family) && self.reaches() {
-                self.family(family, &machine, view, &mut outcome)
-            } else {
-                let gone = wireguard::remove(&mut self.socket, family, &mut Done::default());
-                gone.and_then(|()| kernel::remove(&mut self.socket, family, &self.mac))
-            };
+            let (table, bridge) = (&self.config.table, &self.config.bridge);
+            let guard = self.guards.remove(&family);
+            let mut guard = guard.unwrap_or_else(|| Guard::new(family, table, bridge));
+            let done = self.guarded(&mut guard, family, &machine, view, &mut outcome);
+            self.guards.insert(family, guard);
             if let Err(error) = done {
                 outcome.problems.insert(Problem::Kernel {
                     family,
@@ -140,6 +163,37 @@ impl Engine {
 
     fn reaches(&self) -> bool {
         self.config.backend != Backend::None
+    }
+
+    /// One family. Nodes are let in before the ways to them are made, and shut out after those are gone.
+    fn guarded(
+        &mut self,
+        guard: &mut Guard,
+        family: Family,
+        machine: &Machine,
+        view: &View,
+        outcome: &mut Outcome,
+    ) -> io::Result<()> {
+        let wanted = self.families.contains(&family) && self.reaches();
+        let nodes = members(&self.config.node_name, family, &view.peers);
+        let guarded = wanted && self.config.backend.tunnels();
+        if guarded {
+            let admitted = guard.admit(&mut self.netfilter, &nodes);
+            outcome.changes += admitted.map_err(io::Error::other)?;
+        }
+        if wanted {
+            self.family(family, machine, view, outcome)?;
+        } else {
+            wireguard::remove(&mut self.socket, family, &mut Done::default())?;
+            kernel::remove(&mut self.socket, family, &self.mac)?;
+        }
+        if !guarded {
+            guard.remove(&mut self.netfilter).map_err(io::Error::other)?;
+        } else if view.complete {
+            let expelled = guard.expel(&mut self.netfilter, &nodes);
+            outcome.changes += expelled.map_err(io::Error::other)?;
+        }
+        Ok(())
     }
 
     fn family(
@@ -193,6 +247,7 @@ impl Engine {
         let before = self.holders.get(&family).unwrap_or(&none);
         let wanted = plan(&own, &view.peers, before);
         outcome.problems.extend(wanted.problems.iter().cloned());
+        self.note_spoiled(family, view, outcome);
         let ready = (&wanted, view.complete);
         match (&mut self.wire, &standing) {
             (Some(wire), Some(standing)) => {
@@ -212,20 +267,42 @@ impl Engine {
             }
         }
         outcome.changes += done.changes;
-        for block in wanted.routes.keys() {
+        for (block, route) in &wanted.routes {
             let gateway = crate::host::gateway(block);
             if let (Some(address), Some(node)) = (gateway, wanted.holders.get(block)) {
-                outcome.ways.push(Target { node: node.clone(), address, size: 0 });
+                let tunnel = matches!(route, Route::Tunnel(_));
+                outcome.ways.push(Target { node: node.clone(), address, size: 0, tunnel });
             }
         }
         self.holders.insert(family, wanted.holders);
         Ok(())
     }
 
+    /// Remembers and tells that network cards spoil checksums of a family.
+    fn note_spoiled(&mut self, family: Family, view: &View, outcome: &mut Outcome) {
+        if !self.config.backend.tunnels() {
+            return;
+        }
+        if let (Some(node), None) = (view.spoiled.get(&family), self.spoiled.get(&family)) {
+            self.spoiled.insert(family, node.clone());
+            let path = spoiled_path(&self.config, family);
+            if let Err(error) = base::fs::write_atomic(&path, format!("{node}\n").as_bytes(), 0o600)
+            {
+                tracing::warn!(%error, "cannot remember that checksums are spoiled");
+            }
+        }
+        if let Some(node) = self.spoiled.get(&family) {
+            let file = spoiled_path(&self.config, family).display().to_string();
+            let (node, link) = (node.clone(), link_name(family));
+            outcome.problems.insert(Problem::Spoiled { family, node, link, file });
+        }
+    }
+
     fn tunnel(&self, end: &End, underlay: &Underlay) -> Option<Tunnel> {
         self.config.backend.tunnels().then(|| Tunnel {
             family: end.family,
             vxlan: Vxlan { vni: VNI, port: PORT, device: underlay.index, local: underlay.address },
+            plain: self.spoiled.contains_key(&end.family),
             mac: self.mac,
             mtu: end.mtu,
             address: end.address,

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::addr::Family;
 use crate::host::sysctl;
 use crate::netlink::Socket;
+use crate::netlink::ethtool::{CHECKSUMS, Ethtool};
 use crate::netlink::neighbour::Mac;
 use crate::netlink::route::Via;
 use crate::netlink::vxlan::Vxlan;
@@ -31,6 +32,8 @@ pub(crate) struct Tunnel {
     pub(crate) mtu: u32,
     /// The address of this end: the first of the node's block.
     pub(crate) address: IpAddr,
+    /// Checksums are not left to network cards.
+    pub(crate) plain: bool,
 }
 
 /// What was done.
@@ -116,10 +119,24 @@ fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
 }
 
+/// Packets are whole before they are wrapped, so that nobody has to look into what is wrapped.
+fn ensure_plain(name: &str, done: &mut Done) -> io::Result<()> {
+    let mut ethtool = Ethtool::open()?;
+    if ethtool.is_on(name, CHECKSUMS)? {
+        ethtool.switch(name, CHECKSUMS, false)?;
+        done.changes += 1;
+    }
+    Ok(())
+}
+
 fn ensure_tunnel(socket: &mut Socket, tunnel: &Tunnel, done: &mut Done) -> io::Result<u32> {
     let index = ensure_link(socket, tunnel, done)?;
     let name = link_name(tunnel.family);
     settings(tunnel.family, name)?;
+    if tunnel.plain {
+        let switched = ensure_plain(name, done);
+        switched.map_err(worded(format!("switch off checksum offload of {name}")))?;
+    }
     address(socket, index, name, tunnel.address, done)?;
     Ok(index)
 }

@@ -68,6 +68,8 @@ pub(crate) struct Peer {
     pub(crate) blocks: Vec<Cidr>,
     pub(crate) v4: Face,
     pub(crate) v6: Face,
+    /// The addresses of its status: behind one that the user published, packets may still come from these.
+    pub(crate) known: Vec<IpAddr>,
     /// It takes packets of its pods that come straight over a shared link, and sends them so.
     pub(crate) direct: bool,
     /// It has an end of the VXLAN.
@@ -165,14 +167,12 @@ impl Peer {
         if blocks.is_empty() {
             blocks.extend(spec.pod_cidr);
         }
-        let internal: Vec<IpAddr> = seen
-            .status
-            .and_then(|s| s.addresses)
-            .into_iter()
-            .flatten()
-            .filter(|a| a.kind == "InternalIP")
-            .filter_map(|a| a.address.parse().ok())
-            .collect();
+        let told = seen.status.and_then(|s| s.addresses).unwrap_or_default();
+        let of_kind = |kinds: &[&str]| -> Vec<IpAddr> {
+            let ips = told.iter().filter(|a| kinds.contains(&a.kind.as_str()));
+            ips.filter_map(|a| a.address.parse().ok()).filter(|ip| is_host(*ip)).collect()
+        };
+        let internal = of_kind(&["InternalIP"]);
         let address = |family: Family, name: &str| {
             let ip: IpAddr = text(name)?.parse().ok()?;
             (Family::of(ip) == family && is_host(ip)).then_some(ip)
@@ -185,9 +185,8 @@ impl Peer {
             keyed.key.parse().ok()
         };
         let face = |family: Family| Face {
-            address: address(family, address_name(family)).or_else(|| {
-                internal.iter().copied().find(|ip| Family::of(*ip) == family && is_host(*ip))
-            }),
+            address: address(family, address_name(family))
+                .or_else(|| internal.iter().copied().find(|ip| Family::of(*ip) == family)),
             vtep: data(family).filter(|d| d.vni == VNI).and_then(|d| parse_mac(&d.mac)),
             key: key(family).filter(|_| encrypts),
         };
@@ -205,6 +204,7 @@ impl Peer {
             blocks: blocks.iter().filter_map(|b| b.parse().ok()).collect(),
             v4: face(Family::V4),
             v6: face(Family::V6),
+            known: of_kind(&["InternalIP", "ExternalIP"]),
             direct: kind == "host-gw" || (kind == "vxlan" && told_direct),
             tunnels: kind == "vxlan",
             encrypts,
@@ -346,6 +346,8 @@ mod tests {
                 {"type": "InternalIP", "address": "192.0.2.2"},
                 {"type": "InternalIP", "address": "fe80::1"}]}}));
         assert_eq!(bare.v4.address, Some("192.0.2.2".parse().unwrap()));
+        let known: Vec<String> = bare.known.iter().map(ToString::to_string).collect();
+        assert_eq!(known, ["203.0.113.1", "192.0.2.2"]);
         assert_eq!((bare.v6.address, bare.tunnels, bare.direct), (None, false, false));
         let odd = |annotations: Value| {
             read(json!({"apiVersion": "v1", "kind": "Node",

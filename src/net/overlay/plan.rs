@@ -72,6 +72,8 @@ pub(crate) enum Problem {
     SameKey { node: String, holder: String },
     /// Large packets to a node's pods are lost without a word.
     Hole { node: String, address: IpAddr, size: u32, arrives: u32 },
+    /// Checksums of packets to a node's pods are spoiled unless the kernel makes them, as it does since.
+    Spoiled { family: Family, node: String, link: &'static str, file: String },
     /// This node's own address is on no link.
     NoUnderlay { family: Family, what: String },
     /// The kernel cannot do it.
@@ -89,6 +91,7 @@ impl Problem {
             Self::Mixed { .. } => "MixedBackends",
             Self::SameKey { .. } => "DuplicateWireGuardKey",
             Self::Hole { .. } => "MTUBlackHole",
+            Self::Spoiled { .. } => "SpoiledChecksums",
             Self::NoUnderlay { .. } => "NoUnderlay",
             Self::Kernel { .. } => "OverlayFailed",
         }
@@ -104,6 +107,7 @@ impl Problem {
             Self::Mixed { node, .. } => format!("overlay/backend/{node}"),
             Self::SameKey { node, .. } => format!("overlay/key/{node}"),
             Self::Hole { node, address, .. } => format!("overlay/mtu/{node}/{address}"),
+            Self::Spoiled { family, .. } => format!("overlay/checksums/{}", family.name()),
             Self::NoUnderlay { family, .. } => format!("overlay/underlay/{}", family.name()),
             Self::Kernel { family, .. } => format!("overlay/kernel/{}", family.name()),
         }
@@ -138,6 +142,10 @@ impl Problem {
                 "packets of pods to node {node} are lost above {arrives} bytes, and pods send up to {size}: something \
                  between the nodes has a smaller MTU and does not say so"
             ),
+            Self::Spoiled { node, link, .. } => format!(
+                "checksums of packets of pods to node {node} were spoiled on their way: a network card of this node \
+                 does not complete them inside VXLAN; since then the kernel does it for {link}, which costs throughput"
+            ),
             Self::NoUnderlay { what, .. } | Self::Kernel { what, .. } => what.clone(),
         }
     }
@@ -165,6 +173,10 @@ impl Problem {
                 "lower the MTU of the links between the nodes by {} bytes on both (ip link set dev LINK mtu …), then \
                  restart the pods; or let ICMP messages \"fragmentation needed\" pass",
                 size.saturating_sub(*arrives)
+            ),
+            Self::Spoiled { link, file, .. } => format!(
+                "update the driver, firmware or hypervisor of the network card; then remove {file}, run `ethtool -K \
+                 {link} tx on` and restart kube-lite, and it is tried again"
             ),
             Self::NoUnderlay { .. } => {
                 "give an interface the address, or name another with --node-ip or --flannel-iface".into()
@@ -260,6 +272,15 @@ impl Wanted {
         remote.allowed.insert(block);
         self.routes.insert(block, Route::Encrypted);
     }
+}
+
+/// Where packets of the overlay come from, in one family: the addresses of all nodes that have an end of it, whichever way
+/// packets to them go.
+pub(crate) fn members(own: &str, family: Family, peers: &[Peer]) -> BTreeSet<IpAddr> {
+    let others = peers.iter().filter(|peer| peer.name != own && peer.tunnels);
+    let all =
+        others.flat_map(|peer| peer.face(family).address.into_iter().chain(peer.known.clone()));
+    all.filter(|ip| Family::of(*ip) == family).collect()
 }
 
 /// Decides one family. `before` is who held which block.

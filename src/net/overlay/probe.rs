@@ -1,10 +1,11 @@
-//! Finds paths on which small packets arrive and large ones are lost without a word: an MTU black hole.
+//! Finds paths on which small packets arrive and large ones are lost without a word, an MTU black hole, and those on which
+//! only datagrams arrive whose checksum was not left to the network card.
 //!
 //! A datagram to a closed port of the peer's pod gateway takes the way that packets of pods take, and is answered by the
-//! peer's kernel; nothing has to listen there. No answer to either size says nothing, so nothing is claimed.
+//! peer's kernel; nothing has to listen there. No answer to any of them says nothing, so nothing is claimed.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::addr::Family;
+use crate::overlay::checksum;
 
 /// `discard` (RFC 863): closed on any machine that pods run on.
 const PORT: u16 = 9;
@@ -35,6 +37,17 @@ pub(crate) struct Target {
     pub(crate) address: IpAddr,
     /// The largest packet that pods send, in bytes.
     pub(crate) size: u32,
+    /// Packets to it go through the tunnel.
+    pub(crate) tunnel: bool,
+}
+
+/// What is sent on a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// A packet of so many bytes, as pods send it: its checksum is completed by whoever sends it off.
+    Size(u32),
+    /// A small one with a checksum of our own.
+    Plain,
 }
 
 /// What a look found.
@@ -46,6 +59,8 @@ pub(crate) enum Finding {
     Silent,
     /// This is the largest that arrives.
     Hole(u32),
+    /// Packets arrive only with checksums of our own.
+    Spoiled,
 }
 
 /// What was found on a way that is probed.
@@ -107,12 +122,12 @@ fn look(
             loop {
                 let finding = {
                     let Ok(_turn) = turns.acquire().await else { return };
-                    find(target.size, |size| answered(target.address, size)).await
+                    find(target.size, target.tunnel, |ask| answered(target.address, ask)).await
                 };
                 let last = match finding {
                     Finding::Well => true,
                     Finding::Silent => backoff.failures() >= SILENT_MAX,
-                    Finding::Hole(_) => false,
+                    Finding::Hole(_) | Finding::Spoiled => false,
                 };
                 if tell.send((target.clone(), finding)).await.is_err() || last {
                     return;
@@ -125,40 +140,56 @@ fn look(
     }
 }
 
-/// Whether a packet of this size is answered.
-pub(crate) async fn answered(to: IpAddr, size: u32) -> bool {
+/// Sends a packet; the socket hears the answer.
+async fn send(to: IpAddr, ask: Ask) -> std::io::Result<UdpSocket> {
     let headers = if Family::of(to) == Family::V4 { 28 } else { 48 };
-    let payload = vec![0_u8; usize::try_from(size).unwrap_or_default().saturating_sub(headers)];
-    let any = Family::of(to).unspecified();
-    let Ok(socket) = UdpSocket::bind((any, 0)).await else { return false };
-    if socket.connect((to, PORT)).await.is_err() || socket.send(&payload).await.is_err() {
-        return false;
+    let payload =
+        |size: u32| vec![0_u8; usize::try_from(size).unwrap_or(0).saturating_sub(headers)];
+    match ask {
+        Ask::Plain => checksum::send(SocketAddr::new(to, PORT), &payload(SMALL)).await,
+        Ask::Size(size) => {
+            let socket = UdpSocket::bind((Family::of(to).unspecified(), 0)).await?;
+            socket.connect((to, PORT)).await?;
+            socket.send(&payload(size)).await?;
+            Ok(socket)
+        }
     }
+}
+
+/// Whether a packet is answered.
+pub(crate) async fn answered(to: IpAddr, ask: Ask) -> bool {
+    let Ok(socket) = send(to, ask).await else { return false };
     let mut buffer = [0; 1];
+    let refused = async {
+        loop {
+            match socket.recv(&mut buffer).await {
+                // Other datagrams of the peer's, which a raw socket is told of, too.
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::ConnectionRefused,
+            }
+        }
+    };
     tokio::select! {
-        answer = socket.recv(&mut buffer) => match answer {
-            Ok(_) => true,
-            Err(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
-        },
+        refused = refused => refused,
         () = base::clock::sleep(ANSWER) => false,
     }
 }
 
 /// Tries sizes until it is clear what arrives. Small and large ones take turns, so that a loss that comes and goes meets
 /// both.
-pub(crate) async fn find<F, A>(size: u32, answered: F) -> Finding
+pub(crate) async fn find<F, A>(size: u32, tunnel: bool, answered: F) -> Finding
 where
-    F: Fn(u32) -> A,
+    F: Fn(Ask) -> A,
     A: Future<Output = bool>,
 {
     let mut small = 0;
     for n in 0..TRIES {
-        if answered(size).await {
+        if answered(Ask::Size(size)).await {
             return Finding::Well;
         }
-        small += usize::from(answered(SMALL).await);
+        small += usize::from(answered(Ask::Size(SMALL)).await);
         if small == 0 && n >= 1 {
-            return Finding::Silent;
+            return if tunnel { spoiled(answered).await } else { Finding::Silent };
         }
     }
     if small < TRIES / 2 {
@@ -169,7 +200,7 @@ where
         let middle = arrives + (lost - arrives) / 2;
         let mut found = false;
         for _ in 0..3 {
-            if answered(middle).await {
+            if answered(Ask::Size(middle)).await {
                 found = true;
                 break;
             }
@@ -183,15 +214,59 @@ where
     Finding::Hole(arrives)
 }
 
+/// Whether what does not answer would, if checksums were not left to others. Both kinds take turns.
+async fn spoiled<F, A>(answered: F) -> Finding
+where
+    F: Fn(Ask) -> A,
+    A: Future<Output = bool>,
+{
+    let mut plain = 0;
+    for n in 0..TRIES {
+        if answered(Ask::Size(SMALL)).await {
+            return Finding::Silent;
+        }
+        plain += usize::from(answered(Ask::Plain).await);
+        if plain == 0 && n >= 1 {
+            return Finding::Silent;
+        }
+    }
+    if plain < TRIES / 2 { Finding::Silent } else { Finding::Spoiled }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
     use super::*;
 
-    fn found(answers: impl Fn(u32) -> bool) -> Finding {
+    fn look(tunnel: bool, answers: impl Fn(Ask) -> bool) -> Finding {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(find(1450, |size| std::future::ready(answers(size))))
+        runtime.block_on(find(1450, tunnel, |ask| std::future::ready(answers(ask))))
+    }
+
+    fn found(answers: impl Fn(u32) -> bool) -> Finding {
+        look(true, |ask| match ask {
+            Ask::Size(size) => answers(size),
+            Ask::Plain => answers(SMALL),
+        })
+    }
+
+    #[test]
+    fn spoiled_checksums_are_claimed_only_where_those_of_our_own_arrive() {
+        let plain = |ask| ask == Ask::Plain;
+        assert_eq!(look(true, plain), Finding::Spoiled);
+        assert_eq!(look(false, plain), Finding::Silent, "straight packets have no checksum inside");
+        assert_eq!(look(true, |_| false), Finding::Silent);
+        let turn = Cell::new(0);
+        let once_in = |n: u32| {
+            turn.set(turn.get() + 1);
+            turn.get() % n == 0
+        };
+        let seldom = |ask| ask == Ask::Plain && once_in(3);
+        assert_eq!(look(true, seldom), Finding::Silent, "too few to say so");
+        turn.set(0);
+        // The first four packets are lost, and then one of each kind arrives.
+        assert_eq!(look(true, |_| once_in(5)), Finding::Silent, "loss alone spoils nothing");
     }
 
     #[test]

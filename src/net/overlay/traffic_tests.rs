@@ -1,5 +1,9 @@
 //! Real traffic between machines: three nodes as namespaces, two on one link and one behind a router, both families.
 
+mod guard;
+mod probes;
+
+use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +20,6 @@ use crate::overlay::backend::Backend;
 use crate::overlay::engine::{Engine, Outcome, View};
 use crate::overlay::peer::{self, Peer};
 use crate::overlay::plan::Problem;
-use crate::overlay::probe::{self, Finding};
 use crate::proxy::HostPorts;
 use crate::proxy::nft::Layout;
 use crate::proxy::rules::{Groups, Place, plan};
@@ -44,6 +47,8 @@ const UNDERLAY: [[&str; 2]; 3] = [
 struct Inner {
     config: Config,
     engine: Engine,
+    /// What its probes found.
+    spoiled: BTreeMap<Family, String>,
     pod: Option<(Pod, Vec<IpAddr>)>,
     _server: Option<Server>,
     _directory: tempfile::TempDir,
@@ -118,6 +123,7 @@ impl Machine {
             }
             Inner {
                 engine: Engine::open(&config).unwrap(),
+                spoiled: BTreeMap::new(),
                 config,
                 pod: Some((pod, addresses)),
                 _server: Some(server),
@@ -150,7 +156,8 @@ impl Machine {
     fn sync(&self, peers: Vec<Peer>) -> Outcome {
         let (name, blocks) = (self.name, self.blocks.clone());
         let outcome = self.with(move |inner| {
-            let view = View { peers, complete: true, blocks: inner.config.pod_cidrs.clone() };
+            let blocks = inner.config.pod_cidrs.clone();
+            let view = View { peers, complete: true, blocks, spoiled: inner.spoiled.clone() };
             let outcome = inner.engine.sync(&view).unwrap();
             inner.config.addresses.send_replace(outcome.addresses.clone());
             outcome
@@ -412,7 +419,12 @@ fn a_restart_loses_no_packet_and_what_was_taken_away_comes_back() {
                 // A fresh process knows no node at first, and takes nothing away.
                 machine.with(|inner| {
                     let blocks = inner.config.pod_cidrs.clone();
-                    let view = View { peers: Vec::new(), complete: false, blocks };
+                    let view = View {
+                        peers: Vec::new(),
+                        complete: false,
+                        blocks,
+                        spoiled: BTreeMap::new(),
+                    };
                     assert_eq!(inner.engine.sync(&view).unwrap().changes, 0);
                 });
                 assert_eq!(machine.sync(cluster.peers()).changes, 0);
@@ -477,33 +489,4 @@ fn routes_follow_an_address_that_changes() {
             cluster.all_reach_all();
         });
     }
-}
-
-#[test]
-fn a_link_that_swallows_large_packets_is_found() {
-    if !privileged("a_link_that_swallows_large_packets_is_found") {
-        return;
-    }
-    in_namespace(|| {
-        let cluster = Cluster::new(Backend::Vxlan);
-        let outcome = cluster.machines[0].sync(cluster.peers());
-        let way = outcome.ways.iter().find(|w| w.node == "c" && w.address.is_ipv4()).unwrap();
-        assert_eq!((way.address, way.size), ("10.42.2.1".parse().unwrap(), 1430));
-        let to = way.address;
-        let look = move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(probe::find(1430, |size| probe::answered(to, size)))
-        };
-        assert_eq!(cluster.machines[0].space.run(look), Finding::Well);
-        // The router says nothing about it. 1300 bytes are 50 less for the packet inside.
-        shell(
-            "nft 'add table ip wire; add chain ip wire f { type filter hook forward priority 0; };
-                  add rule ip wire f ip length > 1300 drop'",
-        );
-        let Finding::Hole(arrives) = cluster.machines[0].space.run(look) else {
-            panic!("no hole was found");
-        };
-        assert!((1242..=1250).contains(&arrives), "{arrives}");
-    });
 }

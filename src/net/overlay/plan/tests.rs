@@ -222,3 +222,21 @@ fn a_copied_disk_does_not_take_the_packets_of_the_machine_it_is_a_copy_of() {
         |node: &str, holder: &str| Problem::SameKey { node: node.into(), holder: holder.into() };
     assert_eq!(wanted.problems, [same("c", "b"), same("d", "me")]);
 }
+
+#[test]
+fn members_are_the_nodes_with_an_end_of_the_tunnel_by_all_their_addresses() {
+    let peers = [
+        peer("me", 0, "192.0.2.1", "both"),
+        Peer {
+            known: vec![ip("10.0.0.2"), ip("2001:db8::2")],
+            ..peer("near", 1, "203.0.113.2", "both")
+        },
+        peer("far", 2, "198.51.100.2", "vxlan"),
+        peer("straight", 3, "192.0.2.4", "direct"),
+        Peer { tunnels: false, direct: false, ..peer("starting", 4, "192.0.2.5", "both") },
+    ];
+    let of = |family| members("me", family, &peers).into_iter().collect::<Vec<_>>();
+    assert_eq!(of(Family::V4), [ip("10.0.0.2"), ip("198.51.100.2"), ip("203.0.113.2")]);
+    assert_eq!(of(Family::V6), [ip("2001:db8::2")]);
+    assert!(members("me", Family::V4, &[]).is_empty());
+}
