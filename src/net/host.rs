@@ -50,8 +50,13 @@ fn hardware_address(node: &str) -> [u8; 6] {
     [0x0a, 0x58, a, b, c, d]
 }
 
-/// The bridge as it should be; safe to repeat. Returns the link and the pods' MTU.
-pub(crate) fn ensure_bridge(config: &Config, blocks: &[Cidr]) -> Result<(Link, u32), Error> {
+/// The bridge as it should be; safe to repeat. `services` are all blocks of services, once they are known: until then
+/// those of the configuration. Returns the link and the pods' MTU.
+pub(crate) fn ensure_bridge(
+    config: &Config,
+    blocks: &[Cidr],
+    services: Option<&[Cidr]>,
+) -> Result<(Link, u32), Error> {
     let mut socket = Socket::route().map_err(Error::io("cannot open a route socket"))?;
     let named = |what: &str| format!("cannot {what} bridge {}", config.bridge);
     let mtu = match config.mtu {
@@ -110,16 +115,35 @@ pub(crate) fn ensure_bridge(config: &Config, blocks: &[Cidr]) -> Result<(Link, u
             .add_address(link.index, ip, prefix)
             .map_err(Error::io(format!("cannot give {ip}/{prefix} to bridge {}", config.bridge)))?;
     }
-    for block in &config.service_cidrs {
-        // Without a default route the node could not even send to a service; translation happens before it leaves.
-        if present_family(config, block.family()) && !blocks.is_empty() {
-            socket.add_route(link.index, *block, None).map_err(Error::io(format!(
-                "cannot route services {block} to {}",
-                config.bridge
-            )))?;
-        }
+    if !blocks.is_empty() {
+        route_services(&mut socket, config, link.index, services)?;
     }
     Ok((link, mtu))
+}
+
+/// Without a default route the node could not even send to a service; translation happens before it leaves.
+fn route_services(
+    socket: &mut Socket,
+    config: &Config,
+    bridge: u32,
+    services: Option<&[Cidr]>,
+) -> Result<(), Error> {
+    let wanted = services.unwrap_or(&config.service_cidrs);
+    for block in wanted.iter().filter(|b| present_family(config, b.family())) {
+        socket
+            .add_route(bridge, *block, None)
+            .map_err(Error::io(format!("cannot route services {block} to {}", config.bridge)))?;
+    }
+    for family in Family::ALL.into_iter().filter(|_| services.is_some()) {
+        let present = socket.link_routes(bridge, family);
+        for block in present.map_err(Error::io("cannot read the routes of services"))? {
+            if !wanted.contains(&block) {
+                let gone = socket.delete_route(bridge, block);
+                gone.map_err(Error::io(format!("cannot remove the route of services {block}")))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn present_family(config: &Config, family: Family) -> bool {

@@ -109,6 +109,8 @@ pub(crate) struct Proxy {
     ranges: Informer<ServiceCIDR>,
     /// The blocks of services that the configuration names; ServiceCIDRs add more.
     configured: Vec<crate::Cidr>,
+    /// All of them, told to whoever makes routes.
+    blocks: watch::Sender<Option<Vec<crate::Cidr>>>,
     node_name: String,
     dirty: Arc<Dirty>,
     host_ports: watch::Receiver<HostPorts>,
@@ -129,6 +131,7 @@ impl Proxy {
         node: Informer<Node>,
         tasks: &Tasks,
         host_ports: watch::Receiver<HostPorts>,
+        blocks: watch::Sender<Option<Vec<crate::Cidr>>>,
     ) -> Result<Self, Error> {
         let dirty = Arc::new(Dirty::default());
         let services = informers.of::<Service>();
@@ -213,6 +216,7 @@ impl Proxy {
             node,
             ranges,
             configured: if config.proxy { config.service_cidrs.clone() } else { Vec::new() },
+            blocks,
             node_name: config.node_name.clone(),
             dirty,
             host_ports,
@@ -372,6 +376,13 @@ impl Proxy {
                 table.layout.service = now;
                 engine.live = false;
             }
+        }
+        if self.serves {
+            self.blocks.send_if_modified(|known| {
+                let changed = known.as_ref() != Some(&blocks);
+                *known = Some(blocks);
+                changed
+            });
         }
     }
 

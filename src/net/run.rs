@@ -54,9 +54,10 @@ fn check(config: &Config) -> Result<(), Error> {
             )));
         }
     }
-    if config.table.is_empty() || config.table.len() > 255 {
+    // The kernel takes 255; the overlay's has eight more.
+    if config.table.is_empty() || config.table.len() > 240 {
         return Err(Error::Config(format!(
-            "nftables table name {:?} must have 1 to 255 characters",
+            "nftables table name {:?} must have 1 to 240 characters",
             config.table
         )));
     }
@@ -83,7 +84,7 @@ pub async fn run(config: Config, client: Client, node: Client, tasks: Tasks) -> 
         let (config, known) = (config.clone(), known.clone());
         let seen = blocks_seen.clone();
         base::tasks::blocking(move || {
-            host::ensure_bridge(&config, &known)?;
+            host::ensure_bridge(&config, &known, None)?;
             Server::open(&config, seen, host_ports)
         })
         .await??
@@ -91,7 +92,8 @@ pub async fn run(config: Config, client: Client, node: Client, tasks: Tasks) -> 
     let listener = Server::bind(&config)?;
     let informers = Informers::new(client.clone(), tasks.clone());
     let nodes = nodes(&config, &informers);
-    let proxy = Proxy::new(&config, &informers, nodes.clone(), &tasks, host_ports_seen)?;
+    let (services, services_seen) = watch::channel(None);
+    let proxy = Proxy::new(&config, &informers, nodes.clone(), &tasks, host_ports_seen, services)?;
     if !config.cluster_dns.is_empty() {
         dns::serve(&config, dns::Cluster::new(&informers), &tasks);
     }
@@ -110,7 +112,7 @@ pub async fn run(config: Config, client: Client, node: Client, tasks: Tasks) -> 
         let config = config.clone();
         base::tasks::blocking(move || cni::install(&config)).await??;
     }
-    apply_blocks(&config, blocks_seen, known, &tasks).await?;
+    apply_blocks(&config, (blocks_seen, services_seen), known, &tasks).await?;
     drop(blocks);
     Ok(())
 }
@@ -149,34 +151,45 @@ fn follow_node(config: &Config, nodes: &Informer<Node>, blocks: watch::Sender<Ve
     });
 }
 
-/// Remembers new blocks and moves the bridge to them, until shutdown.
+/// Remembers new blocks of pods, and moves the bridge to them and to new blocks of services, until shutdown.
 async fn apply_blocks(
     config: &Config,
-    mut blocks: watch::Receiver<Vec<Cidr>>,
-    mut applied: Vec<Cidr>,
+    (mut blocks, mut services): (watch::Receiver<Vec<Cidr>>, watch::Receiver<Option<Vec<Cidr>>>),
+    blocks_applied: Vec<Cidr>,
     tasks: &Tasks,
 ) -> Result<(), Error> {
+    let mut applied = (blocks_applied, None);
     loop {
-        let now = blocks.borrow_and_update().clone();
+        let now = (blocks.borrow_and_update().clone(), services.borrow_and_update().clone());
         if now != applied {
-            let config = config.clone();
-            let list = now.clone();
+            let (config, fresh) = (config.clone(), now.0 != applied.0);
+            let (list, services) = now.clone();
             base::tasks::blocking(move || -> Result<(), Error> {
-                let text: String = list.iter().map(|b| format!("{b}\n")).collect();
-                base::fs::write_atomic(&remembered_path(&config), text.as_bytes(), 0o600)
-                    .map_err(Error::io("cannot remember the pod address blocks"))?;
-                host::ensure_bridge(&config, &list)?;
+                if fresh {
+                    let text: String = list.iter().map(|b| format!("{b}\n")).collect();
+                    base::fs::write_atomic(&remembered_path(&config), text.as_bytes(), 0o600)
+                        .map_err(Error::io("cannot remember the pod address blocks"))?;
+                }
+                match host::ensure_bridge(&config, &list, services.as_deref()) {
+                    // Somebody's range of services is no reason to end.
+                    Err(error) if !fresh => {
+                        tracing::warn!(%error, "routes of services are not right")
+                    }
+                    done => drop(done?),
+                }
                 Ok(())
             })
             .await??;
             applied = now;
         }
-        tokio::select! {
+        let alive = tokio::select! {
             () = tasks.shutdown().requested() => return Ok(()),
-            changed = blocks.changed() => if changed.is_err() {
-                tasks.shutdown().requested().await;
-                return Ok(());
-            },
+            changed = blocks.changed() => changed.is_ok(),
+            changed = services.changed() => changed.is_ok(),
+        };
+        if !alive {
+            tasks.shutdown().requested().await;
+            return Ok(());
         }
     }
 }
@@ -195,7 +208,7 @@ pub fn remove(config: &Config) -> Vec<Error> {
     }
     let removed = Socket::route().and_then(|mut s| s.delete_link(&config.bridge));
     faults.extend(removed.err().map(Error::io(format!("cannot remove bridge {}", config.bridge))));
-    let removed = Socket::route().and_then(|mut s| overlay::remove(&mut s, &config.node_name));
+    let removed = overlay::remove(config);
     faults.extend(removed.err().map(Error::io("cannot remove the overlay")));
     faults
 }

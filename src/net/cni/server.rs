@@ -200,8 +200,8 @@ impl Server {
 
     fn add(&self, request: &Request) -> Result<Value, Failure> {
         let blocks = self.blocks.borrow().clone();
-        let (link, mtu) =
-            host::ensure_bridge(&self.config, &blocks).map_err(|e| Failure::io(e.to_string()))?;
+        let (link, mtu) = host::ensure_bridge(&self.config, &blocks, None)
+            .map_err(|e| Failure::io(e.to_string()))?;
         let host_link = attach::host_link(&request.container, &request.interface);
         let had = self.ipam.lock().get(&request.container, &request.interface).is_some();
         let mut lease = self

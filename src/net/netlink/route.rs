@@ -30,6 +30,8 @@ const NODAD: u8 = 2;
 const ONLINK: u32 = 4;
 /// `RT_TABLE_MAIN`.
 const MAIN: u8 = 254;
+/// `RTPROT_STATIC`.
+const STATIC: u8 = 4;
 /// `RTN_UNICAST`.
 const UNICAST: u8 = 1;
 
@@ -232,19 +234,38 @@ impl Socket {
         to: Cidr,
         gateway: Option<IpAddr>,
     ) -> io::Result<()> {
-        let family = to.family();
-        let mut w = Writer::default();
-        // Table main, protocol static, scope link or universe, unicast.
-        let scope = if gateway.is_none() && family == Family::V4 { 253 } else { 0 };
-        w.raw(&[family.number(), to.prefix(), 0, 0, 254, 4, scope, 1, 0, 0, 0, 0]);
-        if to.prefix() > 0 {
-            w.attr(1, &octets(to.first()));
+        self.request(NEW_ROUTE, CREATE | REPLACE, &route_body(index, to, gateway).0)
+    }
+
+    /// Removes a route on a link itself; one that is not there is fine.
+    pub(crate) fn delete_route(&mut self, index: u32, to: Cidr) -> io::Result<()> {
+        match self.request(DELETE_ROUTE, 0, &route_body(index, to, None).0) {
+            Err(e) if e.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),
+            other => other,
         }
-        if let Some(gateway) = gateway {
-            w.attr(5, &octets(gateway));
-        }
-        w.ne32(4, index);
-        self.request(NEW_ROUTE, CREATE | REPLACE, &w.0)
+    }
+
+    /// The routes that [`Socket::add_route`] made on a link itself.
+    pub(crate) fn link_routes(&mut self, index: u32, family: Family) -> io::Result<Vec<Cidr>> {
+        let mut head = [0; 12];
+        head[0] = family.number();
+        let mut out = Vec::new();
+        self.dump(GET_ROUTE, &head, |r| {
+            let byte = |n: usize| r.body.get(n).copied();
+            let list = r.body.get(12..).unwrap_or_default();
+            let ours = byte(0) == Some(family.number())
+                && byte(4) == Some(MAIN)
+                && byte(5) == Some(STATIC)
+                && byte(7) == Some(UNICAST)
+                && attribute(list, 4) == Some(index.to_ne_bytes().as_slice())
+                && attribute(list, 5).is_none();
+            if let (true, Some(first), Some(prefix)) =
+                (ours, attribute(list, 1).and_then(from_octets), byte(1))
+            {
+                out.extend(Cidr::new(first, prefix).ok());
+            }
+        })?;
+        Ok(out)
     }
 
     /// Makes a route, or puts it in the place of the one to the same block.
@@ -268,6 +289,22 @@ impl Socket {
         self.dump(GET_ROUTE, &head, |r| out.extend(via(&r.body, family)))?;
         Ok(out)
     }
+}
+
+fn route_body(index: u32, to: Cidr, gateway: Option<IpAddr>) -> Writer {
+    let family = to.family();
+    let mut w = Writer::default();
+    // Of the scope of the link, or of the universe.
+    let scope = if gateway.is_none() && family == Family::V4 { 253 } else { 0 };
+    w.raw(&[family.number(), to.prefix(), 0, 0, MAIN, STATIC, scope, UNICAST, 0, 0, 0, 0]);
+    if to.prefix() > 0 {
+        w.attr(1, &octets(to.first()));
+    }
+    if let Some(gateway) = gateway {
+        w.attr(5, &octets(gateway));
+    }
+    w.ne32(4, index);
+    w
 }
 
 fn via_body(route: &Via) -> Writer {
