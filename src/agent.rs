@@ -131,11 +131,13 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
         .map_err(|e| DATA_DIR.refuse(e))?;
     let facts = facts(&joined).map_err(|e| DATA_DIR.refuse(e))?;
     machine.check_backend(facts.backend)?;
-    link.start(config, &joined, &lives.kubelet_client, &clients, tasks)?;
+    let moves = machine.addresses();
+    let addresses = moves.subscribe();
+    link.start(config, &joined, &lives.kubelet_client, &clients, addresses.clone(), tasks)?;
     let runtime = Arc::default();
     let known = link.known();
     status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;
-    let addresses = machine.start(&facts, Arc::new(tls), clients, runtime, tasks);
+    machine.start(&facts, Arc::new(tls), clients, runtime, moves, tasks);
     renewal::start(config, joined, lives, addresses, &link, !fresh, tasks)
 }
 

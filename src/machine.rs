@@ -18,7 +18,6 @@ use tokio::sync::watch;
 use crate::catalogue::{BAD_VALUE, Entry, NO_WIREGUARD, Refusal};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
 use crate::preflight::{self, Finding, Verdict};
-use crate::renewal::Addresses;
 
 /// The version of this program, as nodes report it.
 pub(crate) const VERSION: &str = concat!("v1.37.1+kubelite.", env!("CARGO_PKG_VERSION"));
@@ -208,23 +207,23 @@ impl Machine {
     }
 
     /// Starts network and node agent, each under its own identity. `tls` is the kubelet API's; `runtime` is filled once
-    /// the container runtime answers. Returns the node's addresses, which may change while it runs.
+    /// the container runtime answers. `addresses` come from [`Machine::addresses`].
     pub(crate) fn start(
         &self,
         facts: &Facts,
         tls: Arc<rustls::ServerConfig>,
         clients: Clients,
         runtime: Arc<OnceLock<String>>,
+        addresses: watch::Sender<Vec<IpAddr>>,
         tasks: &Tasks,
-    ) -> Addresses {
-        let network = self.network(facts);
+    ) {
+        let mut agent = self.agent(facts, tls);
+        agent.addresses = addresses.subscribe();
+        let network = self.network(facts, addresses);
         if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {
             tasks.stop_with(&refusal.to_string());
         }
-        let mut agent = self.agent(facts, tls);
         left_out::follow(&agent.unready, clients.answering, network.left_out.clone(), tasks);
-        let addresses = network.addresses.subscribe();
-        agent.addresses = Some(addresses.clone());
         let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
         tasks.spawn(Kind::Critical, "network", network);
         agent.runtime_shown = runtime;
@@ -241,14 +240,18 @@ impl Machine {
                 Ok::<(), std::convert::Infallible>(())
             }
         });
-        addresses
     }
 
-    fn network(&self, facts: &Facts) -> net::Config {
+    /// The addresses of the node: all parts read them here, and the network tells when the machine gets others.
+    pub(crate) fn addresses(&self) -> watch::Sender<Vec<IpAddr>> {
+        watch::Sender::new(self.node_ips.clone())
+    }
+
+    fn network(&self, facts: &Facts, addresses: watch::Sender<Vec<IpAddr>>) -> net::Config {
         let args = &self.args;
         net::Config {
             node_name: self.node_name.clone(),
-            addresses: watch::Sender::new(self.node_ips.clone()),
+            addresses,
             left_out: watch::Sender::default(),
             addresses_held: !args.node_ip.is_empty(),
             backend: self.backend.unwrap_or(facts.backend),
@@ -280,7 +283,6 @@ impl Machine {
             directory.join("containerd"),
             args.run_dir.join("containerd"),
         );
-        agent.node_ips.clone_from(&self.node_ips);
         agent.labels.clone_from(&self.labels);
         agent.taints.clone_from(&self.taints);
         agent.power = self.power.clone();

@@ -108,7 +108,10 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
         };
         let (tls, cert) = node::tls(config, plane)?;
         let facts = node::facts(config);
-        Some((cert, config.machine.start(&facts, tls, clients, runtime, tasks)))
+        let moves = config.machine.addresses();
+        let addresses = moves.subscribe();
+        config.machine.start(&facts, tls, clients, runtime, moves, tasks);
+        Some((cert, addresses))
     } else {
         None
     };

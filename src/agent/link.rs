@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use crate::agent::config::Config;
 use crate::catalogue::{DATA_DIR, Refusal};
 use crate::machine::Clients;
+use crate::renewal::Addresses;
 use crate::status::{Link as Standing, ServerLine};
 
 /// Every connection leads to one server, whatever host is asked for.
@@ -74,6 +75,7 @@ impl Link {
         joined: &Joined,
         cert: &Arc<LiveCert>,
         clients: &Clients,
+        addresses: Addresses,
         tasks: &Tasks,
     ) -> Result<(), Refusal> {
         let machine = &config.machine;
@@ -86,7 +88,7 @@ impl Link {
             tls: client_tls(joined, cert)?,
             own: Own {
                 node: machine.node_name.clone(),
-                addresses: machine.node_ips.clone(),
+                addresses,
                 kubelet_port: machine.args.kubelet_port,
             },
             pods: Arc::new(NodePods::new(clients.node.clone(), &machine.node_name)),

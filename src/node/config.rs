@@ -18,10 +18,8 @@ pub struct Config {
     pub node_name: String,
     /// Value of the `kubernetes.io/hostname` label and the Hostname address.
     pub hostname: String,
-    /// Addresses of the node, preferred family first.
-    pub node_ips: Vec<IpAddr>,
-    /// The node's addresses as they are now, where they may change while it runs; the status follows.
-    pub addresses: Option<watch::Receiver<Vec<IpAddr>>>,
+    /// Addresses of the node, preferred family first. They may change while it runs; node and pods follow.
+    pub addresses: watch::Receiver<Vec<IpAddr>>,
     /// Where it is told which pods are not ready.
     pub unready: Unready,
     /// External addresses, reported as `ExternalIP`.
@@ -119,6 +117,11 @@ impl std::fmt::Debug for HttpConfig {
 }
 
 impl Config {
+    /// Addresses of the node as they are now, preferred family first.
+    pub(crate) fn node_ips(&self) -> Vec<IpAddr> {
+        self.addresses.borrow().clone()
+    }
+
     /// Defaults for a node of this name and address; paths are those that log agents and CSI drivers expect, the
     /// runtime's own live under `data_dir` and `run_dir`.
     pub fn new(node_name: &str, node_ip: IpAddr, data_dir: PathBuf, run_dir: PathBuf) -> Self {
@@ -126,8 +129,7 @@ impl Config {
         Self {
             node_name: node_name.to_owned(),
             hostname: node_name.to_owned(),
-            node_ips: vec![node_ip],
-            addresses: None,
+            addresses: watch::channel(vec![node_ip]).1,
             unready: Unready::default(),
             external_ips: Vec::new(),
             labels: BTreeMap::new(),

@@ -19,6 +19,7 @@ use crate::mirror::Mirror;
 use crate::node::Node;
 use crate::observed::label;
 use crate::pod::{Origin, Pod};
+use crate::report::moved;
 use crate::resize;
 use crate::resources::{self, Qos};
 use crate::runtime::ContainerEventKind;
@@ -133,6 +134,7 @@ impl Pods {
         let mut next_look = base::clock::now() + HOUSEKEEPING;
         let transport = Arc::clone(self.node.client.transport());
         let mut back = transport.back();
+        let mut addresses = self.node.config.addresses.clone();
         loop {
             tokio::select! {
                 () = shutdown.requested() => return Ok(()),
@@ -158,6 +160,8 @@ impl Pods {
                         transport.back().await;
                     });
                 }
+                // Statuses name them.
+                () = moved(&mut addresses) => self.wake_all(),
                 () = tokio::time::sleep_until(sweep_at), if listed && !self.swept && sweep_at > base::clock::now() => {}
                 () = tokio::time::sleep_until(next_look) => {
                     next_look = base::clock::now() + HOUSEKEEPING;

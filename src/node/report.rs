@@ -95,16 +95,11 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// Resolves when the node's addresses changed; never, where they do not.
-async fn moved(addresses: &mut Option<watch::Receiver<Vec<IpAddr>>>) {
-    if let Some(now) = addresses
-        && now.changed().await.is_ok()
-    {
-        return;
+/// Resolves when the node's addresses changed; never, once nobody tells of them any more.
+pub(crate) async fn moved(addresses: &mut watch::Receiver<Vec<IpAddr>>) {
+    if addresses.changed().await.is_err() {
+        std::future::pending().await
     }
-    // Nobody tells any more.
-    *addresses = None;
-    std::future::pending().await
 }
 
 /// Follows the node's own object. What is deleted is not made again before the next start, as the kubelet has it: somebody

@@ -116,10 +116,10 @@ enum Step {
 /// The pod's addresses: its sandbox's, or the node's.
 pub(crate) fn pod_ips(node: &Node, pod: &Pod, observed: &Observed) -> Vec<String> {
     if pod.host_network() {
-        return node.config.node_ips.iter().map(ToString::to_string).collect();
+        return node.config.node_ips().iter().map(ToString::to_string).collect();
     }
     let mut ips = observed.ready_sandbox().map(|s| s.ips.clone()).unwrap_or_default();
-    order_addresses(&mut ips, &node.config.node_ips);
+    order_addresses(&mut ips, &node.config.node_ips());
     ips
 }
 
@@ -415,7 +415,7 @@ impl Worker {
                 health: &health,
                 waiting: &self.waiting,
                 previous: &self.previous,
-                node_ips: &self.node.config.node_ips,
+                node_ips: &self.node.config.node_ips(),
                 terminal: self.terminal && self.stopped,
                 decided: self.decided.as_ref(),
                 deferred: desired.resize.as_ref(),

@@ -17,7 +17,8 @@ lan() { # name, first numbers of its addresses in both families: a bridge; this 
 lan lan 192.0.2 2001:db8
 lan far 198.51.100 2001:db8:0:1
 machine() { # name of at most 11 letters, options...: a machine, switched on. Options: `far` on the other lan, `four` with no IPv6 address for
-  # its node, `closed` to connections from outside (the overlay's packets are let in), `nat` behind a router of its own that translates addresses
+  # its node, `closed` to connections from outside (the overlay's packets are let in), `nat` behind a router of its own that translates addresses,
+  # `unnamed`: its node is told no address and finds its own
   local name=$1 number=$((${#machine_number[@]} + 2)); shift
   local options=" $* " four six
   machine_number[$name]=$number machine_options[$name]=$options machine_lan[$name]=lan machine_loss[$name]=0
@@ -79,6 +80,7 @@ B
 on() { # name: what follows is about this machine; where it has been a server, kubectl asks that
   node_name=$1 node_home=$scratch/$1 node_log=$scratch/$1.log node_run=/run/kube-lite node_ip=${machine_ip[$1]} node_bridge=klt-$1 node_table=klt-$1
   node_cgroup=/$KUBE_LITE_TEST_NAMESPACE/$1 port=6443 server_pid=${machine_server[$1]:-}
+  case ${machine_options[$1]} in *" unnamed "*) node_ip='' ;; esac
   local first=${machine_first[$1]:-}
   node_enter=(nsenter "--net=/proc/$first/ns/net")
   node_inside=(nsenter "--target=$first" --net --mount --pid --uts "--wdns=$PWD")

@@ -6,6 +6,7 @@ mod pods;
 
 use std::collections::HashMap;
 use std::mem::Discriminant;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -186,7 +187,7 @@ impl Shared {
 
     /// Serves one tunnel from its beginning to its end.
     pub(super) async fn carry(&self, address: &str, connected: Connected, stop: &Shutdown) {
-        let Connected { io, id, pace, settings } = connected;
+        let Connected { io, id, pace, settings, local } = connected;
         self.settings.send_if_modified(|known| {
             let news = !settings.is_empty() && *known != settings;
             if news {
@@ -232,6 +233,7 @@ impl Shared {
             () = all.silent(pace.patience()) => format!("nothing was heard for {:?}", pace.patience()),
             () = own_heard.silent(GIVE_UP) => format!("nothing was heard for {GIVE_UP:?}"),
             () = besides => "stopping".to_owned(),
+            gone = moved_from(&self.own, local) => format!("{gone} is no address of this machine any more"),
             () = stop.requested() => "stopping".to_owned(),
         };
         cut.cancel();
@@ -242,6 +244,15 @@ impl Shared {
                 up.remove(&id);
             }
         });
+    }
+}
+
+/// Resolves when the machine loses the address that a connection was made from; nothing comes that way any more.
+async fn moved_from(own: &Own, local: Option<IpAddr>) -> IpAddr {
+    let mut addresses = own.addresses.clone();
+    match local.filter(|local| addresses.borrow().contains(local)) {
+        Some(local) if addresses.wait_for(|now| !now.contains(&local)).await.is_ok() => local,
+        _ => std::future::pending().await,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 /// A block of addresses, such as the pods of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,12 +60,12 @@ pub trait Pods: Send + Sync {
 }
 
 /// The machine as its flags and its node say.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Own {
     /// Name of the node.
     pub node: String,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
+    /// Its addresses, which may change while it runs.
+    pub addresses: watch::Receiver<Vec<IpAddr>>,
     /// Port of the kubelet API.
     pub kubelet_port: u16,
 }
@@ -83,7 +84,8 @@ pub enum Verdict {
 /// What may be connected to without asking for the pods: the kubelet, and ports of this machine's own addresses, where pods of the
 /// host's network listen.
 pub fn judge(host: &str, port: u16, own: &Own) -> Verdict {
-    let first = own.addresses.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    let addresses = own.addresses.borrow();
+    let first = addresses.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     if port == 0 {
         return Verdict::Refused;
     }
@@ -93,7 +95,7 @@ pub fn judge(host: &str, port: u16, own: &Own) -> Verdict {
     let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() else { return Verdict::Refused };
     let to = SocketAddr::new(ip.to_canonical(), port);
     match to.ip() {
-        ip if own.addresses.contains(&ip) => Verdict::Allowed(to),
+        ip if addresses.contains(&ip) => Verdict::Allowed(to),
         ip if ip.is_loopback() && port == own.kubelet_port => Verdict::Allowed(to),
         ip if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() => Verdict::Refused,
         _ => Verdict::IfPod(to),
@@ -122,11 +124,9 @@ mod tests {
 
     #[test]
     fn only_this_machine_and_perhaps_its_pods() {
-        let own = Own {
-            node: "worker-1".into(),
-            addresses: vec!["192.0.2.7".parse().unwrap(), "fd00::7".parse().unwrap()],
-            kubelet_port: 10250,
-        };
+        let (moves, addresses) =
+            watch::channel(vec!["192.0.2.7".parse().unwrap(), "fd00::7".parse().unwrap()]);
+        let own = Own { node: "worker-1".into(), addresses, kubelet_port: 10250 };
         let allowed = |to: &str| Verdict::Allowed(to.parse().unwrap());
         let if_pod = |to: &str| Verdict::IfPod(to.parse().unwrap());
         for (host, port, want) in [
@@ -147,5 +147,9 @@ mod tests {
         ] {
             assert_eq!(judge(host, port, &own), want, "{host}:{port}");
         }
+        moves.send_replace(vec!["192.0.2.9".parse().unwrap()]);
+        assert_eq!(judge("192.0.2.9", 9100, &own), allowed("192.0.2.9:9100"), "the machine moved");
+        assert_eq!(judge("worker-1", 10250, &own), allowed("192.0.2.9:10250"));
+        assert_eq!(judge("192.0.2.7", 9100, &own), if_pod("192.0.2.7:9100"));
     }
 }

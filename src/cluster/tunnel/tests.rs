@@ -65,6 +65,7 @@ struct World {
     client_ca: Ca,
     settings: watch::Sender<String>,
     tasks: Tasks,
+    addresses: watch::Sender<Vec<IpAddr>>,
 }
 
 impl World {
@@ -76,7 +77,8 @@ impl World {
         };
         let (server_ca, client_ca) = (ca("server"), ca("client"));
         let (settings, tasks) = (watch::Sender::default(), Tasks::new(Shutdown::new()));
-        Self { directory, server_ca, client_ca, settings, tasks }
+        let addresses = watch::Sender::new(vec![Ipv4Addr::LOCALHOST.into()]);
+        Self { directory, server_ca, client_ca, settings, tasks, addresses }
     }
 
     fn agent(&self, servers: &Servers) -> Agent {
@@ -87,7 +89,7 @@ impl World {
             tls: tls::client(&[self.server_ca.der().clone()], Some(cert), &[]).unwrap(),
             own: Own {
                 node: "worker".into(),
-                addresses: vec![Ipv4Addr::LOCALHOST.into()],
+                addresses: self.addresses.subscribe(),
                 kubelet_port: 10250,
             },
             pods: Arc::new(OnePod(Ipv4Addr::new(127, 0, 0, 9).into())),
@@ -334,6 +336,40 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
     world.listen(listener, &tunnels, world.tasks.shutdown());
     within(back).await;
     assert_eq!(servers.states()[0].state, Health::Connected);
+}
+
+#[tokio::test]
+async fn connections_from_an_address_that_is_gone_are_made_anew() {
+    let world = World::new();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let servers = world.servers(&listener.local_addr().unwrap().to_string());
+    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    world.listen(listener, &tunnels, world.tasks.shutdown());
+    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    up(&tunnels, "worker").await;
+    let mut connection = within(servers.dial("kubernetes", 443)).await.unwrap();
+    let mut back = Box::pin(servers.back());
+    assert!(futures::poll!(back.as_mut()).is_pending());
+    let here = TcpListener::bind(("127.0.0.8", 0)).await.unwrap();
+    let port = here.local_addr().unwrap().port();
+
+    // One more address changes nothing, another in its place does.
+    let (old, new): (IpAddr, IpAddr) = ([127, 0, 0, 1].into(), [127, 0, 0, 8].into());
+    world.addresses.send_replace(vec![old, new]);
+    drop(within(tunnels.dial("worker", "127.0.0.8", port)).await.unwrap());
+    assert!(futures::poll!(back.as_mut()).is_pending());
+    world.addresses.send_replace(vec![new]);
+    assert!(within(connection.read_u8()).await.is_err());
+    within(back).await;
+    let reached = async {
+        while tunnels.dial("worker", "127.0.0.8", port).await.is_err() {
+            base::clock::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    within(reached).await;
+    let error = within(tunnels.dial("worker", "127.0.0.1", port)).await.err().unwrap();
+    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+    world.tasks.shutdown().request();
 }
 
 #[tokio::test]

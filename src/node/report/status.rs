@@ -183,9 +183,7 @@ fn pids() -> Value {
 
 fn addresses(node: &Node) -> Value {
     let of = |type_: &'static str| move |ip: &std::net::IpAddr| json!({"type": type_, "address": ip.to_string()});
-    let now = node.config.addresses.as_ref().map(|now| now.borrow().clone());
-    let ips = now.as_ref().unwrap_or(&node.config.node_ips);
-    let mut out: Vec<Value> = ips.iter().map(of("InternalIP")).collect();
+    let mut out: Vec<Value> = node.config.node_ips().iter().map(of("InternalIP")).collect();
     out.extend(node.config.external_ips.iter().map(of("ExternalIP")));
     out.push(json!({"type": "Hostname", "address": node.config.hostname}));
     // Merging by type would lose the second address of a type.

@@ -33,7 +33,8 @@ pub(super) async fn render(
     ips: &[String],
 ) -> Result<Option<Content>, String> {
     let allocatable = node.allocatable.load();
-    let facts = Facts { pod_ips: ips, node_ips: &node.config.node_ips, allocatable: &allocatable };
+    let node_ips = node.config.node_ips();
+    let facts = Facts { pod_ips: ips, node_ips: &node_ips, allocatable: &allocatable };
     let mut out = Content::default();
     if let Some(source) = &volume.config_map {
         out.plugin = "kubernetes.io~configmap";

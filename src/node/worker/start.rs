@@ -184,8 +184,8 @@ impl Worker {
         }
         let ips = pod_ips(node, pod, observed);
         let allocatable = node.allocatable.load();
-        let facts =
-            Facts { pod_ips: &ips, node_ips: &node.config.node_ips, allocatable: &allocatable };
+        let node_ips = node.config.node_ips();
+        let facts = Facts { pod_ips: &ips, node_ips: &node_ips, allocatable: &allocatable };
         let services: Vec<core::Service> = relevant_services(node, pod);
         let known = Known { node, namespace: pod.namespace() };
         let env = environment(pod, member, &facts, &services, &known)?;

@@ -1,6 +1,7 @@
 //! Opening a tunnel: TCP, TLS, the upgrade.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub(in crate::tunnel) struct Connected {
     pub(in crate::tunnel) pace: Pace,
     /// What the settings of the cluster are; empty from a server that does not say.
     pub(in crate::tunnel) settings: String,
+    /// The address of this machine's end, where it is known.
+    pub(in crate::tunnel) local: Option<IpAddr>,
 }
 
 /// Why there is no tunnel. All but `Same` are tried again.
@@ -114,6 +117,7 @@ pub(super) async fn connect(
 ) -> Result<Connected, Failure> {
     let stream = servers::connect(address, REACH_MAX).await.map_err(Failure::Unreachable)?;
     socket::tunnel(&stream);
+    let local = stream.local_addr().ok().map(|at| at.ip().to_canonical());
     let rest = async {
         let name = ServerName::try_from(SERVER_NAME).map_err(|e| Failure::Http(e.to_string()))?;
         let connector = TlsConnector::from(Arc::clone(tls));
@@ -122,7 +126,8 @@ pub(super) async fn connect(
     };
     let late =
         || Failure::Unreachable(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
-    tokio::time::timeout(ANSWER_MAX, rest).await.unwrap_or_else(|_| Err(late()))
+    let connected = tokio::time::timeout(ANSWER_MAX, rest).await.unwrap_or_else(|_| Err(late()))?;
+    Ok(Connected { local, ..connected })
 }
 
 /// Asks for the tunnel over a connection to the server.
@@ -175,7 +180,7 @@ pub(in crate::tunnel) async fn upgrade(
     );
     let settings = text(response.headers(), SETTINGS_HEADER);
     let upgraded = hyper::upgrade::on(response).await.map_err(|e| broken(&e))?;
-    Ok(Connected { io: Box::new(TokioIo::new(upgraded)), id, pace, settings })
+    Ok(Connected { io: Box::new(TokioIo::new(upgraded)), id, pace, settings, local: None })
 }
 
 fn text(headers: &HeaderMap, name: &str) -> String {
