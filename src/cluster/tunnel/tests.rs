@@ -340,12 +340,11 @@ async fn a_lost_server_cuts_its_connections_and_its_return_is_told() {
 
 #[tokio::test]
 async fn connections_from_an_address_that_is_gone_are_made_anew() {
-    let world = World::new();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let (world, listener) = (World::new(), local().await);
     let servers = world.servers(&listener.local_addr().unwrap().to_string());
-    let tunnels = Tunnels::new(Pace::CALM, world.tasks.clone());
+    let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
     world.listen(listener, &tunnels, world.tasks.shutdown());
-    world.tasks.spawn(Kind::Request, "agent", world.agent(&servers).run());
+    world.run_agent(&servers);
     up(&tunnels, "worker").await;
     let mut connection = within(servers.dial("kubernetes", 443)).await.unwrap();
     let mut back = Box::pin(servers.back());
@@ -369,7 +368,6 @@ async fn connections_from_an_address_that_is_gone_are_made_anew() {
     within(reached).await;
     let error = within(tunnels.dial("worker", "127.0.0.1", port)).await.err().unwrap();
     assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
-    world.tasks.shutdown().request();
 }
 
 #[tokio::test]
