@@ -57,8 +57,8 @@ fn spoil(family: Family) {
     let cluster = Cluster::new(Backend::Vxlan);
     let a = &cluster.machines[0];
     let outcome = a.sync(cluster.peers());
-    let ways = outcome.ways.iter().filter(|w| w.node == "c" && w.tunnel);
-    let way = ways.into_iter().find(|w| Family::of(w.address) == family).unwrap();
+    let mut ways = outcome.ways.iter().filter(|w| w.node == "c" && w.tunnel);
+    let way = ways.find(|w| Family::of(w.address) == family).unwrap();
     let (to, size) = (way.address, way.size);
     let look = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
