@@ -16,7 +16,7 @@ impl Cluster for Etcd {
         request: Request<pb::MemberListRequest>,
     ) -> Result<Response<pb::MemberListResponse>, Status> {
         if request.get_ref().linearizable {
-            self.backend.read_barrier().await.map_err(status)?;
+            self.backend.quiet_barrier().await.map_err(status)?;
         }
         let member = pb::Member {
             id: self.identity.member,

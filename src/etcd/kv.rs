@@ -19,7 +19,7 @@ impl Etcd {
     async fn read(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
         let plan = Plan::of(request)?;
         if !request.serializable {
-            self.backend.read_barrier().await.map_err(status)?;
+            self.backend.quiet_barrier().await.map_err(status)?;
         }
         let found = self.backend.range(plan.request.clone()).await.map_err(status)?;
         let header = self.header(found.revision);
@@ -114,7 +114,7 @@ impl Kv for Etcd {
         let request = request.into_inner();
         // One that only reads must see everything acknowledged before, as a read does.
         if txn::only_reads(&request) && !txn::is_serializable(&request) {
-            self.backend.read_barrier().await.map_err(status)?;
+            self.backend.quiet_barrier().await.map_err(status)?;
         }
         let (request, done) = self.transact(request).await?;
         let header = self.header(done.revision);
