@@ -257,10 +257,10 @@ mod tests {
         assert_eq!(look(true, plain), Finding::Spoiled);
         assert_eq!(look(false, plain), Finding::Silent, "straight packets have no checksum inside");
         assert_eq!(look(true, |_| false), Finding::Silent);
-        let turn = Cell::new(0);
+        let turn = Cell::new(0_u32);
         let once_in = |n: u32| {
             turn.set(turn.get() + 1);
-            turn.get() % n == 0
+            turn.get().is_multiple_of(n)
         };
         let seldom = |ask| ask == Ask::Plain && once_in(3);
         assert_eq!(look(true, seldom), Finding::Silent, "too few to say so");

@@ -329,7 +329,7 @@ mod tests {
     fn a_changed_key_takes_the_blocks_before_the_old_one_goes() {
         let present = [standing(1, "192.0.2.1:51820", NOW)];
         let new = (key(9), Remote { ..remote(1, "192.0.2.1:51820").1 });
-        let found = steps(&present, &[new.clone()], &[]);
+        let found = steps(&present, std::slice::from_ref(&new), &[]);
         let [Step::Set(set, change), Step::Remove(gone)] = &found[..] else { panic!("{found:?}") };
         assert_eq!((*set, *gone), (key(9), key(1)));
         assert!(change.allowed.is_some() && change.endpoint.is_some());
