@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use base::tasks::{Kind, Tasks};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::command::Command;
 use crate::kv::{
@@ -16,6 +16,7 @@ use crate::kv::{
 };
 use crate::lease::{Deadlines, MAX_TTL, MIN_TTL};
 use crate::mvcc::{Outcome, State, check_request, request_size};
+use crate::raft::Leadership;
 use crate::watch::{Feed, Hub};
 
 /// Largest request in bytes of keys and values: etcd's default `--max-request-bytes`.
@@ -30,8 +31,16 @@ pub(crate) trait Engine: Send + Sync + Debug + 'static {
     /// Resolves once the command is as durable as asked and applied, or refused.
     async fn submit(&self, command: Command, durability: Durability)
     -> Result<Outcome, StoreError>;
+    /// As [`Engine::submit`], synced, and refused unless this member leads: for what a leader decides.
+    async fn submit_as_leader(&self, command: Command) -> Result<Outcome, StoreError>;
     /// Resolves once everything acknowledged anywhere before the call is applied here.
     async fn barrier(&self) -> Result<(), StoreError>;
+    /// Whether what is applied here is all that was acknowledged anywhere.
+    fn is_alone(&self) -> bool;
+    /// Starts a lease's time again where its end is watched over, and answers its seconds; `None` when that is here.
+    async fn renew_elsewhere(&self, lease: i64) -> Result<Option<i64>, StoreError>;
+    /// Who leads: the leader watches over the ends of leases.
+    fn leads(&self) -> watch::Receiver<Leadership>;
     /// Newest term known here.
     fn term(&self) -> u64;
     /// Index of the newest applied entry.
@@ -105,6 +114,11 @@ impl Shared {
         self.lease_changed.notify_one();
     }
 
+    /// Starts a lease's time again; its granted seconds.
+    pub(crate) fn renew(&self, lease: i64) -> Option<i64> {
+        self.deadlines.lock().renew(lease, base::clock::now())
+    }
+
     /// Ends every watch with `error`.
     pub(crate) fn end_watches(&self, error: &StoreError) {
         self.hub.lock().end_all(error);
@@ -141,14 +155,30 @@ async fn expire_leases<E: Engine>(
         std::time::Duration::from_millis(100),
         std::time::Duration::from_secs(30),
     );
+    let mut leads = engine.leads();
+    let mut led = true;
     while !tasks.shutdown().is_requested() {
+        let lead = leads.borrow_and_update().leads;
+        if lead && !led {
+            // Who led before knows who renewed: everybody gets the whole time again.
+            let deadlines = Deadlines::of(&shared.state.read());
+            *shared.deadlines.lock() = deadlines;
+        }
+        led = lead;
+        if !lead {
+            tokio::select! {
+                changed = leads.changed() => if changed.is_err() { return Ok(()) },
+                () = tasks.shutdown().requested() => {}
+            }
+            continue;
+        }
         let now = base::clock::now();
         let (expired, wait) = {
             let deadlines = shared.deadlines.lock();
             (deadlines.expired(now), deadlines.wait(now))
         };
         if let Some(id) = expired {
-            match engine.submit(Command::LeaseRevoke { id }, Durability::Synced).await {
+            match engine.submit_as_leader(Command::LeaseRevoke { id }).await {
                 Ok(_) => backoff.reset(),
                 Err(StoreError::LeaseNotFound) => shared.deadlines.lock().stop(id),
                 Err(error @ StoreError::Stopped(_)) => {
@@ -164,6 +194,7 @@ async fn expire_leases<E: Engine>(
         tokio::select! {
             () = async { match wait { Some(wait) => base::clock::sleep(wait).await, None => std::future::pending().await } } => {}
             () = shared.lease_changed.notified() => {}
+            changed = leads.changed() => if changed.is_err() { return Ok(()) },
             () = tasks.shutdown().requested() => {}
         }
     }
@@ -230,8 +261,17 @@ impl<E: Engine> Backend for Store<E> {
         }
         check_request(&txn)?;
         // What would not write now, a failed comparison above all, costs no log record.
-        if let Some(response) = self.shared.state.read().read_txn(&txn)? {
-            return Ok(response);
+        let reads = |shared: &Shared| shared.state.read().read_txn(&txn);
+        if self.engine.is_alone() {
+            if let Some(response) = reads(&self.shared)? {
+                return Ok(response);
+            }
+        } else if !matches!(reads(&self.shared), Ok(None)) {
+            // What is applied here may be old: the same again when it is not.
+            self.engine.barrier().await?;
+            if let Some(response) = reads(&self.shared)? {
+                return Ok(response);
+            }
         }
         let durability = txn.durability;
         match self.engine.submit(Command::Txn(txn), durability).await? {
@@ -297,12 +337,10 @@ impl<E: Engine> Backend for Store<E> {
 
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
         self.check_running()?;
-        let ttl = self
-            .shared
-            .deadlines
-            .lock()
-            .renew(id, base::clock::now())
-            .ok_or(StoreError::LeaseNotFound)?;
+        let ttl = match self.engine.renew_elsewhere(id).await? {
+            Some(ttl) => ttl,
+            None => self.shared.renew(id).ok_or(StoreError::LeaseNotFound)?,
+        };
         Ok(Lease { id, granted_ttl: ttl, remaining_ttl: ttl })
     }
 

@@ -23,17 +23,17 @@ mod work;
 mod writer;
 
 pub(crate) use checkpoint::{
-    Description, checkpoint_name, read as read_checkpoint, write as write_checkpoint,
+    Description, INCOMING, checkpoint_name, read as read_checkpoint, write as write_checkpoint,
 };
 pub(crate) use entries::Entries;
 pub use error::OpenError;
-pub(crate) use files::Disk;
+pub(crate) use files::{Disk, DiskFile};
 pub(crate) use lock::Lock;
-pub use open::{Config, open};
+pub use open::{Config, Seat, open, open_member};
 pub(crate) use record::Kind;
-pub(crate) use recover::Recovered;
 #[cfg(test)]
-pub(crate) use recover::recover;
+pub(crate) use recover::{Identity, recover};
+pub(crate) use recover::{Recovered, first_member};
 pub(crate) use work::DiskWork;
 pub(crate) use writer::{BATCH_BYTES, JOBS_MAX, Job, LAZY_SYNC, Status, Writer};
 

@@ -13,6 +13,10 @@ mod raft;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
-pub use disk::{ClusterId, Config, OpenError, open};
+pub use disk::{ClusterId, Config, OpenError, Seat, open, open_member};
 pub use kv::*;
 pub use memory::{open_memory, open_memory_with};
+pub use raft::{
+    CallError, Lane, Leadership, MAX_MESSAGE_BYTES, Member, Members, Peer, Role, Transport,
+    to_promote,
+};

@@ -4,14 +4,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::Tasks;
+use tokio::sync::watch;
 
 use crate::backend::{Engine, Shared, Store};
 use crate::command::Command;
 use crate::kv::{Backend, Durability, StoreError};
 use crate::mvcc::Outcome;
+use crate::raft::Leadership;
 
 #[derive(Debug)]
-struct Memory(Arc<Shared>);
+struct Memory {
+    shared: Arc<Shared>,
+    leads: watch::Sender<Leadership>,
+}
 
 #[async_trait]
 impl Engine for Memory {
@@ -21,12 +26,28 @@ impl Engine for Memory {
         _durability: Durability,
     ) -> Result<Outcome, StoreError> {
         let lost = || StoreError::Stopped("a command was not answered".to_owned());
-        self.0.apply(std::iter::once(&command), || {}).pop().unwrap_or_else(|| Err(lost()))
+        self.shared.apply(std::iter::once(&command), || {}).pop().unwrap_or_else(|| Err(lost()))
+    }
+
+    async fn submit_as_leader(&self, command: Command) -> Result<Outcome, StoreError> {
+        self.submit(command, Durability::Synced).await
     }
 
     async fn barrier(&self) -> Result<(), StoreError> {
         // Applied before it is acknowledged.
         Ok(())
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+
+    async fn renew_elsewhere(&self, _: i64) -> Result<Option<i64>, StoreError> {
+        Ok(None)
+    }
+
+    fn leads(&self) -> watch::Receiver<Leadership> {
+        self.leads.subscribe()
     }
 
     fn term(&self) -> u64 {
@@ -35,7 +56,7 @@ impl Engine for Memory {
 
     fn applied_index(&self) -> u64 {
         // There is no log; every command that wrote has a revision.
-        self.0.state.read().revision().unsigned_abs()
+        self.shared.state.read().revision().unsigned_abs()
     }
 
     fn stopped(&self) -> Option<StoreError> {
@@ -50,7 +71,9 @@ impl Engine for Memory {
 /// A store in memory only, lost with the process. Its tasks end when `tasks` shuts down.
 pub fn open_memory_with(tasks: &Tasks) -> Arc<dyn Backend> {
     let shared = Arc::new(Shared::default());
-    Store::start(Arc::clone(&shared), Arc::new(Memory(shared)), tasks)
+    let leadership = Leadership { term: 1, leads: true, ..Leadership::default() };
+    let leads = watch::Sender::new(leadership);
+    Store::start(Arc::clone(&shared), Arc::new(Memory { shared, leads }), tasks)
 }
 
 /// A store in memory only, lost with the process, with tasks of its own. Must be called within a runtime.

@@ -1,24 +1,39 @@
-//! One voter of openraft over the log on disk: its types here, storage, state machine and proposals in the files beside.
+//! A member of openraft over the log on disk: its types here, storage, state machine, proposals and the way to other
+//! members in the files beside.
 //!
 //! An entry carries a batch of commands: everything that queued while the batch before was written. So the log keeps its one
 //! write and one `fdatasync` for all of them, and what consensus costs is paid per batch, not per command.
 
+mod address;
 mod checkpoints;
 mod codec;
 mod engine;
+mod forward;
+mod inbox;
+mod incoming;
+mod link;
 mod log_store;
 mod machine;
+mod members;
 mod peers;
 mod start;
+mod wire;
 
 use std::fmt;
 use std::sync::Arc;
 
-use openraft::EmptyNode;
 use openraft::raft::responder::Responder;
 
-pub(crate) use codec::{decode_head, decode_membership, encode_entry, encode_membership};
+pub(crate) use address::Address;
+pub(crate) use codec::{
+    decode_head, decode_id, decode_membership, decode_vote, encode_entry, encode_id,
+    encode_membership, encode_vote,
+};
+pub use link::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Transport};
 pub(crate) use machine::Applied;
+pub use members::{Leadership, Member, Members, Role, to_promote};
+#[cfg(test)]
+pub(crate) use start::Started;
 pub(crate) use start::{Options, start};
 #[cfg(test)]
 pub(crate) use {engine::RaftEngine, start::write_checkpoint};
@@ -35,7 +50,7 @@ impl openraft::RaftTypeConfig for Types {
     type D = Batch;
     type R = Outcomes;
     type NodeId = u64;
-    type Node = EmptyNode;
+    type Node = Address;
     type Term = u64;
     type LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>;
     type Vote = openraft::impls::Vote<Self::LeaderId>;
@@ -55,10 +70,10 @@ impl openraft::RaftTypeConfig for Types {
 
 pub(crate) type Raft = openraft::Raft<Types, machine::Machine>;
 pub(crate) type Entry = openraft::type_config::alias::EntryOf<Types>;
-pub(crate) type Payload = openraft::EntryPayload<Batch, u64, EmptyNode>;
+pub(crate) type Payload = openraft::EntryPayload<Batch, u64, Address>;
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<Types>;
 pub(crate) type Vote = openraft::type_config::alias::VoteOf<Types>;
-pub(crate) type Membership = openraft::Membership<u64, EmptyNode>;
+pub(crate) type Membership = openraft::Membership<u64, Address>;
 pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<Types>;
 
 /// How many entries there are up to and with `id`: the index of the one behind it.

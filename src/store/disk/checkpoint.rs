@@ -10,7 +10,9 @@ use super::record::{self, CHECKPOINT_MAGIC, FILE_HEADER, HEAD, Head, Kind};
 use super::{ClusterId, OpenError};
 use crate::command::{Malformed, Put, Reader};
 use crate::mvcc::{Gap, State, Version};
-use crate::raft::{Applied, LogId, StoredMembership, behind, decode_membership, encode_membership};
+use crate::raft::{
+    Applied, StoredMembership, behind, decode_id, decode_membership, encode_id, encode_membership,
+};
 
 /// Bytes of keys and values taken from the state under one short lock.
 const BYTES_PER_LOCK: usize = 128 * 1024;
@@ -86,17 +88,6 @@ impl Description {
         }
         reader.end().map(|()| this)
     }
-}
-
-/// The index behind an entry, 0 for none, and its term.
-fn encode_id(id: Option<LogId>, out: &mut Vec<u8>) {
-    out.put_u64(behind(id.as_ref()));
-    out.put_u64(id.map_or(0, |id| id.committed_leader_id().term));
-}
-
-fn decode_id(reader: &mut Reader<'_>) -> Result<Option<LogId>, Malformed> {
-    let (next, term) = (reader.u64()?, reader.u64()?);
-    Ok(next.checked_sub(1).map(|index| LogId::new_term_index(term, index)))
 }
 
 fn encode_key(key: &Bytes, versions: &[Version], out: &mut Vec<u8>) {
@@ -250,6 +241,9 @@ impl Input<'_> {
     }
 }
 
+/// Name under which a checkpoint is received from another member; a start removes what is left of one.
+pub(crate) const INCOMING: &str = "incoming.tmp";
+
 /// Reads a checkpoint: its cluster, its description and the state; all of it is checked.
 ///
 /// # Errors
@@ -269,7 +263,8 @@ pub(crate) fn read(
     }
     let description =
         Description::decode(&input.payload).map_err(|e| input.corrupt(&e.to_string()))?;
-    if behind(description.applied.id.as_ref()) != index || checkpoint_name(index) != name {
+    let named = name == INCOMING || checkpoint_name(index) == name;
+    if behind(description.applied.id.as_ref()) != index || !named {
         return Err(input.corrupt("its name, header and description do not name the same entry"));
     }
     let mut keys = Vec::new();

@@ -8,7 +8,7 @@ use super::files::{Disk, DiskFile, is_no_space};
 use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC};
 use super::{ClusterId, OpenError, RESERVE_BYTES, SEGMENT_BYTES};
 use crate::command::{Malformed, Put, Reader};
-use crate::raft::Vote;
+use crate::raft::{Vote, decode_vote, encode_vote};
 
 /// File name of a segment.
 pub(crate) fn segment_name(sequence: u64) -> String {
@@ -35,14 +35,7 @@ impl Meta {
     pub(crate) fn encode(&self, before: u32, out: &mut Vec<u8>) {
         out.put_u64(u64::from(before));
         out.put_u64(self.node);
-        match &self.vote {
-            None => out.push(0),
-            Some(vote) => {
-                out.push(1 + u8::from(vote.is_committed()));
-                out.put_u64(vote.leader_id().term);
-                out.put_u64(vote.leader_id().voted_for);
-            }
-        }
+        encode_vote(self.vote.as_ref(), out);
         out.put_u64(self.next);
         out.put_u64(self.committed);
         out.put_i64(self.ceiling);
@@ -53,12 +46,7 @@ impl Meta {
         let mut reader = Reader::new(bytes);
         let before = u32::try_from(reader.u64()?).or_else(|_| reader.malformed())?;
         let node = reader.u64()?;
-        let vote = match reader.byte()? {
-            0 => None,
-            1 => Some(Vote::new(reader.u64()?, reader.u64()?)),
-            2 => Some(Vote::new_committed(reader.u64()?, reader.u64()?)),
-            _ => return reader.malformed(),
-        };
+        let vote = decode_vote(&mut reader)?;
         let (next, committed, ceiling) = (reader.u64()?, reader.u64()?, reader.i64()?);
         reader.end().map(|()| (before, Self { node, vote, next, committed, ceiling }))
     }

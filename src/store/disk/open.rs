@@ -8,11 +8,11 @@ use base::tasks::blocking;
 
 use super::files::{Directory, Disk};
 use super::lock::Lock;
-use super::recover::recover;
+use super::recover::{Identity, recover};
 use super::{ClusterId, DiskWork, OpenError};
 use crate::backend::Store;
 use crate::kv::Backend;
-use crate::raft;
+use crate::raft::{self, Members, Transport};
 
 /// How to open a store.
 #[derive(Debug, Clone)]
@@ -32,19 +32,58 @@ impl Config {
     }
 }
 
+/// This server's place among several.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// Where other members reach this one, as the transport understands it; not empty.
+    pub address: String,
+    /// The way to them.
+    pub transport: Arc<dyn Transport>,
+    /// An empty directory becomes a member that waits until the others have added it, instead of the first of a cluster.
+    pub join: bool,
+}
+
 /// Opens or makes the store in a directory; resolves once it leads and has applied its whole log. Its tasks end in order, with everything on disk, when `tasks` shuts down; give it
 /// a set that is shut down behind everything that writes.
 ///
 /// # Errors
 /// See [`OpenError`]; except for finishing what an interrupted process began, nothing in the directory was changed then.
 pub async fn open(config: Config, tasks: &Tasks) -> Result<Arc<dyn Backend>, OpenError> {
-    let options = raft::Options { lazy: config.lazy, work: DiskWork::Threads };
+    Ok(open_with(config, None, tasks).await?.0)
+}
+
+/// As [`open`], as a member that others can join or that joins them. Where this member is not the only voter, it resolves
+/// as soon as other members can be answered: the store is [`crate::StoreError::Unavailable`] until there is a leader.
+///
+/// # Errors
+/// As [`open`].
+pub async fn open_member(
+    config: Config,
+    seat: Seat,
+    tasks: &Tasks,
+) -> Result<(Arc<dyn Backend>, Arc<Members>), OpenError> {
+    open_with(config, Some(seat), tasks).await
+}
+
+async fn open_with(
+    config: Config,
+    seat: Option<Seat>,
+    tasks: &Tasks,
+) -> Result<(Arc<dyn Backend>, Arc<Members>), OpenError> {
+    let join = seat.as_ref().is_some_and(|seat| seat.join);
+    if join && config.cluster.is_none() {
+        let text = "a member that joins others has to be told whose members they are";
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
+        return Err(OpenError::Io { action: "open", file: "the store".to_owned(), source });
+    }
+    let identity = if join { Identity::Joining } else { Identity::First };
+    let options = raft::Options { lazy: config.lazy, work: DiskWork::Threads, seat };
     let opened = blocking(move || {
         base::fs::create_dir(&config.dir, 0o700)
             .map_err(OpenError::io("create", "the directory"))?;
         let lock = Lock::take(&config.dir)?;
         let disk: Arc<dyn Disk> = Arc::new(Directory(config.dir));
-        Ok((recover(&disk, config.cluster)?, lock))
+        Ok((recover(&disk, config.cluster, identity)?, lock))
     });
     let failed = |panic| OpenError::Io {
         action: "read",
@@ -52,8 +91,8 @@ pub async fn open(config: Config, tasks: &Tasks) -> Result<Arc<dyn Backend>, Ope
         source: std::io::Error::other(panic),
     };
     let (recovered, lock) = opened.await.map_err(failed)??;
-    let (shared, engine) = raft::start(recovered, options, Some(lock), tasks).await?;
-    Ok(Store::start(shared, engine, tasks))
+    let started = raft::start(recovered, options, Some(lock), tasks).await?;
+    Ok((Store::start(started.shared, started.engine, tasks), started.members))
 }
 
 #[cfg(test)]

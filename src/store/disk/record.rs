@@ -48,7 +48,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn from_byte(byte: u8) -> Option<Self> {
+    /// The kind of that number.
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         let all = [
             Self::Commands,
             Self::Blank,

@@ -197,8 +197,17 @@ impl Replay {
     }
 }
 
+/// Whose directory it is, when there is nothing in it yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// The first member of its cluster.
+    First,
+    /// A member that joins others.
+    Joining,
+}
+
 /// The id of a cluster's first member.
-fn first_member(cluster: ClusterId) -> u64 {
+pub(crate) fn first_member(cluster: ClusterId) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = cluster.0;
     u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
 }
@@ -210,6 +219,7 @@ fn first_member(cluster: ClusterId) -> u64 {
 pub(crate) fn recover(
     disk: &Arc<dyn Disk>,
     cluster: Option<ClusterId>,
+    identity: Identity,
 ) -> Result<Recovered, OpenError> {
     let names = disk.list().map_err(OpenError::io("list", "the files"))?;
     let mut expected = cluster;
@@ -219,7 +229,7 @@ pub(crate) fn recover(
         if let Some(newest) = checkpoint {
             return Err(OpenError::Missing { file: format!("the log behind {}", newest.name()) });
         }
-        return create(disk, expected.unwrap_or_else(ClusterId::random));
+        return create(disk, expected.unwrap_or_else(ClusterId::random), identity);
     }
     let mut files: VecDeque<Found> = VecDeque::new();
     let mut remove_first = Vec::new();
@@ -253,7 +263,7 @@ pub(crate) fn recover(
         .iter()
         .try_for_each(|name| disk.remove(name).map_err(OpenError::io("remove", name)))?;
     let Some(cluster) = expected.filter(|_| !files.is_empty()) else {
-        return create(disk, expected.unwrap_or_else(ClusterId::random));
+        return create(disk, expected.unwrap_or_else(ClusterId::random), identity);
     };
     let mut meta = replay.meta.clone();
     meta.next = replay.next;
@@ -263,7 +273,7 @@ pub(crate) fn recover(
     meta.ceiling = ceiling;
     let mut log = continue_log(disk, cluster, files, &tail, meta)?;
     if log.meta.node == 0 {
-        begin(&mut log)?;
+        begin(&mut log, identity)?;
     }
     let mut view = replay.view();
     view.purged = checkpoint.as_ref().and_then(|newest| newest.applied.id);
@@ -282,9 +292,13 @@ fn is_damage(error: &OpenError) -> bool {
     matches!(error, OpenError::Corrupt { .. })
 }
 
-fn create(disk: &Arc<dyn Disk>, cluster: ClusterId) -> Result<Recovered, OpenError> {
+fn create(
+    disk: &Arc<dyn Disk>,
+    cluster: ClusterId,
+    identity: Identity,
+) -> Result<Recovered, OpenError> {
     let mut log = Log::create(Arc::clone(disk), cluster)?;
-    begin(&mut log)?;
+    begin(&mut log, identity)?;
     Ok(Recovered {
         state: State::default(),
         applied: Applied::default(),
@@ -297,8 +311,12 @@ fn create(disk: &Arc<dyn Disk>, cluster: ClusterId) -> Result<Recovered, OpenErr
 }
 
 /// Writes whose log it is.
-fn begin(log: &mut Log) -> Result<(), OpenError> {
-    let node = first_member(log.cluster());
+fn begin(log: &mut Log, identity: Identity) -> Result<(), OpenError> {
+    let first = first_member(log.cluster());
+    let mut node = first;
+    while identity == Identity::Joining && (node == first || node == 0) {
+        node = base::clock::random_u64();
+    }
     begin_log(log, node).map_err(|error| OpenError::Io {
         action: "write",
         file: "the log".to_owned(),

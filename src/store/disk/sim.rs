@@ -12,10 +12,10 @@ const SECTOR: usize = 512;
 
 /// A small seeded generator (splitmix64), for tests only.
 #[derive(Debug, Clone)]
-pub(super) struct Rng(pub(super) u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,11 +23,11 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    pub(super) fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
 
-    pub(super) fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
@@ -64,7 +64,7 @@ impl SimDisk {
         Self(Arc::new(Mutex::new(Inner { capacity: u64::MAX, ..Inner::default() })))
     }
 
-    pub(super) fn operations(&self) -> u64 {
+    pub(crate) fn operations(&self) -> u64 {
         self.0.lock().operations
     }
 
@@ -77,7 +77,7 @@ impl SimDisk {
         self.0.lock().syncs
     }
 
-    pub(super) fn cut_power_at(&self, operation: u64) {
+    pub(crate) fn cut_power_at(&self, operation: u64) {
         self.0.lock().power_cut_at = Some(operation);
     }
 
@@ -94,7 +94,7 @@ impl SimDisk {
     }
 
     /// The directory after the power came back: of what was not synced, any sectors and any names may have lasted.
-    pub(super) fn after_power_cut(&self, rng: &mut Rng) -> Self {
+    pub(crate) fn after_power_cut(&self, rng: &mut Rng) -> Self {
         let inner = self.0.lock();
         let mut names = inner.durable_names.clone();
         // Names reach the disk in order; how far is open.

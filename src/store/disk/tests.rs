@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::files::Disk;
 use super::record::{FILE_HEADER, HEAD};
-use super::recover::recover;
+use super::recover::{Identity, recover};
 use super::sim::{Rng, SimDisk};
 use super::{ClusterId, DiskWork, OpenError};
 use crate::backend::{Engine, Shared};
@@ -28,11 +28,12 @@ struct Node {
 
 fn open(disk: &SimDisk) -> Result<Node, OpenError> {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let recovered = recover(&disk, None)?;
+    let recovered = recover(&disk, None, Identity::First)?;
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
     let tasks = Tasks::new(Shutdown::new());
-    let options = Options { lazy: true, work: DiskWork::Here };
-    let (shared, engine) = runtime.block_on(raft::start(recovered, options, None, &tasks))?;
+    let options = Options { lazy: true, work: DiskWork::Here, seat: None };
+    let started = runtime.block_on(raft::start(recovered, options, None, &tasks))?;
+    let raft::Started { shared, engine, .. } = started;
     Ok(Node { runtime, shared, engine, tasks })
 }
 
@@ -384,7 +385,7 @@ fn newer_formats_and_foreign_clusters_are_refused() {
     let error = open(&newer).unwrap_err();
     assert!(matches!(error, OpenError::NewerFormat { found: 2, known: 1, .. }), "{error}");
     let shared: Arc<dyn Disk> = Arc::new(disk.copy());
-    let error = recover(&shared, Some(ClusterId([7; 16]))).unwrap_err();
+    let error = recover(&shared, Some(ClusterId([7; 16])), Identity::First).unwrap_err();
     assert!(
         matches!(error, OpenError::ForeignCluster { expected: ClusterId([7, ..]), .. }),
         "{error}"

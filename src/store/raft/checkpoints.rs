@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use super::machine::{Applied, Place, snapshot};
 use super::{Types, behind};
 use crate::disk::{
-    ClusterId, Description, Disk, DiskWork, SEGMENT_BYTES, Status, checkpoint_name,
-    read_checkpoint, write_checkpoint,
+    ClusterId, Description, Disk, DiskFile, DiskWork, INCOMING, SEGMENT_BYTES, Status,
+    checkpoint_name, read_checkpoint, write_checkpoint,
 };
 use crate::mvcc::State;
 
@@ -23,6 +23,20 @@ const CHECKPOINT_MIN_BYTES: u64 = 2 * SEGMENT_BYTES;
 pub(crate) struct Checkpoint {
     disk: Arc<dyn Disk>,
     name: String,
+}
+
+impl Checkpoint {
+    /// One that has been received whole.
+    pub(super) fn incoming(disk: &Arc<dyn Disk>) -> Self {
+        Self { disk: Arc::clone(disk), name: INCOMING.to_owned() }
+    }
+
+    /// Its file and how many bytes that has; it can be read to its end even when a newer checkpoint takes its place.
+    pub(super) fn open(&self) -> io::Result<(Box<dyn DiskFile>, u64)> {
+        let file = self.disk.open(&self.name)?;
+        let size = file.size()?;
+        Ok((file, size))
+    }
 }
 
 #[derive(Debug)]
@@ -52,6 +66,8 @@ pub(crate) struct Checkpoints {
     /// Bytes of log at which the next one is tried, after one failed.
     retry_at: AtomicU64,
     writing: AtomicBool,
+    /// Held while one is written or taken over: the state under a checkpoint stays the same one.
+    one: tokio::sync::Mutex<()>,
     /// The newest checkpoint has not been handed to openraft yet.
     fresh: AtomicBool,
     /// Told when a checkpoint may be due.
@@ -78,9 +94,15 @@ impl Checkpoints {
             status,
             retry_at: AtomicU64::new(0),
             writing: AtomicBool::new(false),
+            one: tokio::sync::Mutex::default(),
             fresh: AtomicBool::new(false),
             due: Notify::new(),
         }
+    }
+
+    /// Where they are.
+    pub(super) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 
     /// Bytes of the newest checkpoint.
@@ -129,6 +151,7 @@ impl Checkpoints {
     /// # Errors
     /// The file system's; the checkpoint before still counts then, and the next is tried later.
     pub(crate) async fn write(&self, place: &Arc<Place>) -> io::Result<()> {
+        let _one = self.one.lock().await;
         self.writing.store(true, Relaxed);
         let written = self.status.written.load(Relaxed);
         let description = {
@@ -171,20 +194,21 @@ impl Checkpoints {
         }
     }
 
-    /// Takes over a checkpoint from elsewhere as the one that counts; its state.
+    /// Takes over a checkpoint from elsewhere as the one that counts, and has `replace` go on with its state.
     ///
     /// # Errors
     /// The file system's; what is no checkpoint of this cluster is refused.
     pub(super) async fn adopt(
         &self,
-        meta: &openraft::type_config::alias::SnapshotMetaOf<Types>,
+        applied: &Applied,
         checkpoint: Checkpoint,
-    ) -> io::Result<State> {
+        replace: impl FnOnce(State),
+    ) -> io::Result<()> {
+        let _one = self.one.lock().await;
         let (disk, cluster) = (Arc::clone(&self.disk), self.cluster);
-        let applied = Applied { id: meta.last_log_id, membership: meta.last_membership.clone() };
         let expected = applied.clone();
         let work = move || -> io::Result<(State, u64)> {
-            let (from, description, state, _) =
+            let (from, description, state, bytes) =
                 read_checkpoint(checkpoint.disk.as_ref(), &checkpoint.name)
                     .map_err(io::Error::other)?;
             if from != cluster || description.applied != expected {
@@ -194,12 +218,23 @@ impl Checkpoints {
                 );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
+            if checkpoint.name == INCOMING {
+                // Received to this disk and synced there: it needs only its name.
+                let name = checkpoint_name(behind(expected.id.as_ref()));
+                disk.rename(INCOMING, &name)?;
+                disk.sync()?;
+                return Ok((state, bytes));
+            }
             let state = parking_lot::RwLock::new(state);
             let bytes = write_checkpoint(disk.as_ref(), cluster, &state, &description)?;
             Ok((state.into_inner(), bytes))
         };
         let (state, bytes) = self.work.run(work).await??;
-        self.replace(Newest { applied, bytes }).await;
-        Ok(state)
+        replace(state);
+        self.replaced.store(self.status.written.load(Relaxed), Relaxed);
+        self.found.store(0, Relaxed);
+        self.fresh.store(false, Relaxed);
+        self.replace(Newest { applied: applied.clone(), bytes }).await;
+        Ok(())
     }
 }

@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use openraft::EmptyNode;
-
-use super::{Batch, Entry, LogId, Membership, Payload};
+use super::{Address, Batch, Entry, LogId, Membership, Payload, Vote, behind};
 use crate::command::{Malformed, Put, Reader};
 use crate::disk::Kind;
 
@@ -76,16 +74,23 @@ impl EntryHead {
     }
 }
 
-/// Appends a membership: the sets of voters (two while it changes), then all members.
+/// Added to the number of sets when addresses follow: a membership without any stands as it did before there were any.
+const WITH_ADDRESSES: u64 = 8;
+
+/// Appends a membership: the sets of voters (two while it changes), then all members, then their addresses if they have any.
 pub(crate) fn encode_membership(membership: &Membership, out: &mut Vec<u8>) {
     let configs = membership.get_joint_config();
-    out.put_u64(configs.len() as u64);
+    let addressed = membership.nodes().any(|(_, address)| !address.is_unknown());
+    out.put_u64(configs.len() as u64 + if addressed { WITH_ADDRESSES } else { 0 });
     for config in configs {
         out.put_u64(config.len() as u64);
         config.iter().for_each(|id| out.put_u64(*id));
     }
     out.put_u64(membership.nodes().count() as u64);
     membership.nodes().for_each(|(id, _)| out.put_u64(*id));
+    if addressed {
+        membership.nodes().for_each(|(_, address)| out.put_bytes(address.as_str().as_bytes()));
+    }
 }
 
 /// Decodes what [`encode_membership`] wrote.
@@ -94,7 +99,12 @@ pub(crate) fn encode_membership(membership: &Membership, out: &mut Vec<u8>) {
 /// [`Malformed`] with the offset, also for a voter that is no member.
 pub(crate) fn decode_membership(reader: &mut Reader<'_>) -> Result<Membership, Malformed> {
     let mut configs: Vec<BTreeSet<u64>> = Vec::new();
-    for _ in 0..reader.u64()? {
+    let sets = reader.u64()?;
+    let (sets, addressed) = match sets.checked_sub(WITH_ADDRESSES) {
+        Some(sets) => (sets, true),
+        None => (sets, false),
+    };
+    for _ in 0..sets {
         let mut config = BTreeSet::new();
         for _ in 0..reader.u64()? {
             config.insert(reader.u64()?);
@@ -103,7 +113,13 @@ pub(crate) fn decode_membership(reader: &mut Reader<'_>) -> Result<Membership, M
     }
     let mut nodes = BTreeMap::new();
     for _ in 0..reader.u64()? {
-        nodes.insert(reader.u64()?, EmptyNode::new());
+        nodes.insert(reader.u64()?, Address::default());
+    }
+    if addressed {
+        for address in nodes.values_mut() {
+            let text = std::str::from_utf8(reader.slice()?).or_else(|_| reader.malformed())?;
+            *address = Address::new(text);
+        }
     }
     if configs.is_empty() && nodes.is_empty() {
         return Ok(Membership::default());
@@ -111,9 +127,68 @@ pub(crate) fn decode_membership(reader: &mut Reader<'_>) -> Result<Membership, M
     Membership::new(configs, nodes).or_else(|_| reader.malformed())
 }
 
+/// Appends the index behind an entry, 0 for none, and its term.
+pub(crate) fn encode_id(id: Option<LogId>, out: &mut Vec<u8>) {
+    out.put_u64(behind(id.as_ref()));
+    out.put_u64(id.map_or(0, |id| id.committed_leader_id().term));
+}
+
+/// Decodes what [`encode_id`] wrote.
+///
+/// # Errors
+/// [`Malformed`] with the offset.
+pub(crate) fn decode_id(reader: &mut Reader<'_>) -> Result<Option<LogId>, Malformed> {
+    let (next, term) = (reader.u64()?, reader.u64()?);
+    Ok(next.checked_sub(1).map(|index| LogId::new_term_index(term, index)))
+}
+
+/// Appends a vote: 1 or 2 for one that a quorum granted, term, member; 0 for none.
+pub(crate) fn encode_vote(vote: Option<&Vote>, out: &mut Vec<u8>) {
+    let Some(vote) = vote else { return out.push(0) };
+    out.push(1 + u8::from(vote.is_committed()));
+    out.put_u64(vote.leader_id().term);
+    out.put_u64(vote.leader_id().voted_for);
+}
+
+/// Decodes what [`encode_vote`] wrote.
+///
+/// # Errors
+/// [`Malformed`] with the offset.
+pub(crate) fn decode_vote(reader: &mut Reader<'_>) -> Result<Option<Vote>, Malformed> {
+    Ok(match reader.byte()? {
+        0 => None,
+        1 => Some(Vote::new(reader.u64()?, reader.u64()?)),
+        2 => Some(Vote::new_committed(reader.u64()?, reader.u64()?)),
+        _ => return reader.malformed(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_stand_behind_the_members_and_a_membership_without_any_is_as_it_always_was() {
+        let decode = |bytes: &[u8]| {
+            let mut reader = Reader::new(bytes);
+            decode_membership(&mut reader).and_then(|members| reader.end().map(|()| members))
+        };
+        let plain = Membership::new_with_defaults(vec![BTreeSet::from([7])], [7]);
+        let mut bytes = Vec::new();
+        encode_membership(&plain, &mut bytes);
+        assert_eq!(bytes, [1, 1, 7, 1, 7]);
+        assert_eq!(decode(&bytes), Ok(plain));
+
+        let nodes = BTreeMap::from([(7, Address::new("a:1")), (9, Address::default())]);
+        let members = Membership::new(vec![BTreeSet::from([7])], nodes).unwrap();
+        let mut bytes = Vec::new();
+        encode_membership(&members, &mut bytes);
+        assert_eq!(bytes, [9, 1, 7, 2, 7, 9, 3, b'a', b':', b'1', 0]);
+        assert_eq!(decode(&bytes), Ok(members));
+        for length in 0..bytes.len() {
+            assert!(decode(&bytes[..length]).is_err());
+        }
+    }
 
     #[test]
     fn entries_survive_encoding_and_their_format_stays() {

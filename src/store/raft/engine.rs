@@ -2,17 +2,19 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use async_trait::async_trait;
-use openraft::ReadPolicy;
-use openraft::errors::{ClientWriteError, Fatal, RaftError};
+use openraft::errors::{ClientWriteError, Fatal};
 use openraft::raft::ClientWriteResult;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
 use super::checkpoints::Checkpoints;
+use super::forward::{LEADER_WAIT, Stranded};
+use super::link::Link;
 use super::machine::Place;
+use super::members::Leadership;
 use super::{Batch, Raft, Reply, Types};
 use crate::backend::Engine;
 use crate::command::Command;
@@ -33,10 +35,43 @@ const CEILING_STEP: i64 = 10_000;
 const ROOM_SLACK: u64 = 4096;
 
 /// A command and who waits for it.
-struct Request {
-    command: Command,
-    durability: Durability,
+pub(super) struct Request {
+    pub(super) command: Command,
+    pub(super) durability: Durability,
+    pub(super) reply: oneshot::Sender<Result<Outcome, StoreError>>,
+    /// Another member may propose it when that one leads.
+    pub(super) forward: bool,
+}
+
+impl Request {
+    /// Parts what is proposed from who waits for it.
+    fn split(self) -> (Command, Waiting) {
+        (self.command, Waiting { reply: self.reply, forward: self.forward })
+    }
+}
+
+/// Who waits for a proposed command.
+pub(super) struct Waiting {
     reply: oneshot::Sender<Result<Outcome, StoreError>>,
+    forward: bool,
+}
+
+/// What another member has to propose; the rest is refused.
+fn strand(requests: impl Iterator<Item = (Command, Waiting)>, refused: bool) -> Stranded {
+    let mut stranded = Stranded { commands: Vec::new(), replies: Vec::new(), refused };
+    for (command, Waiting { reply, forward }) in requests {
+        if reply.is_closed() {
+            // What nobody waits for is not done later behind their back.
+        } else if forward {
+            stranded.commands.push(command);
+            stranded.replies.push(reply);
+        } else {
+            let text = "this member does not lead any more".to_owned();
+            // Who does not wait any more does not need the answer.
+            let _ = reply.send(Err(StoreError::Unavailable(text)));
+        }
+    }
+    stranded
 }
 
 #[derive(Default)]
@@ -53,11 +88,17 @@ pub(crate) struct RaftEngine {
     under_way: AtomicUsize,
     term: AtomicU64,
     raft: Raft,
+    link: Arc<Link>,
+    pub(super) leadership: watch::Sender<Leadership>,
+    /// What openraft would not take, because another member leads.
+    stranded: Mutex<VecDeque<Stranded>>,
     jobs: mpsc::Sender<Job>,
     pub(super) place: Arc<Place>,
     pub(super) status: Arc<Status>,
     pub(super) checkpoints: Arc<Checkpoints>,
     allow_lazy: bool,
+    /// Other members come, or are there.
+    pub(super) lazy_ended: AtomicBool,
     /// No revision from here on was handed out without being on disk.
     ceiling: Mutex<i64>,
 }
@@ -79,16 +120,29 @@ impl Drop for UnderWay {
 }
 
 /// What goes into one entry.
-struct Proposal {
+pub(super) struct Proposal {
     requests: Vec<Request>,
     encoded: Vec<u8>,
 }
 
 impl Proposal {
+    /// What was one entry's before.
+    pub(super) fn again(requests: Vec<Request>) -> Self {
+        let (mut encoded, mut scratch) = (Vec::new(), Vec::new());
+        for request in &requests {
+            Batch::encode(&request.command, &mut scratch, &mut encoded);
+        }
+        Self { requests, encoded }
+    }
+
     /// Takes commands up to one entry's size; one larger command alone.
     fn take(queue: &mut VecDeque<Request>) -> Self {
         let (mut requests, mut encoded, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(request) = queue.pop_front() {
+            if request.reply.is_closed() {
+                // Who asked was told that nobody answers; what nobody waits for is not done later behind their back.
+                continue;
+            }
             let before = encoded.len();
             Batch::encode(&request.command, &mut scratch, &mut encoded);
             if before > 0 && encoded.len() > BATCH_BYTES {
@@ -128,6 +182,7 @@ fn shutting_down() -> StoreError {
 impl RaftEngine {
     pub(super) fn new(
         raft: Raft,
+        link: Arc<Link>,
         jobs: mpsc::Sender<Job>,
         place: Arc<Place>,
         status: Arc<Status>,
@@ -141,17 +196,30 @@ impl RaftEngine {
             under_way: AtomicUsize::new(0),
             term: AtomicU64::new(0),
             raft,
+            link,
+            leadership: watch::Sender::new(Leadership::default()),
+            stranded: Mutex::default(),
             jobs,
             place,
             status,
             checkpoints,
             allow_lazy,
+            lazy_ended: AtomicBool::new(false),
             ceiling: Mutex::new(0),
         }
     }
 
     pub(super) fn raft(&self) -> &Raft {
         &self.raft
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Whether no more commands are taken.
+    pub(super) fn is_closed(&self) -> bool {
+        self.queued.lock().closed
     }
 
     pub(super) fn jobs(&self) -> &mpsc::Sender<Job> {
@@ -178,6 +246,12 @@ impl RaftEngine {
             std::mem::take(&mut queued.requests)
         };
         answer_all(left, &error);
+        for stranded in self.stranded.lock().drain(..) {
+            for reply in stranded.replies {
+                // Who does not wait any more does not need the answer.
+                let _ = reply.send(Err(error.clone()));
+            }
+        }
         self.changed.notify_one();
         self.place.shared.end_watches(&error);
     }
@@ -190,6 +264,11 @@ impl RaftEngine {
     pub(super) async fn propose_all(self: Arc<Self>) -> Result<(), StoreError> {
         loop {
             let under_way = self.under_way.load(Relaxed);
+            let stranded = self.stranded.lock().pop_front();
+            if let Some(stranded) = stranded {
+                self.forward(stranded).await;
+                continue;
+            }
             let (proposal, closed) = {
                 let mut queued = self.queued.lock();
                 let ready = under_way < ENTRIES_UNDER_WAY && !queued.requests.is_empty();
@@ -199,9 +278,21 @@ impl RaftEngine {
                 Some(mut requests) => {
                     let proposal = Proposal::take(&mut requests);
                     self.put_back(requests);
-                    self.propose(proposal).await;
+                    if proposal.requests.is_empty() {
+                        continue;
+                    }
+                    if self.leadership.borrow().leads {
+                        self.propose(proposal).await;
+                    } else {
+                        let requests = proposal.requests.into_iter().map(Request::split);
+                        self.forward(strand(requests, false)).await;
+                    }
                 }
-                None if closed && under_way == 0 && self.queued.lock().requests.is_empty() => {
+                None if closed
+                    && under_way == 0
+                    && self.queued.lock().requests.is_empty()
+                    && self.stranded.lock().is_empty() =>
+                {
                     return Ok(());
                 }
                 None => self.changed.notified().await,
@@ -218,27 +309,34 @@ impl RaftEngine {
         }
     }
 
-    async fn propose(self: &Arc<Self>, proposal: Proposal) {
+    pub(super) async fn propose(self: &Arc<Self>, proposal: Proposal) {
         let Some(Proposal { requests, encoded }) = self.find_room(proposal).await else { return };
         let (sync, ceiling) = self.durability(&requests);
-        let (commands, replies): (Vec<_>, Vec<_>) =
-            requests.into_iter().map(|request| (request.command, request.reply)).unzip();
+        let (commands, waiting): (Vec<_>, Vec<_>) =
+            requests.into_iter().map(Request::split).unzip();
         let batch = Batch::new(commands, encoded, ceiling, sync);
         self.under_way.fetch_add(1, Relaxed);
         let under_way = UnderWay(Arc::clone(self));
+        let proposed = batch.clone();
         let reply = Reply::new(move |result: ClientWriteResult<Types>| {
             match result {
                 Ok(response) => {
-                    for (reply, outcome) in replies.into_iter().zip(response.data.0) {
+                    for (waiting, outcome) in waiting.into_iter().zip(response.data.0) {
                         // Who does not wait any more does not need the answer.
-                        let _ = reply.send(outcome);
+                        let _ = waiting.reply.send(outcome);
                     }
+                }
+                Err(ClientWriteError::ForwardToLeader(_)) => {
+                    // It is in no log: the leader may still have it.
+                    let commands = proposed.commands().iter().cloned();
+                    let stranded = strand(commands.zip(waiting), true);
+                    under_way.0.stranded.lock().push_back(stranded);
                 }
                 Err(error) => {
                     let error = refusal(&error);
-                    for reply in replies {
+                    for waiting in waiting {
                         // As above.
-                        let _ = reply.send(Err(error.clone()));
+                        let _ = waiting.reply.send(Err(error.clone()));
                     }
                 }
             }
@@ -282,7 +380,8 @@ impl RaftEngine {
     /// a ceiling above them is.
     fn durability(&self, requests: &[Request]) -> (bool, i64) {
         let asked = requests.iter().any(|request| request.durability == Durability::Synced);
-        if asked || !self.allow_lazy || self.place.voters() != 1 {
+        let alone = self.place.members() == 1 && !self.lazy_ended.load(Relaxed);
+        if asked || !self.allow_lazy || !alone {
             return (true, 0);
         }
         let commands = i64::try_from(requests.len()).unwrap_or(i64::MAX);
@@ -306,12 +405,12 @@ fn kib(command: &Command) -> u32 {
     u32::try_from((1 + bytes / 1024).min(QUEUE_KIB)).unwrap_or(1)
 }
 
-#[async_trait]
-impl Engine for RaftEngine {
-    async fn submit(
+impl RaftEngine {
+    async fn enqueue(
         &self,
         command: Command,
         durability: Durability,
+        forward: bool,
     ) -> Result<Outcome, StoreError> {
         let _room = self.room.acquire_many(kib(&command)).await.map_err(|_| self.stop_reason())?;
         let (reply, answer) = oneshot::channel();
@@ -320,22 +419,55 @@ impl Engine for RaftEngine {
             if queued.closed {
                 return Err(self.stop_reason());
             }
-            queued.requests.push_back(Request { command, durability, reply });
+            queued.requests.push_back(Request { command, durability, reply, forward });
         }
         self.changed.notify_one();
-        answer.await.unwrap_or_else(|_| Err(self.stop_reason()))
+        let outcome = if self.is_alone() {
+            answer.await
+        } else {
+            // Without a quorum an entry may wait for ever.
+            match tokio::time::timeout(2 * LEADER_WAIT, answer).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    let text =
+                        "no quorum agreed in time; whether the write will take effect is open";
+                    return Err(StoreError::Unavailable(text.to_owned()));
+                }
+            }
+        };
+        outcome.unwrap_or_else(|_| Err(self.stop_reason()))
+    }
+}
+
+#[async_trait]
+impl Engine for RaftEngine {
+    async fn submit(
+        &self,
+        command: Command,
+        durability: Durability,
+    ) -> Result<Outcome, StoreError> {
+        self.enqueue(command, durability, true).await
+    }
+
+    async fn submit_as_leader(&self, command: Command) -> Result<Outcome, StoreError> {
+        self.enqueue(command, Durability::Synced, false).await
     }
 
     async fn barrier(&self) -> Result<(), StoreError> {
         // The only voter acknowledges nothing that it has not applied, and nobody can take its place.
-        if self.place.voters() == 1 {
-            return Ok(());
-        }
-        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
-            Ok(_) => Ok(()),
-            Err(RaftError::APIError(error)) => Err(StoreError::Unavailable(error.to_string())),
-            Err(RaftError::Fatal(error)) => Err(self.fatal(&error)),
-        }
+        if self.is_alone() { Ok(()) } else { self.read_barrier().await }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.place.is_only_voter()
+    }
+
+    async fn renew_elsewhere(&self, lease: i64) -> Result<Option<i64>, StoreError> {
+        if self.is_alone() { Ok(None) } else { self.renew_at_leader(lease).await }
+    }
+
+    fn leads(&self) -> watch::Receiver<Leadership> {
+        self.leadership.subscribe()
     }
 
     fn term(&self) -> u64 {

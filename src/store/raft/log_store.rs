@@ -8,8 +8,22 @@ use std::sync::Arc;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Entry, LogId, Types, Vote, behind};
+use super::{Entry, LogId, Payload, Types, Vote, behind};
 use crate::disk::{Disk, DiskWork, Entries, Job};
+
+/// Bytes of commands behind which a message to a follower gets no further entry: an entry has half a segment at most, so the
+/// message stays far below its bound.
+const MESSAGE_ENTRIES_BYTES: usize = 1024 * 1024;
+
+/// Entries looked at in one go for a message.
+const STEP: u64 = 16;
+
+fn entry_bytes(entry: &Entry) -> usize {
+    match &entry.payload {
+        Payload::Normal(batch) => batch.encoded().len(),
+        Payload::Blank | Payload::Membership(_) => 64,
+    }
+}
 
 /// Reads the log; clones share it.
 #[derive(Debug, Clone)]
@@ -71,6 +85,30 @@ impl RaftLogReader<Types> for LogReader {
         } else {
             found.load(disk.as_ref())
         }
+    }
+
+    /// A message to a follower has a bounded size: entries up to so many bytes, at least one.
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry>, io::Error> {
+        // Read in steps, for those that are only on disk are all brought to memory.
+        let mut entries = Vec::new();
+        let (mut bytes, mut next) = (0, start);
+        while next < end && bytes < MESSAGE_ENTRIES_BYTES {
+            let step = self.try_get_log_entries(next..end.min(next + STEP)).await?;
+            let Some(last) = step.last() else { break };
+            next = last.log_id.index() + 1;
+            for entry in step {
+                bytes += entry_bytes(&entry);
+                entries.push(entry);
+                if bytes >= MESSAGE_ENTRIES_BYTES {
+                    break;
+                }
+            }
+        }
+        Ok(entries)
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use futures::{Stream, StreamExt};
 use openraft::storage::{
@@ -33,24 +33,40 @@ pub(crate) struct Applied {
 pub(crate) struct Place {
     pub(crate) shared: Arc<Shared>,
     pub(crate) applied: Mutex<Applied>,
-    voters: AtomicUsize,
+    me: u64,
+    members: AtomicUsize,
+    only_voter: AtomicBool,
 }
 
 impl Place {
-    /// `shared` after `applied`.
-    pub(crate) fn new(shared: Arc<Shared>, applied: Applied) -> Self {
-        let voters = AtomicUsize::new(applied.membership.voter_ids().count());
-        Self { shared, applied: Mutex::new(applied), voters }
+    /// `shared` after `applied`, at the member `me`.
+    pub(crate) fn new(me: u64, shared: Arc<Shared>, applied: Applied) -> Self {
+        let this = Self {
+            shared,
+            applied: Mutex::default(),
+            me,
+            members: AtomicUsize::new(0),
+            only_voter: AtomicBool::new(false),
+        };
+        this.set(applied);
+        this
     }
 
-    /// Voters after the applied entries.
-    pub(crate) fn voters(&self) -> usize {
-        self.voters.load(Relaxed)
+    /// Members after the applied entries.
+    pub(crate) fn members(&self) -> usize {
+        self.members.load(Relaxed)
+    }
+
+    /// Whether this member alone decides, after the applied entries: others decide with it only after it has applied that.
+    pub(crate) fn is_only_voter(&self) -> bool {
+        self.only_voter.load(Relaxed)
     }
 
     /// Moves on; call it while the state is locked for writing.
     pub(crate) fn set(&self, applied: Applied) {
-        self.voters.store(applied.membership.voter_ids().count(), Relaxed);
+        let only = applied.membership.voter_ids().eq([self.me]);
+        self.only_voter.store(only, Relaxed);
+        self.members.store(applied.membership.nodes().count(), Relaxed);
         *self.applied.lock() = applied;
     }
 }
@@ -123,9 +139,11 @@ impl RaftStateMachine<Types> for Machine {
         meta: &Meta,
         checkpoint: Checkpoint,
     ) -> Result<(), io::Error> {
-        let state = self.checkpoints.adopt(meta, checkpoint).await?;
         let applied = Applied { id: meta.last_log_id, membership: meta.last_membership.clone() };
-        self.place.shared.replace(state, || self.place.set(applied));
+        let replace = |state| {
+            self.place.shared.replace(state, || self.place.set(applied.clone()));
+        };
+        self.checkpoints.adopt(&applied, checkpoint, replace).await?;
         // What lies between is not known as events: watchers read again and go on from there.
         self.place.shared.end_watches(&StoreError::Overrun);
         Ok(())

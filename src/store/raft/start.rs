@@ -3,31 +3,45 @@
 use std::sync::Arc;
 
 use base::tasks::{Kind, Tasks, blocking};
+use openraft::SnapshotPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::{EmptyNode, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoints::Checkpoints;
 use super::engine::RaftEngine;
+use super::incoming::Incoming;
+use super::link::Link;
 use super::log_store::{LogReader, LogStore};
 use super::machine::{Machine, Place};
+use super::members::Members;
 use super::peers::Peers;
-use super::{Raft, behind};
+use super::{Address, Raft, behind};
 use crate::backend::{Engine, Shared};
 use crate::command::Command;
 use crate::disk::{
-    DiskWork, Entries, JOBS_MAX, Job, LAZY_SYNC, Lock, OpenError, Recovered, Status, Writer,
+    DiskWork, Entries, JOBS_MAX, Job, LAZY_SYNC, Lock, OpenError, Recovered, Seat, Status, Writer,
+    first_member,
 };
 use crate::kv::{Durability, StoreError};
 
 /// How to start.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Whether lazy durability is honoured.
     pub(crate) lazy: bool,
     /// Where blocking work runs.
     pub(crate) work: DiskWork,
+    /// The place among several members, if there may be any.
+    pub(crate) seat: Option<Seat>,
+}
+
+/// A started member.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) engine: Arc<RaftEngine>,
+    pub(crate) members: Arc<Members>,
 }
 
 /// What openraft is built of, and what is shared with it.
@@ -50,7 +64,7 @@ pub(super) fn assemble(
 ) -> Parts {
     let Recovered { state, applied, log, view, log_bytes, checkpoint, ceiling: _ } = recovered;
     let (node, disk, cluster) = (log.meta.node, Arc::clone(log.disk()), log.cluster());
-    let place = Arc::new(Place::new(Arc::new(Shared::new(state)), applied));
+    let place = Arc::new(Place::new(node, Arc::new(Shared::new(state)), applied));
     let entries = Arc::new(Entries(Mutex::new(view)));
     let writer = Writer::new(log, Arc::clone(&entries));
     let status = Arc::clone(writer.status());
@@ -71,8 +85,8 @@ pub(super) fn assemble(
     Parts { node, log, machine, place, status, checkpoints, jobs }
 }
 
-/// Goes on where recovery ended, and resolves once this member leads and has applied its whole log. Its tasks end in order
-/// when `tasks` shuts down; `lock` is held until none of them touches the directory.
+/// Goes on where recovery ended, and resolves once this member leads and has applied its whole log, or, when others vote too,
+/// as soon as it can answer them. Its tasks end in order when `tasks` shuts down; `lock` is held until none of them touches the directory.
 ///
 /// # Errors
 /// [`OpenError::Io`].
@@ -81,7 +95,7 @@ pub(crate) async fn start(
     options: Options,
     lock: Option<Lock>,
     tasks: &Tasks,
-) -> Result<(Arc<Shared>, Arc<RaftEngine>), OpenError> {
+) -> Result<Started, OpenError> {
     let (ceiling, cluster) = (recovered.ceiling, recovered.log.cluster());
     let lock = Arc::new(lock);
     let Parts { node, log, machine, place, status, checkpoints, jobs } =
@@ -93,9 +107,24 @@ pub(crate) async fn start(
         OpenError::Io { action: "start", file: "the log".to_owned(), source }
     };
     let config = Arc::new(config(cluster.to_string()).validate().map_err(|e| failed(&e))?);
-    let raft = Raft::new(node, config, Peers, log, machine).await.map_err(|e| failed(&e))?;
-    let term = match lead(&raft, node).await {
-        Ok(term) => term,
+    let Options { lazy, work, seat } = options;
+    let (address, transport) = match &seat {
+        Some(seat) => (Address::new(&seat.address), Some(Arc::clone(&seat.transport))),
+        None => (Address::default(), None),
+    };
+    let link = Arc::new(Link::new(cluster, node, transport));
+    let peers = Peers { link: Arc::clone(&link), work };
+    let raft = Raft::new(node, config, peers, log, machine).await.map_err(|e| failed(&e))?;
+    let may_begin = node == first_member(cluster) && !seat.as_ref().is_some_and(|seat| seat.join);
+    let leads = match lead(&raft, node, &address, may_begin).await {
+        Ok(false) if seat.is_none() => {
+            // As below.
+            let _ = raft.shutdown().await;
+            return Err(failed(
+                &"the directory belongs to one of several members, and was opened as if it were alone",
+            ));
+        }
+        Ok(leads) => leads,
         Err(error) => {
             // Its tasks would hold on to the directory; the error that counts is the first.
             let _ = raft.shutdown().await;
@@ -103,25 +132,39 @@ pub(crate) async fn start(
         }
     };
     let shared = Arc::clone(&place.shared);
-    let engine = RaftEngine::new(raft, jobs, place, Arc::clone(&status), checkpoints, options.lazy);
+    let incoming = Incoming::new(Arc::clone(checkpoints.disk()), work);
+    let engine = RaftEngine::new(raft, link, jobs, place, Arc::clone(&status), checkpoints, lazy);
     let engine = Arc::new(engine);
-    engine.set_term(term);
+    engine.follow(&engine.raft().server_metrics().borrow_watched());
     spawn_tasks(&engine, lock, tasks);
+    let members = Arc::new(Members::new(Arc::clone(&engine), incoming, address, tasks));
     let revision = shared.state.read().revision();
-    if ceiling > revision {
+    // With several voters nothing is acknowledged before it is on their disks.
+    if leads && ceiling > revision {
         let raise = Command::Raise { revision: ceiling };
         engine.submit(raise, Durability::Synced).await.map_err(|e| failed(&e))?;
     }
-    Ok((shared, engine))
+    Ok(Started { shared, engine, members })
 }
 
-/// Nothing ticks and nobody is sent heartbeats while there is one voter: it leads from its start to its end.
+/// Milliseconds between heartbeats: what a follower may be silent for is many of them, for a slow disk or a busy machine is
+/// no reason for an election.
+const HEARTBEAT_MS: u64 = 100;
+
+/// Milliseconds without a leader's word after which a member wants to lead.
+const ELECTION_MS: std::ops::Range<u64> = 600..1200;
+
+/// Nothing ticks and nobody is sent heartbeats while there is one member: it leads from its start to its end.
 fn config(cluster: String) -> openraft::Config {
     openraft::Config {
         cluster_name: cluster,
         enable_tick: false,
         enable_heartbeat: false,
         enable_elect: false,
+        heartbeat_interval: HEARTBEAT_MS,
+        election_timeout_min: ELECTION_MS.start,
+        election_timeout_max: ELECTION_MS.end,
+        backoff: "50ms 100ms 200ms ...1s".to_owned(),
         // A new term for each start, also after one whose lazy entries were lost.
         enable_leader_restore: Some(false),
         enable_pre_vote: Some(true),
@@ -132,20 +175,32 @@ fn config(cluster: String) -> openraft::Config {
     }
 }
 
-/// Makes this member the leader, of a new cluster where there is none, and waits until it has applied its whole log; the
-/// term.
-async fn lead(raft: &Raft, node: u64) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+/// Makes this member the leader where no other may vote, of a new cluster if it `may_begin` one, and waits until it has
+/// applied its whole log; whether it leads.
+async fn lead(
+    raft: &Raft,
+    node: u64,
+    address: &Address,
+    may_begin: bool,
+) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
     if raft.is_initialized().await? {
+        let members = raft.with_raft_state(|state| state.membership_state.effective().clone());
+        if !members.await?.voter_ids().eq([node]) {
+            return Ok(false);
+        }
         raft.trigger().elect(false).await?;
+    } else if may_begin {
+        raft.initialize(std::collections::BTreeMap::from([(node, address.clone())])).await?;
     } else {
-        raft.initialize(std::collections::BTreeMap::from([(node, EmptyNode::new())])).await?;
+        return Ok(false);
     }
     let ready = |metrics: &openraft::RaftMetrics<super::Types>| {
         metrics.state.is_leader()
             && metrics.last_log_index.is_some()
             && behind(metrics.last_applied.as_ref()) == metrics.last_log_index.map_or(0, |i| i + 1)
     };
-    Ok(raft.wait(None).metrics(ready, "the only voter leads").await?.current_term)
+    raft.wait(None).metrics(ready, "the only voter leads").await?;
+    Ok(true)
 }
 
 fn spawn_writer(
@@ -202,7 +257,7 @@ async fn supervise(
 ) -> Result<(), StoreError> {
     let mut server = engine.raft().server_metrics();
     loop {
-        engine.set_term(server.borrow_and_update().vote.leader_id().term);
+        engine.follow(&server.borrow_and_update());
         let since = *engine.status.lazy_since.lock();
         let deadline = async {
             match since {
@@ -233,7 +288,13 @@ async fn supervise(
     }
     engine.close();
     // Where the task has ended already there is nothing to wait for.
-    let _: Result<(), _> = all_proposed.await;
+    let proposed = async { drop(all_proposed.await) };
+    if engine.is_alone() {
+        proposed.await;
+    } else if tokio::time::timeout(LAST_PROPOSALS, proposed).await.is_err() {
+        tracing::warn!("no quorum agreed to what was proposed last");
+    }
+    hand_over(&engine).await;
     let ended = engine.raft().shutdown().await;
     let (done, stopped) = oneshot::channel();
     let stopped = match engine.jobs().send(Job::Stop(done)).await {
@@ -244,6 +305,32 @@ async fn supervise(
     ended
         .map_err(|error| StoreError::Stopped(format!("the consensus did not end well: {error}")))?;
     stopped?.map_err(|error| StoreError::Stopped(error.to_string()))
+}
+
+/// Longest wait for a quorum when this member stops.
+const LAST_PROPOSALS: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Longest wait for another member to take the lead when this one goes.
+const HAND_OVER: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Gives the lead to the voter that has most of the log, so that nobody has to notice that this one is gone.
+async fn hand_over(engine: &RaftEngine) {
+    let metrics = engine.raft().metrics().borrow_watched().clone();
+    let Some(replication) = metrics.replication.filter(|_| metrics.state.is_leader()) else {
+        return;
+    };
+    let others = metrics.membership_config.voter_ids().filter(|id| *id != metrics.id);
+    let has = |id: &u64| replication.get(id).copied().flatten();
+    let Some(next) = others.filter(|id| has(id).is_some()).max_by_key(has) else { return };
+    if engine.raft().trigger().transfer_leader(next).await.is_err() {
+        return;
+    }
+    let other = |now: &openraft::RaftMetrics<super::Types>| {
+        now.current_leader.is_some_and(|leader| leader != now.id)
+    };
+    if engine.raft().wait(Some(HAND_OVER)).metrics(other, "another leads").await.is_err() {
+        tracing::warn!("no other member took the lead in time, the others will elect one");
+    }
 }
 
 /// Writes checkpoints when the log has outgrown the state, and lets openraft drop the log behind them.

@@ -1,5 +1,8 @@
 //! openraft's own suite on the log and the state machine, and the log as followers will use it.
 
+mod members;
+mod net;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -14,7 +17,7 @@ use super::start::{Parts, assemble};
 use super::{Batch, Entry, LogId, Membership, Payload, Types, Vote};
 use crate::command::Command;
 use crate::disk::sim::SimDisk;
-use crate::disk::{ClusterId, Disk, DiskWork, recover};
+use crate::disk::{ClusterId, Disk, DiskWork, Identity, recover};
 
 struct Simulated;
 
@@ -22,7 +25,7 @@ struct Simulated;
 fn parts(disk: &SimDisk) -> (Guard, Parts) {
     let tasks = Tasks::new(Shutdown::new());
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let recovered = recover(&disk, Some(ClusterId(*b"openraft's suite"))).unwrap();
+    let recovered = recover(&disk, Some(ClusterId(*b"openraft's suite")), Identity::First).unwrap();
     let parts = assemble(recovered, DiskWork::Here, &Arc::new(None), &tasks);
     (Guard(tasks), parts)
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use base::{Shutdown, Tasks};
 
-use super::{Config, open};
-use crate::OpenError;
+use super::{Config, Seat, open, open_member};
 use crate::kv::*;
+use crate::{CallError, Lane, Members, OpenError, Peer, Role, Transport};
 
 fn put(key: String, value: Vec<u8>, durability: Durability) -> Txn {
     let op = Op::Put { key: key.into(), value: value.into(), lease: 0, prev_kv: false };
@@ -108,15 +108,60 @@ async fn concurrent_writers_and_checkpoints() {
     stop(&tasks).await;
 }
 
-/// A directory as the first format wrote it; once released, it must open for ever.
-#[tokio::test]
-async fn the_first_format_opens() {
+fn first_format() -> tempfile::TempDir {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/format-1");
     let dir = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(recorded).unwrap() {
         let entry = entry.unwrap();
         std::fs::copy(entry.path(), dir.path().join(entry.file_name())).unwrap();
     }
+    dir
+}
+
+/// A transport on which nobody is reached.
+#[derive(Debug)]
+struct Nowhere;
+
+#[async_trait::async_trait]
+impl Transport for Nowhere {
+    async fn call(&self, _: &Peer, _: Lane, _: bytes::Bytes) -> Result<bytes::Bytes, CallError> {
+        Err(CallError::NotSent("there is no network".to_owned()))
+    }
+}
+
+/// Members without addresses are read, and the first one says its own as soon as another one is to reach it.
+#[tokio::test]
+async fn a_member_of_the_first_format_gets_an_address_when_others_come() {
+    let dir = first_format();
+    let open = async || {
+        let tasks = Tasks::new(Shutdown::new());
+        let seat = Seat { address: "a:1".to_owned(), transport: Arc::new(Nowhere), join: false };
+        let opened = open_member(Config::new(dir.path()), seat, &tasks).await.unwrap();
+        (opened.1, tasks)
+    };
+    let addresses = |members: &Members| {
+        let list = members.list();
+        let text = |member: &crate::Member| (member.address.clone(), member.role);
+        let mut list: Vec<_> = list.iter().map(text).collect();
+        list.sort_by(|a, b| a.0.cmp(&b.0));
+        list
+    };
+    let (members, tasks) = open().await;
+    assert_eq!(addresses(&members), [(String::new(), Role::Voter)]);
+    members.add(5, "b:1").await.unwrap();
+    let expected = [("a:1".to_owned(), Role::Voter), ("b:1".to_owned(), Role::Learner)];
+    assert_eq!(addresses(&members), expected);
+    stop(&tasks).await;
+    let (members, tasks) = open().await;
+    assert_eq!(addresses(&members), expected);
+    members.remove(5).await.unwrap();
+    stop(&tasks).await;
+}
+
+/// A directory as the first format wrote it; once released, it must open for ever.
+#[tokio::test]
+async fn the_first_format_opens() {
+    let dir = first_format();
     let (store, tasks) = start(dir.path()).await;
     let expected = [
         ("/registry/a", "second"),

@@ -1,0 +1,288 @@
+//! Who leads, and what is asked of the leader from wherever it is asked: proposals, reads, changes of the members.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use openraft::ReadPolicy;
+use openraft::errors::{LinearizableReadError, RaftError};
+use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+
+use super::Types;
+use super::engine::{Proposal, RaftEngine, Request as Queued};
+use super::link::{CallError, Lane};
+use super::members::Leadership;
+use super::wire::{Answer, Request};
+use crate::command::Command;
+use crate::kv::{Durability, StoreError};
+use crate::mvcc::Outcome;
+
+/// Longest wait for a leader and its answer, as etcd's for a request.
+pub(super) const LEADER_WAIT: Duration = Duration::from_secs(7);
+
+/// Longest wait for the answer to what may be asked twice.
+const TRY_WAIT: Duration = Duration::from_secs(2);
+
+/// Commands that this member cannot propose, and who waits for them.
+pub(super) struct Stranded {
+    pub(super) commands: Vec<Command>,
+    pub(super) replies: Vec<oneshot::Sender<Result<Outcome, StoreError>>>,
+    /// openraft refused them: it knows of another leader, or will.
+    pub(super) refused: bool,
+}
+
+/// What became of a question to the leader.
+pub(super) enum Asked {
+    /// This member leads: it is to be done here.
+    Here,
+    /// The leader's answer; never [`Answer::NotLeader`].
+    Answer(Answer),
+}
+
+fn unavailable(text: impl Into<String>) -> StoreError {
+    StoreError::Unavailable(text.into())
+}
+
+fn unexpected(answer: Answer) -> StoreError {
+    match answer {
+        Answer::Refused(error) => error,
+        _ => unavailable("the leader answered something else"),
+    }
+}
+
+impl RaftEngine {
+    /// Who leads now, as far as is known here.
+    pub(super) fn leadership(&self) -> Leadership {
+        self.leadership.borrow().clone()
+    }
+
+    /// Follows openraft's state: term, leader, addresses; and whether there is anybody to tick for.
+    pub(super) fn follow(&self, server: &openraft::metrics::RaftServerMetrics<Types>) {
+        let members = server.membership_config.membership();
+        for (id, address) in members.nodes() {
+            self.link().locate(*id, address);
+        }
+        let term = server.vote.leader_id().term;
+        self.set_term(term);
+        let leads = server.state.is_leader();
+        let leader = server.current_leader.filter(|leader| leads || *leader != self.link().me);
+        let address = leader.and_then(|leader| members.get_node(&leader));
+        let address = address.filter(|a| !a.is_unknown()).map(|a| a.as_str().to_owned());
+        let now = Leadership { term, leader, address, leads };
+        self.leadership.send_if_modified(|known| {
+            let changed = *known != now;
+            *known = now;
+            changed
+        });
+        // The only member leads from its start to its end: no timer wakes it.
+        let several = members.nodes().count() > 1;
+        let settings = self.raft().runtime_config();
+        settings.heartbeat(several);
+        settings.elect(several);
+        settings.tick(several);
+    }
+
+    /// Asks the leader, whoever it is by then; `again` when the question may be asked twice.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when none answered until `deadline`.
+    pub(super) async fn ask_leader(
+        &self,
+        request: &Request,
+        again: bool,
+        deadline: Instant,
+    ) -> Result<Asked, StoreError> {
+        let mut changes = self.leadership.subscribe();
+        let mut backoff = base::Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        loop {
+            let leadership = changes.borrow_and_update().clone();
+            if leadership.leads {
+                return Ok(Asked::Here);
+            }
+            let left = deadline.saturating_duration_since(base::clock::now());
+            let (why, pause) = match leadership.leader {
+                None => ("no leader is known".to_owned(), left),
+                Some(leader) => {
+                    let limit = if again { left.min(TRY_WAIT) } else { left };
+                    let answer = tokio::select! {
+                        answer = self.link().call(leader, Lane::Steps, request, limit) => answer,
+                        () = other_leader(&mut changes, leader) => {
+                            Err(CallError::Unanswered("it does not lead any more".to_owned()))
+                        }
+                    };
+                    let why = match answer {
+                        Ok(Answer::NotLeader(_)) => "who led does not any more".to_owned(),
+                        Ok(answer) => return Ok(Asked::Answer(answer)),
+                        Err(error @ CallError::Unanswered(_)) if !again => {
+                            return Err(unavailable(error.to_string()));
+                        }
+                        Err(error) => error.to_string(),
+                    };
+                    (why, backoff.next_delay().min(left))
+                }
+            };
+            if left.is_zero() {
+                return Err(unavailable(why));
+            }
+            if self.is_closed() {
+                return Err(self.stop_reason());
+            }
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() {
+                    return Err(self.stop_reason());
+                },
+                () = base::clock::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// openraft refused to lead: waits until that is told here too, or it may have changed its mind.
+    async fn await_other_leadership(&self) {
+        let mut changes = self.leadership.subscribe();
+        if changes.borrow_and_update().leads {
+            let changed = changes.changed();
+            // Too late or not at all is no matter: the next try tells.
+            let _ = tokio::time::timeout(Duration::from_millis(20), changed).await;
+        }
+    }
+
+    /// Has the leader propose, and answers when this member has applied it too; proposes by itself when it leads.
+    pub(super) async fn forward(self: &std::sync::Arc<Self>, stranded: Stranded) {
+        let Stranded { commands, replies, refused } = stranded;
+        if commands.is_empty() {
+            return;
+        }
+        if refused {
+            self.await_other_leadership().await;
+        }
+        let deadline = base::clock::now() + LEADER_WAIT;
+        let request = Request::Propose(commands);
+        let asked = self.ask_leader(&request, false, deadline).await;
+        let Request::Propose(commands) = request else { return };
+        let result = match asked {
+            Ok(Asked::Here) => {
+                let request = |(command, reply)| Queued {
+                    command,
+                    durability: Durability::Synced,
+                    reply,
+                    forward: true,
+                };
+                let waits = |(_, reply): &(Command, oneshot::Sender<_>)| !reply.is_closed();
+                let waiting = commands.into_iter().zip(replies).filter(waits);
+                let requests: Vec<Queued> = waiting.map(request).collect();
+                if !requests.is_empty() {
+                    self.propose(Proposal::again(requests)).await;
+                }
+                return;
+            }
+            Ok(Asked::Answer(Answer::Proposed(applied, outcomes))) => {
+                self.await_applied(applied, deadline).await.map(|()| outcomes)
+            }
+            Ok(Asked::Answer(other)) => Err(unexpected(other)),
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(outcomes) if outcomes.len() == replies.len() => {
+                for (reply, outcome) in replies.into_iter().zip(outcomes) {
+                    // Who does not wait any more does not need the answer.
+                    let _ = reply.send(outcome);
+                }
+            }
+            result => {
+                let error = match result {
+                    Ok(_) => unavailable("the leader answered for other commands"),
+                    Err(error) => error,
+                };
+                for reply in replies {
+                    // As above.
+                    let _ = reply.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    /// Waits until the entries before `next` are applied here.
+    async fn await_applied(&self, next: u64, deadline: Instant) -> Result<(), StoreError> {
+        let Some(index) = next.checked_sub(1) else { return Ok(()) };
+        let left = deadline.saturating_duration_since(base::clock::now());
+        let wait = self.raft().wait(Some(left));
+        match wait.applied_index_at_least(Some(index), "applied as by the leader").await {
+            Ok(_) => Ok(()),
+            Err(_) => match self.status.stopped.lock().clone() {
+                Some(error) => Err(error),
+                None => Err(unavailable("what the leader has applied did not come here in time")),
+            },
+        }
+    }
+
+    /// Entries to be applied for a linearizable read, after a quorum has confirmed that this member leads; `None` when it
+    /// does not.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] without a quorum.
+    pub(super) async fn read_index(&self) -> Result<Option<u64>, StoreError> {
+        match self.raft().get_read_linearizer(ReadPolicy::ReadIndex).await {
+            Ok(linearizer) => Ok(Some(linearizer.read_log_id().index() + 1)),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => Ok(None),
+            Err(RaftError::APIError(error)) => Err(unavailable(error.to_string())),
+            Err(RaftError::Fatal(error)) => Err(self.fatal(&error)),
+        }
+    }
+
+    /// Resolves once everything that was acknowledged anywhere before the call is applied here.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when no leader with a quorum was found in time.
+    pub(super) async fn read_barrier(&self) -> Result<(), StoreError> {
+        let deadline = base::clock::now() + LEADER_WAIT;
+        loop {
+            let next = match self.ask_leader(&Request::ReadIndex, true, deadline).await? {
+                Asked::Here => match self.read_index().await? {
+                    Some(next) => next,
+                    None if base::clock::now() >= deadline => {
+                        return Err(unavailable("this member does not lead any more"));
+                    }
+                    None => {
+                        self.await_other_leadership().await;
+                        continue;
+                    }
+                },
+                Asked::Answer(Answer::ReadAt(next)) => next,
+                Asked::Answer(other) => return Err(unexpected(other)),
+            };
+            return self.await_applied(next, deadline).await;
+        }
+    }
+
+    /// Renews a lease at the leader; `None` when that is this member.
+    ///
+    /// # Errors
+    /// [`StoreError::LeaseNotFound`], [`StoreError::Unavailable`].
+    pub(super) async fn renew_at_leader(&self, lease: i64) -> Result<Option<i64>, StoreError> {
+        let deadline = base::clock::now() + LEADER_WAIT;
+        match self.ask_leader(&Request::KeepAlive(lease), true, deadline).await? {
+            Asked::Here => Ok(None),
+            Asked::Answer(Answer::KeptAlive(ttl)) => Ok(Some(ttl)),
+            Asked::Answer(other) => Err(unexpected(other)),
+        }
+    }
+
+    /// Ends lazy durability; resolves once everything acknowledged is on disk, and nothing is acknowledged before any more.
+    ///
+    /// # Errors
+    /// Those of a write.
+    pub(super) async fn end_lazy(&self) -> Result<(), StoreError> {
+        use crate::backend::Engine;
+        self.lazy_ended.store(true, Relaxed);
+        // Raises nothing; but it is synced, behind every proposal that did not know.
+        self.submit(Command::Raise { revision: 0 }, Durability::Synced).await.map(drop)
+    }
+}
+
+/// Resolves once somebody else leads, or this member.
+async fn other_leader(changes: &mut watch::Receiver<Leadership>, leader: u64) {
+    let other = |now: &Leadership| now.leads || now.leader.is_some_and(|now| now != leader);
+    if changes.wait_for(other).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,169 @@
+//! What other members ask for, and the answers.
+
+use base::tasks::Kind;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::RaftError;
+use openraft::storage::{Snapshot, SnapshotMeta};
+use tokio::sync::oneshot;
+
+use super::checkpoints::Checkpoint;
+use super::link::MAX_MESSAGE_BYTES;
+use super::members::Members;
+use super::wire::{Answer, Chunk, Envelope, Request};
+use super::{Types, behind};
+use crate::backend::Engine;
+use crate::command::Command;
+use crate::kv::{Durability, StoreError};
+
+fn refused(text: impl Into<String>) -> Answer {
+    Answer::Refused(StoreError::Unavailable(text.into()))
+}
+
+fn failed(error: &RaftError<Types>) -> Answer {
+    refused(format!("the member asked has ended: {error}"))
+}
+
+impl Members {
+    /// Answers what another member sent by its [`super::Transport`]; who that is must have been made sure of before.
+    pub async fn answer(&self, request: &[u8]) -> Vec<u8> {
+        let answer = match Envelope::decode(request) {
+            Ok((envelope, reader)) => match self.check(envelope) {
+                None => match Request::decode(reader) {
+                    Ok(request) => self.answer_to(request).await,
+                    Err(error) => refused(format!("the request is {error}")),
+                },
+                Some(refusal) => refusal,
+            },
+            Err(error) => refused(format!("the request is {error}, or of another release")),
+        };
+        let bytes = answer.encode();
+        if bytes.len() <= MAX_MESSAGE_BYTES {
+            return bytes;
+        }
+        refused(format!("the answer has {} bytes, more than a message may have", bytes.len()))
+            .encode()
+    }
+
+    fn check(&self, envelope: Envelope) -> Option<Answer> {
+        let link = self.engine.link();
+        if envelope.cluster != link.cluster {
+            let text = format!(
+                "this is a member of the cluster {}, not of {}",
+                link.cluster, envelope.cluster
+            );
+            return Some(refused(text));
+        }
+        if envelope.to != link.me {
+            let text = format!("this is the member {:016x}, not {:016x}", link.me, envelope.to);
+            return Some(refused(text));
+        }
+        if envelope.from == link.me {
+            let text = format!(
+                "the member {:016x} exists twice: one of them runs on a copy of the other's data",
+                link.me
+            );
+            tracing::error!("{text}");
+            return Some(refused(text));
+        }
+        None
+    }
+
+    async fn answer_to(&self, request: Request) -> Answer {
+        let raft = self.engine.raft();
+        match request {
+            Request::Append(append) => match raft.append_entries(append).await {
+                Ok(answer) => Answer::Append(answer),
+                Err(error) => failed(&error),
+            },
+            Request::Vote(vote) => match raft.vote(vote).await {
+                Ok(answer) => Answer::Vote(answer),
+                Err(error) => failed(&error),
+            },
+            Request::PreVote(vote) => match raft.pre_vote(vote).await {
+                Ok(answer) => Answer::Vote(answer),
+                Err(error) => failed(&error),
+            },
+            Request::Transfer(transfer) => match raft.handle_transfer_leader(transfer).await {
+                Ok(answer) => Answer::Transfer(answer),
+                Err(error) => failed(&RaftError::Fatal(error)),
+            },
+            Request::Chunk(chunk) => self.take_chunk(chunk).await,
+            Request::Propose(_)
+            | Request::ReadIndex
+            | Request::KeepAlive(_)
+            | Request::Change(_) => self.answer_as_leader(request).await,
+        }
+    }
+
+    async fn answer_as_leader(&self, request: Request) -> Answer {
+        let leadership = self.engine.leadership();
+        if !leadership.leads || self.engine.is_closed() {
+            return Answer::NotLeader(leadership.leader.filter(|_| !leadership.leads));
+        }
+        let done = match request {
+            Request::Propose(commands) => return self.propose(commands).await,
+            Request::ReadIndex => match self.engine.read_index().await {
+                Ok(Some(index)) => return Answer::ReadAt(index),
+                Ok(None) => return Answer::NotLeader(None),
+                Err(error) => Err(error),
+            },
+            Request::KeepAlive(lease) => match self.engine.place.shared.renew(lease) {
+                Some(ttl) => return Answer::KeptAlive(ttl),
+                None => Err(StoreError::LeaseNotFound),
+            },
+            Request::Change(change) => match self.change_here(&change).await {
+                Ok(true) => return Answer::Changed,
+                Ok(false) => return Answer::NotLeader(None),
+                Err(error) => Err(error),
+            },
+            _ => Err(StoreError::Invalid("nothing that a leader does".to_owned())),
+        };
+        done.map_or_else(Answer::Refused, |()| Answer::Changed)
+    }
+
+    async fn propose(&self, commands: Vec<Command>) -> Answer {
+        let submit = |command| self.engine.submit(command, Durability::Synced);
+        let outcomes = futures::future::join_all(commands.into_iter().map(submit)).await;
+        let applied = behind(self.engine.place.applied.lock().id.as_ref());
+        Answer::Proposed(applied, outcomes)
+    }
+
+    async fn take_chunk(&self, chunk: Chunk) -> Answer {
+        let own = self.engine.raft().server_metrics().borrow_watched().vote;
+        if own > chunk.vote {
+            // Its sender leads no more.
+            return Answer::Installed(own);
+        }
+        let term = chunk.applied.id.map_or(0, |id| id.committed_leader_id().term);
+        if term > chunk.vote.leader_id().term {
+            return refused("the checkpoint is of a later term than its sender");
+        }
+        let mut incoming = std::sync::Arc::clone(&self.incoming).lock_owned().await;
+        match incoming.take(&chunk).await {
+            Ok(have) if have < chunk.total => return Answer::Have(have),
+            Ok(_) => {}
+            Err(error) => return refused(format!("cannot write the checkpoint: {error}")),
+        }
+        let meta = SnapshotMeta {
+            last_log_id: chunk.applied.id,
+            last_membership: chunk.applied.membership,
+        };
+        let snapshot = Checkpoint::incoming(self.engine.checkpoints.disk());
+        let raft = self.engine.raft().clone();
+        let (done, installed) = oneshot::channel();
+        // A task of its own, whatever becomes of who asked: until the file has its place no transfer may write into it.
+        self.tasks.spawn(Kind::Request, "store snapshot", async move {
+            let snapshot = Snapshot { meta, snapshot };
+            let answer = raft.install_full_snapshot(chunk.vote, snapshot).await;
+            incoming.end();
+            // Who does not wait any more does not need the answer.
+            let _ = done.send(answer);
+            Ok::<(), StoreError>(())
+        });
+        match installed.await {
+            Ok(Ok(answer)) => Answer::Installed(answer.vote),
+            Ok(Err(error)) => failed(&RaftError::Fatal(error)),
+            Err(_) => refused("the checkpoint was not installed"),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The members of the cluster: who they are, who leads, and how they come and go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use base::Tasks;
+use openraft::ChangeMembers;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use tokio::sync::watch;
+
+use super::engine::RaftEngine;
+use super::forward::{Asked, LEADER_WAIT};
+use super::incoming::Incoming;
+use super::wire::{Answer, Change, Request};
+use super::{Address, Membership, behind};
+use crate::disk::ClusterId;
+use crate::kv::StoreError;
+
+/// Most voters: with more, a write waits for more disks and nothing is safer.
+const VOTERS_MAX: usize = 7;
+
+/// Entries a member may lag behind and still become a voter: the rest comes while the change is agreed on.
+const LAG_MAX: u64 = 1000;
+
+/// Who leads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// Newest term known.
+    pub term: u64,
+    /// The leader, when one is known.
+    pub leader: Option<u64>,
+    /// Where it is reached, when it said so.
+    pub address: Option<String>,
+    /// Whether it is this member.
+    pub leads: bool,
+}
+
+/// What a member does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Its disk counts for what is acknowledged.
+    Voter,
+    /// It only follows.
+    Learner,
+}
+
+/// One member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Id, for ever.
+    pub id: u64,
+    /// Address; empty where it never said one.
+    pub address: String,
+    /// Role.
+    pub role: Role,
+}
+
+/// This member among the others.
+pub struct Members {
+    pub(super) engine: Arc<RaftEngine>,
+    pub(super) incoming: Arc<tokio::sync::Mutex<Incoming>>,
+    pub(super) tasks: Tasks,
+    address: Address,
+    /// One change at a time.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for Members {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Members").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+fn invalid(text: impl Into<String>) -> StoreError {
+    StoreError::Invalid(text.into())
+}
+
+/// Which listeners become voters, so that the voters stay an odd number: with two of two needed, a second one would only be
+/// one more that can fail.
+pub fn to_promote(voters: usize, ready: &[u64]) -> &[u64] {
+    let room = VOTERS_MAX.saturating_sub(voters).min(ready.len());
+    let odd = room - (voters + room + 1) % 2 * usize::from(room > 0);
+    ready.get(..odd).unwrap_or_default()
+}
+
+impl Members {
+    pub(super) fn new(
+        engine: Arc<RaftEngine>,
+        incoming: Incoming,
+        address: Address,
+        tasks: &Tasks,
+    ) -> Self {
+        let incoming = Arc::new(tokio::sync::Mutex::new(incoming));
+        Self {
+            engine,
+            incoming,
+            tasks: tasks.clone(),
+            address,
+            changing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// This member's id.
+    pub fn id(&self) -> u64 {
+        self.engine.link().me
+    }
+
+    /// Whose member it is.
+    pub fn cluster(&self) -> ClusterId {
+        self.engine.link().cluster
+    }
+
+    /// Who leads; changes are told.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.engine.leadership.subscribe()
+    }
+
+    fn membership(&self) -> Membership {
+        self.engine.raft().server_metrics().borrow_watched().membership_config.membership().clone()
+    }
+
+    /// All members known here, by id.
+    pub fn list(&self) -> Vec<Member> {
+        let membership = self.membership();
+        let voters: BTreeSet<u64> = membership.voter_ids().collect();
+        let member = |(id, address): (&u64, &Address)| Member {
+            id: *id,
+            address: address.as_str().to_owned(),
+            role: if voters.contains(id) { Role::Voter } else { Role::Learner },
+        };
+        membership.nodes().map(member).collect()
+    }
+
+    /// Learners that have nearly everything the leader has; known on the leader only.
+    pub fn ready(&self) -> Vec<u64> {
+        let metrics = self.engine.raft().metrics().borrow_watched().clone();
+        let Some(replication) = metrics.replication else { return Vec::new() };
+        let last = metrics.last_log_index.map_or(0, |index| index + 1);
+        let near = |id: &u64| {
+            replication.get(id).is_some_and(|matched| {
+                matched.is_some() && behind(matched.as_ref()) + LAG_MAX >= last
+            })
+        };
+        metrics.membership_config.membership().learner_ids().filter(near).collect()
+    }
+
+    /// Adds a member that follows and does not vote, or tells of a member's new address.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] for an id or address that cannot be, [`StoreError::Unavailable`] without a leader.
+    pub async fn add(&self, id: u64, address: &str) -> Result<(), StoreError> {
+        self.change(Change::Add(id, Address::new(address))).await
+    }
+
+    /// Makes voters of learners.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] for who is no learner or would be one voter too many, [`StoreError::Unavailable`] without a
+    /// leader or when one of them lags too far behind.
+    pub async fn promote(&self, ids: Vec<u64>) -> Result<(), StoreError> {
+        self.change(Change::Promote(ids)).await
+    }
+
+    /// Removes a member.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] for who is no member or the last voter, [`StoreError::Unavailable`] without a leader.
+    pub async fn remove(&self, id: u64) -> Result<(), StoreError> {
+        self.change(Change::Remove(id)).await
+    }
+
+    async fn change(&self, change: Change) -> Result<(), StoreError> {
+        let deadline = base::clock::now() + LEADER_WAIT;
+        let request = Request::Change(change);
+        match self.engine.ask_leader(&request, false, deadline).await? {
+            Asked::Here => {
+                let Request::Change(change) = &request else { return Ok(()) };
+                match self.change_here(change).await? {
+                    true => Ok(()),
+                    false => Err(StoreError::Unavailable("another member leads now".to_owned())),
+                }
+            }
+            Asked::Answer(Answer::Changed) => Ok(()),
+            Asked::Answer(Answer::Refused(error)) => Err(error),
+            Asked::Answer(_) => {
+                Err(StoreError::Unavailable("the leader answered something else".to_owned()))
+            }
+        }
+    }
+
+    /// Changes the members as the leader; `false` when another member leads.
+    pub(super) async fn change_here(&self, change: &Change) -> Result<bool, StoreError> {
+        let _one = self.changing.lock().await;
+        let membership = self.membership();
+        let changes = plan(&membership, change, &self.ready())?;
+        let Some(changes) = changes else { return Ok(true) };
+        if matches!(change, Change::Add(..)) && membership.nodes().count() == 1 {
+            self.engine.end_lazy().await?;
+        }
+        let changes = self.with_own_address(&membership, change, changes)?;
+        match self.engine.raft().change_membership(changes, false).await {
+            Ok(_) => {}
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => return Ok(false),
+            Err(RaftError::APIError(error)) => {
+                return Err(StoreError::Unavailable(error.to_string()));
+            }
+            Err(RaftError::Fatal(error)) => return Err(self.engine.fatal(&error)),
+        }
+        if self.membership().nodes().count() == 1 {
+            self.engine.lazy_ended.store(false, Relaxed);
+        }
+        Ok(true)
+    }
+
+    /// The first member was alone and needed no address: it says one before others are to reach it.
+    fn with_own_address(
+        &self,
+        membership: &Membership,
+        change: &Change,
+        changes: ChangeMembers<u64, Address>,
+    ) -> Result<ChangeMembers<u64, Address>, StoreError> {
+        let own = membership.get_node(&self.id());
+        if !matches!(change, Change::Add(..)) || own == Some(&self.address) {
+            return Ok(changes);
+        }
+        if self.address.is_unknown() {
+            let text = "this server was started alone: no other member could reach it";
+            return Err(invalid(text));
+        }
+        let own = ChangeMembers::SetNodes(BTreeMap::from([(self.id(), self.address.clone())]));
+        Ok(ChangeMembers::Batch(vec![own, changes]))
+    }
+}
+
+/// What openraft is asked for; `None` when there is nothing to do.
+fn plan(
+    membership: &Membership,
+    change: &Change,
+    ready: &[u64],
+) -> Result<Option<ChangeMembers<u64, Address>>, StoreError> {
+    let voters: BTreeSet<u64> = membership.voter_ids().collect();
+    Ok(match change {
+        Change::Add(0, _) => return Err(invalid("no member has the id 0")),
+        Change::Add(_, address) if address.is_unknown() => {
+            return Err(invalid("a member without an address cannot be reached"));
+        }
+        Change::Add(id, address) if membership.get_node(id) == Some(address) => None,
+        Change::Add(id, address) => {
+            let other = membership.nodes().find(|(other, at)| *at == address && *other != id);
+            if let Some((other, _)) = other {
+                let text =
+                    format!("at {address} is the member {other:016x}: remove that one first");
+                return Err(invalid(text));
+            }
+            Some(ChangeMembers::SetNodes(BTreeMap::from([(*id, address.clone())])))
+        }
+        Change::Promote(ids) => {
+            let new: BTreeSet<u64> =
+                ids.iter().copied().filter(|id| !voters.contains(id)).collect();
+            if let Some(id) = new.iter().find(|id| membership.get_node(id).is_none()) {
+                return Err(invalid(format!("{id:016x} is no member: it has to be added first")));
+            }
+            if voters.len() + new.len() > VOTERS_MAX {
+                return Err(invalid(format!("there are at most {VOTERS_MAX} voters")));
+            }
+            if let Some(id) = new.iter().find(|id| !ready.contains(id)) {
+                let text = format!("the member {id:016x} has not caught up yet");
+                return Err(StoreError::Unavailable(text));
+            }
+            (!new.is_empty()).then_some(ChangeMembers::AddVoterIds(new))
+        }
+        Change::Remove(id) if membership.get_node(id).is_none() => {
+            return Err(invalid(format!("{id:016x} is no member")));
+        }
+        Change::Remove(id) if voters.len() == 1 && voters.contains(id) => {
+            return Err(invalid("the only voter cannot be removed"));
+        }
+        Change::Remove(id) if voters.contains(id) => {
+            Some(ChangeMembers::RemoveVoters(BTreeSet::from([*id])))
+        }
+        Change::Remove(id) => Some(ChangeMembers::RemoveNodes(BTreeSet::from([*id]))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn voters_stay_an_odd_number_up_to_seven() {
+        let promoted = |voters, ready: &[u64]| to_promote(voters, ready).len();
+        assert_eq!([promoted(1, &[]), promoted(1, &[2]), promoted(1, &[2, 3])], [0, 0, 2]);
+        assert_eq!([promoted(1, &[2, 3, 4]), promoted(3, &[4, 5])], [2, 2]);
+        // One of three is lost and was removed: its successor makes them three again.
+        assert_eq!([promoted(2, &[4]), promoted(2, &[4, 5])], [1, 1]);
+        assert_eq!([promoted(7, &[8]), promoted(6, &[7, 8]), promoted(5, &[6, 7, 8])], [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_is_refused_with_what_is_wrong() {
+        let at = |text| Address::new(text);
+        let nodes = BTreeMap::from([(1, at("a:1")), (2, at("b:1")), (3, at("c:1"))]);
+        let members = Membership::new(vec![BTreeSet::from([1, 2])], nodes.clone()).unwrap();
+        let refusal = |change| plan(&members, &change, &[]).unwrap_err().to_string();
+        assert!(
+            refusal(Change::Add(4, at("b:1"))).contains("at b:1 is the member 0000000000000002")
+        );
+        assert!(refusal(Change::Add(4, at(""))).contains("without an address"));
+        assert!(refusal(Change::Add(0, at("d:1"))).contains("id 0"));
+        assert!(refusal(Change::Promote(vec![9])).contains("0000000000000009 is no member"));
+        assert!(refusal(Change::Promote(vec![3])).contains("not caught up"));
+        assert!(refusal(Change::Remove(9)).contains("no member"));
+        assert_eq!(plan(&members, &Change::Add(3, at("c:1")), &[]).unwrap(), None);
+        assert_eq!(plan(&members, &Change::Promote(vec![1]), &[]).unwrap(), None);
+        assert!(plan(&members, &Change::Promote(vec![3]), &[3]).unwrap().is_some());
+        let last = Membership::new(vec![BTreeSet::from([1])], nodes).unwrap();
+        assert!(
+            plan(&last, &Change::Remove(1), &[]).unwrap_err().to_string().contains("only voter")
+        );
+    }
+}
