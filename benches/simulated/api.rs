@@ -24,6 +24,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
 /// A request without an answer by then has failed.
@@ -63,8 +64,14 @@ impl Identity {
         let agent = tunnel::Agent {
             servers: servers.clone(),
             tls: ClientConfig::clone(&self.config),
-            own: Own { node: node.to_owned(), ..Own::default() },
+            // No address is its own, none ever changes.
+            own: Own {
+                node: node.to_owned(),
+                addresses: watch::Sender::default().subscribe(),
+                kubelet_port: 0,
+            },
             pods: Arc::new(NoPods),
+            settings: watch::Sender::default(),
             tasks: tasks.clone(),
         };
         tasks.spawn(Kind::Request, "tunnels", agent.run());

@@ -260,7 +260,7 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
     let first = next().await;
     assert_eq!((first.watch_id, first.created, first.header.unwrap().revision), (0, true, 4));
     // The first watch's events and the second's creation come in either order.
-    let mut seen = vec![next().await, next().await, next().await];
+    let mut seen = [next().await, next().await, next().await];
     seen.sort_by_key(|response| (response.watch_id, !response.created));
     let event = &seen[0].events[0];
     assert_eq!(

@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::fmt::Debug;
+use std::io::Write;
 
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::compare::TargetUnion;
@@ -288,6 +289,7 @@ fn question(random: &mut Random, newest: i64) -> Question {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    let mut out = std::io::stdout();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [one, other, operations, rest @ ..] = arguments.as_slice() else {
         return Err("usage: differ URL URL OPERATIONS [SEED]".into());
@@ -309,9 +311,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         if a != b && !(lacks(&a) && lacks(&b)) {
             differences += 1;
             if differences <= PRINTED {
-                println!(
+                writeln!(
+                    out,
                     "operation {number} of seed {seed}: {question:?}\n  one:   {a}\n  other: {b}"
-                );
+                )?;
             }
         }
         let header = one.kv.range(probe.clone()).await?.into_inner().header;
@@ -326,14 +329,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if a != b {
         differences += 1;
         let at = a.iter().zip(&b).position(|(a, b)| a != b).unwrap_or(a.len().min(b.len()));
-        println!(
+        writeln!(
+            out,
             "the watches differ at event {at} of {} and {}\n  one:   {:?}\n  other: {:?}",
             a.len(),
             b.len(),
             a.get(at),
             b.get(at)
-        );
+        )?;
     }
-    println!("{operations} operations, {} events, {differences} differences", a.len());
+    writeln!(out, "{operations} operations, {} events, {differences} differences", a.len())?;
     if differences > 0 { Err("the answers differ".into()) } else { Ok(()) }
 }

@@ -19,9 +19,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client_urls = vec![format!("http://{address}")];
     let identity = Identity { cluster: 1, member: 1, name: "default".to_owned(), client_urls };
     let shutdown = tasks.shutdown().clone();
-    tokio::spawn(async move {
-        let _ = tokio::signal::ctrl_c().await;
+    tasks.spawn(base::Kind::Request, "signals", async move {
+        tokio::signal::ctrl_c().await?;
         shutdown.request();
+        Ok::<(), std::io::Error>(())
     });
     etcd::serve(Etcd::new(backend, identity, tasks), listener, None).await?;
     Ok(())
