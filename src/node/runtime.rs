@@ -2,6 +2,7 @@
 
 pub(crate) mod cri;
 pub(crate) mod operations;
+mod unpacked;
 
 use std::fmt;
 use std::time::Duration;

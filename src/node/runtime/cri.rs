@@ -13,6 +13,7 @@ use proto::runtime::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::operations::Operations;
+use super::unpacked::{self, Unpacked};
 use super::{ExecOutput, Runtime, RuntimeError, RuntimeVersion, Streaming};
 
 /// Deadline of calls that do little (kubelet's `runtimeRequestTimeout`).
@@ -44,6 +45,7 @@ pub(crate) struct CriRuntime {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     operations: Arc<Operations>,
+    unpacked: Arc<Unpacked>,
 }
 
 impl CriRuntime {
@@ -56,6 +58,7 @@ impl CriRuntime {
         let channel = channel(socket);
         Self {
             operations: Arc::default(),
+            unpacked: Arc::default(),
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MESSAGE_MAX),
             images: ImageServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX),
@@ -126,6 +129,19 @@ fn gone_is_fine<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> 
     }
 }
 
+impl CriRuntime {
+    /// Puts on disk what the runtime has unpacked of an image, before the first container of it starts.
+    async fn put_on_disk(&self, image: &str) {
+        if !self.unpacked.is_first(image) {
+            return;
+        }
+        match call!(self, images, image_fs_info, api::ImageFsInfoRequest {}) {
+            Ok(answer) => unpacked::sync(answer.image_filesystems).await,
+            Err(error) => tracing::warn!(image, %error, "an image may not be on disk yet"),
+        }
+    }
+}
+
 #[async_trait]
 impl Runtime for CriRuntime {
     async fn version(&self) -> Result<RuntimeVersion, RuntimeError> {
@@ -145,7 +161,9 @@ impl Runtime for CriRuntime {
     ) -> Result<String, RuntimeError> {
         let message =
             api::RunPodSandboxRequest { config: Some(config), runtime_handler: handler.to_owned() };
-        Ok(call!(self, runtime, run_pod_sandbox, message, SANDBOX_TIMEOUT)?.pod_sandbox_id)
+        let id = call!(self, runtime, run_pod_sandbox, message, SANDBOX_TIMEOUT)?.pod_sandbox_id;
+        self.put_on_disk(crate::pause::IMAGE).await;
+        Ok(id)
     }
 
     async fn stop_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
@@ -181,12 +199,15 @@ impl Runtime for CriRuntime {
         config: api::ContainerConfig,
         sandbox_config: api::PodSandboxConfig,
     ) -> Result<String, RuntimeError> {
+        let image = config.image.as_ref().map(|spec| spec.image.clone()).unwrap_or_default();
         let message = api::CreateContainerRequest {
             pod_sandbox_id: sandbox.to_owned(),
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        Ok(call!(self, runtime, create_container, message)?.container_id)
+        let id = call!(self, runtime, create_container, message)?.container_id;
+        self.put_on_disk(&image).await;
+        Ok(id)
     }
 
     async fn start_container(&self, id: &str) -> Result<(), RuntimeError> {
@@ -279,6 +300,7 @@ impl Runtime for CriRuntime {
     ) -> Result<String, RuntimeError> {
         let message =
             api::PullImageRequest { image: Some(image), auth, sandbox_config: Some(sandbox) };
+        self.unpacked.forget();
         Ok(call!(self, images, pull_image, message, PULL_TIMEOUT)?.image_ref)
     }
 
@@ -296,6 +318,7 @@ impl Runtime for CriRuntime {
     }
 
     async fn remove_image(&self, reference: &str) -> Result<(), RuntimeError> {
+        self.unpacked.forget();
         let message = api::RemoveImageRequest { image: Some(spec(reference)) };
         gone_is_fine(call!(self, images, remove_image, message))
     }

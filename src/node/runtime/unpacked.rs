@@ -1,0 +1,68 @@
+//! Images whose files are on disk.
+//!
+//! The runtime notes in its database, on disk at once, that an image is unpacked, and leaves its files to the kernel: after a power
+//! cut within the next half minute the image would be there with empty files, for good (containerd before 2.0, and later ones
+//! without `image_pull_with_sync_fs`; seen with 1.6). It unpacks at a pull or for the first container, so before that starts the
+//! file system is synced, once per image.
+
+use std::collections::HashSet;
+use std::fs::File;
+
+use parking_lot::Mutex;
+use proto::runtime::v1::FilesystemUsage;
+
+/// Images remembered; with more the file system is synced once more for each, which costs little when nothing is new.
+const IMAGES_MAX: usize = 1000;
+
+/// The images that were synced since the start.
+#[derive(Debug, Default)]
+pub(super) struct Unpacked(Mutex<HashSet<String>>);
+
+impl Unpacked {
+    /// Whether this is the first container of an image, by its id or name.
+    pub(super) fn is_first(&self, image: &str) -> bool {
+        let mut known = self.0.lock();
+        if known.len() >= IMAGES_MAX {
+            known.clear();
+        }
+        known.insert(image.to_owned())
+    }
+
+    /// Images come or go: what was unpacked may be unpacked again.
+    pub(super) fn forget(&self) {
+        self.0.lock().clear();
+    }
+}
+
+/// Syncs the file systems of images; what cannot be synced is told.
+pub(super) async fn sync(places: Vec<FilesystemUsage>) {
+    for folder in places.into_iter().filter_map(|usage| usage.fs_id).map(|id| id.mountpoint) {
+        let place = folder.clone();
+        let synced = base::tasks::blocking(move || {
+            nix::unistd::syncfs(File::open(place)?).map_err(std::io::Error::from)
+        });
+        let error = match synced.await {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(panic) => panic.to_string(),
+        };
+        tracing::warn!(folder, error, "an image may not be on disk yet");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_first_once_until_too_many_are_remembered() {
+        let unpacked = Unpacked::default();
+        assert_eq!(["a", "b", "a"].map(|image| unpacked.is_first(image)), [true, true, false]);
+        unpacked.forget();
+        assert!(unpacked.is_first("a"));
+        for number in 0..IMAGES_MAX {
+            unpacked.is_first(&number.to_string());
+        }
+        assert!(unpacked.is_first("a"));
+    }
+}
