@@ -26,6 +26,9 @@ pub use serve::serve;
 /// The version of etcd whose interface is spoken; clients choose by it what they ask for.
 pub const ETCD_VERSION: &str = "3.7.3";
 
+/// Largest message either way: etcd's largest request with its allowance for gRPC (`MaxRequestBytesWithOverhead`).
+const MESSAGE_BYTES: usize = store::MAX_REQUEST_BYTES + 512 * 1024;
+
 /// Who answers.
 #[derive(Debug, Clone)]
 pub struct Identity {

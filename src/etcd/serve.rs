@@ -22,10 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
-use crate::Etcd;
-
-/// Largest message that is read: etcd's largest request with its allowance for gRPC.
-const MESSAGE_BYTES: usize = store::MAX_REQUEST_BYTES + 512 * 1024;
+use crate::{Etcd, MESSAGE_BYTES};
 
 /// Connections at a time; more wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;

@@ -20,9 +20,9 @@ use store::{Event, KeyRange, Revision, StoreError, WatchBatch};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::Etcd;
 use crate::answer::{COMPACTED, status};
 use crate::range::key_value;
+use crate::{Etcd, MESSAGE_BYTES};
 
 /// The id that means all watches of a stream, or none.
 const NO_WATCH: i64 = -1;
@@ -35,9 +35,6 @@ const MAX_WATCHES: usize = 10_000;
 
 /// How often a watch that asked for it is told that nothing happened: etcd's default, without its jitter of a tenth.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
-
-/// Larger responses are cut where the client asked for it: etcd's largest request with its allowance for gRPC.
-const FRAGMENT_BYTES: usize = store::MAX_REQUEST_BYTES + 512 * 1024;
 
 type Responses = mpsc::Sender<Result<pb::WatchResponse, Status>>;
 type Item = (i64, Option<Result<WatchBatch, StoreError>>);
@@ -346,7 +343,7 @@ impl Watches {
         if !watch.fragment {
             return self.send(response).await;
         }
-        for part in fragments(response, FRAGMENT_BYTES) {
+        for part in fragments(response, MESSAGE_BYTES) {
             self.send(part).await?;
         }
         Ok(())
