@@ -15,7 +15,8 @@ remove_cgroups() { local root; for root in /sys/fs/cgroup /sys/fs/cgroup/*; do [
 if [ -z "${KUBE_LITE_TEST_NAMESPACE:-}" ]; then
   for old in /sys/fs/cgroup/kube-lite-test-* /sys/fs/cgroup/*/kube-lite-test-*; do [ -d "$old" ] && find "$old" -depth -type d -exec rmdir {} + 2>/dev/null; done
   export KUBE_LITE_TEST_NAMESPACE=kube-lite-test-$$
-  unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "$@" &
+  # Whoever kills this process outright ends the namespaces, too.
+  setpriv --pdeathsig KILL unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "$@" &
   inside=$!
   trap 'kill -9 $inside 2>/dev/null; wait $inside 2>/dev/null' INT TERM
   wait $inside; status=$?

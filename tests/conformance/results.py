@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Reads the suite's JUnit reports, and prints one as a table.
+
+usage: results.py JUNIT
+"""
+import re, sys, xml.etree.ElementTree as tree
+
+
+class Spec:
+    def __init__(self, name, outcome, seconds, words):
+        self.name, self.outcome, self.seconds, self.words = name, outcome, seconds, words
+
+
+def first_line(text):
+    """What a failed spec says first that is no heading: its error in one line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if not re.match(r"(\[?FAILED\]?|\[FAIL\]|\[TIMEDOUT\]|In \[|There were |Full Stack|/|<)|^\{|^\}$", line)]
+    return " ".join((told or lines or ["no word"])[0].split())[:300]
+
+
+def read(path):
+    """The conformance specs of a report: passed, failed or skipped."""
+    specs = []
+    for case in tree.parse(path).iter("testcase"):
+        name = case.get("name").removeprefix("[It] ")
+        if "[Conformance]" not in name:
+            continue
+        name = name[: name.index("]", name.rindex("[Conformance]")) + 1] + trailing_tags(name)
+        fault = next((part for part in case if part.tag in ("failure", "error")), None)
+        outcome = "failed" if fault is not None else "skipped" if case.find("skipped") is not None else "passed"
+        words = "" if fault is None else first_line((fault.get("message") or "") + "\n" + (fault.text or ""))
+        specs.append(Spec(name, outcome, float(case.get("time") or 0), words))
+    return specs
+
+
+def trailing_tags(name):
+    """Tags behind [Conformance], without the list of labels that some reports add."""
+    rest = name[name.rindex("[Conformance]") + len("[Conformance]"):]
+    return "".join(f" [{tag}]" for tag in re.findall(r"\[([^\]]*)\]", rest) if "," not in tag)
+
+
+def table(specs):
+    ran = [spec for spec in specs if spec.outcome != "skipped"]
+    passed = [spec for spec in ran if spec.outcome == "passed"]
+    failed = [spec for spec in ran if spec.outcome == "failed"]
+    for spec in sorted(passed, key=lambda spec: spec.name):
+        print(f"ok   {spec.seconds:6.1f}  {spec.name}")
+    for spec in sorted(failed, key=lambda spec: spec.name):
+        print(f"FAIL {spec.seconds:6.1f}  {spec.name}\n              {spec.words}")
+    if len(ran) > 1:
+        print("slowest:")
+        for spec in sorted(ran, key=lambda spec: -spec.seconds)[:10]:
+            print(f"     {spec.seconds:6.1f}  {spec.name}")
+    print(f"{len(passed)} passed, {len(failed)} failed in {sum(spec.seconds for spec in ran):.0f} seconds of specs")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    table(read(sys.argv[1]))

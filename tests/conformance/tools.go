@@ -1,0 +1,10 @@
+//go:build tools
+
+// The commands that the suite needs, so that go.mod holds what they are built of.
+package conformance
+
+import (
+	_ "github.com/onsi/ginkgo/v2/ginkgo"
+	_ "k8s.io/kubernetes/test/images/agnhost"
+	_ "k8s.io/sample-apiserver"
+)
