@@ -13,8 +13,8 @@ class Spec:
 
 def first_line(text):
     """What a failed spec says first that is no heading: its error in one line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    told = [line for line in lines if not re.match(r"(\[?FAILED\]?|\[FAIL\]|\[TIMEDOUT\]|In \[|There were |Full Stack|/|<)|^\{|^\}$", line)]
+    lines = [re.sub(r"^\[(FAILED|TIMEDOUT|PANICKED|INTERRUPTED)\] ", "", line.strip()) for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if not re.match(r"In \[|There were |Full Stack|[/<{}]", line)]
     return " ".join((told or lines or ["no word"])[0].split())[:300]
 
 
