@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	framework.RegisterClusterFlags(flag.CommandLine)
 	flag.Parse()
 	// What the specs read from upstream's tree comes out of the binary.
-	testfiles.AddFileSource(e2etestingmanifests.GetE2ETestingManifestsFS())
+	testfiles.AddFileSource(testing_manifests.GetE2ETestingManifestsFS())
 	testfiles.AddFileSource(fixtures.GetTestFixturesFS())
 	testfiles.AddFileSource(testdata.GetConformanceTestdataFS())
 	framework.AfterReadingAllFlags(&framework.TestContext)
