@@ -9,6 +9,7 @@ mod etcd;
 mod fast_loss;
 mod in_process;
 mod joining;
+mod members;
 mod node;
 mod reach;
 mod renewal;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver::{ApiServer, User};
-use base::{Shutdown, Tasks};
+use base::{Kind, Shutdown, Tasks};
 use client::{Client, Informers};
 
 use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
@@ -27,6 +28,13 @@ use crate::power::{self, End};
 use config::Config;
 use control_plane::ControlPlane;
 use in_process::{InProcess, service_account};
+use members::lead;
+
+/// Upstream's users of the controllers and the scheduler, and their names.
+const MANAGER: &str = "system:kube-controller-manager";
+const MANAGER_AGENT: &str = "kube-controller-manager";
+const SCHEDULER: &str = "system:kube-scheduler";
+const SCHEDULER_AGENT: &str = "kube-scheduler";
 
 /// Everything but the store must end within this time after SIGTERM; then the store has the same time again.
 const GRACE: Duration = Duration::from_millis(700);
@@ -48,7 +56,7 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     let outcome = match control_plane::start(&config, &tasks, &store_tasks).await {
         Ok(plane) => {
             tracing::info!(address = %plane.address, took = ?started.elapsed(), "API serving");
-            start_rest(&config, &plane, &tasks).await
+            start_rest(&config, &Arc::new(plane), &tasks)
         }
         Err(refusal) => Err(refusal),
     };
@@ -77,23 +85,14 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     }
 }
 
-async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Result<(), Refusal> {
+fn start_rest(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(), Refusal> {
     let runtime = Arc::default();
     status::serve(config, plane, Arc::clone(&runtime), tasks)?;
-    let client_of = {
-        let (server, tasks) = (plane.server.clone(), tasks.clone());
-        move |user: User, agent: &str| in_process_client(&server, user, agent, &tasks)
-    };
-    let manager = User::authenticated("system:kube-controller-manager", &[]);
-    let informers = Informers::new(client_of(manager, "kube-controller-manager"), tasks.clone());
+    let client_of = client_maker(plane, tasks);
+    let manager = User::authenticated(MANAGER, &[]);
+    let informers = Informers::new(client_of(manager, MANAGER_AGENT), tasks.clone());
     plane.reach.follow(&informers);
-    if config.controllers {
-        start_controllers(config, plane, &informers, tasks)?;
-    }
-    if config.scheduler {
-        let client = client_of(User::authenticated("system:kube-scheduler", &[]), "kube-scheduler");
-        scheduler::start(client, &informers, tasks);
-    }
+    lead(config, plane, tasks)?;
     plane.joining.follow(&informers, tasks);
     let node_cert = if config.agent {
         let user = User::authenticated(
@@ -119,10 +118,40 @@ async fn start_rest(config: &Config, plane: &ControlPlane, tasks: &Tasks) -> Res
     Ok(())
 }
 
+/// Clients that act as a user through this server.
+fn client_maker(plane: &ControlPlane, tasks: &Tasks) -> impl Fn(User, &str) -> Client + use<> {
+    let (server, tasks) = (plane.server.clone(), tasks.clone());
+    move |user: User, agent: &str| in_process_client(&server, user, agent, &tasks)
+}
+
+/// Runs controllers and scheduler while this server leads.
+fn lead(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(), Refusal> {
+    let (config, plane, sign_token) = (config.clone(), Arc::clone(plane), sign_token(plane)?);
+    let holder = format!("{}_{:016x}", config.machine.node_name, plane.members.id());
+    let members = Arc::clone(&plane.members);
+    let begin = move |tasks: &Tasks| {
+        let client_of = client_maker(&plane, tasks);
+        let manager = || client_of(User::authenticated(MANAGER, &[]), MANAGER_AGENT);
+        let informers = Informers::new(manager(), tasks.clone());
+        if config.controllers {
+            start_controllers(&config, &plane, &sign_token, &informers, tasks);
+            lead::show(manager(), MANAGER_AGENT, holder.clone(), tasks);
+        }
+        if config.scheduler {
+            let client = || client_of(User::authenticated(SCHEDULER, &[]), SCHEDULER_AGENT);
+            scheduler::start(client(), &informers, tasks);
+            lead::show(client(), SCHEDULER_AGENT, holder.clone(), tasks);
+        }
+        lead::publish(&config, &plane, tasks);
+    };
+    tasks.spawn(Kind::Critical, "leader", lead::follow(members, tasks.clone(), begin));
+    Ok(())
+}
+
 /// Every controller acts as its service account, but for the one that upstream lets act as the whole.
 fn identity(name: &str) -> User {
     match name {
-        "kube-controller-manager" => User::authenticated("system:kube-controller-manager", &[]),
+        MANAGER_AGENT => User::authenticated(MANAGER, &[]),
         name => service_account(name),
     }
 }
@@ -143,16 +172,17 @@ fn sign_token(plane: &ControlPlane) -> Result<controllers::SignToken, Refusal> {
 fn start_controllers(
     config: &Config,
     plane: &ControlPlane,
+    sign_token: &controllers::SignToken,
     informers: &Informers,
     tasks: &Tasks,
-) -> Result<(), Refusal> {
+) {
     let settings = controllers::Config {
         cluster_cidrs: config.cluster_cidrs.iter().map(ToString::to_string).collect(),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
         root_ca: plane.certs.server_ca().cert_pem().to_owned(),
         local_storage_path: config.local_storage_path.display().to_string(),
         node_name: config.agent.then(|| config.machine.node_name.clone()),
-        sign_token: sign_token(plane)?,
+        sign_token: sign_token.clone(),
         quota_usage: apiserver::admission::quota::total_usage,
         fast_loss: config.fast_node_loss.then(|| {
             let (_, unreachable) = config.toleration_seconds;
@@ -173,5 +203,4 @@ fn start_controllers(
         settings,
         client_for,
     ));
-    Ok(())
 }

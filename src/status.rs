@@ -117,6 +117,23 @@ pub struct ServerLine {
     pub error: Option<String>,
 }
 
+/// One member of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberLine {
+    /// Its id, 16 hex characters.
+    pub id: String,
+    /// Where other members reach it.
+    pub address: String,
+    /// `leader`, `voter` or `learner`.
+    pub role: String,
+    /// Whether it is this server.
+    pub own: bool,
+    /// Whether the leader hears it; `None` where that is not known, on servers that do not lead.
+    #[serde(default)]
+    pub heard: Option<bool>,
+}
+
 /// One certificate on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -176,6 +193,9 @@ pub struct Status {
     /// The store; on agents `None`.
     #[serde(flatten)]
     pub store: Option<Store>,
+    /// The members of the store, where there are several; empty on agents and on a server alone.
+    #[serde(default)]
+    pub members: Vec<MemberLine>,
     /// What runs containers here: `containerd 1.6.20 with crun`; `None` before it answers and without a node.
     #[serde(default)]
     pub runtime: Option<String>,
@@ -212,6 +232,7 @@ impl Status {
             kubernetes: "v1.37.1".into(),
             api: None,
             store: None,
+            members: Vec::new(),
             runtime: None,
             pods: None,
             from_last_known_state: false,

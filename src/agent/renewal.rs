@@ -9,15 +9,16 @@ use base::io::Dial;
 use base::pki::live::LiveCert;
 use base::{Backoff, Kind, Problems, Shutdown, Tasks};
 use cluster::join::files::Joined;
-use cluster::join::{self, Error, Facts, Machine, ServerAddress, reason};
+use cluster::join::{self, Error, Facts, Machine, Party, ServerAddress, reason};
 use cluster::token::Token;
 use parking_lot::Mutex;
 
 use super::Lives;
-use super::joining::{machine, refusal};
+use super::joining::machine;
 use super::link::Link;
 use crate::agent::config::Config;
 use crate::catalogue::{DATA_DIR, OTHER_CA, Refusal};
+use crate::joining::refusal;
 use crate::renewal::{Addresses, Renew, moved};
 
 /// First and longest wait between attempts of the look at the start; the longest is seldom, for it may last for days.
@@ -160,7 +161,8 @@ impl Certificates {
         let ask = machine.ask(&keys).map_err(|e| own(&e))?;
         let as_node = Some(Arc::clone(&self.lives.kubelet_client));
         let ask_with = |authorization, cert: Option<Arc<LiveCert>>| {
-            join::ask(&*self.dial, &self.server, &old.server_ca, authorization, cert, &ask)
+            let (dial, server, server_ca) = (&*self.dial, &self.server, &*old.server_ca);
+            join::ask(Party { dial, server, server_ca, authorization, cert }, &ask)
         };
         let answer = match (ask_with(None, as_node).await, &self.token) {
             // The certificate ended while the machine was away.

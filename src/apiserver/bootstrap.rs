@@ -92,6 +92,17 @@ pub fn node_rules() -> Vec<Rule> {
         .unwrap_or_default()
 }
 
+/// Brings the published addresses to those of `settings`.
+///
+/// # Errors
+/// The first refusal.
+pub async fn publish(writer: &dyn Writer, settings: &Settings) -> Result<(), Status> {
+    for wanted in published_objects(settings) {
+        ensure_one(writer, wanted).await?;
+    }
+    Ok(())
+}
+
 /// Makes and mends all of them: namespaces first, then everything else at once. Returns how many were written.
 ///
 /// # Errors
@@ -188,20 +199,29 @@ pub fn objects(settings: &Settings) -> Vec<Wanted> {
     if !settings.cluster_dns.is_empty() {
         add(Gvr::new("", "v1", "services"), dns_service(&settings.cluster_dns), Upkeep::Create);
     }
-    // A server that only this machine reaches has nothing to publish: pods could not get there.
-    if !published(settings).is_empty() {
-        add(Gvr::new("", "v1", "endpoints"), endpoints(settings), Upkeep::Fields(&["subsets"]));
-        add(
-            Gvr::new("discovery.k8s.io", "v1", "endpointslices"),
-            endpoint_slice(settings),
-            Upkeep::Fields(&["endpoints", "ports"]),
-        );
-    }
+    out.extend(published_objects(settings));
+    let mut add =
+        |gvr: Gvr, object: Value, upkeep: Upkeep| out.push(Wanted { gvr, object, upkeep });
     add(
         Gvr::new("", "v1", "configmaps"),
         extension_authentication(settings),
         Upkeep::Fields(&["data"]),
     );
+    out
+}
+
+/// The addresses at which the API is reached, behind the service `kubernetes`.
+fn published_objects(settings: &Settings) -> Vec<Wanted> {
+    let mut out = Vec::new();
+    let mut add = |gvr: Gvr, object: Value, fields| {
+        out.push(Wanted { gvr, object, upkeep: Upkeep::Fields(fields) });
+    };
+    // A server that only this machine reaches has nothing to publish: pods could not get there.
+    if !published(settings).is_empty() {
+        add(Gvr::new("", "v1", "endpoints"), endpoints(settings), &["subsets"]);
+        let slices = Gvr::new("discovery.k8s.io", "v1", "endpointslices");
+        add(slices, endpoint_slice(settings), &["endpoints", "ports"]);
+    }
     out
 }
 

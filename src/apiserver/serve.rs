@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::accept::{Accepted, accept};
 use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::authn::x509::{Peer, Verifier};
@@ -36,52 +36,29 @@ pub struct PeerIdentity(pub Arc<Peer>);
 
 impl ApiServer {
     /// Serves a listener until shutdown. `verifier` examines client certificates; `aside` answers its paths instead of the API.
-    ///
-    /// # Errors
-    /// When the listener breaks.
     pub async fn serve(
         &self,
         listener: TcpListener,
         tls: Arc<rustls::ServerConfig>,
         verifier: Option<Arc<Verifier>>,
         aside: Option<Arc<dyn Aside>>,
-    ) -> Result<(), std::io::Error> {
+    ) {
         let acceptor = TlsAcceptor::from(tls);
-        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let shutdown = self.inner.tasks.shutdown().clone();
-        let mut backoff = base::Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
-        loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = shutdown.requested() => {
-                    self.inner.ready.stop();
-                    return Ok(());
-                }
-            };
-            let (stream, from) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Out of descriptors or memory: the listener itself is sound, so try again a little later.
-                    tracing::warn!(%error, "a connection was not accepted");
-                    if !backoff.wait(&shutdown).await {
-                        return Ok(());
-                    }
-                    continue;
-                }
-            };
-            backoff.reset();
+        let tasks = &self.inner.tasks;
+        accept(&listener, "API", CONNECTIONS_MAX, tasks.shutdown(), |accepted| {
             let (server, acceptor, verifier) = (self.clone(), acceptor.clone(), verifier.clone());
             let aside = aside.clone();
-            self.inner.tasks.spawn(base::tasks::Kind::Request, "connection", async move {
-                let _place = place;
+            tasks.spawn(base::tasks::Kind::Request, "connection", async move {
+                let Accepted { stream, from, place: _place } = accepted;
                 if let Err(error) = server.connection(stream, from, acceptor, verifier, aside).await
                 {
                     tracing::debug!(%error, "connection ended");
                 }
                 Ok::<(), String>(())
             });
-        }
+        })
+        .await;
+        self.inner.ready.stop();
     }
 
     async fn connection(
@@ -92,7 +69,6 @@ impl ApiServer {
         verifier: Option<Arc<Verifier>>,
         aside: Option<Arc<dyn Aside>>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        stream.set_nodelay(true)?;
         let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
         let chain = stream.get_ref().1.peer_certificates();
         let identity = chain

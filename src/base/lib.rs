@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of Kubernetes and imports no sibling.
 
+pub mod accept;
 pub mod backoff;
 pub mod clock;
 pub mod error_list;

@@ -64,12 +64,35 @@ struct Inner {
     running: Mutex<std::collections::BTreeMap<u64, &'static str>>,
     next: std::sync::atomic::AtomicU64,
     problems: crate::Problems,
+    /// Whose part this set is: a critical task that ends early stops that, too.
+    parent: Option<Tasks>,
+}
+
+impl Inner {
+    fn stop_with(&self, fault: &str) {
+        self.fault.lock().get_or_insert(fault.to_owned());
+        self.shutdown.request();
+        if let Some(parent) = &self.parent {
+            parent.stop_with(fault);
+        }
+    }
 }
 
 impl Tasks {
     /// A set whose critical tasks stop `shutdown` when they end early.
     pub fn new(shutdown: Shutdown) -> Self {
         Self { inner: Arc::new(Inner { shutdown, ..Inner::default() }) }
+    }
+
+    /// A set that can be stopped earlier than this one and stops with it. Draining this one does not wait for it.
+    pub fn child(&self) -> Self {
+        let inner = Inner {
+            shutdown: self.shutdown().child(),
+            problems: self.problems().clone(),
+            parent: Some(self.clone()),
+            ..Inner::default()
+        };
+        Self { inner: Arc::new(inner) }
     }
 
     /// The token that this set stops with.
@@ -107,8 +130,7 @@ impl Tasks {
                 (Kind::Critical, fault) if !inner.shutdown.is_requested() => {
                     let fault = fault.unwrap_or_else(|| "ended unexpectedly".to_owned());
                     tracing::error!(task = name, error = fault, "critical task ended, stopping");
-                    inner.fault.lock().get_or_insert(format!("{name}: {fault}"));
-                    inner.shutdown.request();
+                    inner.stop_with(&format!("{name}: {fault}"));
                 }
                 _ => {}
             }
@@ -118,8 +140,7 @@ impl Tasks {
 
     /// Stops everything because of `fault`, as the early end of a critical task does.
     pub fn stop_with(&self, fault: &str) {
-        self.inner.fault.lock().get_or_insert(fault.to_owned());
-        self.inner.shutdown.request();
+        self.inner.stop_with(fault);
     }
 
     /// The first critical task that ended early, with its error.
@@ -166,5 +187,18 @@ mod tests {
         });
         assert!(tasks.drain(Duration::from_secs(60)).await.is_empty());
         assert!(!tasks.shutdown().is_requested());
+    }
+
+    #[tokio::test]
+    async fn a_child_stops_alone_and_takes_its_parent_along_when_it_breaks() {
+        let parent = Tasks::new(Shutdown::new());
+        let ended = parent.child();
+        ended.shutdown().request();
+        assert!(!parent.shutdown().is_requested());
+        let broken = parent.child();
+        broken.spawn(Kind::Critical, "part", async { Err("lost its disk") });
+        parent.shutdown().requested().await;
+        assert_eq!(parent.fault().as_deref(), Some("part: lost its disk"));
+        assert!(parent.child().shutdown().is_requested());
     }
 }

@@ -152,6 +152,18 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Joining")]
     pub agent_token_file: Option<PathBuf>,
 
+    /// Join the cluster of another server, https://HOST:PORT, as one more server; takes --token of that cluster's server/token.
+    /// A server that has data of that cluster already goes on with it
+    #[arg(long, short = 's', value_name = "URL", help_heading = "Several servers")]
+    pub server: Option<String>,
+    /// Begin a cluster of several servers: hear others from the start. A server without this flag hears them, too, once the
+    /// first one joins
+    #[arg(long, help_heading = "Several servers", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub cluster_init: bool,
+    /// Port at which servers hear each other, with certificates of the cluster on both sides
+    #[arg(long, value_name = "PORT", default_value_t = 2380, help_heading = "Several servers")]
+    pub peer_port: u16,
+
     /// Give a node up within seconds of the loss of its tunnel instead of after its lease; its pods that do not say how long
     /// they stay start elsewhere in less than ten seconds
     #[arg(long, help_heading = "Node loss", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]

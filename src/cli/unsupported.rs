@@ -2,8 +2,7 @@
 
 /// Flag without dashes, and what to tell.
 pub(super) const FLAGS: &[(&str, &str)] = &[
-    ("cluster-init", "a server is a cluster of one; several servers are not there yet"),
-    ("cluster-reset", "several servers are not there yet"),
+    ("cluster-reset", "leaving lost servers behind is not there yet"),
     ("cluster-reset-restore-path", "snapshots are not there yet"),
     ("datastore-endpoint", "only the embedded store is there yet"),
     ("datastore-cafile", "only the embedded store is there yet"),
@@ -39,7 +38,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("rootless", "running a node without root is not there yet; --disable-agent needs no root"),
     ("secrets-encryption", "secrets are always encrypted at rest"),
     ("selinux", "SELinux labels are not there yet"),
-    ("server", "several servers are not there yet; `kube-lite agent` joins this machine as a node"),
     ("snapshotter", "containerd's overlayfs snapshotter is used"),
     ("system-default-registry", "a default registry is not there yet"),
     ("vpn-auth", "VPN integration is not there yet"),

@@ -9,6 +9,8 @@ use base::pki::live::LiveCert;
 use base::pki::{self, Ca, Error, Leaf, Profile, Usage, due_at, ensure_secret};
 use parking_lot::Mutex;
 
+use crate::peers::PEER_NAME;
+
 /// Under which names and addresses the server is reached. Fixed at start: nothing a client sends ever adds a name.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
@@ -51,6 +53,8 @@ pub struct ServerCerts {
     pub proxy_client: Arc<LiveCert>,
     /// Of the etcd-compatible listener.
     pub etcd_serving: Arc<LiveCert>,
+    /// Towards other servers of the cluster, both as who calls and as who answers.
+    pub peer: Arc<LiveCert>,
     /// PEM key that signs service-account tokens.
     pub service_account_key: String,
     /// When the first of them must be renewed, in seconds since the epoch.
@@ -104,7 +108,11 @@ fn kept(names: &Names) -> Vec<Kept> {
         Kept {
             file: "etcd/peer-server-client",
             signer: Signer::EtcdPeer,
-            profile: Profile { common_name: "etcd-peer".into(), ..etcd },
+            profile: Profile {
+                common_name: "etcd-peer".into(),
+                dns: with(&[PEER_NAME], &etcd.dns),
+                ..etcd
+            },
         },
     ]
 }
@@ -188,6 +196,7 @@ pub fn ensure(data_dir: &Path, names: &Names) -> Result<ServerCerts, Error> {
         kubelet_client: live("client-kube-apiserver")?,
         proxy_client: live("client-auth-proxy")?,
         etcd_serving: live("etcd/server-client")?,
+        peer: live("etcd/peer-server-client")?,
         service_account_key,
         earliest: Mutex::new(
             leaves.iter().map(|(_, leaf)| leaf.not_after).min().unwrap_or_default(),
@@ -278,6 +287,11 @@ impl ServerCerts {
         &self.etcd_server_ca
     }
 
+    /// CA of servers towards each other.
+    pub fn peer_ca(&self) -> &Ca {
+        &self.etcd_peer_ca
+    }
+
     /// Whether servers are known under this host name: a node of this name could pass for one.
     pub fn is_server_name(&self, name: &str) -> bool {
         serving(&self.names, &[]).dns.iter().any(|own| own.eq_ignore_ascii_case(name))
@@ -327,6 +341,7 @@ impl ServerCerts {
                 "client-kube-apiserver" => &self.kubelet_client,
                 "client-auth-proxy" => &self.proxy_client,
                 "etcd/server-client" => &self.etcd_serving,
+                "etcd/peer-server-client" => &self.peer,
                 "client-admin" => {
                     *self.admin.lock() = leaf.clone();
                     continue;

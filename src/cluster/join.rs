@@ -2,6 +2,7 @@
 
 pub mod files;
 mod https;
+pub mod servers;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use base::pki::request::{new_key, request};
 use base::pki::{self, Leaf, tls};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::certs::{ServerCerts, node_client, node_serving, proxy_client};
@@ -345,47 +347,61 @@ async fn exchange(
     })
 }
 
-/// Asks a server that `server_ca` vouches for. `authorization` is sent only then; without one, `cert` says who asks.
+/// A server that a CA vouches for, and who asks it.
+#[derive(Clone)]
+pub struct Party<'a> {
+    /// The way there.
+    pub dial: &'a dyn Dial,
+    /// Where it is.
+    pub server: &'a ServerAddress,
+    /// PEM of its CA.
+    pub server_ca: &'a str,
+    /// What proves the right to ask; sent only to a server of this CA. Without one, `cert` says who asks.
+    pub authorization: Option<&'a Secret>,
+    /// Who asks.
+    pub cert: Option<Arc<LiveCert>>,
+}
+
+/// Asks to join as a node.
 ///
 /// # Errors
 /// When nobody answers, the server is not of this CA, or it says no.
-pub async fn ask(
-    dial: &dyn Dial,
-    server: &ServerAddress,
-    server_ca: &str,
-    authorization: Option<&Secret>,
-    cert: Option<Arc<LiveCert>>,
-    ask: &Ask,
-) -> Result<Answer, Error> {
-    let own = |e: &dyn fmt::Display| Error::Own(e.to_string());
-    let ca = pki::certificates(server_ca).map_err(|e| own(&e))?;
-    let tls = tls::client(&ca, cert, &["http/1.1"]).map_err(|e| own(&e))?;
-    let body = serde_json::to_vec(ask).map_err(|e| own(&e))?;
-    let mut request = Request::builder()
-        .method(Method::POST)
-        .uri(JOIN_PATH)
-        .header(header::CONTENT_TYPE, "application/json");
-    if let Some(authorization) = authorization {
-        let mut value = header::HeaderValue::from_str(authorization.reveal())
-            .map_err(|_| Error::Own("the token cannot stand in a header".into()))?;
-        value.set_sensitive(true);
-        request = request.header(header::AUTHORIZATION, value);
-    }
-    let answered = exchange(dial, server, tls, request.body(body.into())).await?;
-    if answered.status == StatusCode::OK {
-        return serde_json::from_slice(&answered.body).map_err(|e| Error::NotAServer {
-            server: server.to_string(),
-            why: format!("its answer cannot be read: {e}"),
-        });
-    }
-    match serde_json::from_slice::<Status>(&answered.body) {
-        Ok(status) if status.kind == "Status" && status.code != 404 => {
-            Err(Error::Refused { reason: status.reason, message: status.message })
+pub async fn ask(party: Party<'_>, ask: &Ask) -> Result<Answer, Error> {
+    party.post(JOIN_PATH, ask).await
+}
+
+impl Party<'_> {
+    async fn post<A: Serialize, R: DeserializeOwned>(
+        self,
+        path: &str,
+        ask: &A,
+    ) -> Result<R, Error> {
+        let own = |e: &dyn fmt::Display| Error::Own(e.to_string());
+        let ca = pki::certificates(self.server_ca).map_err(|e| own(&e))?;
+        let tls = tls::client(&ca, self.cert, &["http/1.1"]).map_err(|e| own(&e))?;
+        let body = serde_json::to_vec(ask).map_err(|e| own(&e))?;
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(authorization) = self.authorization {
+            let mut value = header::HeaderValue::from_str(authorization.reveal())
+                .map_err(|_| Error::Own("the token cannot stand in a header".into()))?;
+            value.set_sensitive(true);
+            request = request.header(header::AUTHORIZATION, value);
         }
-        _ => Err(Error::NotAServer {
-            server: server.to_string(),
-            why: format!("it answers {JOIN_PATH} with {}", answered.status),
-        }),
+        let answered = exchange(self.dial, self.server, tls, request.body(body.into())).await?;
+        let not = |why: String| Error::NotAServer { server: self.server.to_string(), why };
+        if answered.status == StatusCode::OK {
+            return serde_json::from_slice(&answered.body)
+                .map_err(|e| not(format!("its answer cannot be read: {e}")));
+        }
+        match serde_json::from_slice::<Status>(&answered.body) {
+            Ok(status) if status.kind == "Status" && status.code != 404 => {
+                Err(Error::Refused { reason: status.reason, message: status.message })
+            }
+            _ => Err(not(format!("it answers {path} with {}", answered.status))),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod guarded;
 pub mod join;
 pub mod kubeconfig;
 pub mod password;
+pub mod peers;
 pub mod servers;
 pub mod token;
 pub mod tunnel;

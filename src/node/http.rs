@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::accept::{Accepted, accept};
 use base::{Kind, Shutdown};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -18,7 +19,6 @@ use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::HttpConfig;
@@ -82,32 +82,20 @@ pub(crate) async fn run(
     let auth = auth::Auth::new(node.client.clone(), &node.config.node_name);
     let api = Arc::new(Api { node, table, auth });
     let acceptor = TlsAcceptor::from(config.tls);
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return Ok(()) };
-        let accepted = tokio::select! {
-            () = shutdown.requested() => return Ok(()),
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection to the kubelet API");
-                base::clock::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+    accept(&listener, "kubelet API", CONNECTIONS_MAX, &shutdown, |accepted| {
         let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), shutdown.clone());
         let tasks = api.node.tasks.clone();
         tasks.spawn(Kind::Request, "kubelet-api", async move {
-            let _permit = permit;
+            let Accepted { stream, place: _place, .. } = accepted;
             tokio::select! {
                 () = stop.requested() => {}
                 () = serve(api, acceptor, stream) => {}
             }
             Ok::<(), Infallible>(())
         });
-    }
+    })
+    .await;
+    Ok(())
 }
 
 async fn serve(api: Arc<Api>, acceptor: TlsAcceptor, stream: TcpStream) {

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use cluster::token::Secret;
+use cluster::join::ServerAddress;
+use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
 
-use crate::catalogue::{BAD_VALUE, Refusal};
+use crate::catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN};
 use crate::cli::{Locations, ServerArgs, given_token};
 use crate::machine::Machine;
 use crate::server::fast_loss;
@@ -68,6 +69,52 @@ pub struct Config {
     pub token: Option<Secret>,
     /// Secret that agents join with, when a flag says it.
     pub agent_token: Option<Secret>,
+    /// Hear other servers from the start, not only when the first one comes.
+    pub cluster_init: bool,
+    /// Port for the other members of the store.
+    pub peer_port: u16,
+    /// The servers to join.
+    pub others: Option<Others>,
+}
+
+/// Servers to join.
+#[derive(Debug, Clone)]
+pub struct Others {
+    /// One of them.
+    pub server: ServerAddress,
+    /// What proves the right to.
+    pub token: Token,
+}
+
+fn others(args: &ServerArgs) -> Result<Option<Others>, Refusal> {
+    let Some(text) = &args.server else { return Ok(None) };
+    if args.cluster_init {
+        return Err(bad(
+            "server",
+            text,
+            "joins a cluster, and --cluster-init begins one: give one of them",
+        ));
+    }
+    let server = text.parse().map_err(|why: &str| bad("server", text, why))?;
+    let given = given_token("token", args.token.as_ref(), args.token_file.as_deref())?;
+    let Some(given) = given else {
+        return Err(bad(
+            "server",
+            text,
+            "needs --token or --token-file with the token of the servers, server/token there",
+        ));
+    };
+    let token = token::parse(given.reveal())
+        .map_err(|e| BAD_TOKEN.refuse_usage(format!("the token: {e}")))?;
+    if token.ca_hash.is_none() {
+        let text = "the token says nothing about the CA of the cluster, and a server is given all of its keys";
+        return Err(SHORT_TOKEN.refuse_usage(text));
+    }
+    match &token.credentials {
+        Credentials::Shared { user, .. } if user == "server" => Ok(Some(Others { server, token })),
+        _ => Err(BAD_TOKEN
+            .refuse_usage("the token joins agents only; a server needs that of server/token")),
+    }
 }
 
 fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
@@ -129,6 +176,7 @@ impl Config {
                 ));
             }
         }
+        let others = others(&args)?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
@@ -180,7 +228,14 @@ impl Config {
                 .unwrap_or_else(|| machine.data_dir.join("storage")),
             dns: !disabled("coredns"),
             proxy: !args.disable_kube_proxy,
-            token: secret("token", args.token.as_ref(), args.token_file.as_deref())?,
+            // That of the servers to join is written as they have it.
+            token: match others {
+                Some(_) => None,
+                None => secret("token", args.token.as_ref(), args.token_file.as_deref())?,
+            },
+            cluster_init: args.cluster_init,
+            peer_port: args.peer_port,
+            others,
             agent_token: secret(
                 "agent-token",
                 args.agent_token.as_ref(),
@@ -276,6 +331,18 @@ mod tests {
             (
                 vec!["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],
                 "error[KL0104]: --grouped-shims=true: is a setting of the own containerd, and --container-runtime-endpoint names another",
+            ),
+            (
+                vec!["--server=https://a", "--cluster-init", "--token=abcdefghijklmnop"],
+                "error[KL0104]: --server=https://a: joins a cluster, and --cluster-init begins one: give one of them",
+            ),
+            (
+                vec!["--server=https://a"],
+                "error[KL0104]: --server=https://a: needs --token or --token-file with the token of the servers, server/token there",
+            ),
+            (
+                vec!["--server=https://a", "--token=abcdefghijklmnop"],
+                "error[KL0422]: the token says nothing about the CA of the cluster, and a server is given all of its keys",
             ),
             (
                 vec!["--service-cidr=10.1.0.0/16,10.2.0.0/16"],

@@ -17,7 +17,7 @@ use cluster::certs::{Names, ServerCerts};
 use cluster::join::files::{node_password, store_node_password};
 use cluster::token::files::{Error, TokenFiles};
 use cluster::tunnel::{Pace, Tunnels};
-use store::Backend;
+use store::{Backend, Members};
 use tokio::net::TcpListener;
 
 use crate::catalogue::{
@@ -29,6 +29,8 @@ use crate::server::aside::Parts;
 use crate::server::config::Config;
 use crate::server::etcd::Listeners;
 use crate::server::joining::{self, Joining};
+use crate::server::members;
+use crate::server::members::enter::{Entered, enter};
 use crate::server::reach::{Connects, Reach};
 
 /// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
@@ -42,6 +44,10 @@ pub(crate) struct ControlPlane {
     pub(crate) certs: Arc<ServerCerts>,
     /// The store.
     pub(crate) store: Arc<dyn Backend>,
+    /// Its members.
+    pub(crate) members: Arc<Members>,
+    /// What the API server publishes about itself.
+    pub(crate) published: apiserver::bootstrap::Settings,
     /// The bound address.
     pub(crate) address: std::net::SocketAddr,
     /// What machines join by.
@@ -71,13 +77,12 @@ pub(crate) async fn start(
     cluster::tunnel::socket::persevere(&listener);
     crate::server::data_dir::check(&config.machine.data_dir)?;
     base::fs::create_dir(&config.machine.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
-    let store =
-        store::open(store::Config::new(config.machine.data_dir.join("server/db")), store_tasks)
-            .await
-            .map_err(|e| refusal_of(&e))?;
+    let told = crate::server::node::told(config, address.port());
+    let entered = enter(config, told.clone(), address.port(), tasks.shutdown()).await?;
     let certs = Arc::new(certificates(config)?);
     let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
+    let (store, members, peers) = open(config, &certs, entered, tasks, store_tasks).await?;
     etcd.serve(config, &certs, &store, tasks)?;
 
     let schema = Schema::builtin();
@@ -98,7 +103,6 @@ pub(crate) async fn start(
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
     let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
-    let told = crate::server::node::told(config, address.port());
     let tunnels = Tunnels::new(pace, told.digest(), tasks.clone());
     let reach = Reach::new(tunnels.clone());
     let server = build(config, &objects, &security, &certs, &reach, tasks)?;
@@ -116,7 +120,8 @@ pub(crate) async fn start(
         } else {
             Vec::new()
         },
-        advertised: vec![config.advertise],
+        // Of several servers the leader publishes who answers.
+        advertised: if members.list().len() > 1 { Vec::new() } else { vec![config.advertise] },
         port: address.port(),
         client_ca: certs.client_ca().cert_pem().to_owned(),
         request_header_ca: certs.request_header_ca().cert_pem().to_owned(),
@@ -128,7 +133,14 @@ pub(crate) async fn start(
         SERVER_STOPPED
             .refuse(format!("the objects that every cluster starts with cannot be written: {e}"))
     })?;
+    let published = settings;
     let settings = joining::Settings {
+        store: joining::servers::Store {
+            members: Arc::clone(&members),
+            listener: peers,
+            data_dir: config.machine.data_dir.clone(),
+            port: address.port(),
+        },
         certs: Arc::clone(&certs),
         tokens: join_tokens,
         facts: told,
@@ -141,7 +153,39 @@ pub(crate) async fn start(
     let asides: Vec<Arc<dyn Aside>> =
         vec![Arc::clone(&joining) as Arc<dyn Aside>, Arc::new(Connects(tunnels.clone()))];
     listen(&server, &certs, listener, asides, tasks)?;
-    Ok(ControlPlane { server, certs, store, address, joining, tunnels, reach })
+    Ok(ControlPlane { server, certs, store, members, published, address, joining, tunnels, reach })
+}
+
+/// Opens the store, as a member of those that this server joins if it `entered` their cluster, and waits until it answers.
+async fn open(
+    config: &Config,
+    certs: &ServerCerts,
+    entered: Option<Entered<'_>>,
+    tasks: &Tasks,
+    store_tasks: &Tasks,
+) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>), Refusal> {
+    let mut settings = store::Config::new(config.machine.data_dir.join("server/db"));
+    settings.cluster = entered.as_ref().map(|entered| entered.store);
+    let seat = members::seat(config, certs, entered.is_some(), store_tasks)?;
+    let address = seat.address.clone();
+    let opened = store::open_member(settings, seat, store_tasks).await;
+    let (store, all) = opened.map_err(|e| refusal_of(&e))?;
+    // Its own tasks end after everything that writes: what other servers were promised is kept until then.
+    let listener = Arc::new(members::Listener::new(config, certs, &all, store_tasks)?);
+    if config.cluster_init || entered.is_some() || all.list().len() > 1 {
+        listener.ensure().await?;
+    }
+    let shutdown = tasks.shutdown();
+    if let Some(entered) = entered {
+        entered.become_member(&all, &address, shutdown).await?;
+    }
+    let answering = members::until_answering(&*store, shutdown).await;
+    answering.map_err(|e| SERVER_STOPPED.refuse(format!("the store does not answer: {e}")))?;
+    let telling = members::tell_address(Arc::clone(&all), address, shutdown.clone());
+    tasks.spawn(Kind::Request, "member address", telling);
+    let promoting = members::promote(Arc::clone(&all), shutdown.clone());
+    tasks.spawn(Kind::Critical, "voters", promoting);
+    Ok((store, all, listener))
 }
 
 fn token_files(config: &Config, certs: &ServerCerts) -> Result<TokenFiles, Refusal> {
@@ -274,7 +318,8 @@ fn listen(
     let (server, verifier) = (server.clone(), Arc::new(verifier));
     tasks.spawn(Kind::Critical, "https", async move {
         let aside = Arc::new(Parts(asides));
-        server.serve(listener, Arc::new(config), Some(verifier), Some(aside)).await
+        server.serve(listener, Arc::new(config), Some(verifier), Some(aside)).await;
+        Ok::<(), std::convert::Infallible>(())
     });
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod attempts;
 pub(crate) mod claims;
 mod expired;
+pub(crate) mod servers;
 mod skew;
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,12 +18,15 @@ use async_trait::async_trait;
 use base::pki;
 use client::{Client, Informers};
 use cluster::certs::ServerCerts;
+use cluster::join::servers::{MEMBER_PATH, SHARED_PATH};
 use cluster::join::{self, Ask, CA_PATH, Facts, JOIN_PATH, reason};
 use cluster::token::files::TokenFiles;
 use cluster::token::{self, Secret};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use net::Cidr;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
 use crate::machine::VERSION;
@@ -53,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) facts: Facts,
     /// Service ranges: no node has an address in them.
     pub(crate) service_cidrs: Vec<Cidr>,
+    /// For servers that join.
+    pub(crate) store: servers::Store,
 }
 
 /// Answers machines that join.
@@ -66,6 +72,8 @@ pub(crate) struct Joining {
 
 /// Who may join, as proved.
 enum Proved {
+    /// Somebody with the token of servers: anything.
+    Server,
     /// Somebody with a token: any free name.
     Token,
     /// A node: its own name.
@@ -112,7 +120,7 @@ impl Joining {
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
         let path = request.uri().path();
-        let wanted = if path == JOIN_PATH { Method::POST } else { Method::GET };
+        let wanted = if matches!(path, CA_PATH | PING_PATH) { Method::GET } else { Method::POST };
         if request.method() != wanted {
             return Err(refuse(405, "MethodNotAllowed", format!("{path} takes {wanted}")));
         }
@@ -123,6 +131,7 @@ impl Joining {
         }
     }
 
+    /// Nodes and servers that join, by path.
     async fn join(
         &self,
         from: IpAddr,
@@ -136,8 +145,31 @@ impl Joining {
         let header = request.headers().get(header::AUTHORIZATION);
         let header = header.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
         let proved = self.prove(from, user, &header).await?;
-        let ask = read(request).await?;
-        self.check(from, &proved, &ask)?;
+        match request.uri().path() {
+            JOIN_PATH => self.join_node(from, &proved, read(request).await?).await,
+            path => {
+                if !matches!(proved, Proved::Server) {
+                    let why = "only the token of servers, server/token, joins servers";
+                    return Err(refuse(403, reason::WRONG_TOKEN, why));
+                }
+                let (store, facts) = (&self.settings.store, &self.settings.facts);
+                if path == SHARED_PATH {
+                    let shared = store.shared(facts, &read(request).await?).await?;
+                    tracing::info!(%from, "a server is given what servers share");
+                    return json(&shared);
+                }
+                json(&store.add(&read(request).await?).await?)
+            }
+        }
+    }
+
+    async fn join_node(
+        &self,
+        from: IpAddr,
+        proved: &Proved,
+        ask: Ask,
+    ) -> Result<Response<Body>, Status> {
+        self.check(from, proved, &ask)?;
         let password: Secret = ask.node_password.parse().unwrap_or_else(|never| match never {});
         claims::claim(&self.client, &ask.node_name, &password).await.inspect_err(|status| {
             if status.reason == reason::NAME_TAKEN {
@@ -149,8 +181,7 @@ impl Joining {
             join::sign(&self.settings.certs, &ask, self.settings.facts.clone(), pki::now())
                 .map_err(|e| refuse(400, reason::BAD_REQUEST, e.to_string()))?;
         tracing::info!(node = ask.node_name, %from, version = ask.version, "certificates issued");
-        let body = serde_json::to_vec(&answer).map_err(|e| Status::internal(&e.to_string()))?;
-        Ok(with_type("application/json", body::full(body)))
+        json(&answer)
     }
 
     /// Who asks: a node by its certificate, or somebody with a token.
@@ -178,8 +209,8 @@ impl Joining {
         }
         let told = match token::basic(header) {
             Some((user, secret)) => {
-                if self.is_shared(&user, &secret).await? {
-                    return Ok(Proved::Token);
+                if let Some(proved) = self.shown(&user, &secret).await? {
+                    return Ok(proved);
                 }
                 None
             }
@@ -206,7 +237,7 @@ impl Joining {
         ))
     }
 
-    async fn is_shared(&self, user: &str, secret: &Secret) -> Result<bool, Status> {
+    async fn shown(&self, user: &str, secret: &Secret) -> Result<Option<Proved>, Status> {
         let files = self.settings.tokens.clone();
         let secrets = base::tasks::blocking(move || files.secrets()).await;
         let secrets = secrets.map_err(|e| e.to_string()).and_then(|s| s.map_err(|e| e.to_string()));
@@ -217,9 +248,9 @@ impl Joining {
         let (server, agent) =
             (secret.is(secrets.server.reveal()), secret.is(secrets.agent.reveal()));
         Ok(match user {
-            "server" => server,
-            "node" => server | agent,
-            _ => false,
+            "server" if server => Some(Proved::Server),
+            "node" if server | agent => Some(Proved::Token),
+            _ => None,
         })
     }
 
@@ -269,7 +300,7 @@ fn taken(node: &str, why: &str) -> Status {
     refuse(403, reason::NAME_TAKEN, format!("the node name {node} is taken: {why}"))
 }
 
-async fn read(request: Request<Body>) -> Result<Ask, Status> {
+async fn read<T: DeserializeOwned>(request: Request<Body>) -> Result<T, Status> {
     let bad = |why: String| refuse(400, reason::BAD_REQUEST, why);
     let mut body = request.into_body();
     let mut bytes = Vec::new();
@@ -296,6 +327,11 @@ fn with_type(kind: &'static str, body: Body) -> Response<Body> {
     response
 }
 
+fn json(answer: &impl Serialize) -> Result<Response<Body>, Status> {
+    let body = serde_json::to_vec(answer).map_err(|e| Status::internal(&e.to_string()))?;
+    Ok(with_type("application/json", body::full(body)))
+}
+
 fn text(text: String) -> Response<Body> {
     with_type("text/plain", body::full(text))
 }
@@ -303,7 +339,7 @@ fn text(text: String) -> Response<Body> {
 #[async_trait]
 impl Aside for Joining {
     fn takes(&self, path: &str) -> bool {
-        matches!(path, CA_PATH | PING_PATH | JOIN_PATH)
+        matches!(path, CA_PATH | PING_PATH | JOIN_PATH | SHARED_PATH | MEMBER_PATH)
     }
 
     async fn answer(

@@ -1,5 +1,7 @@
 //! What a server answers to `kube-lite status`.
 
+mod members;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +13,7 @@ use async_trait::async_trait;
 use base::Tasks;
 use cluster::tunnel::Tunnels;
 use serde_json::Value;
-use store::Backend;
+use store::{Backend, Members};
 
 use crate::catalogue::Refusal;
 use crate::server::config::Config;
@@ -35,6 +37,7 @@ pub(crate) fn serve(
     let machine = &config.machine;
     let source = Server {
         store: Arc::clone(&plane.store),
+        members: Arc::clone(&plane.members),
         server: plane.server.clone(),
         api: format!("https://{}:{}", config.advertise, plane.address.port()),
         node: config.agent.then(|| machine.node_name.clone()),
@@ -49,6 +52,7 @@ pub(crate) fn serve(
 
 struct Server {
     store: Arc<dyn Backend>,
+    members: Arc<Members>,
     server: apiserver::ApiServer,
     api: String,
     node: Option<String>,
@@ -71,13 +75,19 @@ impl Source for Server {
             store_disk_bytes: size.disk,
             revision: self.store.revision().0,
         });
+        status.members = members::lines(&self.members);
+        status.problems.extend(members::problems(&status.members));
         status.runtime = self.runtime.get().cloned();
         status.nodes = self.nodes().await;
         if let Err(error) = self.store.quiet_barrier().await {
             status.ready = false;
             status.problems.push(Problem::new(
                 format!("the store does not answer: {error}"),
-                "look at the log for what happened to its disk",
+                if status.members.len() > 1 {
+                    "more than half of its voters have to run and to reach each other; look at the other servers"
+                } else {
+                    "look at the log for what happened to its disk"
+                },
             ));
         }
         let own = self.node.as_deref();

@@ -67,6 +67,11 @@ pub fn render(status: &Status) -> String {
             ),
         );
     }
+    for member in &status.members {
+        let own = if member.own { "  this one" } else { "" };
+        let lost = if member.heard == Some(false) { "  not heard" } else { "" };
+        line("member", &format!("{}  {}  {}{own}{lost}", member.id, member.address, member.role));
+    }
     for server in &status.servers {
         let error = server.error.as_ref().map(|e| format!(": {e}")).unwrap_or_default();
         line("server", &format!("{}  {}{error}", server.address, since(&server.link)));

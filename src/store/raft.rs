@@ -17,6 +17,7 @@ mod machine;
 mod members;
 mod peers;
 mod start;
+mod tending;
 mod wire;
 
 use std::fmt;

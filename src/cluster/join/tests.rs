@@ -121,9 +121,14 @@ async fn no_secret_reaches_a_server_that_the_ca_does_not_vouch_for() {
     let authorization: Secret = "Basic aHVzaA==".parse().unwrap();
     let keys = Keys::generate().unwrap();
     let asked = machine().ask(&keys).unwrap();
-    let refused = super::ask(&stand, &address, &shown.pem, Some(&authorization), None, &asked)
-        .await
-        .unwrap_err();
+    let party = Party {
+        dial: &stand,
+        server: &address,
+        server_ca: &shown.pem,
+        authorization: Some(&authorization),
+        cert: None,
+    };
+    let refused = super::ask(party, &asked).await.unwrap_err();
     assert!(matches!(&refused, Error::WrongCa { .. }) && !refused.is_transient(), "{refused}");
     let heard = String::from_utf8_lossy(&stand.heard.lock()).into_owned();
     assert!(heard.starts_with("GET /cacerts") && !heard.contains("aHVzaA"), "{heard}");
@@ -138,13 +143,15 @@ async fn an_answer_and_a_refusal_are_told_apart() {
     let asked = machine().ask(&keys).unwrap();
     let answer = sign(&certs, &asked, facts(), pki::now()).unwrap();
     let ca = certs.server_ca().cert_pem();
+    let party =
+        |dial| Party { dial, server: &address, server_ca: ca, authorization: None, cert: None };
     let good = stand(&certs, &serde_json::to_string(&answer).unwrap());
-    let told = super::ask(&good, &address, ca, None, None, &asked).await.unwrap();
+    let told = super::ask(party(&good), &asked).await.unwrap();
     assert_eq!(told.facts, facts());
     let mut no =
         stand(&certs, r#"{"kind":"Status","code":403,"reason":"NameTaken","message":"no"}"#);
     no.answer = no.answer.replacen("200 OK", "403 Forbidden", 1);
-    let told = super::ask(&no, &address, ca, None, None, &asked).await.unwrap_err();
+    let told = super::ask(party(&no), &asked).await.unwrap_err();
     assert!(
         matches!(told, Error::Refused { reason, message } if reason == reason::NAME_TAKEN && message == "no")
     );

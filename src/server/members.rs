@@ -1,0 +1,215 @@
+//! This server as a member of the store: the way to the others, what they are answered, and what a leader does for them.
+
+pub(crate) mod enter;
+pub(crate) mod lead;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::pki::tls;
+use base::{Backoff, Kind, Shutdown, Tasks};
+use bytes::Bytes;
+use cluster::certs::ServerCerts;
+use cluster::peers::{self, Answers, Calls};
+use store::{Backend, CallError, Lane, MAX_MESSAGE_BYTES, Members, Peer, Seat, Transport};
+use tokio::net::TcpListener;
+
+use crate::catalogue::{DATA_DIR, PORT_IN_USE, Refusal};
+use crate::server::config::Config;
+
+/// What the store waits for is told this often.
+const TOLD_INTERVAL: Duration = Duration::from_secs(60);
+/// First and longest wait between attempts to have a changed address known.
+const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// The store's messages over connections of peers.
+#[derive(Debug)]
+struct Way(Calls);
+
+#[async_trait]
+impl Transport for Way {
+    async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError> {
+        let lane = match lane {
+            Lane::Steps => 0,
+            Lane::Bulk => 1,
+        };
+        self.0.call(&to.address, lane, request).await.map_err(|error| match error {
+            peers::CallError::NotSent(why) => CallError::NotSent(why),
+            peers::CallError::Unanswered(why) => CallError::Unanswered(why),
+        })
+    }
+}
+
+struct Here(Arc<Members>);
+
+#[async_trait]
+impl Answers for Here {
+    async fn answer(&self, message: &[u8]) -> Vec<u8> {
+        self.0.answer(message).await
+    }
+}
+
+/// The place that this server takes among others. Whoever `joins` waits to be added.
+///
+/// # Errors
+/// Certificates that cannot be used.
+pub(crate) fn seat(
+    config: &Config,
+    certs: &ServerCerts,
+    joins: bool,
+    tasks: &Tasks,
+) -> Result<Seat, Refusal> {
+    let ca = [certs.peer_ca().der().clone()];
+    let tls =
+        tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.refuse(e))?;
+    let calls = Calls::new(tls, MAX_MESSAGE_BYTES, tasks.clone());
+    let address = SocketAddr::new(config.advertise, config.peer_port).to_string();
+    Ok(Seat { address, transport: Arc::new(Way(calls)), join: joins })
+}
+
+/// The listener for other members, bound once there are or may be some: a server alone has none.
+pub(crate) struct Listener {
+    address: SocketAddr,
+    tls: Arc<rustls::ServerConfig>,
+    members: Arc<Members>,
+    tasks: Tasks,
+    bound: OnceLock<()>,
+    /// One attempt at a time.
+    binding: tokio::sync::Mutex<()>,
+}
+
+impl Listener {
+    /// Not bound yet.
+    ///
+    /// # Errors
+    /// Certificates that cannot be used.
+    pub(crate) fn new(
+        config: &Config,
+        certs: &ServerCerts,
+        members: &Arc<Members>,
+        tasks: &Tasks,
+    ) -> Result<Self, Refusal> {
+        let ca = [certs.peer_ca().der().clone()];
+        let tls = tls::demanding_server(Arc::clone(&certs.peer), &ca, &["h2"])
+            .map_err(|e| DATA_DIR.refuse(e))?;
+        Ok(Self {
+            address: SocketAddr::new(config.listen.ip(), config.peer_port),
+            tls: Arc::new(tls),
+            members: Arc::clone(members),
+            tasks: tasks.clone(),
+            bound: OnceLock::new(),
+            binding: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Binds and answers, if that is not so yet.
+    ///
+    /// # Errors
+    /// A port that cannot be had.
+    pub(crate) async fn ensure(&self) -> Result<(), Refusal> {
+        let _one = self.binding.lock().await;
+        if self.bound.get().is_some() {
+            return Ok(());
+        }
+        let listener = TcpListener::bind(self.address).await.map_err(|e| {
+            PORT_IN_USE.refuse(format!("other servers cannot be heard on {}: {e}", self.address))
+        })?;
+        cluster::tunnel::socket::persevere(&listener);
+        let here = Arc::new(Here(Arc::clone(&self.members)));
+        let serving = peers::serve(
+            listener,
+            Arc::clone(&self.tls),
+            MAX_MESSAGE_BYTES,
+            here,
+            self.tasks.clone(),
+        );
+        self.tasks.spawn(Kind::Critical, "peers", async move {
+            serving.await;
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let _ = self.bound.set(());
+        tracing::info!(address = %self.address, "other servers may come");
+        Ok(())
+    }
+}
+
+/// Waits until the store answers: until a quorum of its members has found together.
+///
+/// # Errors
+/// When the store has stopped, or this server is asked to.
+pub(crate) async fn until_answering(
+    store: &dyn Backend,
+    shutdown: &Shutdown,
+) -> Result<(), store::StoreError> {
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    let mut told = base::clock::now();
+    loop {
+        let error = match store.quiet_barrier().await {
+            Ok(_) => return Ok(()),
+            Err(error @ store::StoreError::Stopped(_)) => return Err(error),
+            Err(error) => error,
+        };
+        if base::clock::now().duration_since(told) >= TOLD_INTERVAL {
+            tracing::warn!(%error, "the store waits for its other members; start them, or see `kube-lite server --help` for --cluster-reset");
+            told = base::clock::now();
+        }
+        if !backoff.wait(shutdown).await {
+            return Err(error);
+        }
+    }
+}
+
+/// Tells the members where this one is reached, when that is not what they know.
+pub(crate) async fn tell_address(
+    members: Arc<Members>,
+    address: String,
+    shutdown: Shutdown,
+) -> Result<(), store::StoreError> {
+    let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+    loop {
+        let all = members.list();
+        let own = all.iter().find(|member| member.id == members.id());
+        // A server alone says it when the first other one comes.
+        if all.len() < 2 || own.is_none_or(|own| own.address == address) {
+            return Ok(());
+        }
+        match members.add(members.id(), &address).await {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(%error, address, "the other servers cannot be told where this one is")
+            }
+        }
+        if !backoff.wait(&shutdown).await {
+            return Ok(());
+        }
+    }
+}
+
+/// Makes voters of learners while this member leads.
+pub(crate) async fn promote(
+    members: Arc<Members>,
+    shutdown: Shutdown,
+) -> Result<(), store::StoreError> {
+    let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+    loop {
+        let ids = tokio::select! {
+            ids = members.promotable() => ids,
+            () = shutdown.requested() => return Ok(()),
+        };
+        let names: Vec<String> = ids.iter().map(|id| format!("{id:016x}")).collect();
+        match members.promote(ids).await {
+            Ok(()) => {
+                tracing::info!(members = ?names, "became voters");
+                backoff.reset();
+            }
+            Err(error) => {
+                tracing::warn!(%error, members = ?names, "cannot become voters, trying again");
+                if !backoff.wait(&shutdown).await {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
