@@ -51,9 +51,11 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     let tasks = Tasks::new(Shutdown::new());
     // Ends after everything that writes.
     let store_tasks = Tasks::new(Shutdown::new());
+    // Ends last: the store gives its lead away before it ends.
+    let peer_tasks = Tasks::new(Shutdown::new());
     let shutdown = tasks.shutdown().clone();
-    let fault = store_tasks.shutdown().clone();
-    let outcome = match control_plane::start(&config, &tasks, &store_tasks).await {
+    let faults = [&store_tasks, &peer_tasks].map(|stage| stage.shutdown().clone());
+    let outcome = match control_plane::start(&config, &tasks, &store_tasks, &peer_tasks).await {
         Ok(plane) => {
             tracing::info!(address = %plane.address, took = ?started.elapsed(), "API serving");
             start_rest(&config, &Arc::new(plane), &tasks)
@@ -67,19 +69,19 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
                 End::PowerOff => config.machine.power.go_down().await,
             },
             () = shutdown.requested() => {}
-            () = fault.requested() => {}
+            () = faults[0].requested() => {}
+            () = faults[1].requested() => {}
         }
     }
-    tasks.shutdown().request();
-    for name in tasks.drain(GRACE).await {
-        tracing::warn!(task = name, "did not stop in time");
-    }
-    store_tasks.shutdown().request();
-    for name in store_tasks.drain(GRACE).await {
-        tracing::warn!(task = name, "did not stop in time");
+    let stages = [&tasks, &store_tasks, &peer_tasks];
+    for stage in stages {
+        stage.shutdown().request();
+        for name in stage.drain(GRACE).await {
+            tracing::warn!(task = name, "did not stop in time");
+        }
     }
     outcome?;
-    match tasks.fault().or_else(|| store_tasks.fault()) {
+    match stages.into_iter().find_map(Tasks::fault) {
         Some(fault) => Err(SERVER_STOPPED.refuse(fault)),
         None => Ok(()),
     }

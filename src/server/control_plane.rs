@@ -58,7 +58,8 @@ pub(crate) struct ControlPlane {
     pub(crate) reach: Arc<Reach>,
 }
 
-/// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes.
+/// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes, `peer_tasks`
+/// behind the store.
 ///
 /// # Errors
 /// A refusal that names port, path or damage; nothing is left running then that shutdown does not end.
@@ -66,6 +67,7 @@ pub(crate) async fn start(
     config: &Config,
     tasks: &Tasks,
     store_tasks: &Tasks,
+    peer_tasks: &Tasks,
 ) -> Result<ControlPlane, Refusal> {
     let listener = TcpListener::bind(config.listen).await.map_err(|e| match e.kind() {
         std::io::ErrorKind::AddrInUse => PORT_IN_USE.refuse(format!("{} is in use", config.listen)),
@@ -82,7 +84,8 @@ pub(crate) async fn start(
     let certs = Arc::new(certificates(config)?);
     let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
-    let (store, members, peers) = open(config, &certs, entered, tasks, store_tasks).await?;
+    let (store, members, peers) =
+        open(config, &certs, entered, [tasks, store_tasks, peer_tasks]).await?;
     etcd.serve(config, &certs, &store, tasks)?;
 
     let schema = Schema::builtin();
@@ -161,17 +164,15 @@ async fn open(
     config: &Config,
     certs: &ServerCerts,
     entered: Option<Entered<'_>>,
-    tasks: &Tasks,
-    store_tasks: &Tasks,
+    [tasks, store_tasks, peer_tasks]: [&Tasks; 3],
 ) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>), Refusal> {
     let mut settings = store::Config::new(config.machine.data_dir.join("server/db"));
     settings.cluster = entered.as_ref().map(|entered| entered.store);
-    let seat = members::seat(config, certs, entered.is_some(), store_tasks)?;
+    let seat = members::seat(config, certs, entered.is_some(), peer_tasks)?;
     let address = seat.address.clone();
     let opened = store::open_member(settings, seat, store_tasks).await;
     let (store, all) = opened.map_err(|e| refusal_of(&e))?;
-    // Its own tasks end after everything that writes: what other servers were promised is kept until then.
-    let listener = Arc::new(members::Listener::new(config, certs, &all, store_tasks)?);
+    let listener = Arc::new(members::Listener::new(config, certs, &all, peer_tasks)?);
     if config.cluster_init || entered.is_some() || all.list().len() > 1 {
         listener.ensure().await?;
     }

@@ -24,6 +24,10 @@ type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
 /// Bytes of a checkpoint in one message.
 const CHUNK_BYTES: usize = if cfg!(test) { 16 * 1024 } else { 1024 * 1024 };
 
+/// Longest wait for entries to be on a follower's disk: a flash card may take seconds for a sync, and sent again they would take
+/// longer.
+const APPEND_WAIT: Duration = Duration::from_secs(10);
+
 /// Longest wait for the answer to a piece of a checkpoint: also over a link of some kilobytes a second.
 const CHUNK_WAIT: Duration = Duration::from_secs(60);
 
@@ -56,12 +60,8 @@ fn unexpected(answer: &Answer) -> Unreachable<Types> {
 }
 
 impl Peer {
-    async fn ask(
-        &self,
-        request: &Request,
-        option: &RPCOption,
-    ) -> Result<Answer, Unreachable<Types>> {
-        let answer = self.link.call(self.id, Lane::Steps, request, option.soft_ttl()).await;
+    async fn ask(&self, request: &Request, limit: Duration) -> Result<Answer, Unreachable<Types>> {
+        let answer = self.link.call(self.id, Lane::Steps, request, limit).await;
         answer.map_err(|error| Unreachable::new(&error))
     }
 
@@ -131,7 +131,8 @@ impl RaftNetworkV2<Types> for Peer {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
-        match self.ask(&Request::Append(request), &option).await? {
+        let limit = if request.entries.is_empty() { option.hard_ttl() } else { APPEND_WAIT };
+        match self.ask(&Request::Append(request), limit).await? {
             Answer::Append(answer) => Ok(answer),
             other => Err(unexpected(&other).into()),
         }
@@ -142,7 +143,7 @@ impl RaftNetworkV2<Types> for Peer {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        match self.ask(&Request::Vote(request), &option).await? {
+        match self.ask(&Request::Vote(request), option.hard_ttl()).await? {
             Answer::Vote(answer) => Ok(answer),
             other => Err(unexpected(&other).into()),
         }
@@ -153,7 +154,7 @@ impl RaftNetworkV2<Types> for Peer {
         request: VoteRequest<Types>,
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
-        match self.ask(&Request::PreVote(request), &option).await? {
+        match self.ask(&Request::PreVote(request), option.hard_ttl()).await? {
             Answer::Vote(answer) => Ok(answer),
             other => Err(unexpected(&other).into()),
         }
@@ -181,7 +182,7 @@ impl RaftNetworkV2<Types> for Peer {
         request: TransferLeaderRequest<Types>,
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
-        match self.ask(&Request::Transfer(request), &option).await? {
+        match self.ask(&Request::Transfer(request), option.hard_ttl()).await? {
             Answer::Transfer(answer) => Ok(answer),
             other => Err(unexpected(&other).into()),
         }

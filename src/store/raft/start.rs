@@ -147,12 +147,13 @@ pub(crate) async fn start(
     Ok(Started { shared, engine, members })
 }
 
-/// Milliseconds between heartbeats: what a follower may be silent for is many of them, for a slow disk or a busy machine is
-/// no reason for an election.
-const HEARTBEAT_MS: u64 = 100;
+/// Milliseconds between heartbeats, and within which openraft wants each answered: links of the edge take as long, and so
+/// does a busy machine.
+const HEARTBEAT_MS: u64 = 250;
 
-/// Milliseconds without a leader's word after which a member wants to lead.
-const ELECTION_MS: std::ops::Range<u64> = 600..1200;
+/// Milliseconds without a leader's word after which a member wants to lead: several heartbeats, for one that is late is no
+/// reason for an election.
+const ELECTION_MS: std::ops::Range<u64> = 1000..2000;
 
 /// Nothing ticks and nobody is sent heartbeats while there is one member: it leads from its start to its end.
 fn config(cluster: String) -> openraft::Config {
