@@ -7,7 +7,7 @@ mod listen;
 use std::time::Duration;
 
 pub use calls::{CallError, Calls};
-pub use listen::{Answers, serve};
+pub use listen::{Answer, Answers, serve};
 
 /// Where messages are posted.
 const PATH: &str = "/v1-kube-lite/member";

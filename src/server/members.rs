@@ -12,8 +12,10 @@ use base::pki::tls;
 use base::{Backoff, Kind, Shutdown, Tasks};
 use bytes::Bytes;
 use cluster::certs::ServerCerts;
-use cluster::peers::{self, Answers, Calls};
-use store::{Backend, CallError, Lane, MAX_MESSAGE_BYTES, Members, Peer, Seat, Transport};
+use cluster::peers::{self, Answer, Answers, Calls};
+use store::{
+    Backend, CallError, Conversation, Lane, MAX_MESSAGE_BYTES, Members, Peer, Seat, Transport,
+};
 use tokio::net::TcpListener;
 
 use crate::catalogue::{DATA_DIR, PORT_IN_USE, Refusal};
@@ -44,8 +46,16 @@ impl Transport for Way {
 
 struct Here(Arc<Members>);
 
-#[async_trait]
 impl Answers for Here {
+    fn connected(&self) -> Arc<dyn Answer> {
+        Arc::new(Peering(self.0.conversation()))
+    }
+}
+
+struct Peering(Conversation);
+
+#[async_trait]
+impl Answer for Peering {
     async fn answer(&self, message: &[u8]) -> Vec<u8> {
         self.0.answer(message).await
     }

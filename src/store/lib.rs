@@ -17,6 +17,6 @@ pub use disk::{ClusterId, Config, OpenError, Seat, open, open_member};
 pub use kv::*;
 pub use memory::{open_memory, open_memory_with};
 pub use raft::{
-    CallError, Lane, Leadership, MAX_MESSAGE_BYTES, Member, Members, Peer, Role, Transport,
-    to_promote,
+    CallError, Conversation, Lane, Leadership, MAX_MESSAGE_BYTES, Member, Members, Peer, Role,
+    Transport, to_promote,
 };

@@ -17,6 +17,7 @@ mod machine;
 mod members;
 mod peers;
 mod start;
+mod suspicion;
 mod tending;
 mod wire;
 
@@ -36,6 +37,7 @@ pub use members::{Leadership, Member, Members, Role, to_promote};
 #[cfg(test)]
 pub(crate) use start::Started;
 pub(crate) use start::{Options, start};
+pub use suspicion::Conversation;
 #[cfg(test)]
 pub(crate) use {engine::RaftEngine, start::write_checkpoint};
 

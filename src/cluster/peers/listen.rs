@@ -29,9 +29,15 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const MESSAGE_TIME: Duration = Duration::from_secs(120);
 
 /// Who answers.
-#[async_trait]
 pub trait Answers: Send + Sync + 'static {
-    /// The answer to what another server of the cluster sent.
+    /// What answers on one connection; dropped at its end.
+    fn connected(&self) -> Arc<dyn Answer>;
+}
+
+/// One connection of another server of the cluster.
+#[async_trait]
+pub trait Answer: Send + Sync {
+    /// The answer to what it sent.
     async fn answer(&self, message: &[u8]) -> Vec<u8>;
 }
 
@@ -50,7 +56,7 @@ pub async fn serve(
         tasks.spawn(Kind::Request, "peer", async move {
             let Accepted { stream, from, place: _place } = accepted;
             let ended = tokio::select! {
-                ended = carry(stream, acceptor, message_max, answers) => ended,
+                ended = carry(stream, acceptor, message_max, &*answers) => ended,
                 () = shutdown.requested() => Ok(()),
             };
             if let Err(error) = ended {
@@ -66,12 +72,13 @@ async fn carry(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     message_max: usize,
-    answers: Arc<dyn Answers>,
+    answers: &dyn Answers,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
+    let connected = answers.connected();
     let service = service_fn(move |request| {
-        let answers = Arc::clone(&answers);
-        async move { Ok::<_, Infallible>(answer(request, message_max, &*answers).await) }
+        let connected = Arc::clone(&connected);
+        async move { Ok::<_, Infallible>(answer(request, message_max, &*connected).await) }
     });
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -87,7 +94,7 @@ async fn carry(
 async fn answer(
     request: Request<Incoming>,
     message_max: usize,
-    answers: &dyn Answers,
+    answers: &dyn Answer,
 ) -> Response<Full<Bytes>> {
     let with = |status, body| {
         let mut response = Response::new(Full::new(body));

@@ -8,14 +8,20 @@ use base::pki::{Ca, Profile, Usage, tls};
 use bytes::Bytes;
 use tokio::net::TcpListener;
 
-use super::{Answers, CallError, Calls, PEER_NAME, serve};
+use super::{Answer, Answers, CallError, Calls, PEER_NAME, serve};
 
 const MESSAGE_MAX: usize = 1000;
 
 struct Echo;
 
-#[async_trait]
 impl Answers for Echo {
+    fn connected(&self) -> Arc<dyn Answer> {
+        Arc::new(Self)
+    }
+}
+
+#[async_trait]
+impl Answer for Echo {
     async fn answer(&self, message: &[u8]) -> Vec<u8> {
         if message == b"wait" {
             std::future::pending::<()>().await;
@@ -60,7 +66,10 @@ async fn peers_answer_each_other_over_one_connection_and_again_after_it_was_lost
     let say = |text: &'static str| calls.call(&address, 0, Bytes::from_static(text.as_bytes()));
     assert_eq!(say("a").await.unwrap(), "heard a");
     let all = futures::future::join_all(["b", "c", "d"].map(say)).await;
-    assert_eq!(all.map(|a| a.unwrap()).collect::<Vec<_>>(), ["heard b", "heard c", "heard d"]);
+    assert_eq!(
+        all.into_iter().map(|a| a.unwrap()).collect::<Vec<_>>(),
+        ["heard b", "heard c", "heard d"]
+    );
     // A call that nobody waits for holds up no other.
     let waiting = tokio::time::timeout(Duration::from_millis(50), say("wait"));
     waiting.await.unwrap_err();

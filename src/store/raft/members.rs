@@ -8,11 +8,12 @@ use base::Tasks;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::engine::RaftEngine;
 use super::forward::{Asked, LEADER_WAIT};
 use super::incoming::Incoming;
+use super::suspicion::Connections;
 use super::wire::{Answer, Change, Request};
 use super::{Address, Membership, behind};
 use crate::disk::ClusterId;
@@ -65,6 +66,9 @@ pub struct Members {
     address: Address,
     /// One change at a time.
     changing: tokio::sync::Mutex<()>,
+    pub(super) connections: Connections,
+    /// Told when a member that had no connection has one.
+    pub(super) connected: Notify,
 }
 
 impl std::fmt::Debug for Members {
@@ -99,6 +103,8 @@ impl Members {
             tasks: tasks.clone(),
             address,
             changing: tokio::sync::Mutex::default(),
+            connections: Connections::default(),
+            connected: Notify::new(),
         }
     }
 

@@ -24,9 +24,9 @@ type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
 /// Bytes of a checkpoint in one message.
 const CHUNK_BYTES: usize = if cfg!(test) { 16 * 1024 } else { 1024 * 1024 };
 
-/// Longest wait for entries to be on a follower's disk: a flash card may take seconds for a sync, and sent again they would take
-/// longer.
-const APPEND_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait for entries to be on a follower's disk before they are sent again: a flash card may take seconds for a sync, and
+/// a member that was cut off must not be waited for much longer than it is away.
+const APPEND_WAIT: Duration = Duration::from_secs(2);
 
 /// Longest wait for the answer to a piece of a checkpoint: also over a link of some kilobytes a second.
 const CHUNK_WAIT: Duration = Duration::from_secs(60);
