@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""writer.py KUBECONFIG HOST NAME: creates ConfigMaps one after another over one connection to the API at HOST; prints the moment of each
+that was accepted, and `failed` with the answer for each that was not."""
+import base64, http.client, json, ssl, sys, tempfile, time
+import re
+
+text, host, name = open(sys.argv[1]).read(), sys.argv[2], sys.argv[3]
+field = lambda key: base64.b64decode(re.search(key + r": *(\S+)", text).group(1))
+context = ssl.create_default_context(cadata=field("certificate-authority-data").decode())
+with tempfile.NamedTemporaryFile() as pem:
+    pem.write(field("client-certificate-data") + b"\n" + field("client-key-data"))
+    pem.flush()
+    context.load_cert_chain(pem.name)
+connection = http.client.HTTPSConnection(host, 6443, context=context, timeout=30)
+count = 0
+while True:
+    count += 1
+    body = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{name.lower()}-{count}"}})
+    try:
+        connection.request("POST", "/api/v1/namespaces/default/configmaps", body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        said = answer.read()
+        print(f"{time.monotonic():.4f}" if answer.status == 201 else f"failed {answer.status} {said[:200]!r}", flush=True)
+    except KeyboardInterrupt:
+        break
+    except (OSError, http.client.HTTPException) as error:
+        print(f"failed {error}", flush=True)
+        connection.close()
