@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """writer.py KUBECONFIG HOST NAME: creates ConfigMaps one after another over one connection to the API at HOST; prints the moment of each
 that was accepted, and `failed` with the answer for each that was not."""
-import base64, http.client, json, ssl, sys, tempfile, time
-import re
+import base64, http.client, json, re, ssl, sys, tempfile, time
 
 text, host, name = open(sys.argv[1]).read(), sys.argv[2], sys.argv[3]
 field = lambda key: base64.b64decode(re.search(key + r": *(\S+)", text).group(1))
@@ -21,8 +20,6 @@ while True:
         answer = connection.getresponse()
         said = answer.read()
         print(f"{time.monotonic():.4f}" if answer.status == 201 else f"failed {answer.status} {said[:200]!r}", flush=True)
-    except KeyboardInterrupt:
-        break
     except (OSError, http.client.HTTPException) as error:
         print(f"failed {error}", flush=True)
         connection.close()
