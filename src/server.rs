@@ -94,16 +94,21 @@ fn start_rest(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Resu
     let manager = User::authenticated(MANAGER, &[]);
     let informers = Informers::new(client_of(manager, MANAGER_AGENT), tasks.clone());
     plane.reach.follow(&informers);
+    let node_user = || {
+        let name = format!("system:node:{}", config.machine.node_name);
+        User::authenticated(&name, &["system:nodes"])
+    };
+    let own = config.agent.then(|| members::nodes::Own {
+        name: config.machine.node_name.clone(),
+        client: client_of(node_user(), "kubelet"),
+    });
+    members::nodes::follow(&plane.members, &informers, own, tasks);
     lead(config, plane, tasks)?;
     plane.joining.follow(&informers, tasks);
     let node_cert = if config.agent {
-        let user = User::authenticated(
-            &format!("system:node:{}", config.machine.node_name),
-            &["system:nodes"],
-        );
         let proxy = User::authenticated("system:kube-proxy", &[]);
         let clients = Clients {
-            node: client_of(user, "kubelet"),
+            node: client_of(node_user(), "kubelet"),
             network: client_of(proxy, "kube-proxy"),
             answering: tokio::sync::watch::channel(true).1,
         };

@@ -2,6 +2,7 @@
 
 pub(crate) mod enter;
 pub(crate) mod lead;
+pub(crate) mod nodes;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
