@@ -140,14 +140,17 @@ fn lead(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(),
         let client_of = client_maker(&plane, tasks);
         let manager = || client_of(User::authenticated(MANAGER, &[]), MANAGER_AGENT);
         let informers = Informers::new(manager(), tasks.clone());
+        let show = |client, name| {
+            lead::show(client, name, holder.clone(), Arc::clone(&plane.members), tasks);
+        };
         if config.controllers {
             start_controllers(&config, &plane, &sign_token, &informers, tasks);
-            lead::show(manager(), MANAGER_AGENT, holder.clone(), tasks);
+            show(manager(), MANAGER_AGENT);
         }
         if config.scheduler {
             let client = || client_of(User::authenticated(SCHEDULER, &[]), SCHEDULER_AGENT);
             scheduler::start(client(), &informers, tasks);
-            lead::show(client(), SCHEDULER_AGENT, holder.clone(), tasks);
+            show(client(), SCHEDULER_AGENT);
         }
         lead::publish(&config, &plane, tasks);
     };

@@ -50,21 +50,30 @@ pub(crate) async fn follow(
 
 /// Where upstream's Leases of its controllers and its scheduler are.
 const NAMESPACE: &str = "kube-system";
-/// Seconds for which a Lease says who leads, and how often it is renewed. Longer than upstream's 15 and 2: the store decides
+/// Seconds for which a Lease says who leads, and after which it is renewed. Longer than upstream's 15 and 2: the store decides
 /// who leads, these only show it, and each renewal is a write to flash.
-const LEASE_SECONDS: i32 = 60;
-const RENEW_INTERVAL: Duration = Duration::from_secs(20);
+const SHOWN: (i32, Duration) = (60, Duration::from_secs(20));
+/// The same of a server alone, which nobody else can follow.
+const SHOWN_ALONE: (i32, Duration) = (3600, Duration::from_secs(1200));
 
 /// Shows in the Lease `name` that `holder` leads, for as long as `tasks` run.
-pub(crate) fn show(client: Client, name: &'static str, holder: String, tasks: &Tasks) {
+pub(crate) fn show(
+    client: Client,
+    name: &'static str,
+    holder: String,
+    members: Arc<Members>,
+    tasks: &Tasks,
+) {
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Request, "leader lease", async move {
         while !shutdown.is_requested() {
-            if let Err(error) = renew(&client, name, &holder).await {
+            let (seconds, interval) = if members.list().len() > 1 { SHOWN } else { SHOWN_ALONE };
+            if let Err(error) = renew(&client, name, &holder, seconds).await {
                 tracing::debug!(%error, lease = name, "cannot renew");
             }
             tokio::select! {
-                () = base::clock::sleep(RENEW_INTERVAL) => {}
+                () = base::clock::sleep(interval) => {}
+                () = members.changed() => {}
                 () = shutdown.requested() => {}
             }
         }
@@ -72,7 +81,12 @@ pub(crate) fn show(client: Client, name: &'static str, holder: String, tasks: &T
     });
 }
 
-async fn renew(client: &Client, name: &str, holder: &str) -> Result<(), client::Error> {
+async fn renew(
+    client: &Client,
+    name: &str,
+    holder: &str,
+    seconds: i32,
+) -> Result<(), client::Error> {
     let micros = i64::try_from(base::clock::unix_time().as_micros()).unwrap_or_default();
     let now = jiff::Timestamp::from_microsecond(micros).ok().map(MicroTime);
     match client.get::<Lease>(NAMESPACE, name).await {
@@ -83,7 +97,7 @@ async fn renew(client: &Client, name: &str, holder: &str) -> Result<(), client::
                 spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default() + 1);
             }
             spec.holder_identity = Some(holder.to_owned());
-            spec.lease_duration_seconds = Some(LEASE_SECONDS);
+            spec.lease_duration_seconds = Some(seconds);
             spec.renew_time = now;
             client.update(&lease).await.map(drop)
         }
@@ -96,7 +110,7 @@ async fn renew(client: &Client, name: &str, holder: &str) -> Result<(), client::
                 },
                 spec: Some(LeaseSpec {
                     holder_identity: Some(holder.to_owned()),
-                    lease_duration_seconds: Some(LEASE_SECONDS),
+                    lease_duration_seconds: Some(seconds),
                     acquire_time: now.clone(),
                     renew_time: now,
                     lease_transitions: Some(0),
