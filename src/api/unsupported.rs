@@ -94,7 +94,6 @@ const POD: &[Field] = &[
     is("os.name", "windows"),
     Field { path: "volumes.*.emptyDir.medium", when: When::Begins("HugePages") },
     set("volumes.*.emptyDir.mode"),
-    set("volumes.*.projected.sources.*.clusterTrustBundle"),
     set("volumes.*.projected.sources.*.podCertificate"),
     set("volumes.*.awsElasticBlockStore"),
     set("volumes.*.azureDisk"),

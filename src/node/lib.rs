@@ -37,6 +37,7 @@ mod status;
 mod status_writer;
 mod tarball;
 mod tokens;
+mod trust_bundles;
 mod unready;
 mod volumes;
 mod worker;

@@ -42,6 +42,7 @@ pub(crate) struct Node {
     pub(crate) own: Informer<core::Node>,
     pub(crate) objects: crate::objects::Objects,
     pub(crate) tokens: crate::tokens::Tokens,
+    pub(crate) trust_bundles: crate::trust_bundles::TrustBundles,
     pub(crate) cgroups: Cgroups,
     pub(crate) machine: Machine,
     pub(crate) pulls: Semaphore,

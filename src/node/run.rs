@@ -33,6 +33,7 @@ use crate::runtime::cri::CriRuntime;
 use crate::runtime::{Features, Runtime, RuntimeVersion};
 use crate::status_writer::StatusWriter;
 use crate::tokens::Tokens;
+use crate::trust_bundles::TrustBundles;
 
 /// A runtime that does not answer for this long ends the start.
 const RUNTIME_WAIT: Duration = Duration::from_secs(120);
@@ -91,6 +92,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         ),
         objects: Objects::new(client.clone(), tasks.clone()),
         tokens: Tokens::new(client.clone(), tasks.clone()),
+        trust_bundles: TrustBundles::new(informers.clone()),
         pulls: Node::pulls(),
         allocatable: ArcSwap::from_pointee(allocatable),
         labels: Labels::open(&client, &tasks).await,

@@ -38,7 +38,7 @@ const RELIST: Duration = Duration::from_secs(300);
 /// How long an end that was announced may be missing from what the runtime lists.
 const EXIT_LAG_MAX: Duration = Duration::from_secs(5);
 /// Waiting for ConfigMaps and Secrets to be read for the first time.
-const OBJECTS_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const OBJECTS_WAIT: Duration = Duration::from_secs(2);
 
 /// What the pod manager wants of a worker.
 #[derive(Debug, Clone)]
@@ -272,6 +272,7 @@ impl Worker {
         self.probes.sync(&self.node, pod, &observed);
         let references = volumes::references(pod);
         self.node.objects.use_all(&pod.uid, &self.wake, &references);
+        self.node.trust_bundles.follow(pod, &self.wake);
         self.forget_old_reasons(pod, &observed);
         self.publish(desired, &observed);
         let health = self.probes.results();

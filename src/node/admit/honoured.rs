@@ -186,7 +186,7 @@ mod tests {
             "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected ephemeral",
         ),
         ("EmptyDirVolumeSource", "medium sizeLimit"),
-        ("VolumeProjection", "secret downwardAPI configMap serviceAccountToken"),
+        ("VolumeProjection", "secret downwardAPI configMap serviceAccountToken clusterTrustBundle"),
         (
             "VolumeMount",
             "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr",

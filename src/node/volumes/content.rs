@@ -10,6 +10,7 @@ use crate::node::Node;
 use crate::objects::{Found, Source, data};
 use crate::pod::Pod;
 use crate::spec::downward::{Facts, field, resource};
+use crate::worker::OBJECTS_WAIT;
 
 /// What a volume holds.
 #[derive(Debug, Default)]
@@ -210,8 +211,14 @@ async fn projected(
             let mode =
                 if user.is_some() || fs_group.is_some() { 0o600 } else { mode(None, default) };
             out.files.insert(s.path.clone(), File { data: token.into_bytes(), mode, user });
+        } else if let Some(s) = &source.cluster_trust_bundle {
+            let data = node.trust_bundles.anchors(s, OBJECTS_WAIT).await?;
+            out.files.insert(s.path.clone(), File { data, mode: mode(None, default), user: None });
         } else {
-            return Err("a projected source of this kind (clusterTrustBundle, podCertificate) is not supported by this node".to_owned());
+            return Err(
+                "a projected source of this kind (podCertificate) is not supported by this node"
+                    .to_owned(),
+            );
         }
     }
     Ok(())

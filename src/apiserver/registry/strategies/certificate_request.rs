@@ -193,7 +193,7 @@ fn conditions(object: &Value, old: &Value) -> ErrorList {
 type NameCheck = fn(&str) -> names::Messages;
 
 /// `domain.example/path` (`ValidateSignerName` of `pkg/apis/core/validation/names.go`).
-fn signer_name(name: &str, field: &Path) -> ErrorList {
+pub(super) fn signer_name(name: &str, field: &Path) -> ErrorList {
     if name.is_empty() {
         return vec![Error::required(field, "")];
     }

@@ -9,6 +9,7 @@ use api::value::{bool_at, ensure_object, get, items, restore, set, str_at, str_i
 use serde_json::{Value, json};
 
 use super::super::rules::Rules;
+use super::trust_bundle;
 
 pub(super) const INGRESS: Rules = Rules {
     warnings: warnings::ingress,
@@ -187,7 +188,11 @@ pub(super) const API_SERVICE: Rules = Rules {
 
 /// Cluster trust bundles may be selected by signer.
 pub(super) const CLUSTER_TRUST_BUNDLE: Rules = Rules {
+    // Which names are good depends on the signer.
+    name: |_, _| Vec::new(),
     unconditional_update: false,
+    validate: trust_bundle::validate,
+    validate_change: trust_bundle::validate_change,
     selectable: |object| {
         vec![("spec.signerName", str_in(object, &["spec", "signerName"]).to_owned())]
     },

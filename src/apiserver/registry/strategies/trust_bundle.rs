@@ -1,0 +1,170 @@
+//! What a ClusterTrustBundle must be: named after its signer, and certificates of authorities, each once.
+
+use std::collections::BTreeMap;
+
+use api::field::{Error, ErrorList, Path};
+use api::validation::{immutable, names};
+use api::value::{get, str_at, str_in};
+use serde_json::Value;
+use x509_parser::pem::Pem;
+
+use super::certificate_request::signer_name;
+
+/// `MaxTrustBundleSize`.
+const BUNDLE_BYTES_MAX: usize = 1 << 20;
+const OMITTED: &str = "<value omitted>";
+
+/// A new bundle.
+pub(super) fn validate(object: &Value) -> ErrorList {
+    let mut errors = named(object);
+    errors.extend(anchors(str_in(object, &["spec", "trustBundle"])));
+    errors
+}
+
+/// A changed bundle; anchors that stay are not read again.
+pub(super) fn validate_change(object: &Value, old: &Value) -> ErrorList {
+    let mut errors = named(object);
+    let (new, known) = (get(object, "spec"), get(old, "spec"));
+    if str_at(new, "trustBundle") != str_at(known, "trustBundle") {
+        errors.extend(anchors(str_at(new, "trustBundle")));
+    }
+    let field = Path::new("spec").child("signerName");
+    errors.extend(immutable(get(new, "signerName"), get(known, "signerName"), &field));
+    errors
+}
+
+/// Name and signer belong together.
+fn named(object: &Value) -> ErrorList {
+    let name = str_in(object, &["metadata", "name"]);
+    let signer = str_in(object, &["spec", "signerName"]);
+    let prefix = format!("{}:", signer.replace('/', ":"));
+    let faults = if signer.is_empty() && name.contains(':') {
+        vec!["ClusterTrustBundle without signer name must not have \":\" in its name".to_owned()]
+    } else if signer.is_empty() {
+        names::name_is_subdomain(name, false)
+    } else if let Some(rest) = name.strip_prefix(&prefix) {
+        names::name_is_subdomain(rest, false)
+    } else {
+        vec![format!(
+            "ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
+        )]
+    };
+    let field = Path::new("metadata").child("name");
+    let mut errors: ErrorList =
+        faults.into_iter().map(|fault| Error::invalid(&field, name, fault)).collect();
+    if !signer.is_empty() {
+        errors.extend(signer_name(signer, &Path::new("spec").child("signerName")));
+    }
+    errors
+}
+
+fn anchors(bundle: &str) -> ErrorList {
+    let field = Path::new("spec").child("trustBundle");
+    if bundle.len() > BUNDLE_BYTES_MAX {
+        return vec![Error::too_long(&field, BUNDLE_BYTES_MAX)];
+    }
+    let mut errors = ErrorList::new();
+    let mut seen: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
+    for (index, block) in Pem::iter_from_buffer(bundle.as_bytes()).flatten().enumerate() {
+        match fault(&block) {
+            Some(fault) => {
+                errors.push(Error::invalid(&field, OMITTED, format!("entry {index} {fault}")));
+            }
+            None => seen.entry(block.contents).or_default().push(index),
+        }
+    }
+    if !errors.is_empty() {
+        return errors;
+    }
+    if seen.is_empty() {
+        errors.push(Error::invalid(&field, OMITTED, "at least one trust anchor must be provided"));
+    }
+    for indices in seen.values().filter(|indices| indices.len() > 1) {
+        let listed: Vec<String> = indices.iter().map(usize::to_string).collect();
+        let text = format!("duplicate trust anchor (indices [{}])", listed.join(" "));
+        errors.push(Error::invalid(&field, OMITTED, text));
+    }
+    errors
+}
+
+/// Why a block is no trust anchor.
+fn fault(block: &Pem) -> Option<String> {
+    if block.label != "CERTIFICATE" {
+        return Some(format!("has bad block type: {}", block.label));
+    }
+    let Ok(certificate) = block.parse_x509() else {
+        return Some("does not parse as X.509".to_owned());
+    };
+    let constraints = certificate.basic_constraints().ok().flatten();
+    let is_ca = constraints.is_some_and(|c| c.value.ca);
+    (!is_ca).then(|| "does not have the CA bit set".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn authority() -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let (cert, key) = (folder.path().join("c"), folder.path().join("k"));
+        base::pki::Ca::load_or_create(&cert, &key, "test").unwrap().cert_pem().to_owned()
+    }
+
+    fn bundle(name: &str, signer: &str, anchors: &str) -> Value {
+        json!({"metadata": {"name": name}, "spec": {"signerName": signer, "trustBundle": anchors}})
+    }
+
+    fn texts(errors: &ErrorList) -> Vec<String> {
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_begin_with_the_signer() {
+        let anchors = authority();
+        let faults = |name, signer| texts(&validate(&bundle(name, signer, &anchors)));
+        assert_eq!(faults("a.b:c:0", "a.b/c"), [""; 0]);
+        assert_eq!(faults("plain", ""), [""; 0]);
+        assert_eq!(
+            faults("x", "a.b/c"),
+            [
+                "metadata.name: Invalid value: \"x\": ClusterTrustBundle for signerName a.b/c must be named with prefix a.b:c:"
+            ]
+        );
+        assert_eq!(
+            faults("a:b", ""),
+            [
+                "metadata.name: Invalid value: \"a:b\": ClusterTrustBundle without signer name must not have \":\" in its name"
+            ]
+        );
+    }
+
+    #[test]
+    fn anchors_are_authorities_each_once() {
+        let anchors = authority();
+        let faults = |anchors: &str| texts(&validate(&bundle("a", "", anchors)));
+        let invalid = |text: &str| {
+            vec![format!("spec.trustBundle: Invalid value: \"<value omitted>\": {text}")]
+        };
+        assert_eq!(faults(""), invalid("at least one trust anchor must be provided"));
+        assert_eq!(
+            faults(&format!("{anchors}{anchors}")),
+            invalid("duplicate trust anchor (indices [0 1])")
+        );
+        let key = anchors.replace("CERTIFICATE", "PRIVATE KEY");
+        assert_eq!(faults(&key), invalid("entry 0 has bad block type: PRIVATE KEY"));
+        let noise = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        assert_eq!(faults(noise), invalid("entry 0 does not parse as X.509"));
+    }
+
+    #[test]
+    fn the_signer_stays() {
+        let anchors = authority();
+        let (old, new) =
+            (bundle("a.b:c:0", "a.b/c", &anchors), bundle("a.b:d:0", "a.b/d", &anchors));
+        assert_eq!(
+            texts(&validate_change(&new, &old)),
+            ["spec.signerName: Invalid value: \"a.b/d\": field is immutable"]
+        );
+    }
+}
