@@ -15,7 +15,7 @@ use client::{
     Action, Change, Client, DeleteOptions, Error, Patch, Propagation, Queue, meta, run_workers,
 };
 use parking_lot::RwLock;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::keyed::settled;
@@ -144,7 +144,13 @@ impl Collector {
             return Ok(Action::Done);
         }
         let has = |finalizer: &str| live.finalizers.iter().flatten().any(|f| f == finalizer);
-        let policy = if !waiting.is_empty() && self.graph.read().has_dependents(uid) {
+        let waited_for = !waiting.is_empty() && self.graph.read().has_dependents(uid);
+        let circle = waited_for && self.graph.read().has_foreground_dependent(uid);
+        if circle && self.unblock_owners(&node, &live).await? {
+            // The watch tells of the change, and then it is decided anew.
+            return Ok(Action::Done);
+        }
+        let policy = if waited_for {
             Propagation::Foreground
         } else if has(ORPHAN) {
             Propagation::Orphan
@@ -256,14 +262,22 @@ impl Collector {
             .filter(|o| !gone.iter().any(|g| g.uid == o.uid))
             .collect();
         let patch = json!({"metadata": {"uid": live.uid, "resourceVersion": live.resource_version, "ownerReferences": kept}});
-        let patched = self
-            .client
-            .patch_value(&node.gvr, &node.namespace, &node.name, "", &Patch::Merge(&patch))
-            .await;
-        match patched {
-            Err(error) if error.is_not_found() => Ok(()),
-            other => other.map(drop),
+        self.patch(node, &patch).await
+    }
+
+    /// Lets owners go before this object, which may itself wait for one of them; whether any was blocked.
+    async fn unblock_owners(&self, node: &graph::Node, live: &ObjectMeta) -> Result<bool, Error> {
+        let mut owners = live.owner_references.clone().unwrap_or_default();
+        let mut blocked = false;
+        for owner in &mut owners {
+            blocked |= owner.block_owner_deletion == Some(true);
+            owner.block_owner_deletion = Some(false);
         }
+        if blocked {
+            let patch = json!({"metadata": {"uid": live.uid, "resourceVersion": live.resource_version, "ownerReferences": owners}});
+            self.patch(node, &patch).await?;
+        }
+        Ok(blocked)
     }
 
     async fn remove_finalizer(
@@ -275,11 +289,13 @@ impl Collector {
         let kept: Vec<&String> =
             live.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
         let patch = json!({"metadata": {"uid": live.uid, "resourceVersion": live.resource_version, "finalizers": kept}});
-        let patched = self
-            .client
-            .patch_value(&node.gvr, &node.namespace, &node.name, "", &Patch::Merge(&patch))
-            .await;
-        match patched {
+        self.patch(node, &patch).await
+    }
+
+    /// Changes an object, unless it is gone.
+    async fn patch(&self, node: &graph::Node, patch: &Value) -> Result<(), Error> {
+        let patch = Patch::Merge(patch);
+        match self.client.patch_value(&node.gvr, &node.namespace, &node.name, "", &patch).await {
             Err(error) if error.is_not_found() => Ok(()),
             other => other.map(drop),
         }

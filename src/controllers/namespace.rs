@@ -6,7 +6,7 @@ use api::Gvr;
 use api::k8s::api::core::v1::{Namespace, NamespaceCondition};
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
-use client::{Action, Client, DeleteOptions, Error, ListOptions, Patch, Propagation};
+use client::{Action, Client, DeleteOptions, Error, ListOptions, Propagation};
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -240,9 +240,12 @@ async fn tell(client: &Client, namespace: &Namespace, remains: &Remains) -> Resu
     if wanted.iter().all(same) {
         return Ok(());
     }
-    let patch = json!({"status": {"conditions": wanted}});
-    let name = namespace.metadata.name.as_deref().unwrap_or_default();
-    settled(client.patch::<Namespace>("", name, "status", &Patch::Strategic(&patch)).await)
+    let others = have.iter().filter(|h| wanted.iter().all(|w| w.type_ != h.type_));
+    let conditions = others.cloned().chain(wanted.iter().cloned()).collect();
+    let mut changed = namespace.clone();
+    changed.status.get_or_insert_default().conditions = Some(conditions);
+    // The controller's role may update the status, not patch it.
+    settled(client.update_status(&changed).await)
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ struct Controller {
     quotas: Informer<ResourceQuota>,
     usage: QuotaUsage,
     queue: client::Queue<Key>,
-    /// Kinds whose deletions wake quotas.
+    /// Kinds whose objects wake quotas when they come and go.
     watched: Mutex<BTreeSet<Gvr>>,
 }
 
@@ -39,22 +39,26 @@ pub(crate) fn start(context: &Context) {
     let quotas = informers.of::<ResourceQuota>();
     let mut keyed = Keyed::new();
     keyed.wakes(&quotas, |change| match change {
-        Change::Deleted(_) => Vec::new(),
+        // What a write reserved is in the status before its object is anywhere: counting then would give it back.
+        Change::Updated { old, new } if limits(old) == limits(new) => Vec::new(),
         Change::Added(o) | Change::Updated { new: o, .. } => vec![key(o)],
+        Change::Deleted(_) => Vec::new(),
     });
     let known = quotas.clone();
     keyed.wakes(&informers.of::<Pod>(), move |change| {
-        let ended = match change {
-            Change::Added(_) => false,
-            Change::Deleted(_) => true,
+        // A new one may have been missing when a quota was counted after its reservation.
+        let counts = match change {
+            Change::Added(_) | Change::Deleted(_) => true,
             Change::Updated { old, new } => has_ended(old) != has_ended(new),
         };
-        if ended { quotas_of(&known, change.object()) } else { Vec::new() }
+        if counts { quotas_of(&known, change.object()) } else { Vec::new() }
     });
     let known = quotas.clone();
-    keyed.wakes(&informers.of::<Service>(), move |change| changed(&known, change));
+    keyed.wakes(&informers.of::<Service>(), move |change| quotas_of(&known, change.object()));
     let known = quotas.clone();
-    keyed.wakes(&informers.of::<PersistentVolumeClaim>(), move |change| changed(&known, change));
+    keyed.wakes(&informers.of::<PersistentVolumeClaim>(), move |change| {
+        quotas_of(&known, change.object())
+    });
     let controller = Arc::new(Controller {
         client,
         informers,
@@ -77,11 +81,14 @@ fn quotas_of(quotas: &Informer<ResourceQuota>, object: &Object) -> Vec<Key> {
     quotas.cache().list(&object.key.namespace).iter().map(|q| key(q)).collect()
 }
 
-fn changed(quotas: &Informer<ResourceQuota>, change: &Change) -> Vec<Key> {
-    match change {
-        Change::Added(_) => Vec::new(),
-        Change::Updated { .. } | Change::Deleted(_) => quotas_of(quotas, change.object()),
-    }
+#[derive(Deserialize, Default, PartialEq)]
+#[serde(default)]
+struct Limits {
+    spec: Value,
+}
+
+fn limits(quota: &Object) -> Limits {
+    serde_json::from_slice(quota.raw()).unwrap_or_default()
 }
 
 #[derive(Deserialize, Default)]
@@ -187,8 +194,8 @@ impl Controller {
         if let Some(status) = status(&quota, &counted) {
             quota["status"] = status;
             match edit::put(&self.client, &gvr_of::<ResourceQuota>(), "status", &quota).await {
-                // A write was admitted meanwhile; its change of the quota wakes us.
-                Err(error) if error.is_conflict() || error.is_not_found() => {}
+                // A write was admitted meanwhile: counted anew, with the quota that it left.
+                Err(error) if error.is_not_found() => {}
                 other => drop(other?),
             }
         }
@@ -212,7 +219,7 @@ impl Controller {
         }
     }
 
-    /// The cache of a kind; the first use makes its deletions wake quotas.
+    /// The cache of a kind; the first use makes its objects that come and go wake quotas.
     fn watch(&self, gvr: &Gvr) -> Informer<()> {
         let informer = self.informers.of_gvr(gvr.clone());
         let own = ["pods", "services", "persistentvolumeclaims"];
@@ -220,7 +227,7 @@ impl Controller {
         if !core && self.watched.lock().insert(gvr.clone()) {
             let (quotas, queue) = (self.quotas.clone(), self.queue.clone());
             informer.on_change(move |change| {
-                if matches!(change, Change::Deleted(_)) {
+                if !matches!(change, Change::Updated { .. }) {
                     for key in quotas_of(&quotas, change.object()) {
                         queue.add(key);
                     }
@@ -273,5 +280,15 @@ mod tests {
         assert_eq!(status(&told, &counted), None);
         let fewer = json!({"spec": {"hard": {"pods": "2"}}, "status": told["status"]});
         assert_eq!(status(&fewer, &counted).unwrap()["used"], json!({"pods": "1"}));
+    }
+
+    #[test]
+    fn a_reservation_in_the_status_is_no_change_of_the_limits() {
+        let quota = |pods: &str, used: &str| {
+            let value = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": pods}}, "status": {"used": {"pods": used}}});
+            limits(&Object::from_value(value).unwrap())
+        };
+        assert!(quota("2", "0") == quota("2", "1"));
+        assert!(quota("2", "0") != quota("3", "0"));
     }
 }

@@ -117,6 +117,12 @@ impl Graph {
         self.dependents.contains_key(uid)
     }
 
+    /// A dependent is itself being deleted in the foreground, perhaps waiting for this one: the owners may form a circle.
+    pub(super) fn has_foreground_dependent(&self, uid: &str) -> bool {
+        let foreground = |d: &String| self.nodes.get(d).is_some_and(|n| n.foreground);
+        self.dependents.get(uid).into_iter().flatten().any(foreground)
+    }
+
     pub(super) fn dependents(&self, uid: &str) -> Vec<Node> {
         self.dependents.get(uid).into_iter().flatten().filter_map(|d| self.get(d)).collect()
     }
@@ -159,5 +165,30 @@ mod tests {
         assert_eq!(graph.blocking_dependents("o"), ["d"]);
         assert_eq!(graph.remove("d"), ["o"]);
         assert!(graph.blocking_dependents("o").is_empty());
+    }
+
+    #[test]
+    fn in_a_circle_the_last_sees_that_the_first_is_going() {
+        let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "pods"));
+        let owned = |uid: &str, owner: &str, blocks: bool| {
+            meta(
+                json!({"uid": uid, "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": owner, "blockOwnerDeletion": blocks}]}),
+            )
+        };
+        let mut first = owned("a", "c", true);
+        graph.put(&gvr, &first);
+        graph.put(&gvr, &owned("b", "a", true));
+        graph.put(&gvr, &owned("c", "b", true));
+        assert!(!graph.has_foreground_dependent("c"));
+        let going = meta(
+            json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}),
+        );
+        first.deletion_timestamp = going.deletion_timestamp;
+        first.finalizers = going.finalizers;
+        graph.put(&gvr, &first);
+        assert!(graph.has_foreground_dependent("c") && !graph.has_foreground_dependent("b"));
+        // Once it blocks no more, its owner is looked at again.
+        assert_eq!(graph.put(&gvr, &owned("c", "b", false)), ["b", "c"]);
+        assert!(graph.blocking_dependents("b").is_empty());
     }
 }
