@@ -247,12 +247,34 @@ impl Object {
     /// # Errors
     /// When a field has another JSON type than the struct.
     pub fn decode<T: for<'de> Deserialize<'de>>(&self) -> Result<T, BadObject> {
-        serde_json::from_slice(&self.json()).map_err(|e| BadObject(format!("{}: {e}", self.key)))
+        let bad = |e: serde_json::Error| BadObject(format!("{}: {e}", self.key));
+        serde_json::from_slice(&self.json()).or_else(|error| {
+            let mut value = self.value()?;
+            let mended = set_times(&mut value);
+            if mended { serde_json::from_value(value) } else { Err(error) }.map_err(bad)
+        })
     }
 
     /// The value of one label.
     pub fn label(&self, key: &str) -> Option<&str> {
         self.labels.iter().find(|(k, _)| k.as_ref() == key).map(|(_, v)| v.as_ref())
+    }
+}
+
+/// The times of conditions that nobody set are null, as Go writes them; typed structs want Go's zero time. Whether there was one.
+fn set_times(value: &mut Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.iter_mut().fold(false, |mended, (name, field)| {
+            if name == "lastTransitionTime" && field.is_null() {
+                *field = Value::from("0001-01-01T00:00:00Z");
+                return true;
+            }
+            set_times(field) | mended
+        }),
+        Value::Array(items) => {
+            items.iter_mut().fold(false, |mended, item| set_times(item) | mended)
+        }
+        _ => false,
     }
 }
 
@@ -303,5 +325,22 @@ mod tests {
             json!({"kind":"Node","metadata":{"resourceVersion":"12"}})
         );
         assert!(Object::from_value(json!({"metadata":{"resourceVersion":"x"}})).is_err());
+    }
+
+    #[test]
+    fn a_condition_whose_time_nobody_set_is_decoded() {
+        let service = json!({
+            "metadata": {"name": "a", "namespace": "n"},
+            "status": {"conditions": [
+                {"type": "A", "status": "True", "reason": "", "message": "", "lastTransitionTime": null}]},
+        });
+        let decoded: crate::k8s::api::core::v1::Service =
+            Object::from_value(service).unwrap().decode().unwrap();
+        let conditions = decoded.status.unwrap().conditions.unwrap();
+        assert_eq!(conditions[0].last_transition_time.0.to_string(), "0001-01-01T00:00:00Z");
+        // Anything else of the wrong type is still an error.
+        let faulty = json!({"metadata": {"name": "a"}, "spec": {"ports": 1}});
+        let faulty = Object::from_value(faulty).unwrap();
+        assert!(faulty.decode::<crate::k8s::api::core::v1::Service>().is_err());
     }
 }

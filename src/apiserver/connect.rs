@@ -1,6 +1,7 @@
 //! Connections through the server: to kubelets for logs, exec, attach and port-forward, and proxies to nodes, pods, services.
 
 mod headers;
+mod html;
 mod target;
 mod tls;
 
@@ -11,14 +12,16 @@ use std::time::Duration;
 
 use api::Status;
 use async_trait::async_trait;
-use base::Tasks;
 use base::io::{BoxIo, Dial};
+use base::{Kind, Tasks};
 use http::header::{CONTENT_TYPE, HOST, HeaderValue, LOCATION};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use serde_json::Value;
 use stream::upgrade::{self, is_upgrade};
+use stream::websocket;
 
 use crate::body::{self, Body};
 use crate::lookup::{self, Lookup};
@@ -86,7 +89,7 @@ impl Nodes {
     }
 
     /// `pods/log`.
-    async fn log(&self, wanted: ConnectRequest) -> Result<Response<Body>, Status> {
+    async fn log(&self, mut wanted: ConnectRequest) -> Result<Response<Body>, Status> {
         let Some((pod, node)) = wanted.object.as_ref().zip(wanted.node.as_ref()) else {
             // A pod that is on no node yet has said nothing.
             return answer(StatusCode::NO_CONTENT, &[]);
@@ -114,10 +117,39 @@ impl Nodes {
             let code = response.status().as_u16();
             return Err(refusal(code, &wanted.name, read_refusal(response.into_body()).await));
         }
+        if upgrade::is_websocket(wanted.request.headers()) {
+            return self.pour(&mut wanted.request, response.into_body());
+        }
         let body = response.into_body().map_err(Into::into).boxed_unsync();
         let mut response = Response::new(body);
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
         Ok(response)
+    }
+
+    /// A log as messages of a WebSocket.
+    fn pour(
+        &self,
+        request: &mut Request<Body>,
+        log: hyper::body::Incoming,
+    ) -> Result<Response<Body>, Status> {
+        let refused = |why: &str| Status::failure(403, "Forbidden", why.to_owned());
+        let protocol = websocket::one_stream(request.headers())
+            .ok_or_else(|| refused("requested protocol(s) are not supported"))?;
+        let answer = websocket::accept(request.headers(), protocol)
+            .ok_or_else(|| refused("not a WebSocket handshake: key or version 13 is missing"))?;
+        let client = hyper::upgrade::on(request);
+        let shutdown = self.tasks.shutdown().clone();
+        self.tasks.spawn(Kind::Request, "log-websocket", async move {
+            match client.await {
+                Ok(client) => tokio::select! {
+                    () = websocket::pour(TokioIo::new(client), protocol, log) => {}
+                    () = shutdown.requested() => {}
+                },
+                Err(error) => tracing::debug!(%error, "an upgrade did not come about"),
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        Ok(answer)
     }
 
     /// `pods/exec`, `pods/attach`, `pods/portforward`: the upgrade is the kubelet's affair, here bytes pass by.
@@ -191,13 +223,25 @@ impl Nodes {
         }
         *request.uri_mut() = path.parse::<Uri>().map_err(|e| failed(&e))?;
         *request.version_mut() = http::Version::HTTP_11;
+        let bodyless = *request.method() == Method::HEAD;
         let io = self.open(&target).await.map_err(|e| failed(&dial_error(&target, &e)))?;
         let response = upgrade::send(io, request, &self.tasks).await.map_err(|e| failed(&e))?;
         let mut response = response.map(|b| b.map_err(Into::into).boxed_unsync());
         headers::forget_connection(response.headers_mut());
         let hosts = [target.authority(), text_of(asked.as_ref())];
         headers::rewrite_location(response.headers_mut(), prefix, &hosts);
-        Ok(response)
+        if bodyless {
+            return Ok(response);
+        }
+        let link = |link: &str| {
+            // A page that knows of the proxy names itself already.
+            if link.starts_with(prefix) {
+                None
+            } else {
+                headers::through_proxy(link, prefix, &hosts)
+            }
+        };
+        html::rewrite(response, link).await.map_err(|e| failed(&e))
     }
 
     async fn proxied(&self, whom: &Proxied) -> Result<Target, Status> {

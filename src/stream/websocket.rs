@@ -82,6 +82,11 @@ pub fn input(message: &Bytes) -> Result<Option<Input>, BadMessage> {
     })
 }
 
+/// One stream of bytes.
+pub const BINARY: &str = "binary.k8s.io";
+/// The same in base64, for clients that have only text.
+pub const BASE64: &str = "base64.binary.k8s.io";
+
 /// A message that the protocol does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a close signal must be followed by the number of one channel")]
@@ -97,7 +102,15 @@ pub fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .map(str::trim)
 }
 
-/// The answer that agrees to a handshake; `None` when it lacks its key or is of another version (RFC 6455, 4.2).
+/// The protocol to send one stream of bytes by: binary (also where none is offered) or base64; `None` when others are offered.
+pub fn one_stream(headers: &HeaderMap) -> Option<&'static str> {
+    if !headers.contains_key(SEC_WEBSOCKET_PROTOCOL) {
+        return Some("");
+    }
+    offered(headers).find_map(|offer| [BINARY, BASE64].into_iter().find(|ours| *ours == offer))
+}
+
+/// The answer that agrees to a handshake; `protocol` may be empty; `None` when it lacks its key or is of another version (RFC 6455, 4.2).
 pub fn accept(headers: &HeaderMap, protocol: &'static str) -> Option<Response<Body>> {
     let key = headers.get(SEC_WEBSOCKET_KEY)?;
     if headers.get(SEC_WEBSOCKET_VERSION)? != "13" {
@@ -110,7 +123,9 @@ pub fn accept(headers: &HeaderMap, protocol: &'static str) -> Option<Response<Bo
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_ACCEPT, answer);
-    headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    if !protocol.is_empty() {
+        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
+    }
     Some(response)
 }
 
@@ -185,6 +200,35 @@ impl<T: Io> Receiver<T> {
     }
 }
 
+/// Sends a body as messages, an empty one first as upstream does, until it ends or the client goes.
+pub async fn pour<B>(client: impl Io, protocol: &str, mut body: B)
+where
+    B: hyper::body::Body<Data = Bytes> + Unpin,
+{
+    use base64::Engine;
+    use http_body_util::BodyExt;
+    let (mut to_client, mut from_client) = server(client).await;
+    let message = |bytes: Bytes| match protocol {
+        BASE64 => Message::Text(base64::engine::general_purpose::STANDARD.encode(&bytes).into()),
+        _ => Message::Binary(bytes),
+    };
+    let down = async {
+        let mut sent = to_client.0.send(message(Bytes::new())).await;
+        while sent.is_ok() {
+            let Some(Ok(frame)) = body.frame().await else { break };
+            let Ok(data) = frame.into_data() else { continue };
+            sent = to_client.0.send(message(data)).await;
+        }
+    };
+    // Nothing is expected from the client but its end.
+    let up = async { while from_client.next().await.is_some() {} };
+    tokio::select! {
+        () = down => {}
+        () = up => {}
+    }
+    to_client.close().await;
+}
+
 /// Carries the bytes of `io` inside the messages of a WebSocket until either ends.
 pub async fn tunnel(client: impl Io, io: impl Io) {
     let (mut to_client, mut from_client) = server(client).await;
@@ -237,5 +281,41 @@ mod tests {
         headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
         let response = accept(&headers, V5).unwrap();
         assert_eq!(response.headers()[SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn one_stream_is_binary_or_base64_or_refused() {
+        let chosen = |offers: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(offers));
+            one_stream(&headers)
+        };
+        assert_eq!(one_stream(&HeaderMap::new()), Some(""));
+        assert_eq!(chosen("x, binary.k8s.io"), Some(BINARY));
+        assert_eq!(chosen("base64.binary.k8s.io, binary.k8s.io"), Some(BASE64));
+        assert_eq!(chosen("v5.channel.k8s.io"), None);
+    }
+
+    #[tokio::test]
+    async fn a_body_is_poured_into_messages_and_ends_with_a_normal_closure() {
+        for (protocol, want) in [
+            (BINARY, [Message::Binary(Bytes::new()), Message::Binary("hello".into())]),
+            (BASE64, [Message::Text("".into()), Message::Text("aGVsbG8=".into())]),
+        ] {
+            let (ours, theirs) = tokio::io::duplex(1024);
+            let mut client = WebSocketStream::from_raw_socket(theirs, Role::Client, None).await;
+            let body = http_body_util::Full::new(Bytes::from("hello"));
+            let read = async {
+                let mut messages = Vec::new();
+                while let Some(Ok(message)) = client.next().await {
+                    messages.push(message);
+                }
+                messages
+            };
+            let ((), messages) = tokio::join!(pour(ours, protocol, body), read);
+            assert_eq!(messages[..2], want);
+            let goodbye = CloseFrame { code: CloseCode::Normal, reason: "".into() };
+            assert_eq!(messages[2..], [Message::Close(Some(goodbye))]);
+        }
     }
 }

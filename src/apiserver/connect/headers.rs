@@ -87,20 +87,24 @@ pub(super) fn split_path(path: &str, segments: usize) -> (&str, &str) {
 /// A redirect to the same host leads through the proxy again.
 pub(super) fn rewrite_location(headers: &mut HeaderMap, prefix: &str, hosts: &[String]) {
     let Some(location) = headers.get(LOCATION).and_then(|v| v.to_str().ok()) else { return };
-    let (head, path) = match location.split_once("://") {
+    let changed = through_proxy(location, prefix, hosts).map(|l| HeaderValue::from_str(&l));
+    if let Some(Ok(value)) = changed {
+        headers.insert(LOCATION, value);
+    }
+}
+
+/// A link of a page or redirect as it has to be behind the proxy; `None` when it is relative or leads elsewhere.
+pub(super) fn through_proxy(link: &str, prefix: &str, hosts: &[String]) -> Option<String> {
+    let (head, path) = match link.split_once("://") {
         Some((_, rest)) => {
             let at = rest.find('/').unwrap_or(rest.len());
             (rest.get(..at), rest.get(at..).unwrap_or_default())
         }
-        None => (None, location),
+        None => (None, link),
     };
     let foreign = head.is_some_and(|host| !hosts.iter().any(|h| h == host));
-    if foreign || !path.starts_with('/') || path.starts_with("//") {
-        return;
-    }
-    if let Ok(value) = HeaderValue::from_str(&format!("{prefix}{path}")) {
-        headers.insert(LOCATION, value);
-    }
+    let local = path.starts_with('/') && !path.starts_with("//");
+    (!foreign && local).then(|| format!("{prefix}{path}"))
 }
 
 #[cfg(test)]

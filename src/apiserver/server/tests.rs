@@ -136,6 +136,24 @@ async fn pages_hold_their_revision_and_expire_with_a_fresh_token() {
 }
 
 #[tokio::test]
+async fn typed_clients_name_their_group_in_delete_options() {
+    let server = server();
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+    let (code, made) = post(&server, leases, json!({"metadata": {"name": "a"}})).await;
+    assert_eq!(code, 201, "{made}");
+    let options = |uid: &Value| {
+        let version = "coordination.k8s.io/v1";
+        json!({"kind": "DeleteOptions", "apiVersion": version, "preconditions": {"uid": uid}})
+            .to_string()
+    };
+    let url = format!("{leases}/a");
+    let other = options(&json!("another"));
+    assert_eq!(ask(&server, "DELETE", &url, "application/json", &other).await.0, 409);
+    let own = options(&made["metadata"]["uid"]);
+    assert_eq!(ask(&server, "DELETE", &url, "application/json", &own).await.0, 200);
+}
+
+#[tokio::test]
 async fn no_two_services_get_the_same_address_or_port() {
     let server = server();
     let url = "/api/v1/namespaces/n/services";

@@ -1,0 +1,284 @@
+//! Links in pages that come through a proxy lead through the proxy again, as upstream's transport has it.
+
+use std::io::{Read, Write};
+
+use bytes::{Bytes, BytesMut};
+use flate2::Compression;
+use flate2::read::{DeflateDecoder, GzDecoder};
+use flate2::write::{DeflateEncoder, GzEncoder};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
+use http::{HeaderMap, Response};
+use http_body_util::BodyExt;
+
+use crate::body::{self, Body, BodyError};
+
+/// Longest page whose links are changed; longer ones pass as they are.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Which attributes of which elements are links (upstream's `atomsToAttrs`).
+const LINKS: &[(&str, &[&str])] = &[
+    ("a", &["href"]),
+    ("applet", &["codebase"]),
+    ("area", &["href"]),
+    ("audio", &["src"]),
+    ("base", &["href"]),
+    ("blockquote", &["cite"]),
+    ("body", &["background"]),
+    ("button", &["formaction"]),
+    ("command", &["icon"]),
+    ("del", &["cite"]),
+    ("embed", &["src"]),
+    ("form", &["action"]),
+    ("frame", &["longdesc", "src"]),
+    ("head", &["profile"]),
+    ("html", &["manifest"]),
+    ("iframe", &["longdesc", "src"]),
+    ("img", &["longdesc", "src", "usemap"]),
+    ("input", &["src", "usemap", "formaction"]),
+    ("ins", &["cite"]),
+    ("link", &["href"]),
+    ("object", &["classid", "codebase", "data", "usemap"]),
+    ("q", &["cite"]),
+    ("script", &["src"]),
+    ("source", &["src"]),
+    ("video", &["poster", "src"]),
+];
+
+/// Elements whose content is text, whatever it looks like.
+const TEXTS: &[&str] =
+    &["iframe", "noembed", "noframes", "noscript", "script", "style", "textarea", "title", "xmp"];
+
+/// A response with its links changed by `link`, when it is a page that can be read.
+pub(super) async fn rewrite(
+    response: Response<Body>,
+    link: impl Fn(&str) -> Option<String>,
+) -> Result<Response<Body>, BodyError> {
+    let Some(encoding) = encoding(response.headers()) else { return Ok(response) };
+    let (mut head, mut rest) = response.into_parts();
+    let mut page = BytesMut::new();
+    while let Some(frame) = rest.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        page.extend_from_slice(&data);
+        if page.len() > PAGE_BYTES_MAX {
+            tracing::debug!("a page through the proxy is too long, its links stay as they are");
+            let body = http_body_util::Full::new(page.freeze()).map_err(|never| match never {});
+            return Ok(Response::from_parts(head, joined(body.boxed_unsync(), rest)));
+        }
+    }
+    let page = page.freeze();
+    let changed = match encoding {
+        Encoding::Plain => Some(links(&page, &link)),
+        Encoding::Gzip => {
+            unpack(GzDecoder::new(&*page)).map(|text| links(&text, &link)).and_then(|text| {
+                let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+                packer.write_all(&text).and_then(|()| packer.finish()).ok()
+            })
+        }
+        Encoding::Deflate => {
+            unpack(DeflateDecoder::new(&*page)).map(|text| links(&text, &link)).and_then(|text| {
+                let mut packer = DeflateEncoder::new(Vec::new(), Compression::best());
+                packer.write_all(&text).and_then(|()| packer.finish()).ok()
+            })
+        }
+    };
+    head.headers.remove(CONTENT_LENGTH);
+    let bytes = changed.map_or(page, Bytes::from);
+    Ok(Response::from_parts(head, body::full(bytes)))
+}
+
+/// What was read already, then the rest.
+fn joined(first: Body, rest: Body) -> Body {
+    let stream = futures::StreamExt::chain(first.into_data_stream(), rest.into_data_stream());
+    let frames = futures::TryStreamExt::map_ok(stream, hyper::body::Frame::data);
+    http_body_util::StreamBody::new(frames).boxed_unsync()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Plain,
+    Gzip,
+    Deflate,
+}
+
+/// How a page is packed; `None` for what is no page, is a redirect, or cannot be read.
+fn encoding(headers: &HeaderMap) -> Option<Encoding> {
+    let text = |name| headers.get(name).and_then(|v: &http::HeaderValue| v.to_str().ok());
+    let kind = text(CONTENT_TYPE)?.split(';').next().unwrap_or_default().trim();
+    if kind != "text/html" || text(LOCATION).is_some_and(|l| !l.is_empty()) {
+        return None;
+    }
+    match text(CONTENT_ENCODING).unwrap_or_default() {
+        "" => Some(Encoding::Plain),
+        "gzip" => Some(Encoding::Gzip),
+        "deflate" => Some(Encoding::Deflate),
+        _ => None,
+    }
+}
+
+/// At most as much as a page may have; `None` for more, and for what is not packed this way.
+fn unpack(reader: impl Read) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let limit = u64::try_from(PAGE_BYTES_MAX).unwrap_or(u64::MAX);
+    reader.take(limit.saturating_add(1)).read_to_end(&mut out).ok()?;
+    (out.len() <= PAGE_BYTES_MAX).then_some(out)
+}
+
+/// The page with the links changed for which `link` has another.
+fn links(page: &[u8], link: &impl Fn(&str) -> Option<String>) -> Vec<u8> {
+    let mut scan = Scan { page, at: 0, copied: 0, out: Vec::with_capacity(page.len() + 256) };
+    while let Some(found) = find(page, scan.at, |rest| rest.starts_with(b"<")) {
+        scan.at = found + 1;
+        if scan.rest().starts_with(b"!--") {
+            scan.skip_behind(b"-->");
+        } else if scan.rest().first().is_some_and(u8::is_ascii_alphabetic) {
+            scan.tag(link);
+        }
+    }
+    scan.out.extend_from_slice(page.get(scan.copied..).unwrap_or_default());
+    scan.out
+}
+
+/// Where from `from` on `is` holds.
+fn find(page: &[u8], from: usize, is: impl Fn(&[u8]) -> bool) -> Option<usize> {
+    (from..page.len()).find(|at| page.get(*at..).is_some_and(&is))
+}
+
+struct Scan<'a> {
+    page: &'a [u8],
+    at: usize,
+    /// Up to here the page is in `out`.
+    copied: usize,
+    out: Vec<u8>,
+}
+
+impl<'a> Scan<'a> {
+    fn rest(&self) -> &'a [u8] {
+        self.page.get(self.at..).unwrap_or_default()
+    }
+
+    fn skip_behind(&mut self, end: &[u8]) {
+        let found = find(self.page, self.at, |rest| rest.starts_with(end));
+        self.at = found.map_or(self.page.len(), |at| at + end.len());
+    }
+
+    fn take_until(&mut self, ends: impl Fn(u8) -> bool) -> &'a [u8] {
+        let rest = self.rest();
+        let length = rest.iter().position(|b| ends(*b)).unwrap_or(rest.len());
+        self.at += length;
+        rest.get(..length).unwrap_or_default()
+    }
+
+    /// A start tag, from its name on.
+    fn tag(&mut self, link: &impl Fn(&str) -> Option<String>) {
+        let name = self.take_until(|b| b.is_ascii_whitespace() || matches!(b, b'/' | b'>'));
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let wanted = LINKS.iter().find(|(tag, _)| *tag == name).map_or(&[][..], |(_, names)| names);
+        loop {
+            self.take_until(|b| !b.is_ascii_whitespace() && b != b'/');
+            match self.rest().first() {
+                None => return,
+                Some(b'>') => break,
+                Some(_) => self.attribute(wanted, link),
+            }
+        }
+        self.at += 1;
+        if TEXTS.contains(&name.as_str()) {
+            let is_end = |rest: &[u8]| {
+                rest.strip_prefix(b"</")
+                    .and_then(|r| r.get(..name.len()))
+                    .is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes()))
+            };
+            self.at = find(self.page, self.at, is_end).unwrap_or(self.page.len());
+        }
+    }
+
+    fn attribute(&mut self, wanted: &[&str], link: &impl Fn(&str) -> Option<String>) {
+        // A name may begin with `=`; that one byte must not stop the scan.
+        let begin = self.at;
+        self.at += 1;
+        self.take_until(|b| b.is_ascii_whitespace() || matches!(b, b'=' | b'/' | b'>'));
+        let name = self.page.get(begin..self.at).unwrap_or_default();
+        self.take_until(|b| !b.is_ascii_whitespace());
+        if self.rest().first() != Some(&b'=') {
+            return;
+        }
+        self.at += 1;
+        self.take_until(|b| !b.is_ascii_whitespace());
+        let quote = self.rest().first().copied().filter(|b| matches!(b, b'"' | b'\''));
+        self.at += usize::from(quote.is_some());
+        let from = self.at;
+        let value = match quote {
+            Some(quote) => self.take_until(|b| b == quote),
+            None => self.take_until(|b| b.is_ascii_whitespace() || b == b'>'),
+        };
+        let to = self.at;
+        self.at = (self.at + usize::from(quote.is_some())).min(self.page.len());
+        let is_wanted = wanted.iter().any(|w| name.eq_ignore_ascii_case(w.as_bytes()));
+        let changed = std::str::from_utf8(value).ok().filter(|_| is_wanted).and_then(link);
+        if let Some(changed) = changed {
+            self.out.extend_from_slice(self.page.get(self.copied..from).unwrap_or_default());
+            self.out.extend_from_slice(changed.as_bytes());
+            self.copied = to;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn through(page: &str) -> String {
+        let link = |l: &str| l.starts_with('/').then(|| format!("/p{l}"));
+        String::from_utf8(links(page.as_bytes(), &link)).unwrap()
+    }
+
+    #[test]
+    fn links_of_elements_are_changed_and_nothing_else() {
+        for (page, want) in [
+            (r#"<a href="/x">/x</a>"#, r#"<a href="/p/x">/x</a>"#),
+            ("<A HREF=/x>y</A>", "<A HREF=/p/x>y</A>"),
+            ("<img alt='/x' src = '/y'/>", "<img alt='/x' src = '/p/y'/>"),
+            (r#"<a href="x">"#, r#"<a href="x">"#),
+            (r#"<p href="/x">"#, r#"<p href="/x">"#),
+            ("<!-- <a href='/x'> -->", "<!-- <a href='/x'> -->"),
+            (
+                "<script src='/s'>'<a href=\"/x\">'</script><a href='/y'>",
+                "<script src='/p/s'>'<a href=\"/x\">'</script><a href='/p/y'>",
+            ),
+            ("1 < 2 <a =x href='/y'", "1 < 2 <a =x href='/p/y'"),
+            ("<a href=\"/x", "<a href=\"/p/x"),
+            ("<a", "<a"),
+        ] {
+            assert_eq!(through(page), want, "{page}");
+        }
+    }
+
+    async fn answered(encoding: &str, page: Vec<u8>) -> Vec<u8> {
+        let response = Response::builder()
+            .header(CONTENT_TYPE, "text/html; charset=utf-8")
+            .header(CONTENT_ENCODING, encoding)
+            .header(CONTENT_LENGTH, page.len())
+            .body(body::full(page))
+            .unwrap();
+        let link = |l: &str| l.starts_with('/').then(|| format!("/p{l}"));
+        let changed = rewrite(response, link).await.unwrap();
+        body::collect(changed.into_body()).await.unwrap().to_vec()
+    }
+
+    #[tokio::test]
+    async fn packed_pages_are_changed_and_packed_again() {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::default());
+        packer.write_all(b"<a href='/x'>").unwrap();
+        let answer = answered("gzip", packer.finish().unwrap()).await;
+        assert_eq!(unpack(GzDecoder::new(&*answer)).unwrap(), b"<a href='/p/x'>");
+        assert_eq!(answered("", b"<a href='/x'>".to_vec()).await, b"<a href='/p/x'>");
+        assert_eq!(answered("br", b"<a href='/x'>".to_vec()).await, b"<a href='/x'>");
+    }
+
+    #[tokio::test]
+    async fn a_page_that_is_too_long_passes_whole() {
+        let mut page = b"<a href='/x'>".to_vec();
+        page.resize(PAGE_BYTES_MAX + 1, b' ');
+        assert_eq!(answered("", page.clone()).await, page);
+    }
+}
