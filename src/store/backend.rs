@@ -359,6 +359,10 @@ impl<E: Engine> Backend for Store<E> {
         self.shared.state.read().leases().map(|(id, _)| id).collect()
     }
 
+    fn is_alone(&self) -> bool {
+        self.engine.is_alone()
+    }
+
     fn term(&self) -> u64 {
         self.engine.term()
     }

@@ -329,6 +329,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     fn leases(&self) -> Vec<i64>;
     /// Starts the lease's time again.
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError>;
+    /// Whether this member decides alone: there is no other voter.
+    fn is_alone(&self) -> bool;
     /// Newest term of the consensus known here: another leader, or another start of the only member, has a higher one.
     fn term(&self) -> u64;
     /// Index of the newest entry of the consensus' log that is applied here.

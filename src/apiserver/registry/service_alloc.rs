@@ -1,11 +1,12 @@
 //! Addresses and ports of Services: handed out before validation, given back when the write fails or the Service goes.
 //!
 //! An address is taken by creating its `IPAddress` object, so that no two writers get the same one; a node port by looking at
-//! the Services and at the ports of writes under way.
+//! the Services and at the ports of writes under way, here and on other servers.
 
 mod added;
 mod ports;
 mod ranges;
+mod reserved;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -72,6 +73,8 @@ pub(crate) struct Held<'a> {
     taken: Vec<String>,
     freed: Vec<String>,
     ports: Vec<u16>,
+    /// The same ports, among several servers.
+    reserved: Option<reserved::Reserved>,
 }
 
 impl Held<'_> {
@@ -88,6 +91,9 @@ impl Held<'_> {
                     held.remove(port)
                 };
             }
+        }
+        if let Some(reserved) = self.reserved {
+            reserved.release(context).await;
         }
         for address in if stored { &self.freed } else { &self.taken } {
             release(context, address).await;
@@ -250,7 +256,11 @@ async fn allocate_into(
     } else {
         held.freed.extend(before);
     }
-    ports::allocate(context, value, old, dry_run, &mut held.ports).await
+    ports::allocate(context, value, old, dry_run, &mut held.ports).await?;
+    if !dry_run {
+        held.reserved = reserved::reserve(context, &held.ports).await?;
+    }
+    Ok(())
 }
 
 fn other(family: &str) -> &'static str {

@@ -164,7 +164,7 @@ pub(super) async fn allocate(
 }
 
 /// Ports of all Services.
-async fn used(context: &Context) -> Result<HashSet<u16>, Status> {
+pub(super) async fn used(context: &Context) -> Result<HashSet<u16>, Status> {
     let row = context.server.objects.row(&Gvr::new("", "v1", "services"))?;
     let cache = context.server.objects.fresh_cache(&row).await?;
     let mut used = HashSet::new();
