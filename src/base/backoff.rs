@@ -46,6 +46,7 @@ impl Backoff {
     pub async fn wait_or(&mut self, shutdown: &Shutdown, sooner: impl Future<Output = ()>) -> bool {
         let delay = self.next_delay();
         tokio::select! {
+            biased;
             () = clock::sleep(delay) => true,
             () = sooner => true,
             () = shutdown.requested() => false,

@@ -17,9 +17,37 @@ pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
+thread_local! {
+    /// State of the generator that stands in for the operating system's on this thread.
+    static SEEDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// From now on the random numbers of this thread follow from `seed`: for simulations alone, for who knows it knows them all.
+/// `None` ends that.
+pub fn seed_this_thread(seed: Option<u64>) {
+    SEEDED.set(seed);
+}
+
+/// The next number after `state` (splitmix64).
+fn next_seeded(state: u64) -> (u64, u64) {
+    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (state, mixed ^ (mixed >> 31))
+}
+
 /// Fills `buffer` with bytes of the operating system's generator.
 pub fn random_bytes(buffer: &mut [u8]) {
     use ring::rand::SecureRandom;
+    if let Some(mut state) = SEEDED.get() {
+        for chunk in buffer.chunks_mut(8) {
+            let (next, number) = next_seeded(state);
+            state = next;
+            chunk.copy_from_slice(&number.to_le_bytes()[..chunk.len()]);
+        }
+        SEEDED.set(Some(state));
+        return;
+    }
     ring::rand::SystemRandom::new()
         .fill(buffer)
         .expect("the operating system's random generator answers");

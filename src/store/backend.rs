@@ -167,6 +167,7 @@ async fn expire_leases<E: Engine>(
         led = lead;
         if !lead {
             tokio::select! {
+                biased;
                 changed = leads.changed() => if changed.is_err() { return Ok(()) },
                 () = tasks.shutdown().requested() => {}
             }
@@ -192,6 +193,7 @@ async fn expire_leases<E: Engine>(
             continue;
         }
         tokio::select! {
+            biased;
             () = async { match wait { Some(wait) => base::clock::sleep(wait).await, None => std::future::pending().await } } => {}
             () = shared.lease_changed.notified() => {}
             changed = leads.changed() => if changed.is_err() { return Ok(()) },

@@ -45,6 +45,11 @@ use crate::command::{Command, Malformed, Put, Reader};
 use crate::kv::StoreError;
 use crate::mvcc::Outcome;
 
+#[cfg(not(test))]
+use openraft::TokioRuntime as Runtime;
+#[cfg(test)]
+use tests::runtime::Ordered as Runtime;
+
 /// The types openraft works with here. A term has at most one leader, so an entry is named by term and index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Types;
@@ -59,7 +64,7 @@ impl openraft::RaftTypeConfig for Types {
     type Vote = openraft::impls::Vote<Self::LeaderId>;
     type Payload = Payload;
     type Entry = openraft::Entry<openraft::type_config::alias::CommittedLeaderIdOf<Self>, Payload>;
-    type AsyncRuntime = openraft::TokioRuntime;
+    type AsyncRuntime = Runtime;
     type Responder<T>
         = Reply<T>
     where

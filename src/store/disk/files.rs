@@ -22,6 +22,11 @@ pub(crate) trait Disk: Send + Sync + Debug + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes creations, renames and removals durable.
     fn sync(&self) -> io::Result<()>;
+    /// How long the next batch of the log takes: where time is simulated, a sync takes what it is told to.
+    #[cfg(test)]
+    fn latency(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
 }
 
 /// A file of a [`Disk`].

@@ -53,6 +53,8 @@ struct Inner {
     fail_sync_at: Option<u64>,
     /// Bytes the device has.
     capacity: u64,
+    /// Most milliseconds that a batch of the log takes.
+    latency: u64,
 }
 
 /// See the module; clones are the same directory.
@@ -68,12 +70,12 @@ impl SimDisk {
         self.0.lock().operations
     }
 
-    pub(super) fn has_power(&self) -> bool {
+    pub(crate) fn has_power(&self) -> bool {
         let inner = self.0.lock();
         inner.power_cut_at.is_none_or(|at| inner.operations < at)
     }
 
-    pub(super) fn syncs(&self) -> u64 {
+    pub(crate) fn syncs(&self) -> u64 {
         self.0.lock().syncs
     }
 
@@ -81,15 +83,26 @@ impl SimDisk {
         self.0.lock().power_cut_at = Some(operation);
     }
 
-    pub(super) fn fail_sync_at(&self, sync: u64) {
+    pub(crate) fn fail_sync_at(&self, sync: u64) {
         self.0.lock().fail_sync_at = Some(sync);
     }
 
-    pub(super) fn set_capacity(&self, bytes: u64) {
+    pub(crate) fn set_latency(&self, milliseconds: u64) {
+        self.0.lock().latency = milliseconds;
+    }
+
+    /// Nothing that was still to go wrong does.
+    pub(crate) fn mend(&self) {
+        let mut inner = self.0.lock();
+        (inner.power_cut_at, inner.fail_sync_at) = (None, None);
+        (inner.capacity, inner.latency) = (u64::MAX, 0);
+    }
+
+    pub(crate) fn set_capacity(&self, bytes: u64) {
         self.0.lock().capacity = bytes;
     }
 
-    pub(super) fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.0.lock().used()
     }
 
@@ -132,6 +145,19 @@ impl SimDisk {
             durable_names: names.clone(),
             names,
             next,
+            capacity: u64::MAX,
+            ..Inner::default()
+        })))
+    }
+
+    /// The directory after the process was killed: what it wrote is there, and what it did not sync still is not durable.
+    pub(crate) fn after_kill(&self) -> Self {
+        let inner = self.0.lock();
+        Self(Arc::new(Mutex::new(Inner {
+            files: inner.files.clone(),
+            durable_names: inner.durable_names.clone(),
+            names: inner.names.clone(),
+            next: inner.next,
             capacity: u64::MAX,
             ..Inner::default()
         })))
@@ -248,6 +274,13 @@ impl Disk for SimDisk {
         inner.sync()?;
         inner.durable_names = inner.names.clone();
         Ok(())
+    }
+
+    fn latency(&self) -> std::time::Duration {
+        match self.0.lock().latency {
+            0 => std::time::Duration::ZERO,
+            most => std::time::Duration::from_millis(base::clock::random_u64() % (most + 1)),
+        }
     }
 }
 

@@ -431,6 +431,28 @@ fn a_full_disk_refuses_writes_lets_deletions_through_and_recovers() {
 }
 
 #[test]
+fn a_full_disk_takes_writes_again_once_enough_was_deleted() {
+    let disk = SimDisk::new();
+    let node = open(&disk).unwrap();
+    disk.set_capacity(4 * super::SEGMENT_BYTES + 20_000);
+    let value = "z".repeat(6_000);
+    let mut written = 0;
+    while commit(&node, put(&format!("k{written}"), &value)).is_ok() {
+        written += 1;
+    }
+    assert!(written > 100, "{written}");
+    node.settle();
+    let mut newest = 0;
+    for n in 0..written {
+        newest = commit(&node, delete(&format!("k{n}"))).unwrap();
+    }
+    commit(&node, Command::Compact(newest)).unwrap();
+    node.settle();
+    commit(&node, put("again", &value)).unwrap();
+    assert_eq!(everything(&open(&disk.copy()).unwrap()).len(), 1);
+}
+
+#[test]
 fn checkpoints_replace_the_log_and_failing_ones_do_not() {
     let disk = SimDisk::new();
     let node = open(&disk).unwrap();

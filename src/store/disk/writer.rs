@@ -170,6 +170,10 @@ impl Writer {
         let mut result = Ok(false);
         while matches!(result, Ok(false)) {
             let Some(job) = jobs.recv().await else { break };
+            let latency = self.log.disk().latency();
+            if !latency.is_zero() {
+                tokio::time::sleep(latency).await;
+            }
             result = self.step(job, &mut jobs);
         }
         jobs.close();

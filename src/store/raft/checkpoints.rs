@@ -65,6 +65,10 @@ pub(crate) struct Checkpoints {
     found: AtomicU64,
     /// Bytes of log at which the next one is tried, after one failed.
     retry_at: AtomicU64,
+    /// A write was refused for want of room: the log behind a checkpoint would be some.
+    short: AtomicBool,
+    /// Bytes of the state that could not be written.
+    failed: Mutex<Option<usize>>,
     writing: AtomicBool,
     /// Held while one is written or taken over: the state under a checkpoint stays the same one.
     one: tokio::sync::Mutex<()>,
@@ -93,6 +97,8 @@ impl Checkpoints {
             found: AtomicU64::new(log_bytes),
             status,
             retry_at: AtomicU64::new(0),
+            short: AtomicBool::new(false),
+            failed: Mutex::default(),
             writing: AtomicBool::new(false),
             one: tokio::sync::Mutex::default(),
             fresh: AtomicBool::new(false),
@@ -117,15 +123,28 @@ impl Checkpoints {
 
     /// Wakes the task that writes checkpoints when the log may have outgrown the state.
     pub(crate) fn look(&self) {
-        if !self.writing.load(Relaxed) && self.log_bytes() >= CHECKPOINT_MIN_BYTES {
+        let grown = self.log_bytes() >= CHECKPOINT_MIN_BYTES;
+        if !self.writing.load(Relaxed) && (grown || self.short.load(Relaxed)) {
             self.due.notify_one();
         }
     }
 
-    /// Whether the log has outgrown the state.
+    /// Tells that a write was refused because the device is full.
+    pub(super) fn want_room(&self) {
+        self.short.store(true, Relaxed);
+        self.look();
+    }
+
+    /// Whether the log has outgrown the state, or its room is needed. On a full device one that failed is tried again only
+    /// when there is clearly less to write.
     pub(super) fn is_due(&self, place: &Place) -> bool {
-        let state_bytes = place.shared.state.read().size().memory as u64;
-        let needed = CHECKPOINT_MIN_BYTES.max(state_bytes).max(self.retry_at.load(Relaxed));
+        let state_bytes = place.shared.state.read().size().memory;
+        if self.short.load(Relaxed) {
+            let smaller = self.failed.lock().is_none_or(|failed| state_bytes < failed - failed / 8);
+            return smaller && self.log_bytes() >= SEGMENT_BYTES;
+        }
+        let needed = CHECKPOINT_MIN_BYTES.max(state_bytes as u64);
+        let needed = needed.max(self.retry_at.load(Relaxed));
         self.log_bytes() >= needed
     }
 
@@ -154,9 +173,11 @@ impl Checkpoints {
         let _one = self.one.lock().await;
         self.writing.store(true, Relaxed);
         let written = self.status.written.load(Relaxed);
+        let bytes;
         let description = {
             let mut state = place.shared.state.write();
             state.pin();
+            bytes = state.size().memory;
             Description::of(&state, place.applied.lock().clone())
         };
         let applied = description.applied.clone();
@@ -168,16 +189,19 @@ impl Checkpoints {
         place.shared.state.write().unpin();
         self.writing.store(false, Relaxed);
         match result {
-            Ok(bytes) => {
+            Ok(size) => {
                 self.replaced.store(written, Relaxed);
                 self.found.store(0, Relaxed);
                 self.retry_at.store(0, Relaxed);
-                self.replace(Newest { applied, bytes }).await;
+                self.short.store(false, Relaxed);
+                *self.failed.lock() = None;
+                self.replace(Newest { applied, bytes: size }).await;
                 self.fresh.store(true, Relaxed);
                 Ok(())
             }
             Err(error) => {
                 self.retry_at.store(self.log_bytes() + CHECKPOINT_MIN_BYTES, Relaxed);
+                *self.failed.lock() = Some(bytes);
                 Err(error)
             }
         }

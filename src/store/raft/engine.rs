@@ -32,7 +32,7 @@ const ENTRIES_UNDER_WAY: usize = 1;
 const CEILING_STEP: i64 = 10_000;
 
 /// What openraft may write between the look at the room and the entry: votes, blank entries, changes of members.
-const ROOM_SLACK: u64 = 4096;
+pub(super) const ROOM_SLACK: u64 = 4096;
 
 /// A command and who waits for it.
 pub(super) struct Request {
@@ -90,6 +90,8 @@ pub(crate) struct RaftEngine {
     raft: Raft,
     link: Arc<Link>,
     pub(super) leadership: watch::Sender<Leadership>,
+    /// Told when the leadership has changed; wakes those who wait in the order in which they came.
+    pub(super) led: Notify,
     /// What openraft would not take, because another member leads.
     stranded: Mutex<VecDeque<Stranded>>,
     jobs: mpsc::Sender<Job>,
@@ -198,6 +200,7 @@ impl RaftEngine {
             raft,
             link,
             leadership: watch::Sender::new(Leadership::default()),
+            led: Notify::new(),
             stranded: Mutex::default(),
             jobs,
             place,
@@ -346,28 +349,35 @@ impl RaftEngine {
         drop(self.raft.client_write_ff(batch, Some(reply)).await);
     }
 
-    /// Makes sure that the log has room for the entry; what then is left of it.
-    async fn find_room(&self, proposal: Proposal) -> Option<Proposal> {
-        let bytes = proposal.bytes();
+    /// Makes sure that the log has room for so many bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] when it has none.
+    pub(super) async fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
         let (left, next) = *self.status.room.lock();
         if next || bytes + crate::disk::RESERVE_BYTES <= left {
-            return Some(proposal);
+            return Ok(());
         }
         let (done, made) = oneshot::channel();
         if self.jobs.send(Job::Room(bytes, done)).await.is_err() {
-            answer_all(proposal.requests, &self.stop_reason());
-            return None;
+            return Err(self.stop_reason());
         }
-        let error = match made.await {
-            Ok(Ok(())) => return Some(proposal),
-            Ok(Err(error)) => error,
-            Err(_) => self.stop_reason(),
-        };
+        let made = made.await.unwrap_or_else(|_| Err(self.stop_reason()));
+        if matches!(made, Err(StoreError::NoSpace(_))) {
+            self.checkpoints.want_room();
+        }
+        made
+    }
+
+    /// Makes sure that the log has room for the entry; what then is left of it.
+    async fn find_room(&self, proposal: Proposal) -> Option<Proposal> {
+        let Err(error) = self.make_room(proposal.bytes()).await else { return Some(proposal) };
         if !matches!(error, StoreError::NoSpace(_)) {
             answer_all(proposal.requests, &error);
             return None;
         }
         // Only what frees space may use the room that is left.
+        let left = self.status.room.lock().0;
         let frees = proposal.only_what_frees(&error);
         if frees.requests.is_empty() || frees.bytes() > left {
             answer_all(frees.requests, &error);

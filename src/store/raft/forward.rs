@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use openraft::ReadPolicy;
 use openraft::errors::{LinearizableReadError, RaftError};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Types;
@@ -69,11 +69,14 @@ impl RaftEngine {
         let address = leader.and_then(|leader| members.get_node(&leader));
         let address = address.filter(|a| !a.is_unknown()).map(|a| a.as_str().to_owned());
         let now = Leadership { term, leader, address, leads };
-        self.leadership.send_if_modified(|known| {
+        let changed = self.leadership.send_if_modified(|known| {
             let changed = *known != now;
             *known = now;
             changed
         });
+        if changed {
+            self.led.notify_waiters();
+        }
         // The only member leads from its start to its end: no timer wakes it.
         let several = members.nodes().count() > 1;
         let settings = self.raft().runtime_config();
@@ -92,10 +95,11 @@ impl RaftEngine {
         again: bool,
         deadline: Instant,
     ) -> Result<Asked, StoreError> {
-        let mut changes = self.leadership.subscribe();
         let mut backoff = base::Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         loop {
-            let leadership = changes.borrow_and_update().clone();
+            // Before the look: no change behind it is missed.
+            let changed = self.led.notified();
+            let leadership = self.leadership();
             if leadership.leads {
                 return Ok(Asked::Here);
             }
@@ -105,8 +109,9 @@ impl RaftEngine {
                 Some(leader) => {
                     let limit = if again { left.min(TRY_WAIT) } else { left };
                     let answer = tokio::select! {
+                        biased;
                         answer = self.link().call(leader, Lane::Steps, request, limit) => answer,
-                        () = other_leader(&mut changes, leader) => {
+                        () = self.other_leader(leader) => {
                             Err(CallError::Unanswered("it does not lead any more".to_owned()))
                         }
                     };
@@ -128,19 +133,29 @@ impl RaftEngine {
                 return Err(self.stop_reason());
             }
             tokio::select! {
-                changed = changes.changed() => if changed.is_err() {
-                    return Err(self.stop_reason());
-                },
+                biased;
+                () = changed => {}
                 () = base::clock::sleep(pause) => {}
             }
         }
     }
 
+    /// Resolves once somebody else leads, or this member.
+    async fn other_leader(&self, leader: u64) {
+        loop {
+            let changed = self.led.notified();
+            let now = self.leadership();
+            if now.leads || now.leader.is_some_and(|now| now != leader) {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// openraft refused to lead: waits until that is told here too, or it may have changed its mind.
     async fn await_other_leadership(&self) {
-        let mut changes = self.leadership.subscribe();
-        if changes.borrow_and_update().leads {
-            let changed = changes.changed();
+        let changed = self.led.notified();
+        if self.leadership().leads {
             // Too late or not at all is no matter: the next try tells.
             let _ = tokio::time::timeout(Duration::from_millis(20), changed).await;
         }
@@ -261,7 +276,11 @@ impl RaftEngine {
     pub(super) async fn renew_at_leader(&self, lease: i64) -> Result<Option<i64>, StoreError> {
         let deadline = base::clock::now() + LEADER_WAIT;
         match self.ask_leader(&Request::KeepAlive(lease), true, deadline).await? {
-            Asked::Here => Ok(None),
+            // Who was followed by another leader watches over no lease any more.
+            Asked::Here => match self.read_index().await? {
+                Some(_) => Ok(None),
+                None => Err(unavailable("this member does not lead any more")),
+            },
             Asked::Answer(Answer::KeptAlive(ttl)) => Ok(Some(ttl)),
             Asked::Answer(other) => Err(unexpected(other)),
         }
@@ -276,13 +295,5 @@ impl RaftEngine {
         self.lazy_ended.store(true, Relaxed);
         // Raises nothing; but it is synced, behind every proposal that did not know.
         self.submit(Command::Raise { revision: 0 }, Durability::Synced).await.map(drop)
-    }
-}
-
-/// Resolves once somebody else leads, or this member.
-async fn other_leader(changes: &mut watch::Receiver<Leadership>, leader: u64) {
-    let other = |now: &Leadership| now.leads || now.leader.is_some_and(|now| now != leader);
-    if changes.wait_for(other).await.is_err() {
-        std::future::pending::<()>().await;
     }
 }

@@ -7,10 +7,12 @@ use openraft::storage::{Snapshot, SnapshotMeta};
 use tokio::sync::oneshot;
 
 use super::checkpoints::Checkpoint;
+use super::engine::ROOM_SLACK;
 use super::link::MAX_MESSAGE_BYTES;
+use super::log_store::entry_bytes;
 use super::members::Members;
 use super::wire::{Answer, Chunk, Envelope, Request};
-use super::{Types, behind};
+use super::{Entry, Types, behind};
 use crate::backend::Engine;
 use crate::command::Command;
 use crate::kv::{Durability, StoreError};
@@ -71,10 +73,16 @@ impl Members {
     async fn answer_to(&self, request: Request) -> Answer {
         let raft = self.engine.raft();
         match request {
-            Request::Append(append) => match raft.append_entries(append).await {
-                Ok(answer) => Answer::Append(answer),
-                Err(error) => failed(&error),
-            },
+            Request::Append(append) => {
+                // Refused before it is taken: a log that cannot be written would be the end of this member.
+                if let Err(error) = self.room_for(&append.entries).await {
+                    return Answer::Refused(error);
+                }
+                match raft.append_entries(append).await {
+                    Ok(answer) => Answer::Append(answer),
+                    Err(error) => failed(&error),
+                }
+            }
             Request::Vote(vote) => match raft.vote(vote).await {
                 Ok(answer) => Answer::Vote(answer),
                 Err(error) => failed(&error),
@@ -95,6 +103,15 @@ impl Members {
         }
     }
 
+    /// Makes room for the leader's entries.
+    async fn room_for(&self, entries: &[Entry]) -> Result<(), StoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let bytes: usize = entries.iter().map(entry_bytes).sum();
+        self.engine.make_room(bytes as u64 + ROOM_SLACK).await
+    }
+
     async fn answer_as_leader(&self, request: Request) -> Answer {
         let leadership = self.engine.leadership();
         if !leadership.leads || self.engine.is_closed() {
@@ -107,9 +124,13 @@ impl Members {
                 Ok(None) => return Answer::NotLeader(None),
                 Err(error) => Err(error),
             },
-            Request::KeepAlive(lease) => match self.engine.place.shared.renew(lease) {
-                Some(ttl) => return Answer::KeptAlive(ttl),
-                None => Err(StoreError::LeaseNotFound),
+            Request::KeepAlive(lease) => match self.engine.read_index().await {
+                Ok(Some(_)) => match self.engine.place.shared.renew(lease) {
+                    Some(ttl) => return Answer::KeptAlive(ttl),
+                    None => Err(StoreError::LeaseNotFound),
+                },
+                Ok(None) => return Answer::NotLeader(None),
+                Err(error) => Err(error),
             },
             Request::Change(change) => match self.change_here(&change).await {
                 Ok(true) => return Answer::Changed,

@@ -18,7 +18,7 @@ const MESSAGE_ENTRIES_BYTES: usize = 1024 * 1024;
 /// Entries looked at in one go for a message.
 const STEP: u64 = 16;
 
-fn entry_bytes(entry: &Entry) -> usize {
+pub(super) fn entry_bytes(entry: &Entry) -> usize {
     match &entry.payload {
         Payload::Normal(batch) => batch.encoded().len(),
         Payload::Blank | Payload::Membership(_) => 64,

@@ -168,6 +168,7 @@ impl RaftNetworkV2<Types> for Peer {
         _: RPCOption,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         tokio::select! {
+            biased;
             closed = cancel => Err(closed.into()),
             // Also where the file cannot be read: a newer checkpoint may have taken its place.
             sent = self.send(vote, snapshot) => match sent {

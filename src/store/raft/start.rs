@@ -267,6 +267,7 @@ async fn supervise(
             }
         };
         tokio::select! {
+            biased;
             () = tasks.shutdown().requested() => break,
             changed = server.changed() => if changed.is_err() {
                 let error = match &engine.raft().metrics().borrow_watched().running_state {
@@ -342,6 +343,7 @@ async fn checkpoints(
 ) -> Result<(), StoreError> {
     loop {
         tokio::select! {
+            biased;
             () = engine.checkpoints.due.notified() => {}
             () = tasks.shutdown().requested() => break,
         }

@@ -2,6 +2,8 @@
 
 mod members;
 mod net;
+pub(super) mod runtime;
+mod simulation;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

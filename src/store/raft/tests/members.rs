@@ -217,6 +217,21 @@ async fn from_three_back_to_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_follower_with_a_full_disk_waits_for_room_and_the_others_go_on() {
+    let cluster = Cluster::of(3, 15).await;
+    let disk = &cluster.nodes[&2].disk;
+    disk.set_capacity(disk.used() + 1000);
+    let value = "x".repeat(10_000);
+    for n in 0..100 {
+        cluster.store(0).txn(put(&format!("k{n}"), &value)).await.unwrap();
+    }
+    assert_eq!(cluster.nodes[&2].fault(), None);
+    assert!(contents(cluster.store(2)).await.len() < 100, "a megabyte does not fit");
+    cluster.nodes[&2].disk.set_capacity(u64::MAX);
+    assert_eq!(cluster.same_everywhere().await.len(), 100);
+}
+
+#[tokio::test(start_paused = true)]
 async fn all_stopped_at_once_start_again_with_everything() {
     let mut cluster = Cluster::of(3, 9).await;
     for n in 0..50 {
@@ -278,6 +293,19 @@ async fn leases_end_at_the_leader_and_are_renewed_from_anywhere() {
     assert_eq!(cluster.same_everywhere().await.len(), 0);
     let error = cluster.store(1).lease_keep_alive(lease.id).await.unwrap_err();
     assert!(matches!(error, StoreError::LeaseNotFound), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_a_quorum_renews_no_lease() {
+    let cluster = Cluster::of(3, 16).await;
+    let lease = cluster.store(0).lease_grant(0, 60).await.unwrap();
+    cluster.partition(&[0]);
+    // The others may have let it run out by now.
+    let error = cluster.store(0).lease_keep_alive(lease.id).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    cluster.heal();
+    cluster.same_everywhere().await;
+    assert_eq!(cluster.store(0).lease_keep_alive(lease.id).await.unwrap().remaining_ttl, 60);
 }
 
 #[tokio::test(start_paused = true)]

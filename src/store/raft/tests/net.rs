@@ -10,10 +10,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::simulation::trace::Trace;
 use crate::backend::Store;
 use crate::disk::sim::{Rng, SimDisk};
 use crate::disk::{ClusterId, Disk, DiskWork, Identity, OpenError, Seat, recover};
 use crate::kv::*;
+use crate::raft::wire::{Envelope, Request};
 use crate::raft::{CallError, Lane, Members, Options, Peer, RaftEngine, Role, Started, Transport};
 
 const CLUSTER: ClusterId = ClusterId(*b"members in tests");
@@ -26,6 +28,9 @@ struct Inner {
     loss: u64,
     /// Longest delay in milliseconds.
     delay: u64,
+    /// Of a hundred messages that may come twice, so many do.
+    duplicates: u64,
+    trace: Option<Trace>,
     /// Bulk messages until one is lost, again and again.
     bulk_breaks_after: Option<u64>,
     bulk: u64,
@@ -47,55 +52,115 @@ struct Way {
 enum Fate {
     Refused,
     Lost,
-    Arrives(Arc<Members>, Duration, bool),
+    /// After how long, after how long once more, and how long the answer takes unless it is lost.
+    Arrives(Duration, Option<Duration>, Option<Duration>),
+}
+
+/// Whether a message does no harm when it comes twice. Commands are sent once, and whoever carries them keeps to that.
+fn may_come_twice(message: &[u8]) -> bool {
+    let request = Envelope::decode(message).map(|(_, reader)| Request::decode(reader));
+    !matches!(request, Ok(Ok(Request::Propose(_) | Request::Change(_))))
 }
 
 impl Net {
-    fn fate(&self, from: &str, to: &Peer, lane: Lane) -> Fate {
+    fn fate(&self, from: &str, to: &Peer, lane: Lane, message: &[u8]) -> Fate {
         let mut net = self.0.lock();
-        if !net.members.contains_key(from)
-            || net.cut.contains(&(from.to_owned(), to.address.clone()))
+        let fate = net.fate(from, to, lane, message);
+        if let Some(trace) = &net.trace {
+            let what = match &fate {
+                Fate::Refused => "is refused".to_owned(),
+                Fate::Lost => "is lost".to_owned(),
+                Fate::Arrives(there, twice, back) => {
+                    format!("takes {there:?}, again {twice:?}, back {back:?}")
+                }
+            };
+            let sum = crc32c::crc32c(message);
+            trace.note(format_args!("{from} to {}: {sum:08x} {what}", to.address));
+        }
+        fate
+    }
+
+    /// Who answers at an address, if messages get there.
+    fn at(&self, from: &str, to: &str) -> Option<Arc<Members>> {
+        let net = self.0.lock();
+        let cut = net.cut.contains(&(from.to_owned(), to.to_owned()));
+        net.members.get(to).filter(|_| !cut).cloned()
+    }
+}
+
+impl Inner {
+    fn fate(&mut self, from: &str, to: &Peer, lane: Lane, message: &[u8]) -> Fate {
+        if !self.members.contains_key(from)
+            || self.cut.contains(&(from.to_owned(), to.address.clone()))
         {
             return Fate::Lost;
         }
-        let Some(member) = net.members.get(&to.address).cloned() else { return Fate::Refused };
-        let loss = net.loss;
+        if !self.members.contains_key(&to.address) {
+            return Fate::Refused;
+        }
+        let loss = self.loss;
         if lane == Lane::Bulk {
-            net.bulk += 1;
-            if net.bulk_breaks_after.is_some_and(|after| net.bulk.is_multiple_of(after)) {
+            self.bulk += 1;
+            if self.bulk_breaks_after.is_some_and(|after| self.bulk.is_multiple_of(after)) {
                 return Fate::Refused;
             }
         }
-        if net.rng.chance(loss) {
+        if self.rng.chance(loss) {
             return Fate::Lost;
         }
-        let delay = net.delay + 1;
-        let delay = Duration::from_millis(net.rng.below(delay));
-        let back =
-            !net.rng.chance(loss) && !net.cut.contains(&(to.address.clone(), from.to_owned()));
-        Fate::Arrives(member, delay, back)
+        let there = self.delay();
+        let twice =
+            (self.rng.chance(self.duplicates) && may_come_twice(message)).then(|| 3 * self.delay());
+        let back = (!self.rng.chance(loss)).then(|| self.delay());
+        Fate::Arrives(there, twice, back)
+    }
+
+    fn delay(&mut self) -> Duration {
+        let delay = self.delay + 1;
+        Duration::from_millis(self.rng.below(delay))
+    }
+}
+
+impl Way {
+    /// Takes a message to where it goes; the answer unless that is lost.
+    fn deliver(
+        &self,
+        to: &Peer,
+        request: Bytes,
+        there: Duration,
+        back: Option<Duration>,
+    ) -> oneshot::Receiver<Vec<u8>> {
+        let (done, answer) = oneshot::channel();
+        let (net, from, to) = (self.net.clone(), self.from.clone(), to.address.clone());
+        self.tasks.spawn(Kind::Request, "message", async move {
+            tokio::time::sleep(there).await;
+            if let Some(member) = net.at(&from, &to) {
+                let answer = member.answer(&request).await;
+                tokio::time::sleep(back.unwrap_or_default()).await;
+                if back.is_some() && net.at(&to, &from).is_some() {
+                    // Who does not wait any more does not need the answer.
+                    let _ = done.send(answer);
+                }
+            }
+            Ok::<(), StoreError>(())
+        });
+        answer
     }
 }
 
 #[async_trait]
 impl Transport for Way {
     async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError> {
-        match self.net.fate(&self.from, to, lane) {
+        match self.net.fate(&self.from, to, lane, &request) {
             Fate::Refused => Err(CallError::NotSent(format!("nobody is at {}", to.address))),
             Fate::Lost => std::future::pending().await,
-            Fate::Arrives(member, delay, back) => {
-                let (done, answer) = oneshot::channel();
-                self.tasks.spawn(Kind::Request, "message", async move {
-                    tokio::time::sleep(delay).await;
-                    let answer = member.answer(&request).await;
-                    tokio::time::sleep(delay).await;
-                    let _ = done.send(answer);
-                    Ok::<(), StoreError>(())
-                });
-                match answer.await {
-                    Ok(answer) if back => Ok(answer.into()),
-                    Ok(_) => std::future::pending().await,
-                    Err(_) => Err(CallError::Unanswered("it broke off".to_owned())),
+            Fate::Arrives(there, twice, back) => {
+                if let Some(later) = twice {
+                    drop(self.deliver(to, request.clone(), later, None));
+                }
+                match self.deliver(to, request, there, back).await {
+                    Ok(answer) => Ok(answer.into()),
+                    Err(_) => std::future::pending().await,
                 }
             }
         }
@@ -111,12 +176,23 @@ pub(super) struct Node {
     pub(super) disk: SimDisk,
 }
 
+impl Node {
+    /// Why it stopped by itself.
+    pub(super) fn fault(&self) -> Option<String> {
+        self.tasks.fault()
+    }
+}
+
 /// Machines `0..`, each with a disk that outlives its process.
 pub(super) struct Cluster {
     pub(super) net: Net,
     pub(super) nodes: BTreeMap<usize, Node>,
     pub(super) disks: BTreeMap<usize, SimDisk>,
     pub(super) rng: Rng,
+    /// Tasks of processes that are gone and have not noticed.
+    ghosts: Vec<Tasks>,
+    /// Machines that are at another address than at first: how often they moved.
+    moves: BTreeMap<usize, usize>,
 }
 
 pub(super) fn address(machine: usize) -> String {
@@ -159,12 +235,34 @@ impl Cluster {
             cut: HashSet::new(),
             loss: 0,
             delay: 2,
+            duplicates: 0,
+            trace: None,
             bulk_breaks_after: None,
             bulk: 0,
             rng: Rng(seed),
         };
         let net = Net(Arc::new(Mutex::new(inner)));
-        Self { net, nodes: BTreeMap::new(), disks: BTreeMap::new(), rng: Rng(!seed) }
+        let (nodes, disks) = (BTreeMap::new(), BTreeMap::new());
+        let (ghosts, moves) = (Vec::new(), BTreeMap::new());
+        Self { net, nodes, disks, rng: Rng(!seed), ghosts, moves }
+    }
+
+    /// Notes every message from now on.
+    pub(super) fn trace(&self, trace: &Trace) {
+        self.net.0.lock().trace = Some(trace.clone());
+    }
+
+    /// Where a machine is reached.
+    pub(super) fn at(&self, machine: usize) -> String {
+        match self.moves.get(&machine) {
+            Some(moves) => format!("m{machine}:{}", moves + 1),
+            None => address(machine),
+        }
+    }
+
+    /// From its next start on a machine is reached elsewhere.
+    pub(super) fn renumber(&mut self, machine: usize) {
+        *self.moves.entry(machine).or_default() += 1;
     }
 
     /// `count` voters.
@@ -188,13 +286,14 @@ impl Cluster {
         let identity = if machine == 0 { Identity::First } else { Identity::Joining };
         let recovered = recover(&disk, Some(CLUSTER), identity)?;
         let tasks = Tasks::new(Shutdown::new());
-        let way = Way { net: self.net.clone(), from: address(machine), tasks: tasks.clone() };
-        let seat = Seat { address: address(machine), transport: Arc::new(way), join: machine != 0 };
+        let at = self.at(machine);
+        let way = Way { net: self.net.clone(), from: at.clone(), tasks: tasks.clone() };
+        let seat = Seat { address: at.clone(), transport: Arc::new(way), join: machine != 0 };
         let options = Options { lazy: true, work: DiskWork::Here, seat: Some(seat) };
         let started = crate::raft::start(recovered, options, None, &tasks).await?;
         let Started { shared, engine, members } = started;
         let store = Store::start(shared, Arc::clone(&engine), &tasks);
-        self.net.0.lock().members.insert(address(machine), Arc::clone(&members));
+        self.net.0.lock().members.insert(at, Arc::clone(&members));
         self.nodes.insert(machine, Node { store, members, engine, tasks, disk: sim });
         Ok(())
     }
@@ -235,14 +334,18 @@ impl Cluster {
 
     /// Cuts the machines `group` off from the others.
     pub(super) fn partition(&self, group: &[usize]) {
-        let mut net = self.net.0.lock();
-        net.cut.clear();
+        self.net.0.lock().cut.clear();
         for machine in self.nodes.keys().filter(|m| !group.contains(m)) {
             for other in group {
-                net.cut.insert((address(*machine), address(*other)));
-                net.cut.insert((address(*other), address(*machine)));
+                self.cut_one_way(*machine, *other);
+                self.cut_one_way(*other, *machine);
             }
         }
+    }
+
+    /// What one machine sends another is lost.
+    pub(super) fn cut_one_way(&self, from: usize, to: usize) {
+        self.net.0.lock().cut.insert((self.at(from), self.at(to)));
     }
 
     pub(super) fn heal(&self) {
@@ -252,6 +355,10 @@ impl Cluster {
     pub(super) fn set_loss(&self, loss: u64, delay: u64) {
         let mut net = self.net.0.lock();
         (net.loss, net.delay) = (loss, delay);
+    }
+
+    pub(super) fn set_duplicates(&self, duplicates: u64) {
+        self.net.0.lock().duplicates = duplicates;
     }
 
     pub(super) fn break_bulk_after(&self, messages: Option<u64>) {
@@ -264,23 +371,53 @@ impl Cluster {
 
     /// The power of a machine goes: nothing is sent or written any more, and what was not synced may be lost.
     pub(super) async fn crash(&mut self, machine: usize) {
-        self.net.0.lock().members.remove(&address(machine));
+        self.lose(machine, true);
+        self.drain().await;
+    }
+
+    /// A process is gone at once, by `power` or because it was killed.
+    pub(super) fn lose(&mut self, machine: usize, power: bool) {
+        self.net.0.lock().members.remove(&self.at(machine));
         let Some(node) = self.nodes.remove(&machine) else { return };
-        let kept = node.disk.after_power_cut(&mut self.rng);
-        node.disk.cut_power_at(node.disk.operations());
+        let disk = &node.disk;
+        let kept = if power { disk.after_power_cut(&mut self.rng) } else { disk.after_kill() };
+        disk.cut_power_at(disk.operations());
         self.disks.insert(machine, kept);
         node.tasks.shutdown().request();
-        node.tasks.drain(Duration::from_secs(60)).await;
+        self.ghosts.push(node.tasks);
+    }
+
+    /// Waits until what was lost is gone.
+    pub(super) async fn drain(&mut self) {
+        for tasks in self.ghosts.drain(..) {
+            tasks.drain(Duration::from_secs(60)).await;
+        }
     }
 
     /// Stops a machine in order.
     pub(super) async fn stop(&mut self, machine: usize) {
+        assert_eq!(self.halt(machine).await, Ok(None));
+    }
+
+    /// Stops a machine; with what fault it ended, if it did not do so in order.
+    ///
+    /// # Errors
+    /// What did not end.
+    pub(super) async fn halt(&mut self, machine: usize) -> Result<Option<String>, String> {
         let node = self.nodes.remove(&machine).unwrap();
         node.tasks.shutdown().request();
         let left = node.tasks.drain(Duration::from_secs(60)).await;
-        assert!(left.is_empty(), "{left:?}");
-        assert_eq!(node.tasks.fault(), None);
-        self.net.0.lock().members.remove(&address(machine));
+        self.net.0.lock().members.remove(&self.at(machine));
+        if !left.is_empty() {
+            return Err(format!("machine {machine} does not stop: {left:?}"));
+        }
+        let disk = &node.disk;
+        if disk.has_power() {
+            disk.mend();
+        } else {
+            self.disks.insert(machine, disk.after_power_cut(&mut self.rng));
+        }
+        Ok(node.fault())
     }
 
     pub(super) fn store(&self, machine: usize) -> &Arc<dyn Backend> {
