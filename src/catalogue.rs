@@ -80,6 +80,14 @@ entries! {
     NODE_RENAMED = "KL0304", "This machine is a node of another name, and has pods of it.",
         "Under a new name it would run the former node's pods beside its own, while the cluster starts them elsewhere.",
         "Keep the name with --node-name, or drain and delete the former node before it is started under another.";
+    /// Snapshot commands.
+    SNAPSHOT_COMMAND = "KL0305", "The command about snapshots could not be carried out.",
+        "The folder of snapshots cannot be used, there is no such snapshot, or the store could not be written there.",
+        "Mend what the message says; `kube-lite etcd-snapshot ls` shows what there is.";
+    /// Cluster reset.
+    RESET = "KL0306", "The store was not reset.",
+        "A reset replaces all data of the cluster, so it is only begun with a snapshot or store that is whole and can be used.",
+        "Mend what the message says and run `kube-lite server --cluster-reset` again, with the server stopped; the former data is untouched.";
     /// Runtime missing.
     NO_RUNTIME = "KL0501", "No container runtime was found.",
         "Pods run in containerd, which is neither on PATH nor in the data directory.",

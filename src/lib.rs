@@ -11,5 +11,6 @@ mod power;
 pub mod preflight;
 mod renewal;
 pub mod server;
+pub mod snapshots;
 pub mod status;
 pub mod token_command;

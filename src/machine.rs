@@ -111,6 +111,12 @@ fn listen_ip(given: IpAddr, node_ips: &[IpAddr]) -> IpAddr {
     if all { IpAddr::V6(Ipv6Addr::UNSPECIFIED) } else { given }
 }
 
+/// Name of this machine, as the name of its node.
+pub fn host_name() -> String {
+    let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().to_lowercase());
+    name.unwrap_or_else(|_| "localhost".into())
+}
+
 impl Machine {
     /// Checks the flags.
     ///
@@ -123,9 +129,7 @@ impl Machine {
     ) -> Result<Self, Refusal> {
         let node_name = match &args.node_name {
             Some(name) => name.clone(),
-            None => nix::unistd::gethostname()
-                .map(|h| h.to_string_lossy().to_lowercase())
-                .unwrap_or_else(|_| "localhost".into()),
+            None => host_name(),
         };
         if !is_node_name(&node_name) {
             let form = "must be lower-case letters, digits, '-' and '.'";

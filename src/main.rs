@@ -8,12 +8,13 @@ use std::time::Duration;
 use kube_lite::agent;
 use kube_lite::catalogue::{self, Refusal};
 use kube_lite::cli::{
-    self, AgentArgs, Command, GeneralArgs, Locations, ServerArgs, StatusArgs, StatusOutput,
-    TokenArgs,
+    self, AgentArgs, Command, GeneralArgs, Locations, ServerArgs, SnapshotCommandArgs, StatusArgs,
+    StatusOutput, TokenArgs,
 };
 use kube_lite::logging;
 use kube_lite::preflight::{self, Verdict};
 use kube_lite::server::{self, config::Config, status};
+use kube_lite::snapshots;
 use kube_lite::token_command;
 
 fn main() -> ExitCode {
@@ -40,6 +41,7 @@ fn run(command: Command, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Command::Server(args) => serve(*args, lookup),
         Command::Agent(args) => run_agent(*args, lookup),
         Command::Token(args) => token(&args, lookup),
+        Command::EtcdSnapshot(args) => etcd_snapshot(&args, lookup),
         Command::Status(args) => show_status(&args, lookup),
     }
 }
@@ -71,7 +73,28 @@ fn install_tls() {
 fn serve(args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     prepare(&args.general, lookup);
     let config = Config::new(args, &locations(lookup));
+    if let Ok(Some((config, request))) = config.as_ref().map(|c| c.reset.as_ref().map(|r| (c, r))) {
+        return match server::reset::run(config, request) {
+            Ok(text) => print(&text, ExitCode::SUCCESS),
+            Err(refusal) => refuse(&refusal),
+        };
+    }
     to_the_end(config.map(server::run), catalogue::SERVER_STOPPED)
+}
+
+fn etcd_snapshot(args: &SnapshotCommandArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    let defaults = snapshots::command::Defaults {
+        data_dir: cli::data_dir(lookup).unwrap_or_else(|| locations(lookup).data),
+        node: kube_lite::machine::host_name(),
+    };
+    let outcome = match runtime() {
+        Ok(runtime) => runtime.block_on(snapshots::run(&args.command, &defaults)),
+        Err(error) => Err(catalogue::SNAPSHOT_COMMAND.refuse(error)),
+    };
+    match outcome {
+        Ok(text) => print(&text, ExitCode::SUCCESS),
+        Err(refusal) => refuse(&refusal),
+    }
 }
 
 fn run_agent(args: AgentArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {

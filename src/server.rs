@@ -13,6 +13,7 @@ mod members;
 mod node;
 mod reach;
 mod renewal;
+pub mod reset;
 pub mod status;
 
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use client::{Client, Informers};
 use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
 use crate::machine::Clients;
 use crate::power::{self, End};
+use crate::snapshots::{self, Snapshots};
 use config::Config;
 use control_plane::ControlPlane;
 use in_process::{InProcess, service_account};
@@ -90,6 +92,9 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
 fn start_rest(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(), Refusal> {
     let runtime = Arc::default();
     status::serve(config, plane, Arc::clone(&runtime), tasks)?;
+    let snapshots = Snapshots::new(&plane.store, config.snapshots.clone());
+    snapshots::serve(&config.machine.data_dir, Arc::clone(&snapshots), tasks)?;
+    snapshots::follow(&snapshots, tasks);
     let client_of = client_maker(plane, tasks);
     let manager = User::authenticated(MANAGER, &[]);
     let informers = Informers::new(client_of(manager, MANAGER_AGENT), tasks.clone());

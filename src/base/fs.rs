@@ -35,6 +35,19 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
         .map_err(|e| named("set permissions of", path, &e))
 }
 
+/// An empty file in a directory, without a name there: it is gone when it is closed, whatever happens.
+///
+/// # Errors
+/// The I/O error, with the path in its message.
+pub fn scratch(directory: &Path) -> io::Result<std::fs::File> {
+    let path = directory.join(format!("scratch-{:016x}.tmp", crate::clock::random_u64()));
+    let mut options = std::fs::OpenOptions::new();
+    let open = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
+    let file = open.map_err(|e| named("create", &path, &e))?;
+    std::fs::remove_file(&path).map_err(|e| named("remove", &path, &e))?;
+    Ok(file)
+}
+
 /// Removes a directory with all that is in it, links not followed; one that is not there is fine.
 ///
 /// # Errors

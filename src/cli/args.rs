@@ -6,10 +6,14 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod node;
+mod snapshot;
 mod token;
 
 use cluster::token::Secret;
 pub use node::{GeneralArgs, NodeArgs};
+pub use snapshot::{
+    FolderArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput,
+};
 pub use token::{CreateArgs, DeleteArgs, ListArgs, RotateArgs, TokenArgs, TokenCommand};
 
 /// Kubernetes as one small binary for the edge.
@@ -38,6 +42,8 @@ pub enum Command {
     Agent(Box<AgentArgs>),
     /// Manage the tokens by which machines join
     Token(TokenArgs),
+    /// Take, list, delete and prune snapshots of the store
+    EtcdSnapshot(SnapshotCommandArgs),
     /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
     Status(StatusArgs),
     /// Explain an error id such as KL0101, without a network
@@ -57,6 +63,8 @@ pub struct ServerArgs {
     pub general: GeneralArgs,
     #[command(flatten)]
     pub node: NodeArgs,
+    #[command(flatten)]
+    pub snapshots: SnapshotArgs,
 
     /// Port of the API
     #[arg(long, value_name = "PORT", default_value_t = 6443, help_heading = "Listener")]

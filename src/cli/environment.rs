@@ -12,6 +12,7 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("server", "URL"),
     ("token", "TOKEN"),
     ("token-file", "TOKEN_FILE"),
+    ("cluster-reset", "CLUSTER_RESET"),
     ("agent-token", "AGENT_TOKEN"),
     ("agent-token-file", "AGENT_TOKEN_FILE"),
 ];

@@ -1,9 +1,9 @@
 //! k3s flags that are known and refused by name, with what stands in.
 
+const NO_S3: &str = "snapshots are kept in a folder; S3 is not there yet";
+
 /// Flag without dashes, and what to tell.
 pub(super) const FLAGS: &[(&str, &str)] = &[
-    ("cluster-reset", "leaving lost servers behind is not there yet"),
-    ("cluster-reset-restore-path", "snapshots are not there yet"),
     ("datastore-endpoint", "only the embedded store is there yet"),
     ("datastore-cafile", "only the embedded store is there yet"),
     ("datastore-certfile", "only the embedded store is there yet"),
@@ -18,11 +18,27 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("egress-selector-mode", "the server always reaches agents through their tunnels"),
     ("embedded-registry", "the embedded registry is not there yet"),
     ("etcd-arg", "the store is no etcd process"),
-    ("etcd-disable-snapshots", "snapshots are not there yet"),
-    ("etcd-snapshot-schedule-cron", "snapshots are not there yet"),
-    ("etcd-snapshot-retention", "snapshots are not there yet"),
-    ("etcd-snapshot-dir", "snapshots are not there yet"),
-    ("etcd-s3", "snapshots are not there yet"),
+    (
+        "etcd-snapshot-reconcile-interval",
+        "snapshots are what lies in their folder, nothing is kept beside",
+    ),
+    ("etcd-s3", NO_S3),
+    ("etcd-s3-access-key", NO_S3),
+    ("etcd-s3-bucket", NO_S3),
+    ("etcd-s3-bucket-lookup-type", NO_S3),
+    ("etcd-s3-config-secret", NO_S3),
+    ("etcd-s3-endpoint", NO_S3),
+    ("etcd-s3-endpoint-ca", NO_S3),
+    ("etcd-s3-folder", NO_S3),
+    ("etcd-s3-insecure", NO_S3),
+    ("etcd-s3-proxy", NO_S3),
+    ("etcd-s3-region", NO_S3),
+    ("etcd-s3-retention", NO_S3),
+    ("etcd-s3-secret-key", NO_S3),
+    ("etcd-s3-session-token", NO_S3),
+    ("etcd-s3-skip-ssl-verify", NO_S3),
+    ("etcd-s3-timeout", NO_S3),
+    ("s3", NO_S3),
     ("flannel-conf", "the overlay has no configuration file; use --flannel-backend"),
     ("flannel-cni-conf", "the CNI configuration is built in"),
     ("flannel-external-ip", "external addresses are not there yet"),

@@ -11,14 +11,17 @@ mod lease;
 mod maintenance;
 mod range;
 mod serve;
+mod snapshot;
 mod txn;
 mod watch;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::Tasks;
 use proto::etcdserverpb::ResponseHeader;
 use store::{Backend, Revision};
+use tokio::sync::Semaphore;
 use tonic::Status;
 
 pub use serve::serve;
@@ -61,13 +64,23 @@ impl Identity {
 pub struct Etcd {
     backend: Arc<dyn Backend>,
     identity: Arc<Identity>,
+    /// Where snapshots stand while they are sent.
+    scratch: PathBuf,
+    snapshots: Arc<Semaphore>,
     tasks: Tasks,
 }
 
 impl Etcd {
-    /// The services of one member over `backend`. Streams run as tasks of `tasks`.
-    pub fn new(backend: Arc<dyn Backend>, identity: Identity, tasks: Tasks) -> Self {
-        Self { backend, identity: Arc::new(identity), tasks }
+    /// The services of one member over `backend`. Streams run as tasks of `tasks`; snapshots are files without a name in the
+    /// directory `scratch` while they are sent.
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        identity: Identity,
+        scratch: impl Into<PathBuf>,
+        tasks: Tasks,
+    ) -> Self {
+        let snapshots = Arc::new(Semaphore::new(snapshot::UNDER_WAY));
+        Self { backend, identity: Arc::new(identity), scratch: scratch.into(), snapshots, tasks }
     }
 
     fn header(&self, revision: Revision) -> Option<ResponseHeader> {

@@ -1,5 +1,6 @@
-//! The service Maintenance: status and alarms; what concerns etcd's own database file is refused.
+//! The service Maintenance: status, alarms and snapshots; what else concerns etcd's own database file is refused.
 
+use futures::StreamExt;
 use futures::stream::BoxStream;
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::alarm_request::AlarmAction;
@@ -70,7 +71,7 @@ impl Maintenance for Etcd {
         &self,
         _: Request<pb::SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        refuse("a snapshot as a database file of etcd", "keep the server's data directory, stopped")
+        self.send_snapshot().await.map(|stream| Response::new(stream.boxed()))
     }
 
     async fn move_leader(

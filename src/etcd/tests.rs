@@ -33,7 +33,12 @@ impl World {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let identity = Identity::of("cluster", "n1", vec![url.clone()]);
-        let etcd = Etcd::new(store::open_memory_with(&tasks), identity, tasks.clone());
+        let etcd = Etcd::new(
+            store::open_memory_with(&tasks),
+            identity,
+            std::env::temp_dir(),
+            tasks.clone(),
+        );
         tasks.spawn(base::Kind::Request, "etcd", serve(etcd, listener, None));
         let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
         Self { tasks, kv: KvClient::new(channel.clone()), channel }
@@ -302,15 +307,35 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
 async fn what_is_not_there_is_refused_by_name() {
     let world = World::new().await;
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
-    let error = maintenance.snapshot(pb::SnapshotRequest {}).await.unwrap_err();
+    let error = maintenance.defragment(pb::DefragmentRequest {}).await.unwrap_err();
     assert_eq!(
         told(&error),
         (
             Code::Unimplemented,
-            "kube-lite: a snapshot as a database file of etcd is not supported: keep the server's data directory, stopped"
+            "kube-lite: defragmentation is not supported: the log is written anew with each checkpoint and has no holes"
         )
     );
     let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
     assert_eq!(status.version, "3.7.3");
     assert_eq!(status.leader, status.header.unwrap().member_id);
+}
+
+#[tokio::test]
+async fn a_snapshot_comes_in_etcds_pieces_with_its_sum_at_the_end() {
+    let world = World::new().await;
+    let mut maintenance = MaintenanceClient::new(world.channel.clone());
+    let mut pieces = maintenance.snapshot(pb::SnapshotRequest {}).await.unwrap().into_inner();
+    let mut all = Vec::new();
+    while let Some(piece) = pieces.message().await.unwrap() {
+        all.push(piece);
+    }
+    let sum = all.pop().unwrap();
+    assert_eq!((sum.remaining_bytes, sum.blob.len(), sum.version.as_str()), (0, 32, "3.6.0"));
+    let mut database = Vec::new();
+    for piece in &all {
+        database.extend_from_slice(&piece.blob);
+    }
+    assert_eq!(database.len() % 4096, 0);
+    assert_eq!(all[0].remaining_bytes, (database.len() - all[0].blob.len()) as u64);
+    assert_eq!(ring::digest::digest(&ring::digest::SHA256, &database).as_ref(), &sum.blob[..]);
 }

@@ -8,9 +8,10 @@ use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
 
 use crate::catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN};
-use crate::cli::{Locations, ServerArgs, given_token};
+use crate::cli::{Locations, ServerArgs, SnapshotArgs, given_token};
 use crate::machine::Machine;
-use crate::server::fast_loss;
+use crate::server::{fast_loss, reset};
+use crate::snapshots;
 
 /// Names that `--disable` takes, and what is not run.
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
@@ -75,6 +76,10 @@ pub struct Config {
     pub peer_port: u16,
     /// The servers to join.
     pub others: Option<Others>,
+    /// How snapshots are taken.
+    pub snapshots: snapshots::Settings,
+    /// Reset the store and end.
+    pub reset: Option<reset::Request>,
 }
 
 /// Servers to join.
@@ -157,6 +162,36 @@ fn secret(
     let given = given_token(flag, token, file)?;
     let chosen = given.as_ref().map(cluster::token::files::chosen).transpose();
     chosen.map_err(|e| BAD_VALUE.refuse_usage(format!("--{flag}: {e}")))
+}
+
+fn snapshots(args: &SnapshotArgs, machine: &Machine) -> Result<snapshots::Settings, Refusal> {
+    let cron = &args.etcd_snapshot_schedule_cron;
+    let schedule =
+        cron.parse().map_err(|why: String| bad("etcd-snapshot-schedule-cron", cron, why))?;
+    snapshots::command::named("etcd-snapshot-name", &args.etcd_snapshot_name)?;
+    Ok(snapshots::Settings {
+        folder: snapshots::Folder::new(args.etcd_snapshot_dir.as_deref(), &machine.data_dir),
+        name: args.etcd_snapshot_name.clone(),
+        schedule: (!args.etcd_disable_snapshots).then_some(schedule),
+        retention: args.etcd_snapshot_retention,
+        compress: args.etcd_snapshot_compress,
+        node: machine.node_name.clone(),
+    })
+}
+
+fn reset(args: &SnapshotArgs, joins: bool) -> Result<Option<reset::Request>, Refusal> {
+    if args.cluster_reset && joins {
+        return Err(BAD_VALUE.refuse_usage(
+            "cannot perform cluster-reset while server URL is set - remove server from configuration before resetting",
+        ));
+    }
+    let restore = args.cluster_reset_restore_path.clone();
+    match (args.cluster_reset, restore) {
+        (false, Some(_)) => Err(BAD_VALUE.refuse_usage(
+            "invalid flag use; --cluster-reset required with --cluster-reset-restore-path",
+        )),
+        (reset, restore) => Ok(reset.then_some(reset::Request { restore })),
+    }
 }
 
 impl Config {
@@ -246,6 +281,8 @@ impl Config {
                 args.default_unreachable_toleration_seconds.unwrap_or(unreachable),
             ),
             fast_node_loss: args.fast_node_loss,
+            snapshots: snapshots(&args.snapshots, &machine)?,
+            reset: reset(&args.snapshots, args.server.is_some())?,
             token_auth_file: args.token_auth_file,
             machine,
         })
@@ -343,6 +380,14 @@ mod tests {
             (
                 vec!["--server=https://a", "--token=abcdefghijklmnop"],
                 "error[KL0422]: the token says nothing about the CA of the cluster, and a server is given all of its keys",
+            ),
+            (
+                vec!["--etcd-snapshot-schedule-cron=often"],
+                "error[KL0104]: --etcd-snapshot-schedule-cron=often: is no schedule of cron: Invalid pattern: Pattern must have 5 fields when seconds are disallowed.",
+            ),
+            (
+                vec!["--cluster-reset-restore-path=/x"],
+                "error[KL0104]: invalid flag use; --cluster-reset required with --cluster-reset-restore-path",
             ),
             (
                 vec!["--service-cidr=10.1.0.0/16,10.2.0.0/16"],

@@ -32,6 +32,7 @@ use crate::server::joining::{self, Joining};
 use crate::server::members;
 use crate::server::members::enter::{Entered, enter};
 use crate::server::reach::{Connects, Reach};
+use crate::server::reset;
 
 /// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -150,9 +151,11 @@ pub(crate) async fn start(
         service_cidrs: config.service_cidrs.clone(),
     };
     let joining = Joining::new(settings, &server, tasks);
+    let restored = reset::was_reset(&config.machine.data_dir);
     if config.agent {
-        claim_own_name(config, &joining).await?;
+        claim_own_name(config, &joining, restored).await?;
     }
+    reset::forget(&config.machine.data_dir)?;
     let asides: Vec<Arc<dyn Aside>> =
         vec![Arc::clone(&joining) as Arc<dyn Aside>, Arc::new(Connects(tunnels.clone()))];
     listen(&server, &certs, listener, asides, tasks)?;
@@ -200,8 +203,11 @@ fn token_files(config: &Config, certs: &ServerCerts) -> Result<TokenFiles, Refus
 }
 
 /// The name of this machine's node is its own, before any other machine may ask for it.
-async fn claim_own_name(config: &Config, joining: &Joining) -> Result<(), Refusal> {
+async fn claim_own_name(config: &Config, joining: &Joining, restored: bool) -> Result<(), Refusal> {
     let (directory, node) = (config.machine.directory(), &config.machine.node_name);
+    if restored {
+        joining.free_own(node).await.map_err(|e| NAME_TAKEN.refuse(e))?;
+    }
     let password = node_password(&directory).map_err(|e| DATA_DIR.refuse(e))?;
     store_node_password(&directory, &password).map_err(|e| DATA_DIR.refuse(e))?;
     joining.claim_own(node, &password).await.map_err(|e| NAME_TAKEN.refuse(e))

@@ -66,7 +66,8 @@ impl Listeners {
         let mut client_urls = urls("https", &self.tls);
         client_urls.extend(urls("http", self.plain.as_slice()));
         let identity = Identity::of(&ca_hash, &config.machine.node_name, client_urls);
-        let etcd = Etcd::new(Arc::clone(store), identity, tasks.clone());
+        let scratch = config.machine.data_dir.join("server/db");
+        let etcd = Etcd::new(Arc::clone(store), identity, scratch, tasks.clone());
         let ca = [certs.etcd_ca().der().clone()];
         let config = tls::demanding_server(Arc::clone(&certs.etcd_serving), &ca, &["h2"])
             .map_err(|e| DATA_DIR.refuse(e))?;

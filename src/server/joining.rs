@@ -113,6 +113,14 @@ impl Joining {
         claims::claim(&self.client, node, password).await
     }
 
+    /// Forgets whose the name of this machine's own node was: the data is a restored one.
+    ///
+    /// # Errors
+    /// What the API says.
+    pub(crate) async fn free_own(&self, node: &str) -> Result<(), Status> {
+        claims::free(&self.client, node).await
+    }
+
     async fn respond(
         &self,
         from: SocketAddr,

@@ -1,10 +1,12 @@
 //! The [`Backend`] over the key space, whatever engine makes its commands durable.
 
 use std::fmt::Debug;
+use std::fs::File;
+use std::io;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use base::tasks::{Kind, Tasks};
+use base::tasks::{Kind, Tasks, blocking};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use tokio::sync::{Notify, watch};
@@ -17,6 +19,7 @@ use crate::kv::{
 use crate::lease::{Deadlines, MAX_TTL, MIN_TTL};
 use crate::mvcc::{Outcome, State, check_request, request_size};
 use crate::raft::Leadership;
+use crate::snapshot::{Header, Saved, save};
 use crate::watch::{Feed, Hub};
 
 /// Largest request in bytes of keys and values: etcd's default `--max-request-bytes`.
@@ -45,6 +48,8 @@ pub(crate) trait Engine: Send + Sync + Debug + 'static {
     fn term(&self) -> u64;
     /// Index of the newest applied entry.
     fn applied_index(&self) -> u64;
+    /// While the guard is held the state is not exchanged for another one.
+    async fn hold_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>>;
     /// Why the store stopped, if it did.
     fn stopped(&self) -> Option<StoreError>;
     /// Bytes on disk.
@@ -344,6 +349,28 @@ impl<E: Engine> Backend for Store<E> {
             None => self.shared.renew(id).ok_or(StoreError::LeaseNotFound)?,
         };
         Ok(Lease { id, granted_ttl: ttl, remaining_ttl: ttl })
+    }
+
+    async fn save(&self, file: File) -> io::Result<Saved> {
+        self.check_running().map_err(io::Error::other)?;
+        self.engine.barrier().await.map_err(io::Error::other)?;
+        let held = self.engine.hold_state().await;
+        let (index, term) = (self.engine.applied_index().max(1), self.engine.term().max(1));
+        let shared = Arc::clone(&self.shared);
+        // Goes to its end though nobody may wait for it any more: what is pinned has to be let go.
+        let work = blocking(move || {
+            let header = {
+                let mut state = shared.state.write();
+                state.pin();
+                let (revision, compacted) = (state.revision(), state.compacted());
+                Header { revision, compacted, leases: state.leases().collect(), index, term }
+            };
+            let saved = save(&file, &shared.state, &header);
+            shared.state.write().unpin();
+            drop(held);
+            saved
+        });
+        work.await.map_err(io::Error::other)?
     }
 
     fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {

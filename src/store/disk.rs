@@ -27,13 +27,11 @@ pub(crate) use checkpoint::{
 };
 pub(crate) use entries::Entries;
 pub use error::OpenError;
-pub(crate) use files::{Disk, DiskFile};
+pub(crate) use files::{Directory, Disk, DiskFile};
 pub(crate) use lock::Lock;
 pub use open::{Config, Seat, open, open_member};
 pub(crate) use record::Kind;
-#[cfg(test)]
-pub(crate) use recover::{Identity, recover};
-pub(crate) use recover::{Recovered, first_member};
+pub(crate) use recover::{Identity, Recovered, begin_at, first_member, recover};
 pub(crate) use work::DiskWork;
 pub(crate) use writer::{BATCH_BYTES, JOBS_MAX, Job, LAZY_SYNC, Status, Writer};
 

@@ -1,7 +1,12 @@
 //! The contract between the store and its users, in etcd v3's terms.
 
+use std::fs::File;
+use std::io;
+
 use async_trait::async_trait;
 use bytes::Bytes;
+
+use crate::snapshot::Saved;
 
 /// A revision of the whole key space; the first write has 2, as in etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -331,6 +336,9 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError>;
     /// Whether this member decides alone: there is no other voter.
     fn is_alone(&self) -> bool;
+    /// Writes everything that is kept, and was acknowledged before the call, to an empty file as a database of etcd with its
+    /// sha256 behind it; synced, and read back.
+    async fn save(&self, file: File) -> io::Result<Saved>;
     /// Newest term of the consensus known here: another leader, or another start of the only member, has a higher one.
     fn term(&self) -> u64;
     /// Index of the newest entry of the consensus' log that is applied here.

@@ -3,6 +3,7 @@
 //! Knows nothing of Kubernetes: it keeps bytes under keys, like etcd.
 
 mod backend;
+mod bolt;
 mod command;
 pub mod disk;
 pub mod kv;
@@ -10,6 +11,7 @@ mod lease;
 mod memory;
 mod mvcc;
 mod raft;
+mod snapshot;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
@@ -20,3 +22,4 @@ pub use raft::{
     CallError, Conversation, Lane, Leadership, MAX_MESSAGE_BYTES, Member, Members, Peer, Role,
     Transport, to_promote,
 };
+pub use snapshot::{Facts, Reset, ResetError, Saved, SnapshotError, inspect, inspect_bytes, reset};

@@ -59,6 +59,11 @@ impl Engine for Memory {
         self.shared.state.read().revision().unsigned_abs()
     }
 
+    async fn hold_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        // There is no other.
+        None
+    }
+
     fn stopped(&self) -> Option<StoreError> {
         None
     }

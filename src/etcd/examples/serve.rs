@@ -12,7 +12,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = arguments.next().ok_or("usage: serve ADDRESS [DIRECTORY]")?;
     let listener = tokio::net::TcpListener::bind(&address).await?;
     let tasks = Tasks::new(Shutdown::new());
-    let backend = match arguments.next() {
+    let directory = arguments.next();
+    let scratch = directory.clone().map_or_else(std::env::temp_dir, Into::into);
+    let backend = match directory {
         Some(directory) => store::open(store::Config::new(directory), &tasks).await?,
         None => store::open_memory_with(&tasks),
     };
@@ -24,6 +26,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         shutdown.request();
         Ok::<(), std::io::Error>(())
     });
-    etcd::serve(Etcd::new(backend, identity, tasks), listener, None).await?;
+    etcd::serve(Etcd::new(backend, identity, scratch, tasks), listener, None).await?;
     Ok(())
 }

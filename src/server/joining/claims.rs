@@ -108,6 +108,16 @@ pub(crate) async fn claim(client: &Client, node: &str, password: &Secret) -> Res
     ))
 }
 
+/// Frees a name whatever machine claimed it; one that nobody has claimed is fine.
+///
+/// # Errors
+/// What the API says.
+pub(crate) async fn free(client: &Client, node: &str) -> Result<(), Status> {
+    let options = DeleteOptions::default();
+    let freed = client.delete::<SecretObject>(NAMESPACE, &secret_name(node), &options).await;
+    absent(freed).map(drop)
+}
+
 /// Frees the names of Nodes that are deleted.
 pub(super) fn follow(client: &Client, informers: &Informers, tasks: &Tasks) {
     let (sender, mut deleted) = mpsc::channel::<String>(DELETED_MAX);

@@ -16,7 +16,7 @@ use crate::machine::VERSION;
 use crate::server::config::{Config, Others};
 
 /// That a server has been given what servers share, and whose store it is a member of; written last.
-const RECORD: &str = "server/member.json";
+pub(crate) const RECORD: &str = "server/member.json";
 /// What servers share: files below `server` in the data directory.
 pub(crate) const SHARED: [&str; 12] = [
     "tls/server-ca.crt",
@@ -100,7 +100,8 @@ pub(crate) async fn enter<'a>(
 fn kept(data_dir: &Path, token: &Token) -> Result<Option<Option<ClusterId>>, Refusal> {
     let ca = data_dir.join("server/tls/server-ca.crt");
     let record = data_dir.join(RECORD);
-    let store = if record.exists() {
+    // Without a store it enters anew, for the others' may be another one since.
+    let store = if record.exists() && data_dir.join("server/db").exists() {
         let text = fs::read_to_string(&record).map_err(|e| DATA_DIR.refuse(e))?;
         let record = serde_json::from_str::<Record>(&text).ok();
         let store = record.and_then(|record| parse_store(&record.store)).ok_or_else(|| {

@@ -13,6 +13,7 @@ use super::{ClusterId, DiskWork, OpenError};
 use crate::backend::Store;
 use crate::kv::Backend;
 use crate::raft::{self, Members, Transport};
+use crate::snapshot::finish_reset;
 
 /// How to open a store.
 #[derive(Debug, Clone)]
@@ -82,6 +83,7 @@ async fn open_with(
         base::fs::create_dir(&config.dir, 0o700)
             .map_err(OpenError::io("create", "the directory"))?;
         let lock = Lock::take(&config.dir)?;
+        finish_reset(&config.dir).map_err(OpenError::io("finish", "a reset"))?;
         let disk: Arc<dyn Disk> = Arc::new(Directory(config.dir));
         Ok((recover(&disk, config.cluster, identity)?, lock))
     });

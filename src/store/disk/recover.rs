@@ -12,7 +12,7 @@ use super::writer::begin_log;
 use super::{ClusterId, OpenError, SEGMENT_BYTES};
 use crate::command::{Malformed, Reader};
 use crate::mvcc::State;
-use crate::raft::{Applied, Batch, Entry, Payload, StoredMembership, behind, decode_head};
+use crate::raft::{Applied, Batch, Entry, Payload, StoredMembership, Vote, behind, decode_head};
 
 /// What a directory held.
 #[derive(Debug)]
@@ -317,11 +317,30 @@ fn begin(log: &mut Log, identity: Identity) -> Result<(), OpenError> {
     while identity == Identity::Joining && (node == first || node == 0) {
         node = base::clock::random_u64();
     }
-    begin_log(log, node).map_err(|error| OpenError::Io {
+    write_first(log, Meta { node, ..Meta::default() })
+}
+
+fn write_first(log: &mut Log, meta: Meta) -> Result<(), OpenError> {
+    begin_log(log, meta).map_err(|error| OpenError::Io {
         action: "write",
         file: "the log".to_owned(),
         source: std::io::Error::other(error),
     })
+}
+
+/// Begins the log of a cluster's first member behind a checkpoint of which it made all entries, in the first term.
+///
+/// # Errors
+/// [`OpenError::Io`].
+pub(crate) fn begin_at(
+    disk: &Arc<dyn Disk>,
+    cluster: ClusterId,
+    applied: &Applied,
+) -> Result<(), OpenError> {
+    let (node, next) = (first_member(cluster), behind(applied.id.as_ref()));
+    let vote = Some(Vote::new_committed(1, node));
+    let mut log = Log::create(Arc::clone(disk), cluster)?;
+    write_first(&mut log, Meta { node, vote, next, committed: next, ceiling: 0 })
 }
 
 /// The newest checkpoint.

@@ -339,8 +339,8 @@ impl Writer {
 ///
 /// # Errors
 /// [`StoreError::Stopped`].
-pub(crate) fn begin_log(log: &mut Log, node: u64) -> Result<(), StoreError> {
-    log.meta = Meta { node, ..Meta::default() };
+pub(crate) fn begin_log(log: &mut Log, meta: Meta) -> Result<(), StoreError> {
+    log.meta = meta;
     log.stage_meta();
     log.write(true).map(drop).map_err(|error| match error {
         WriteError::NoSpace(text) | WriteError::Fatal(text) => StoreError::Stopped(text),

@@ -105,6 +105,11 @@ impl State {
         Some(self.leases.get(&id)?.keys.iter())
     }
 
+    /// Keys that exist, with their values.
+    pub(crate) fn existing_keys(&self) -> impl Iterator<Item = (&Bytes, &Bytes)> {
+        self.keys.iter().filter_map(|(key, history)| Some((key, &history.live()?.value)))
+    }
+
     /// Granted seconds of one lease.
     pub(crate) fn lease_ttl(&self, id: i64) -> Option<i64> {
         self.leases.get(&id).map(|lease| lease.ttl)

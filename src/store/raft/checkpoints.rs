@@ -71,7 +71,7 @@ pub(crate) struct Checkpoints {
     failed: Mutex<Option<usize>>,
     writing: AtomicBool,
     /// Held while one is written or taken over: the state under a checkpoint stays the same one.
-    one: tokio::sync::Mutex<()>,
+    one: Arc<tokio::sync::Mutex<()>>,
     /// The newest checkpoint has not been handed to openraft yet.
     fresh: AtomicBool,
     /// Told when a checkpoint may be due.
@@ -100,10 +100,15 @@ impl Checkpoints {
             short: AtomicBool::new(false),
             failed: Mutex::default(),
             writing: AtomicBool::new(false),
-            one: tokio::sync::Mutex::default(),
+            one: Arc::default(),
             fresh: AtomicBool::new(false),
             due: Notify::new(),
         }
+    }
+
+    /// While the guard is held the state is not exchanged for that of another member's checkpoint.
+    pub(super) async fn hold(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        Arc::clone(&self.one).lock_owned().await
     }
 
     /// Where they are.

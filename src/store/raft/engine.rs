@@ -488,6 +488,10 @@ impl Engine for RaftEngine {
         self.place.applied.lock().id.as_ref().map_or(0, |id| id.index())
     }
 
+    async fn hold_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        Some(self.checkpoints.hold().await)
+    }
+
     fn stopped(&self) -> Option<StoreError> {
         self.status.stopped.lock().clone()
     }

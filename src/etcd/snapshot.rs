@@ -1,0 +1,76 @@
+//! `Maintenance.Snapshot`: the state as a database file, in etcd's pieces.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use base::tasks::blocking;
+use futures::{Stream, stream};
+use proto::etcdserverpb::SnapshotResponse;
+use store::Saved;
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::Status;
+
+use crate::Etcd;
+
+/// Snapshots that are sent at a time: each has a file as large as the state.
+pub(crate) const UNDER_WAY: usize = 2;
+
+/// Bytes of a piece, etcd's `snapshotSendBufferSize`.
+const PIECE: u64 = 32 * 1024;
+
+/// Bytes of the sha256 at the end, which come as a piece of their own.
+const SUM: u64 = 32;
+
+/// A snapshot that is being sent.
+struct Sending {
+    file: Arc<File>,
+    saved: Saved,
+    sent: u64,
+    _place: OwnedSemaphorePermit,
+}
+
+fn failed(error: impl std::fmt::Display) -> Status {
+    Status::internal(format!("etcdserver: no snapshot can be taken: {error}"))
+}
+
+impl Etcd {
+    /// Takes a snapshot, and sends it as the client takes it.
+    pub(crate) async fn send_snapshot(
+        &self,
+    ) -> Result<impl Stream<Item = Result<SnapshotResponse, Status>> + use<>, Status> {
+        let place = Arc::clone(&self.snapshots).try_acquire_owned();
+        let place =
+            place.map_err(|_| Status::resource_exhausted("etcdserver: too many requests"))?;
+        let scratch = self.scratch.clone();
+        let file = blocking(move || base::fs::scratch(&scratch)).await.map_err(failed)?;
+        let file = file.map_err(failed)?;
+        let saved = self.backend.save(file.try_clone().map_err(failed)?).await.map_err(failed)?;
+        let sending = Sending { file: Arc::new(file), saved, sent: 0, _place: place };
+        Ok(stream::try_unfold(sending, next))
+    }
+}
+
+async fn next(mut sending: Sending) -> Result<Option<(SnapshotResponse, Sending)>, Status> {
+    let (sent, size) = (sending.sent, sending.saved.size);
+    // What remains is told of the database alone.
+    let pages = size.saturating_sub(SUM);
+    let take = if sent < pages { PIECE.min(pages - sent) } else { size.saturating_sub(sent) };
+    if take == 0 {
+        return Ok(None);
+    }
+    let file = Arc::clone(&sending.file);
+    let piece = blocking(move || {
+        let mut piece = vec![0; usize::try_from(take).unwrap_or(0)];
+        file.read_exact_at(&mut piece, sent).map(|()| piece)
+    });
+    let blob = piece.await.map_err(failed)?.map_err(failed)?;
+    sending.sent = sent + take;
+    let answer = SnapshotResponse {
+        header: None,
+        remaining_bytes: pages.saturating_sub(sending.sent),
+        blob: blob.into(),
+        version: sending.saved.storage_version.clone(),
+    };
+    Ok(Some((answer, sending)))
+}

@@ -1,0 +1,144 @@
+//! Snapshots by a schedule of cron, in the machine's own time zone.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Kind, Tasks};
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+
+use super::Snapshots;
+
+/// The clock may be set while a snapshot is waited for: it is looked at again after this time.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// Key of what is wrong with scheduled snapshots.
+const PROBLEM: &str = "snapshots";
+
+/// When snapshots are taken.
+#[derive(Debug, Clone)]
+pub(crate) enum Schedule {
+    /// By the calendar.
+    Calendar(Box<Cron>),
+    /// `@every`, from the start on.
+    Every(Duration),
+}
+
+impl std::str::FromStr for Schedule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(every) = text.strip_prefix("@every ") {
+            let every = crate::cli::duration(every)?;
+            return match every.as_secs() {
+                0 => Err("must be a second or more".to_owned()),
+                seconds => Ok(Self::Every(Duration::from_secs(seconds))),
+            };
+        }
+        let parser =
+            CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+        let cron = parser.parse(text).map_err(|e| format!("is no schedule of cron: {e}"))?;
+        Ok(Self::Calendar(Box::new(cron)))
+    }
+}
+
+impl Schedule {
+    /// The first time after `at`.
+    fn after(&self, at: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        match self {
+            Self::Calendar(cron) => {
+                let next = cron.find_next_occurrence(&at.to_zoned(zone.clone()), false);
+                next.ok().map(|next| next.timestamp())
+            }
+            Self::Every(every) => at.checked_add(SignedDuration::try_from(*every).ok()?).ok(),
+        }
+    }
+}
+
+/// Takes snapshots as they are due until shutdown, and keeps as many as it should.
+pub(crate) fn follow(snapshots: &Arc<Snapshots>, tasks: &Tasks) {
+    let Some(schedule) = snapshots.settings.schedule.clone() else { return };
+    let (snapshots, tasks, own) = (Arc::clone(snapshots), tasks.clone(), tasks.clone());
+    tasks.spawn(Kind::Critical, "snapshots", async move {
+        let zone = TimeZone::system();
+        let mut last = Timestamp::now();
+        loop {
+            let Some(due) = schedule.after(last, &zone) else {
+                own.shutdown().requested().await;
+                break;
+            };
+            if !until(due, &own).await {
+                break;
+            }
+            last = due.max(Timestamp::now());
+            take(&snapshots, &own).await;
+        }
+        Ok::<(), Infallible>(())
+    });
+}
+
+/// Waits for a time of the clock; `false` at shutdown.
+async fn until(due: Timestamp, tasks: &Tasks) -> bool {
+    loop {
+        let left = due.duration_since(Timestamp::now());
+        let Ok(left) = Duration::try_from(left) else { return true };
+        if left.is_zero() {
+            return true;
+        }
+        tokio::select! {
+            () = base::clock::sleep(left.min(WAIT_MAX)) => {}
+            () = tasks.shutdown().requested() => return false,
+        }
+    }
+}
+
+async fn take(snapshots: &Snapshots, tasks: &Tasks) {
+    let settings = &snapshots.settings;
+    let saved = snapshots.save(&settings.folder, &settings.name, settings.compress).await;
+    let pruned = match saved {
+        Ok(_) => {
+            let settings = settings.clone();
+            let prune =
+                move || settings.folder.prune(&settings.name, &settings.node, settings.retention);
+            base::tasks::blocking(prune).await.unwrap_or_else(|e| Err(e.to_string()))
+        }
+        Err(error) => Err(error),
+    };
+    match pruned {
+        Ok(deleted) => {
+            tasks.problems().clear(PROBLEM);
+            if !deleted.is_empty() {
+                tracing::info!(?deleted, "snapshots beyond the retention are deleted");
+            }
+        }
+        Err(error) => {
+            let fix = "make room or mend what is said, then try `kube-lite etcd-snapshot save`";
+            let what = format!("no snapshot was taken by the schedule: {error}");
+            tasks.problems().put(PROBLEM, what, fix);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_midnight_and_noon() {
+        let zone = TimeZone::UTC;
+        let next = |schedule: &str, at: &str| {
+            let schedule: Schedule = schedule.parse().unwrap();
+            schedule.after(at.parse().unwrap(), &zone).unwrap().to_string()
+        };
+        assert_eq!(next("0 */12 * * *", "2026-03-01T00:00:00Z"), "2026-03-01T12:00:00Z");
+        assert_eq!(next("0 */12 * * *", "2026-03-01T12:00:01Z"), "2026-03-02T00:00:00Z");
+        assert_eq!(next("@every 90m", "2026-03-01T12:00:01Z"), "2026-03-01T13:30:01Z");
+        assert_eq!(next("@daily", "2026-03-01T12:00:01Z"), "2026-03-02T00:00:00Z");
+        for bad in ["", "0 */12 * *", "never", "@every 0s", "@every soon", "0 0 0 */12 * *"] {
+            assert!(bad.parse::<Schedule>().is_err(), "{bad}");
+        }
+    }
+}

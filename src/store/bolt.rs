@@ -1,0 +1,45 @@
+//! The file format of bbolt, version 2, in which etcd keeps its state: a writer that streams and a reader that trusts nothing.
+//!
+//! ```text
+//! page:            id u64 | kind u16 | count u16 | overflow u32, so many further pages belong to it; then the content
+//! meta:            magic u32 | version u32 | page size u32 | flags u32 | root page u64 | sequence u64 | free list u64
+//!                  | pages u64 | transaction u64 | FNV-1a of the bytes before
+//! branch element:  position u32 | key length u32 | page u64          a position counts from the begin of its element
+//! leaf element:    flags u32, 1 for a bucket | position u32 | key length u32 | value length u32
+//! bucket:          root page u64, 0 when that page follows here | sequence u64
+//! ```
+//! Numbers are little-endian. Pages 0 and 1 are metas, the one with the higher transaction counts.
+
+mod read;
+mod write;
+
+pub(crate) use read::{Bucket, Database, Fault, Source};
+pub(crate) use write::{Sink, Writer};
+
+/// First bytes of a meta.
+const MAGIC: u32 = 0xED0C_DAED;
+/// Version of the format.
+const VERSION: u32 = 2;
+/// Bytes of a page's head.
+const HEAD: usize = 16;
+/// Bytes of an element of either kind.
+const ELEMENT: usize = 16;
+/// Bytes of a meta before its checksum.
+const META: usize = 56;
+
+const BRANCH: u16 = 0x01;
+const LEAF: u16 = 0x02;
+const META_PAGE: u16 = 0x04;
+const FREE_LIST: u16 = 0x10;
+/// Flag of a leaf's element that is a bucket.
+const IS_BUCKET: u32 = 0x01;
+
+/// Checksum of a meta: 64 bits of FNV-1a.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! The state as a database file of etcd 3.6 and 3.7, with all kept history: written of a running store, read of anybody's.
+//!
+//! Such a file is what `etcdctl snapshot save` writes and `etcdutl snapshot restore` takes, and, without the sha256 behind it,
+//! what stands in `member/snap/db` of a member of etcd and k3s.
+
+mod error;
+mod load;
+mod records;
+mod reset;
+mod save;
+
+pub use error::SnapshotError;
+pub(crate) use load::load;
+pub use load::{Facts, inspect, inspect_bytes};
+pub(crate) use reset::finish as finish_reset;
+pub use reset::{Reset, ResetError, reset};
+pub use save::Saved;
+pub(crate) use save::{Header, save};
+
+/// Names of etcd's buckets (`server/storage/schema/bucket.go`).
+mod buckets {
+    pub(super) const KEY: &[u8] = b"key";
+    pub(super) const META: &[u8] = b"meta";
+    pub(super) const LEASE: &[u8] = b"lease";
+    pub(super) const AUTH: &[u8] = b"auth";
+    /// Those that are there and empty.
+    pub(super) const EMPTY: [&[u8]; 6] =
+        [b"alarm", b"authRoles", b"authUsers", b"cluster", b"members", b"members_removed"];
+}
+
+/// Keys of the bucket `meta`.
+mod meta {
+    pub(super) const INDEX: &[u8] = b"consistent_index";
+    pub(super) const TERM: &[u8] = b"term";
+    pub(super) const SCHEDULED: &[u8] = b"scheduledCompactRev";
+    pub(super) const FINISHED: &[u8] = b"finishedCompactRev";
+    pub(super) const STORAGE_VERSION: &[u8] = b"storageVersion";
+}
+
+/// Bytes of the sha256 behind the pages. What is before it is a multiple of this.
+const SUM: u64 = 32;
+const BLOCK: u64 = 512;
+
+#[cfg(test)]
+mod tests;
