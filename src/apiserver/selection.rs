@@ -1,7 +1,7 @@
 //! Label and field selectors of one request, checked against what the resource declares.
 
 use api::Status;
-use api::selector::{FieldSelector, LabelSelector};
+use api::selector::{FieldSelector, FieldTerm, LabelSelector, SelectorError};
 use serde_json::Value;
 
 use crate::registry::Resource;
@@ -14,6 +14,32 @@ pub struct Selection {
     fields: FieldSelector,
     /// Some term is on a field other than name and namespace, so that the object's values are needed.
     needs_values: bool,
+}
+
+/// What `events.k8s.io` calls the fields that events have in the core group, by whose names they are kept.
+const EVENT_FIELDS: [(&str, &str); 10] = [
+    ("reason", "reason"),
+    ("regarding.kind", "involvedObject.kind"),
+    ("regarding.namespace", "involvedObject.namespace"),
+    ("regarding.name", "involvedObject.name"),
+    ("regarding.uid", "involvedObject.uid"),
+    ("regarding.apiVersion", "involvedObject.apiVersion"),
+    ("regarding.resourceVersion", "involvedObject.resourceVersion"),
+    ("regarding.fieldPath", "involvedObject.fieldPath"),
+    ("reportingController", "reportingComponent"),
+    ("type", "type"),
+];
+
+/// A selector of `events.k8s.io` in the names that events are kept by.
+fn stored_names(fields: &FieldSelector) -> Result<FieldSelector, SelectorError> {
+    let term = |term: &FieldTerm| {
+        let stored = EVENT_FIELDS.iter().find(|(own, _)| *own == &*term.field);
+        let name = stored.map_or(&*term.field, |(_, stored)| stored);
+        let value = term.value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
+        format!("{name}{}{value}", if term.not { "!=" } else { "=" })
+    };
+    let terms: Vec<String> = fields.terms().iter().map(term).collect();
+    FieldSelector::parse(&terms.join(","))
 }
 
 impl Selection {
@@ -29,11 +55,16 @@ impl Selection {
         if fields.is_empty() {
             return Ok(Self { labels, fields, needs_values: false });
         }
+        let of_group = row.spec.gvr.group.as_ref() == "events.k8s.io";
         let declared = row.spec.strategy.selectable_fields(&Value::Null);
-        let known: Vec<&str> = declared.iter().map(|(name, _)| *name).collect();
-        fields
-            .check(&known, row.spec.namespaced)
-            .map_err(|e| Status::bad_request(e.to_string()))?;
+        let known: Vec<&str> = if of_group {
+            EVENT_FIELDS.iter().map(|(own, _)| *own).collect()
+        } else {
+            declared.iter().map(|(name, _)| *name).collect()
+        };
+        let refuse = |e: SelectorError| Status::bad_request(e.to_string());
+        fields.check(&known, row.spec.namespaced).map_err(refuse)?;
+        let fields = if of_group { stored_names(&fields).map_err(refuse)? } else { fields };
         let needs_values = fields
             .terms()
             .iter()

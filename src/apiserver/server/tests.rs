@@ -223,6 +223,24 @@ async fn events_are_one_object_under_two_names() {
         (core["message"].as_str(), core["involvedObject"]["name"].as_str()),
         (Some("hello"), Some("p"))
     );
+    let group = "/apis/events.k8s.io/v1";
+    let both = [
+        (group, "reportingController"),
+        ("/api/v1", "reportingComponent"),
+        (group, "regarding.name"),
+    ];
+    for (root, own) in both {
+        let known = if own == "regarding.name" { "p" } else { "c" };
+        for (value, found) in [(known, 1), ("x", 0)] {
+            let url = format!("{root}/namespaces/n/events?fieldSelector={own}%3D{value}");
+            let (_, list) = ask(&server, "GET", &url, "", "").await;
+            assert_eq!(list["items"].as_array().map(Vec::len), Some(found), "{url}: {list}");
+        }
+    }
+    let other = "/apis/events.k8s.io/v1/events?fieldSelector=involvedObject.name%3Dp";
+    let (code, refused) = ask(&server, "GET", other, "", "").await;
+    let text = "field label not supported: involvedObject.name";
+    assert_eq!((code, refused["message"].as_str()), (400, Some(text)));
 }
 
 #[tokio::test(start_paused = true)]
