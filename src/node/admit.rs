@@ -58,6 +58,11 @@ fn sysctls(pod: &Pod) -> Option<(String, String)> {
     refuse("SysctlForbidden", format!("forbidden sysctl: {name:?} not allowlisted"))
 }
 
+/// A resource of somebody else's domain (`IsExtendedResourceName`).
+fn is_extended(name: &str) -> bool {
+    name.contains('/') && !name.contains("kubernetes.io/")
+}
+
 /// Reason and message when the node has too little left beside `others`.
 pub(crate) fn resources_left(
     pod: &Pod,
@@ -83,7 +88,12 @@ pub(crate) fn resources_left(
             continue;
         }
         let used = others.iter().fold(zero, |sum, p| sum.plus(resources::pod_request(p, &name)));
-        let capacity = allocatable.get(&name).copied().unwrap_or(zero);
+        let capacity = match allocatable.get(&name) {
+            Some(capacity) => *capacity,
+            // What an operator wrote into the node's status is counted by the scheduler alone, as with upstream's kubelet.
+            None if is_extended(&name) => continue,
+            None => zero,
+        };
         if wanted.plus(used) > capacity {
             let number = |q: Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
             let message = format!(
@@ -241,5 +251,21 @@ mod tests {
         );
         let tolerant = json!({"containers": [{"name": "a"}], "tolerations": [{"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]});
         assert_eq!(reason((true, false), tolerant), None);
+    }
+
+    #[test]
+    fn extended_resources_that_the_node_does_not_know_are_the_schedulers() {
+        let pod = |name: &str| {
+            crate::pod::tests::pod(
+                json!({"containers": [{"name": "a", "resources": {"requests": {name: "1"}}}]}),
+            )
+        };
+        let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity::from_int(2))]);
+        assert_eq!(resources_left(&pod("example.com/x"), &[], &allocatable), None);
+        let (reason, _) = resources_left(&pod("memory"), &[], &allocatable).unwrap();
+        assert_eq!(reason, "OutOfmemory");
+        let known = BTreeMap::from([("example.com/x".to_owned(), Quantity::from_int(0))]);
+        let (reason, _) = resources_left(&pod("example.com/x"), &[], &known).unwrap();
+        assert_eq!(reason, "OutOfexample.com/x");
     }
 }
