@@ -161,6 +161,9 @@ impl Page {
     }
 }
 
+/// Told a key and its value; what it says is wrong with them.
+type Each<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), String>;
+
 /// What is told of each key.
 type Visit<'v> = &'v mut dyn FnMut(u32, &[u8], &[u8]) -> Result<(), String>;
 
@@ -294,11 +297,7 @@ impl<'a, S: Source + ?Sized> Database<'a, S> {
     ///
     /// # Errors
     /// [`Fault`]; what `visit` says is damage at that page.
-    pub(crate) fn each(
-        &mut self,
-        bucket: Bucket,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), String>,
-    ) -> Result<(), Fault> {
+    pub(crate) fn each(&mut self, bucket: Bucket, visit: Each<'_>) -> Result<(), Fault> {
         let visit: Visit<'_> = &mut |flags, key, value| match flags {
             0 => visit(key, value),
             _ => Err("a bucket within a bucket is nothing of etcd's".to_owned()),
