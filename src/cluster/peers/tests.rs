@@ -1,3 +1,5 @@
+//! Servers that call each other over real connections, and strangers who try to.
+
 use std::sync::Arc;
 use std::time::Duration;
 
