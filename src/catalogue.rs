@@ -40,6 +40,10 @@ entries! {
     BAD_VALUE = "KL0104", "The value of a flag does not make sense.",
         "It has the wrong form or contradicts another flag.",
         "Correct the value that the message names; `kube-lite server --help` shows the form.";
+    /// No interface for etcd's clients.
+    ETCD_OFF = "KL0105", "The server does not listen for clients of etcd.",
+        "The etcd-compatible interface of the store is off unless it is asked for.",
+        "Start the server with `kube-lite server --etcd-listen=127.0.0.1:2379`, or put `etcd-listen: 127.0.0.1:2379` into its config.yaml, and try again.";
     /// Not root.
     NEED_ROOT = "KL0201", "The node part needs root.",
         "Containers, cgroups and the pod network can only be set up by root.",

@@ -12,9 +12,9 @@ mod token_source;
 mod unsupported;
 
 pub use args::{
-    AgentArgs, Cli, Command, CreateArgs, DeleteArgs, FolderArgs, GeneralArgs, ListArgs, NodeArgs,
-    RotateArgs, ServerArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput,
-    StatusArgs, StatusOutput, TokenArgs, TokenCommand,
+    AgentArgs, Cli, Command, CreateArgs, DeleteArgs, EtcdEnvArgs, FolderArgs, GeneralArgs,
+    ListArgs, NodeArgs, RotateArgs, ServerArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs,
+    SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
 };
 pub use defaults::Locations;
 pub use environment::data_dir;

@@ -4,6 +4,7 @@ pub mod agent;
 mod allocator;
 pub mod catalogue;
 pub mod cli;
+pub mod etcd_env;
 mod joining;
 pub mod logging;
 pub mod machine;

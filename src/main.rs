@@ -8,9 +8,10 @@ use std::time::Duration;
 use kube_lite::agent;
 use kube_lite::catalogue::{self, Refusal};
 use kube_lite::cli::{
-    self, AgentArgs, Command, GeneralArgs, Locations, ServerArgs, SnapshotCommandArgs, StatusArgs,
-    StatusOutput, TokenArgs,
+    self, AgentArgs, Command, EtcdEnvArgs, GeneralArgs, Locations, ServerArgs, SnapshotCommandArgs,
+    StatusArgs, StatusOutput, TokenArgs,
 };
+use kube_lite::etcd_env;
 use kube_lite::logging;
 use kube_lite::preflight::{self, Verdict};
 use kube_lite::server::{self, config::Config, status};
@@ -43,6 +44,7 @@ fn run(command: Command, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Command::Token(args) => token(&args, lookup),
         Command::EtcdSnapshot(args) => etcd_snapshot(&args, lookup),
         Command::Status(args) => show_status(&args, lookup),
+        Command::EtcdEnv(args) => etcd_env(&args, lookup),
     }
 }
 
@@ -163,6 +165,22 @@ fn show_status(args: &StatusArgs, lookup: &dyn Fn(&str) -> Option<String>) -> Ex
             ExitCode::from(1)
         },
     )
+}
+
+fn etcd_env(args: &EtcdEnvArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    let data_dir = args.data_dir.clone().unwrap_or_else(|| locations(lookup).data);
+    let answer = match runtime() {
+        Ok(runtime) => runtime.block_on(status::ask(&data_dir)),
+        Err(error) => return refuse(&catalogue::SERVER_STOPPED.refuse(error)),
+    };
+    let Some(store) = answer.and_then(|answer| answer.store) else {
+        let text = format!("no server answers in {}", data_dir.display());
+        return refuse(&catalogue::SERVER_UNREACHABLE.refuse(text));
+    };
+    match etcd_env::render(&store.etcd, &data_dir) {
+        Ok(text) => print(&text, ExitCode::SUCCESS),
+        Err(refusal) => refuse(&refusal),
+    }
 }
 
 fn explain(id: Option<&str>) -> ExitCode {

@@ -169,6 +169,9 @@ pub struct Store {
     pub store_disk_bytes: u64,
     /// Revision of the store.
     pub revision: i64,
+    /// Where clients of etcd reach it, as it tells the other members.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub etcd: Vec<String>,
 }
 
 /// The answer.

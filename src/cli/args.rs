@@ -46,6 +46,8 @@ pub enum Command {
     EtcdSnapshot(SnapshotCommandArgs),
     /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
     Status(StatusArgs),
+    /// Print the variables by which etcdctl reaches the store: eval "$(kube-lite etcd-env)"
+    EtcdEnv(EtcdEnvArgs),
     /// Explain an error id such as KL0101, without a network
     Explain {
         /// The id; without one, all are listed
@@ -78,6 +80,10 @@ pub struct ServerArgs {
     /// The same without TLS and certificates, on a loopback address only: whoever reaches it owns the cluster
     #[arg(long, value_name = "ADDRESS", help_heading = "Listener")]
     pub etcd_listen_plain: Option<SocketAddr>,
+    /// Bytes of keys and values that the store takes before it refuses all but deletions and raises the alarm NOSPACE; etcd's
+    /// --quota-backend-bytes [default: 2 GiB]
+    #[arg(long, value_name = "BYTES", help_heading = "Listener")]
+    pub etcd_quota_backend_bytes: Option<std::num::NonZeroU64>,
     /// Further names or addresses in the serving certificate
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Listener")]
     pub tls_san: Vec<String>,
@@ -226,6 +232,14 @@ pub struct StatusArgs {
     /// Wait at most so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     pub timeout: u64,
+}
+
+/// Flags of `kube-lite etcd-env`.
+#[derive(Debug, Args, Clone)]
+pub struct EtcdEnvArgs {
+    /// Data directory of the server
+    #[arg(long, short = 'd', value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
 }
 
 /// Form of the answer of `status`.

@@ -18,6 +18,12 @@ pub(crate) fn status(error: StoreError) -> Status {
         StoreError::DuplicateKey => {
             (Code::InvalidArgument, "etcdserver: duplicate key given in txn request")
         }
+        StoreError::KeyNotFound => return key_not_found(),
+        StoreError::Corrupt => (Code::DataLoss, "etcdserver: corrupt cluster"),
+        StoreError::NotCaughtUp(_) => (
+            Code::FailedPrecondition,
+            "etcdserver: can only promote a learner member which is in sync with leader",
+        ),
         StoreError::TooLarge { .. } => (Code::InvalidArgument, "etcdserver: request is too large"),
         StoreError::Unavailable(_) => (Code::Unavailable, "etcdserver: no leader"),
         StoreError::NoSpace(_) => {

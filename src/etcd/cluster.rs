@@ -1,13 +1,76 @@
-//! The service Cluster: who the members are; changing them is not there yet.
+//! The service Cluster: who the members are, and how they go. Servers join by themselves, not by being added here.
+
+use std::sync::Arc;
 
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::cluster_server::Cluster;
+use store::{Members, Role, StoreError};
 use tonic::{Request, Response, Status};
 
 use crate::answer::status;
+use crate::urls::{address, check};
 use crate::{Etcd, refuse};
 
-const SINGLE: &str = "the store has one member";
+fn not_found() -> Status {
+    Status::not_found("etcdserver: member not found")
+}
+
+/// etcd's own type of error has no code, so that clients see `Unknown`.
+fn not_enough() -> Status {
+    Status::unknown("etcdserver: re-configuration failed due to not enough started members")
+}
+
+fn url_exists() -> Status {
+    Status::failed_precondition("etcdserver: Peer URLs already exists")
+}
+
+/// What the store says of a change that it refuses.
+fn refused(error: StoreError) -> Status {
+    match error {
+        StoreError::Invalid(text) => Status::failed_precondition(format!("kube-lite: {text}")),
+        error => status(error),
+    }
+}
+
+impl Etcd {
+    /// All members as etcd shows them.
+    pub(crate) fn member_infos(&self) -> Vec<pb::Member> {
+        let own = &self.identity;
+        let shown = |id, address: &str, is_learner, profile: &store::Profile| pb::Member {
+            id,
+            name: profile.name.clone(),
+            peer_ur_ls: if address.is_empty() {
+                Vec::new()
+            } else {
+                vec![format!("https://{address}")]
+            },
+            client_ur_ls: profile.client_urls.clone(),
+            is_learner,
+        };
+        let Some(members) = self.backend.members() else {
+            return vec![shown(own.member, "", false, &own.profile)];
+        };
+        let (profiles, unknown) = (members.profiles(), store::Profile::default());
+        let profile = |id: u64| match profiles.get(&id) {
+            // What it says of itself may be on its way to the others.
+            _ if id == own.member => &own.profile,
+            Some(profile) => profile,
+            None => &unknown,
+        };
+        let all = members.list().into_iter();
+        all.map(|m| shown(m.id, &m.address, m.role == Role::Learner, profile(m.id))).collect()
+    }
+
+    fn members(&self) -> Result<Arc<Members>, Status> {
+        let alone = || Status::unimplemented("kube-lite: a store in memory has one member");
+        self.backend.members().ok_or_else(alone)
+    }
+
+    /// etcd's headers of this service have no revision.
+    fn cluster_header(&self) -> Option<pb::ResponseHeader> {
+        self.header(store::Revision(0))
+    }
+}
 
 #[tonic::async_trait]
 impl Cluster for Etcd {
@@ -18,41 +81,81 @@ impl Cluster for Etcd {
         if request.get_ref().linearizable {
             self.backend.quiet_barrier().await.map_err(status)?;
         }
-        let member = pb::Member {
-            id: self.identity.member,
-            name: self.identity.name.clone(),
-            client_ur_ls: self.identity.client_urls.clone(),
-            ..pb::Member::default()
-        };
-        let header = self.header_now();
-        Ok(Response::new(pb::MemberListResponse { header, members: vec![member] }))
+        let (header, members) = (self.cluster_header(), self.member_infos());
+        Ok(Response::new(pb::MemberListResponse { header, members }))
     }
 
     async fn member_add(
         &self,
-        _: Request<pb::MemberAddRequest>,
+        request: Request<pb::MemberAddRequest>,
     ) -> Result<Response<pb::MemberAddResponse>, Status> {
-        refuse("adding a member", SINGLE)
+        let urls = &request.get_ref().peer_ur_ls;
+        check(urls)?;
+        let known = self.member_infos();
+        if known.iter().any(|member| member.peer_ur_ls.iter().any(|url| urls.contains(url))) {
+            return Err(url_exists());
+        }
+        refuse(
+            "adding a member by its address",
+            "start `kube-lite server --server https://HOST:6443 --token TOKEN` on the new machine, it joins by itself",
+        )
     }
 
     async fn member_remove(
         &self,
-        _: Request<pb::MemberRemoveRequest>,
+        request: Request<pb::MemberRemoveRequest>,
     ) -> Result<Response<pb::MemberRemoveResponse>, Status> {
-        refuse("removing a member", SINGLE)
+        let id = request.get_ref().id;
+        let members = self.members()?;
+        let all = members.list();
+        let voters = all.iter().filter(|member| member.role == Role::Voter).count();
+        match all.iter().find(|member| member.id == id) {
+            None => return Err(not_found()),
+            Some(member) if member.role == Role::Voter && voters == 1 => return Err(not_enough()),
+            Some(_) => members.remove(id).await.map_err(refused)?,
+        }
+        let (header, members) = (self.cluster_header(), self.member_infos());
+        Ok(Response::new(pb::MemberRemoveResponse { header, members }))
     }
 
     async fn member_update(
         &self,
-        _: Request<pb::MemberUpdateRequest>,
+        request: Request<pb::MemberUpdateRequest>,
     ) -> Result<Response<pb::MemberUpdateResponse>, Status> {
-        refuse("changing a member", SINGLE)
+        let pb::MemberUpdateRequest { id, peer_ur_ls: urls } = request.get_ref();
+        let known = self.member_infos();
+        if !known.iter().any(|member| member.id == *id) {
+            return Err(not_found());
+        }
+        let mut others = known.iter().filter(|member| member.id != *id);
+        if others.any(|member| member.peer_ur_ls.iter().any(|url| urls.contains(url))) {
+            return Err(url_exists());
+        }
+        check(urls)?;
+        let [url] = urls.as_slice() else {
+            return refuse("a member with several peer URLs", "a member has one address");
+        };
+        self.members()?.add(*id, address(url)).await.map_err(refused)?;
+        let (header, members) = (self.cluster_header(), self.member_infos());
+        Ok(Response::new(pb::MemberUpdateResponse { header, members }))
     }
 
     async fn member_promote(
         &self,
-        _: Request<pb::MemberPromoteRequest>,
+        request: Request<pb::MemberPromoteRequest>,
     ) -> Result<Response<pb::MemberPromoteResponse>, Status> {
-        refuse("promoting a member", SINGLE)
+        let id = request.get_ref().id;
+        let members = self.members()?;
+        match members.list().iter().find(|member| member.id == id) {
+            None => return Err(not_found()),
+            Some(member) if member.role == Role::Voter => {
+                return Err(Status::failed_precondition(
+                    "etcdserver: can only promote a learner member",
+                ));
+            }
+            Some(_) => members.promote(vec![id]).await.map_err(refused)?,
+        }
+        let (header, members) = (self.cluster_header(), self.member_infos());
+        Ok(Response::new(pb::MemberPromoteResponse { header, members }))
     }
 }

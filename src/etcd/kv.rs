@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use crate::Etcd;
 use crate::answer::status;
 use crate::range::{Plan, key_value};
-use crate::txn::{self, Asked};
+use crate::txn;
 
 /// Bytes of keys and values in one message of a streamed read; one larger pair goes alone.
 const CHUNK_BYTES: usize = 1024 * 1024;
@@ -45,18 +45,8 @@ impl Etcd {
         request: pb::TxnRequest,
     ) -> Result<(pb::TxnRequest, store::TxnResponse), Status> {
         txn::check(&request)?;
-        loop {
-            let asked = Asked::of(&request, &*self.backend).await?;
-            match self.backend.txn(asked.txn()).await {
-                Ok(done) => {
-                    // What the puts keep may have changed since it was read.
-                    if let Some(done) = asked.outcome(done) {
-                        return Ok((request, done));
-                    }
-                }
-                Err(error) => return Err(asked.refusal(&request, error, &*self.backend)),
-            }
-        }
+        let done = self.backend.txn(txn::translate(&request)?).await.map_err(status)?;
+        Ok((request, done))
     }
 }
 
@@ -76,7 +66,7 @@ impl Kv for Etcd {
         request: Request<pb::RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
         let plan = Plan::of(request.get_ref())?;
-        if !plan.is_in_order() {
+        if !plan.is_default_order() {
             return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
         }
         if plan.is_filtered() {

@@ -57,7 +57,7 @@ impl Lease for Etcd {
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
         let pb::LeaseTimeToLiveRequest { id, keys: wants_keys } = *request.get_ref();
         self.backend.quiet_barrier().await.map_err(status)?;
-        let (ttl, granted_ttl, keys) = match self.backend.lease(id) {
+        let (ttl, granted_ttl, keys) = match self.backend.lease(id).await {
             Ok((lease, keys)) => (lease.remaining_ttl, lease.granted_ttl, keys),
             Err(StoreError::LeaseNotFound) => (-1, 0, Vec::new()),
             Err(error) => return Err(status(error)),

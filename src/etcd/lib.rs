@@ -6,13 +6,17 @@
 mod answer;
 mod auth;
 mod cluster;
+mod health;
+mod http;
 mod kv;
 mod lease;
 mod maintenance;
+mod metrics;
 mod range;
 mod serve;
 mod snapshot;
 mod txn;
+mod urls;
 mod watch;
 
 use std::path::PathBuf;
@@ -20,44 +24,21 @@ use std::sync::Arc;
 
 use base::Tasks;
 use proto::etcdserverpb::ResponseHeader;
-use store::{Backend, Revision};
+use store::{Backend, Members, Profile, Revision};
 use tokio::sync::Semaphore;
 use tonic::Status;
 
+use metrics::Counters;
 pub use serve::serve;
 
 /// The version of etcd whose interface is spoken; clients choose by it what they ask for.
 pub const ETCD_VERSION: &str = "3.7.3";
 
+/// The version of etcd's clusters and databases that goes with it.
+const STORAGE_VERSION: &str = "3.7.0";
+
 /// Largest message either way: etcd's largest request with its allowance for gRPC (`MaxRequestBytesWithOverhead`).
 const MESSAGE_BYTES: usize = store::MAX_REQUEST_BYTES + 512 * 1024;
-
-/// Who answers.
-#[derive(Debug, Clone)]
-pub struct Identity {
-    /// Of the cluster, never 0.
-    pub cluster: u64,
-    /// Of this member, never 0.
-    pub member: u64,
-    /// Name of this member.
-    pub name: String,
-    /// Where clients reach this member, `https://host:port`.
-    pub client_urls: Vec<String>,
-}
-
-impl Identity {
-    /// The member on the machine `name` of the cluster that `cluster` stands for, such as the hash of its CA. The ids stay the
-    /// same when addresses change.
-    pub fn of(cluster: &str, name: &str, client_urls: Vec<String>) -> Self {
-        let id = |text: &str| {
-            let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
-            // 0 is nobody's id.
-            digest.as_ref().first_chunk().map_or(1, |bytes| u64::from_be_bytes(*bytes).max(1))
-        };
-        let member = id(&format!("{cluster} {name}"));
-        Self { cluster: id(cluster), member, name: name.to_owned(), client_urls }
-    }
-}
 
 /// The services; clones share the store.
 #[derive(Debug, Clone)]
@@ -67,20 +48,44 @@ pub struct Etcd {
     /// Where snapshots stand while they are sent.
     scratch: PathBuf,
     snapshots: Arc<Semaphore>,
+    counters: Arc<Counters>,
     tasks: Tasks,
 }
 
+/// Who answers.
+#[derive(Debug)]
+struct Identity {
+    /// Of the cluster, never 0.
+    cluster: u64,
+    /// Of this member, never 0.
+    member: u64,
+    /// What this member says of itself.
+    profile: Profile,
+}
+
 impl Etcd {
-    /// The services of one member over `backend`. Streams run as tasks of `tasks`; snapshots are files without a name in the
-    /// directory `scratch` while they are sent.
+    /// The services of one member over `backend`, under the store's own ids. Streams run as tasks of `tasks`; snapshots are
+    /// files without a name in the directory `scratch` while they are sent.
     pub fn new(
         backend: Arc<dyn Backend>,
-        identity: Identity,
+        profile: Profile,
         scratch: impl Into<PathBuf>,
         tasks: Tasks,
     ) -> Self {
-        let snapshots = Arc::new(Semaphore::new(snapshot::UNDER_WAY));
-        Self { backend, identity: Arc::new(identity), scratch: scratch.into(), snapshots, tasks }
+        // A store in memory is a cluster for itself.
+        let (cluster, member) = backend.members().map_or((1, 1), |members| {
+            let store::ClusterId(id) = members.cluster();
+            let number = id.first_chunk().map_or(1, |bytes| u64::from_be_bytes(*bytes).max(1));
+            (number, members.id())
+        });
+        Self {
+            backend,
+            identity: Arc::new(Identity { cluster, member, profile }),
+            scratch: scratch.into(),
+            snapshots: Arc::new(Semaphore::new(snapshot::UNDER_WAY)),
+            counters: Arc::default(),
+            tasks,
+        }
     }
 
     fn header(&self, revision: Revision) -> Option<ResponseHeader> {
@@ -94,6 +99,13 @@ impl Etcd {
 
     fn header_now(&self) -> Option<ResponseHeader> {
         self.header(self.backend.revision())
+    }
+
+    /// The leader's id; 0 where none is known.
+    fn leader(&self) -> u64 {
+        let alone = self.identity.member;
+        let known = |members: Arc<Members>| members.leadership().borrow().leader.unwrap_or(0);
+        self.backend.members().map_or(alone, known)
     }
 }
 

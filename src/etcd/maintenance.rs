@@ -1,13 +1,41 @@
-//! The service Maintenance: status, alarms and snapshots; what else concerns etcd's own database file is refused.
+//! The service Maintenance: status, alarms, checksums, snapshots, space, the lead.
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::alarm_request::AlarmAction;
 use proto::etcdserverpb::maintenance_server::Maintenance;
+use store::{Alarm, Revision, Role};
 use tonic::{Request, Response, Status};
 
-use crate::{ETCD_VERSION, Etcd, refuse};
+use crate::answer::status;
+use crate::{ETCD_VERSION, Etcd, STORAGE_VERSION, refuse};
+
+fn bytes(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}
+
+/// etcd's name of an alarm, or its number.
+pub(crate) fn alarm_name(alarm: Alarm) -> String {
+    pb::AlarmType::try_from(alarm.0)
+        .map_or(alarm.0.to_string(), |name| name.as_str_name().to_owned())
+}
+
+impl Etcd {
+    /// Whether this member only follows.
+    pub(crate) fn is_learner(&self) -> bool {
+        let member = self.identity.member;
+        let learns = |m: &store::Member| m.id == member && m.role == Role::Learner;
+        self.backend.members().is_some_and(|members| members.list().iter().any(learns))
+    }
+
+    /// What is wrong, as etcd's status says it.
+    fn errors(&self, leader: u64) -> Vec<String> {
+        let none = (leader == 0).then(|| "etcdserver: no leader".to_owned());
+        let alarm = |(member, alarm)| format!("memberID:{member} alarm:{}", alarm_name(alarm));
+        none.into_iter().chain(self.backend.alarms().into_iter().map(alarm)).collect()
+    }
+}
 
 #[tonic::async_trait]
 impl Maintenance for Etcd {
@@ -17,18 +45,24 @@ impl Maintenance for Etcd {
         &self,
         _: Request<pb::StatusRequest>,
     ) -> Result<Response<pb::StatusResponse>, Status> {
-        let (size, index) = (self.backend.size(), self.backend.applied_index());
+        let (size, applied) = (self.backend.size(), self.backend.applied_index());
+        let leader = self.leader();
+        let committed = self.backend.measures().committed;
         Ok(Response::new(pb::StatusResponse {
             header: self.header_now(),
             version: ETCD_VERSION.to_owned(),
-            db_size: i64::try_from(size.disk).unwrap_or(i64::MAX),
-            db_size_in_use: i64::try_from(size.memory).unwrap_or(i64::MAX),
-            leader: self.identity.member,
-            raft_index: index,
-            raft_applied_index: index,
+            db_size: bytes(size.disk),
+            db_size_in_use: bytes(size.memory),
+            // A negative quota of etcd's is none.
+            db_size_quota: self.backend.quota().map_or(-1, bytes),
+            leader,
+            raft_index: committed.max(applied),
+            raft_applied_index: applied,
             raft_term: self.backend.term(),
+            errors: self.errors(leader),
+            is_learner: self.is_learner(),
+            storage_version: STORAGE_VERSION.to_owned(),
             downgrade_info: Some(pb::DowngradeInfo::default()),
-            ..pb::StatusResponse::default()
         }))
     }
 
@@ -36,35 +70,61 @@ impl Maintenance for Etcd {
         &self,
         request: Request<pb::AlarmRequest>,
     ) -> Result<Response<pb::AlarmResponse>, Status> {
-        match AlarmAction::try_from(request.get_ref().action) {
-            // Space is looked at with each write: nothing has to be switched off for writes to go on.
-            Ok(AlarmAction::Get | AlarmAction::Deactivate) => {
-                let (header, alarms) = (self.header_now(), Vec::new());
-                Ok(Response::new(pb::AlarmResponse { header, alarms }))
+        let pb::AlarmRequest { action, member_id: member, alarm } = *request.get_ref();
+        let set = async |raised| {
+            // Nothing is no alarm; etcd neither raises nor ends it.
+            let told = alarm != 0
+                && self.backend.set_alarm(member, Alarm(alarm), raised).await.map_err(status)?;
+            Ok::<_, Status>(told.then_some((member, Alarm(alarm))).into_iter().collect::<Vec<_>>())
+        };
+        let alarms = match AlarmAction::try_from(action) {
+            Ok(AlarmAction::Get) => {
+                self.backend.quiet_barrier().await.map_err(status)?;
+                let mut alarms = self.backend.alarms();
+                alarms.retain(|(_, raised)| alarm == 0 || raised.0 == alarm);
+                alarms
             }
-            _ => refuse("raising an alarm", "a store without space refuses writes by itself"),
-        }
+            Ok(AlarmAction::Activate) => set(true).await?,
+            Ok(AlarmAction::Deactivate) => set(false).await?,
+            Err(_) => return Err(Status::invalid_argument("kube-lite: the action is not known")),
+        };
+        let shown =
+            |(member_id, alarm): (u64, Alarm)| pb::AlarmMember { member_id, alarm: alarm.0 };
+        let alarms = alarms.into_iter().map(shown).collect();
+        Ok(Response::new(pb::AlarmResponse { header: self.header_now(), alarms }))
     }
 
     async fn defragment(
         &self,
         _: Request<pb::DefragmentRequest>,
     ) -> Result<Response<pb::DefragmentResponse>, Status> {
-        refuse("defragmentation", "the log is written anew with each checkpoint and has no holes")
+        self.backend.shrink().await.map_err(status)?;
+        Ok(Response::new(pb::DefragmentResponse::default()))
     }
 
     async fn hash(
         &self,
         _: Request<pb::HashRequest>,
     ) -> Result<Response<pb::HashResponse>, Status> {
-        refuse("the hash of a database file", "every record of the log has a checksum of its own")
+        let hash = self.backend.hash(Revision(0)).await.map_err(status)?;
+        let header = self.header(hash.newest);
+        Ok(Response::new(pb::HashResponse { header, hash: hash.all }))
     }
 
     async fn hash_kv(
         &self,
-        _: Request<pb::HashKvRequest>,
+        request: Request<pb::HashKvRequest>,
     ) -> Result<Response<pb::HashKvResponse>, Status> {
-        refuse("the hash of the key space", "every record of the log has a checksum of its own")
+        // What is no revision is the newest, as in etcd.
+        let revision = Revision(request.get_ref().revision.max(0));
+        let hash = self.backend.hash(revision).await.map_err(status)?;
+        Ok(Response::new(pb::HashKvResponse {
+            header: self.header(hash.newest),
+            hash: hash.keys,
+            // etcd's before the first compaction.
+            compact_revision: if hash.compacted.0 == 0 { -1 } else { hash.compacted.0 },
+            hash_revision: hash.revision.0,
+        }))
     }
 
     async fn snapshot(
@@ -78,10 +138,21 @@ impl Maintenance for Etcd {
         &self,
         request: Request<pb::MoveLeaderRequest>,
     ) -> Result<Response<pb::MoveLeaderResponse>, Status> {
-        if request.get_ref().target_id == self.identity.member {
-            return Ok(Response::new(pb::MoveLeaderResponse { header: self.header_now() }));
+        if self.leader() != self.identity.member {
+            return Err(Status::failed_precondition("etcdserver: not leader"));
         }
-        Err(Status::failed_precondition("etcdserver: bad leader transferee"))
+        let target = request.get_ref().target_id;
+        let members = self.member_infos();
+        if !members.iter().any(|member| member.id == target && !member.is_learner) {
+            return Err(Status::failed_precondition("etcdserver: bad leader transferee"));
+        }
+        if let Some(members) = self.backend.members() {
+            members.transfer(target).await.map_err(|error| {
+                tracing::warn!(%error, "the lead was not moved");
+                Status::unknown("etcdserver: request timed out, leader transfer took too long")
+            })?;
+        }
+        Ok(Response::new(pb::MoveLeaderResponse::default()))
     }
 
     async fn downgrade(

@@ -28,6 +28,8 @@ pub(crate) fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
 
 /// A checked read.
 pub(crate) struct Plan {
+    /// The order that the request names.
+    asked: SortOrder,
     order: SortOrder,
     target: SortTarget,
     limit: usize,
@@ -46,16 +48,17 @@ impl Plan {
         if request.key.is_empty() {
             return Err(empty_key());
         }
-        let order = SortOrder::try_from(request.sort_order).map_err(|_| invalid_sort())?;
+        let asked = SortOrder::try_from(request.sort_order).map_err(|_| invalid_sort())?;
         let target = SortTarget::try_from(request.sort_target).map_err(|_| invalid_sort())?;
         // Who names a target and no order means the smallest first.
-        let order = match (order, target) {
+        let order = match (asked, target) {
             (SortOrder::None, SortTarget::Key) => SortOrder::None,
             (SortOrder::None, _) => SortOrder::Ascend,
             (order, _) => order,
         };
         let limit = usize::try_from(request.limit).unwrap_or(0);
         let mut plan = Self {
+            asked,
             order,
             target,
             limit,
@@ -70,8 +73,10 @@ impl Plan {
                 count_only: request.count_only,
             },
         };
-        if plan.is_in_order() && !plan.is_filtered() {
-            plan.request.limit = limit;
+        if plan.is_default_order() && !plan.is_filtered() {
+            // With a target and no order etcd sorts one more than the limit, which it has in the order of the keys.
+            let more = usize::from(limit > 0 && !plan.is_in_order());
+            plan.request.limit = limit.saturating_add(more);
         }
         Ok(plan)
     }
@@ -80,6 +85,11 @@ impl Plan {
     pub(crate) fn is_in_order(&self) -> bool {
         self.order == SortOrder::None
             || (self.target == SortTarget::Key && self.order == SortOrder::Ascend)
+    }
+
+    /// Whether the request names no order, whatever its target, or that of the keys.
+    pub(crate) fn is_default_order(&self) -> bool {
+        self.asked == SortOrder::None || self.is_in_order()
     }
 
     /// Whether the read leaves out revisions.
@@ -103,15 +113,18 @@ impl Plan {
         let mut kvs = found.kvs;
         kvs.retain(|kv| self.wants(kv));
         if !self.is_in_order() {
-            match self.target {
-                SortTarget::Key => kvs.sort_by(|a, b| a.key.cmp(&b.key)),
-                SortTarget::Version => kvs.sort_by_key(|kv| kv.version),
-                SortTarget::Create => kvs.sort_by_key(|kv| kv.create_revision),
-                SortTarget::Mod => kvs.sort_by_key(|kv| kv.mod_revision),
-                SortTarget::Value => kvs.sort_by(|a, b| a.value.cmp(&b.value)),
-            }
+            let compare = |a: &KeyValue, b: &KeyValue| match self.target {
+                SortTarget::Key => a.key.cmp(&b.key),
+                SortTarget::Version => a.version.cmp(&b.version),
+                SortTarget::Create => a.create_revision.cmp(&b.create_revision),
+                SortTarget::Mod => a.mod_revision.cmp(&b.mod_revision),
+                SortTarget::Value => a.value.cmp(&b.value),
+            };
+            // What is equal stays in the order of its keys either way.
             if self.order == SortOrder::Descend {
-                kvs.reverse();
+                kvs.sort_by(|a, b| compare(b, a));
+            } else {
+                kvs.sort_by(compare);
             }
         }
         let cut = self.limit > 0 && kvs.len() > self.limit;

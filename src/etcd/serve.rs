@@ -22,6 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
+use crate::http::Front;
 use crate::{Etcd, MESSAGE_BYTES};
 
 /// Connections at a time; more wait in the kernel's queue.
@@ -106,6 +107,8 @@ pub async fn serve(
     );
     let shutdown = etcd.tasks.shutdown().clone();
     Server::builder()
+        .accept_http1(true)
+        .layer(Front(etcd.clone()))
         .max_concurrent_streams(CONCURRENT_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))

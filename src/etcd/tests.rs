@@ -1,6 +1,7 @@
 //! What etcd 3.7.3 answered to the same requests, asked over the wire.
 
 use proto::etcdserverpb as pb;
+use proto::etcdserverpb::cluster_client::ClusterClient;
 use proto::etcdserverpb::compare::TargetUnion;
 use proto::etcdserverpb::kv_client::KvClient;
 use proto::etcdserverpb::lease_client::LeaseClient;
@@ -17,6 +18,7 @@ use super::*;
 /// A served store in memory.
 struct World {
     tasks: Tasks,
+    address: std::net::SocketAddr,
     channel: Channel,
     kv: KvClient<Channel>,
 }
@@ -31,17 +33,14 @@ impl World {
     async fn new() -> Self {
         let tasks = Tasks::default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let identity = Identity::of("cluster", "n1", vec![url.clone()]);
-        let etcd = Etcd::new(
-            store::open_memory_with(&tasks),
-            identity,
-            std::env::temp_dir(),
-            tasks.clone(),
-        );
+        let address = listener.local_addr().unwrap();
+        let url = format!("http://{address}");
+        let profile = Profile { name: "n1".to_owned(), client_urls: vec![url.clone()] };
+        let store = store::open_memory_with(&tasks);
+        let etcd = Etcd::new(store, profile, std::env::temp_dir(), tasks.clone());
         tasks.spawn(base::Kind::Request, "etcd", serve(etcd, listener, None));
         let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
-        Self { tasks, kv: KvClient::new(channel.clone()), channel }
+        Self { tasks, address, kv: KvClient::new(channel.clone()), channel }
     }
 
     async fn put(&mut self, key: &str, value: &str) -> i64 {
@@ -91,6 +90,14 @@ async fn reads_are_sorted_filtered_and_cut_as_etcd_does() {
         (keys(&found.kvs), found.more, found.count),
         (vec!["b".to_owned(), "a".to_owned()], true, 3)
     );
+    // Without an order the first two keys are sorted, and one of them told.
+    let by_value = pb::RangeRequest { sort_target: 4, limit: 1, ..all() };
+    let found = world.kv.range(by_value).await.unwrap().into_inner();
+    assert_eq!((keys(&found.kvs), found.more, found.count), (vec!["a".to_owned()], true, 3));
+    // What is equal stays in the order of its keys.
+    let by_version = pb::RangeRequest { sort_order: 2, sort_target: 1, ..all() };
+    let found = world.kv.range(by_version).await.unwrap().into_inner();
+    assert_eq!(keys(&found.kvs), ["b", "a", "c"]);
     let late = pb::RangeRequest { min_mod_revision: 4, keys_only: true, ..all() };
     let found = world.kv.range(late).await.unwrap().into_inner();
     assert_eq!((keys(&found.kvs), found.count), (vec!["b".to_owned(), "c".to_owned()], 3));
@@ -135,6 +142,22 @@ async fn a_streamed_read_is_the_read_in_parts_and_the_last_says_how_many() {
         parts,
         [("a".to_owned(), 0, false), ("b".to_owned(), 0, false), ("c".to_owned(), 3, true)]
     );
+    // Any target without an order is taken; an order is not.
+    for (sort_order, sort_target, expected) in [
+        (0, 4, Ok(())),
+        (0, 1, Ok(())),
+        (1, 0, Ok(())),
+        (1, 4, Err("RangeStream does not support custom sort orders")),
+        (2, 0, Err("RangeStream does not support custom sort orders")),
+    ] {
+        let request = pb::RangeRequest { sort_order, sort_target, ..all() };
+        let answer = world.kv.range_stream(request).await;
+        let told = answer.as_ref().map(|_| ()).map_err(|error| {
+            assert_eq!(error.code(), Code::Unimplemented);
+            error.message()
+        });
+        assert_eq!(told, expected, "{sort_order} {sort_target}");
+    }
 }
 
 #[tokio::test]
@@ -307,12 +330,12 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
 async fn what_is_not_there_is_refused_by_name() {
     let world = World::new().await;
     let mut maintenance = MaintenanceClient::new(world.channel.clone());
-    let error = maintenance.defragment(pb::DefragmentRequest {}).await.unwrap_err();
+    let error = maintenance.downgrade(pb::DowngradeRequest::default()).await.unwrap_err();
     assert_eq!(
         told(&error),
         (
             Code::Unimplemented,
-            "kube-lite: defragmentation is not supported: the log is written anew with each checkpoint and has no holes"
+            "kube-lite: a downgrade is not supported: the version is that of kube-lite"
         )
     );
     let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
@@ -338,4 +361,164 @@ async fn a_snapshot_comes_in_etcds_pieces_with_its_sum_at_the_end() {
     assert_eq!(database.len() % 4096, 0);
     assert_eq!(all[0].remaining_bytes, (database.len() - all[0].blob.len()) as u64);
     assert_eq!(ring::digest::digest(&ring::digest::SHA256, &database).as_ref(), &sum.blob[..]);
+}
+
+#[tokio::test]
+async fn alarms_are_raised_refuse_and_end_as_etcds() {
+    let mut world = World::new().await;
+    world.put("a", "1").await;
+    let mut maintenance = MaintenanceClient::new(world.channel.clone());
+    let mut ask = async |action, alarm| {
+        let request = pb::AlarmRequest { action, member_id: 9, alarm };
+        let alarms = maintenance.alarm(request).await.unwrap().into_inner().alarms;
+        alarms.iter().map(|alarm| (alarm.member_id, alarm.alarm)).collect::<Vec<_>>()
+    };
+    assert_eq!((ask(1, 0).await, ask(0, 0).await), (vec![], vec![]));
+    assert_eq!((ask(1, 1).await, ask(1, 1).await), (vec![(9, 1)], vec![(9, 1)]));
+    assert_eq!((ask(0, 0).await, ask(0, 2).await), (vec![(9, 1)], vec![]));
+    let full = (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+    let error = world.kv.put(put("b")).await.unwrap_err();
+    assert_eq!(told(&error), full);
+    let mut leases = LeaseClient::new(world.channel.clone());
+    let grant = pb::LeaseGrantRequest { ttl: 60, id: 7 };
+    assert_eq!(told(&leases.lease_grant(grant).await.unwrap_err()), full);
+    let delete = pb::DeleteRangeRequest { key: "a".into(), ..Default::default() };
+    assert_eq!(world.kv.delete_range(delete.clone()).await.unwrap().into_inner().deleted, 1);
+    assert_eq!((ask(2, 1).await, ask(2, 1).await, ask(0, 0).await), (vec![(9, 1)], vec![], vec![]));
+    world.put("b", "1").await;
+    ask(1, 2).await;
+    let error = world.kv.delete_range(delete).await.unwrap_err();
+    assert_eq!(told(&error), (Code::DataLoss, "etcdserver: corrupt cluster"));
+    assert_eq!(world.kv.range(all()).await.unwrap().into_inner().count, 1);
+    let mut maintenance = MaintenanceClient::new(world.channel.clone());
+    let status = maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.errors, ["memberID:9 alarm:CORRUPT"]);
+}
+
+#[tokio::test]
+async fn checksums_say_what_they_depend_on() {
+    let mut world = World::new().await;
+    for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+        world.put(key, value).await;
+    }
+    let mut maintenance = MaintenanceClient::new(world.channel.clone());
+    let at = |revision| pb::HashKvRequest { revision };
+    let hash = maintenance.hash_kv(at(0)).await.unwrap().into_inner();
+    // etcd 3.7.3's number after the same three puts.
+    assert_eq!(
+        (hash.hash, hash.compact_revision, hash.hash_revision, hash.header.unwrap().revision),
+        (2_069_675_932, -1, 4, 4)
+    );
+    let error = maintenance.hash_kv(at(5)).await.unwrap_err();
+    assert_eq!(
+        told(&error),
+        (Code::OutOfRange, "etcdserver: mvcc: required revision is a future revision")
+    );
+    world.kv.compact(pb::CompactionRequest { revision: 4, physical: false }).await.unwrap();
+    let error = maintenance.hash_kv(at(3)).await.unwrap_err();
+    assert_eq!(
+        told(&error),
+        (Code::OutOfRange, "etcdserver: mvcc: required revision has been compacted")
+    );
+    assert_eq!(maintenance.hash_kv(at(4)).await.unwrap().into_inner().compact_revision, 4);
+    let all = maintenance.hash(pb::HashRequest {}).await.unwrap().into_inner();
+    assert_eq!(all.header.unwrap().revision, 4);
+}
+
+#[tokio::test]
+async fn members_are_listed_and_refused_changes_have_etcds_texts() {
+    let world = World::new().await;
+    let mut cluster = ClusterClient::new(world.channel.clone());
+    let list = cluster.member_list(pb::MemberListRequest { linearizable: true }).await.unwrap();
+    let list = list.into_inner();
+    assert_eq!((list.members.len(), &*list.members[0].name), (1, "n1"));
+    assert_eq!((list.members[0].id, list.header.unwrap().revision), (1, 0));
+    let add =
+        |url: &str| pb::MemberAddRequest { peer_ur_ls: vec![url.to_owned()], is_learner: false };
+    let error = cluster.member_add(add("foo")).await.unwrap_err();
+    assert_eq!(told(&error), (Code::InvalidArgument, "etcdserver: given member URLs are invalid"));
+    let error = cluster.member_add(add("http://a:2380")).await.unwrap_err();
+    assert_eq!(
+        told(&error),
+        (
+            Code::Unimplemented,
+            "kube-lite: adding a member by its address is not supported: start `kube-lite server --server https://HOST:6443 --token TOKEN` on the new machine, it joins by itself"
+        )
+    );
+    let update = pb::MemberUpdateRequest { id: 5, peer_ur_ls: vec!["http://a:1".to_owned()] };
+    let error = cluster.member_update(update).await.unwrap_err();
+    assert_eq!(told(&error), (Code::NotFound, "etcdserver: member not found"));
+    let mut maintenance = MaintenanceClient::new(world.channel.clone());
+    let error = maintenance.move_leader(pb::MoveLeaderRequest { target_id: 5 }).await.unwrap_err();
+    assert_eq!(told(&error), (Code::FailedPrecondition, "etcdserver: bad leader transferee"));
+    maintenance.move_leader(pb::MoveLeaderRequest { target_id: 1 }).await.unwrap();
+}
+
+/// A request over HTTP/1.1 on the port of gRPC; status line and body.
+async fn http(world: &World, request: &str) -> (String, String) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(world.address).await.unwrap();
+    let text = format!("{request} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\n\r\n");
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.lines().next().unwrap().trim_start_matches("HTTP/1.1 ").to_owned();
+    (status, body.to_owned())
+}
+
+#[tokio::test]
+async fn health_version_and_metrics_stand_beside_grpc() {
+    let mut world = World::new().await;
+    world.put("a", "1").await;
+    let ok = |body: &str| ("200 OK".to_owned(), body.to_owned());
+    assert_eq!(http(&world, "GET /health").await, ok(r#"{"health":"true","reason":""}"#));
+    assert_eq!(
+        http(&world, "GET /version").await,
+        ok(r#"{"etcdserver":"3.7.3","etcdcluster":"3.7.0","storage":"3.7.0"}"#)
+    );
+    assert_eq!(http(&world, "GET /livez").await, ok("ok\n"));
+    assert_eq!(
+        http(&world, "GET /readyz?verbose").await,
+        ok(
+            "[+]data_corruption ok\n[+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\nok\n"
+        )
+    );
+    let wrong = |status: &str, body: &str| (status.to_owned(), body.to_owned());
+    assert_eq!(
+        http(&world, "POST /health").await,
+        wrong("405 Method Not Allowed", "Method Not Allowed\n")
+    );
+    assert_eq!(
+        http(&world, "GET /v3/nothing").await,
+        wrong("404 Not Found", "404 page not found\n")
+    );
+    let mut maintenance = MaintenanceClient::new(world.channel.clone());
+    let corrupt = pb::AlarmRequest { action: 1, member_id: 1, alarm: 2 };
+    maintenance.alarm(corrupt).await.unwrap();
+    assert_eq!(
+        http(&world, "GET /health").await,
+        wrong("503 Service Unavailable", "{\"health\":\"false\",\"reason\":\"ALARM CORRUPT\"}\n")
+    );
+    assert_eq!(http(&world, "GET /health?exclude=CORRUPT").await.0, "200 OK");
+    assert_eq!(
+        http(&world, "GET /readyz?exclude=non_learner").await,
+        wrong(
+            "503 Service Unavailable",
+            "[-]data_corruption failed: alarm activated: CORRUPT\n[+]serializable_read ok\n[+]linearizable_read ok\n\n"
+        )
+    );
+    let metrics = http(&world, "GET /metrics").await.1;
+    for line in [
+        "etcd_server_has_leader 1",
+        "etcd_server_is_leader 1",
+        "etcd_mvcc_put_total 1",
+        "etcd_debugging_mvcc_keys_total 1",
+        "etcd_debugging_mvcc_current_revision 2",
+        "etcd_server_health_failures 1",
+        "grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Put\",grpc_service=\"etcdserverpb.KV\",grpc_type=\"unary\"} 1",
+        "etcd_server_healthchecks_total{name=\"data_corruption\",status=\"error\",type=\"readyz\"} 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
 }

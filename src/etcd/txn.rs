@@ -1,22 +1,14 @@
 //! Transactions: etcd's checks, their form in the store's terms, and the answers.
-//!
-//! The store has no puts that keep the value or the lease there is (`ignore_value`, `ignore_lease`). What they keep is read
-//! before, and the transaction runs inside one that compares the keys' revisions: when they changed, it is read again.
-
-use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use proto::etcdserverpb::request_op::Request as Step;
 use proto::etcdserverpb::response_op::Response as StepResponse;
-use store::{
-    Backend, Compare, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest, Revision,
-    StoreError, Target, Txn, TxnResponse,
-};
+use store::{Compare, Op, OpResponse, Ordering, Revision, Target, Txn, TxnResponse};
 use tonic::Status;
 
-use crate::answer::{empty_key, key_not_found, status};
+use crate::answer::{empty_key, key_not_found};
 use crate::range::{Plan, key_value, keys};
 
 /// Most comparisons and steps of one transaction with those inside it: etcd's default `--max-txn-ops`.
@@ -88,105 +80,13 @@ pub(crate) fn is_serializable(request: &pb::TxnRequest) -> bool {
     })
 }
 
-/// What the puts of a transaction keep, as it was read; `None` is a key that was not there.
-type Kept = BTreeMap<Bytes, Option<KeyValue>>;
-
-fn kept_keys(request: &pb::TxnRequest, kept: &mut Kept) {
-    for step in steps(request) {
-        match step {
-            Step::RequestPut(put) if put.ignore_value || put.ignore_lease => {
-                kept.insert(put.key.clone(), None);
-            }
-            Step::RequestTxn(txn) => kept_keys(txn, kept),
-            _ => {}
-        }
-    }
-}
-
-/// A transaction in the store's terms.
-pub(crate) struct Asked {
-    txn: Txn,
-    kept: Kept,
-}
-
-/// A lease that nobody is granted. A put that keeps what is not there names it, so that the store refuses the whole
-/// transaction where such a put would run, and only there.
-const NOBODYS_LEASE: i64 = i64::MIN;
-
-impl Asked {
-    /// Translates a checked request, with what its puts keep.
-    ///
-    /// # Errors
-    /// A comparison that does not exist.
-    pub(crate) async fn of(
-        request: &pb::TxnRequest,
-        backend: &dyn Backend,
-    ) -> Result<Self, Status> {
-        let mut kept = Kept::new();
-        kept_keys(request, &mut kept);
-        for (key, kv) in &mut kept {
-            let found = backend.range(RangeRequest::new(KeyRange::key(key.clone()))).await;
-            *kv = found.map_err(status)?.kvs.pop();
-        }
-        Ok(Self { txn: translate(request, &kept)?, kept })
-    }
-
-    /// What the store is asked.
-    pub(crate) fn txn(&self) -> Txn {
-        if self.kept.is_empty() {
-            return self.txn.clone();
-        }
-        let unchanged = self.kept.iter().map(|(key, kv)| Compare {
-            range: KeyRange::key(key.clone()),
-            target: Target::ModRevision(kv.as_ref().map_or(0, |kv| kv.mod_revision.0)),
-            ordering: Ordering::Equal,
-        });
-        Txn {
-            compare: unchanged.collect(),
-            success: vec![Op::Txn(self.txn.clone())],
-            ..Txn::default()
-        }
-    }
-
-    /// What the transaction itself answered; `None` when what it keeps has changed.
-    pub(crate) fn outcome(&self, mut done: TxnResponse) -> Option<TxnResponse> {
-        if self.kept.is_empty() {
-            return Some(done);
-        }
-        match done.responses.pop() {
-            Some(OpResponse::Txn(inner)) if done.succeeded => Some(inner),
-            _ => None,
-        }
-    }
-
-    /// etcd's answer to the store's refusal: a lease that is not there may be nobody's.
-    pub(crate) fn refusal(
-        &self,
-        request: &pb::TxnRequest,
-        error: StoreError,
-        backend: &dyn Backend,
-    ) -> Status {
-        let misses_key = self.kept.values().any(Option::is_none);
-        match error {
-            StoreError::LeaseNotFound if misses_key && !misses_lease(request, backend) => {
-                key_not_found()
-            }
-            error => status(error),
-        }
-    }
-}
-
-fn misses_lease(request: &pb::TxnRequest, backend: &dyn Backend) -> bool {
-    steps(request).any(|step| match step {
-        Step::RequestPut(put) => put.lease != 0 && backend.lease(put.lease).is_err(),
-        Step::RequestTxn(txn) => misses_lease(txn, backend),
-        _ => false,
-    })
-}
-
-fn translate(request: &pb::TxnRequest, kept: &Kept) -> Result<Txn, Status> {
+/// A checked transaction in the store's terms.
+///
+/// # Errors
+/// A comparison that does not exist.
+pub(crate) fn translate(request: &pb::TxnRequest) -> Result<Txn, Status> {
     let branch = |steps: &[pb::RequestOp]| -> Result<Vec<Op>, Status> {
-        steps.iter().filter_map(|step| step.request.as_ref()).map(|step| op(step, kept)).collect()
+        steps.iter().filter_map(|step| step.request.as_ref()).map(op).collect()
     };
     Ok(Txn {
         compare: request.compare.iter().map(compare).collect::<Result<_, _>>()?,
@@ -196,7 +96,7 @@ fn translate(request: &pb::TxnRequest, kept: &Kept) -> Result<Txn, Status> {
     })
 }
 
-fn op(step: &Step, kept: &Kept) -> Result<Op, Status> {
+fn op(step: &Step) -> Result<Op, Status> {
     Ok(match step {
         Step::RequestRange(range) => {
             let mut request = Plan::of(range)?.request;
@@ -204,21 +104,20 @@ fn op(step: &Step, kept: &Kept) -> Result<Op, Status> {
             request.revision = Some(Revision(range.revision)).filter(|revision| revision.0 != 0);
             Op::Range(request)
         }
+        Step::RequestPut(put) if put.ignore_value || put.ignore_lease => Op::Update {
+            key: put.key.clone(),
+            value: (!put.ignore_value).then(|| put.value.clone()),
+            lease: (!put.ignore_lease).then_some(put.lease),
+            prev_kv: put.prev_kv,
+        },
         Step::RequestPut(put) => {
-            let before = kept.get(&put.key).and_then(Option::as_ref);
-            let value = before.filter(|_| put.ignore_value).map_or(&put.value, |kv| &kv.value);
-            let lease = match before {
-                None if put.ignore_value || put.ignore_lease => NOBODYS_LEASE,
-                Some(kv) if put.ignore_lease => kv.lease,
-                _ => put.lease,
-            };
-            let (key, value) = (put.key.clone(), value.clone());
-            Op::Put { key, value, lease, prev_kv: put.prev_kv }
+            let (key, value) = (put.key.clone(), put.value.clone());
+            Op::Put { key, value, lease: put.lease, prev_kv: put.prev_kv }
         }
         Step::RequestDeleteRange(delete) => {
             Op::Delete { range: keys(&delete.key, &delete.range_end), prev_kv: delete.prev_kv }
         }
-        Step::RequestTxn(txn) => Op::Txn(translate(txn, kept)?),
+        Step::RequestTxn(txn) => Op::Txn(translate(txn)?),
     })
 }
 

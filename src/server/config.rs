@@ -30,6 +30,8 @@ pub struct Config {
     pub etcd_listen: Vec<SocketAddr>,
     /// Where it is reached in the clear.
     pub etcd_listen_plain: Option<SocketAddr>,
+    /// Bytes that the store takes.
+    pub etcd_quota: u64,
     /// Address that pods and nodes reach the API under.
     pub advertise: IpAddr,
     /// Further names and addresses of the serving certificate.
@@ -240,6 +242,9 @@ impl Config {
             listen: SocketAddr::new(machine.listen, args.https_listen_port),
             etcd_listen: args.etcd_listen.clone(),
             etcd_listen_plain: args.etcd_listen_plain,
+            etcd_quota: args
+                .etcd_quota_backend_bytes
+                .map_or(store::DEFAULT_QUOTA_BYTES, std::num::NonZeroU64::get),
             advertise: args.advertise_address.unwrap_or(machine.ip()),
             tls_san: args.tls_san.clone(),
             node_ports: node_ports(&args.service_node_port_range)?,

@@ -171,6 +171,7 @@ async fn open(
 ) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>), Refusal> {
     let mut settings = store::Config::new(config.machine.data_dir.join("server/db"));
     settings.cluster = entered.as_ref().map(|entered| entered.store);
+    settings.quota = Some(config.etcd_quota);
     let seat = members::seat(config, certs, entered.is_some(), peer_tasks)?;
     let address = seat.address.clone();
     let opened = store::open_member(settings, seat, store_tasks).await;

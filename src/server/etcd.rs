@@ -1,13 +1,14 @@
 //! The etcd-compatible interface of the store, where it was asked for.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::pki::tls;
 use base::{Kind, Tasks};
 use cluster::certs::ServerCerts;
-use etcd::{Etcd, Identity};
-use store::Backend;
+use etcd::Etcd;
+use store::{Backend, Members, Profile, StoreError};
 use tokio::net::TcpListener;
 
 use crate::catalogue::{BAD_VALUE, DATA_DIR, PORT_IN_USE, Refusal};
@@ -54,29 +55,54 @@ impl Listeners {
         store: &Arc<dyn Backend>,
         tasks: &Tasks,
     ) -> Result<(), Refusal> {
-        if self.tls.is_empty() && self.plain.is_none() {
-            return Ok(());
-        }
-        let ca_hash =
-            base::pki::ca_hash(certs.server_ca().cert_pem()).map_err(|e| DATA_DIR.refuse(e))?;
         let urls = |scheme: &str, listeners: &[TcpListener]| -> Vec<String> {
             let bound = listeners.iter().filter_map(|listener| listener.local_addr().ok());
-            bound.map(|address| format!("{scheme}://{address}")).collect()
+            bound.map(|at| format!("{scheme}://{}", advertised(at, config.advertise))).collect()
         };
         let mut client_urls = urls("https", &self.tls);
         client_urls.extend(urls("http", self.plain.as_slice()));
-        let identity = Identity::of(&ca_hash, &config.machine.node_name, client_urls);
+        let profile = Profile { name: config.machine.node_name.clone(), client_urls };
+        if let Some(members) = store.members() {
+            let publish = publish(members, profile.clone(), tasks.clone());
+            tasks.spawn(Kind::Request, "etcd profile", publish);
+        }
+        if self.tls.is_empty() && self.plain.is_none() {
+            return Ok(());
+        }
         let scratch = config.machine.data_dir.join("server/db");
-        let etcd = Etcd::new(Arc::clone(store), identity, scratch, tasks.clone());
+        let etcd = Etcd::new(Arc::clone(store), profile, scratch, tasks.clone());
         let ca = [certs.etcd_ca().der().clone()];
-        let config = tls::demanding_server(Arc::clone(&certs.etcd_serving), &ca, &["h2"])
-            .map_err(|e| DATA_DIR.refuse(e))?;
+        let config =
+            tls::demanding_server(Arc::clone(&certs.etcd_serving), &ca, &["h2", "http/1.1"])
+                .map_err(|e| DATA_DIR.refuse(e))?;
         let config = Arc::new(config);
         let all = self.tls.into_iter().map(|listener| (listener, Some(Arc::clone(&config))));
         for (listener, tls) in all.chain(self.plain.map(|listener| (listener, None))) {
             tasks.spawn(Kind::Critical, "etcd", etcd::serve(etcd.clone(), listener, tls));
         }
         Ok(())
+    }
+}
+
+/// Where clients reach a listener: on all addresses of the machine is on the one that the API is reached under.
+fn advertised(bound: SocketAddr, advertise: IpAddr) -> SocketAddr {
+    let ip = if bound.ip().is_unspecified() { advertise } else { bound.ip() };
+    SocketAddr::new(ip, bound.port())
+}
+
+/// Tells the other members what this one is called and where its clients reach it, as soon as there is a leader.
+async fn publish(members: Arc<Members>, profile: Profile, tasks: Tasks) -> Result<(), StoreError> {
+    let mut backoff = base::Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
+    loop {
+        match members.describe(profile.clone()).await {
+            Err(StoreError::Unavailable(_) | StoreError::NoSpace(_)) => {
+                if !backoff.wait(tasks.shutdown()).await {
+                    return Ok(());
+                }
+            }
+            Err(StoreError::Stopped(_)) if tasks.shutdown().is_requested() => return Ok(()),
+            done => return done,
+        }
     }
 }
 

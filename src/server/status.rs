@@ -63,6 +63,13 @@ struct Server {
     tasks: Tasks,
 }
 
+impl Server {
+    fn etcd_urls(&self) -> Vec<String> {
+        let Some(members) = self.store.members() else { return Vec::new() };
+        members.profiles().remove(&members.id()).unwrap_or_default().client_urls
+    }
+}
+
 #[async_trait]
 impl Source for Server {
     async fn status(&self) -> Status {
@@ -74,6 +81,7 @@ impl Source for Server {
             store_memory_bytes: size.memory,
             store_disk_bytes: size.disk,
             revision: self.store.revision().0,
+            etcd: self.etcd_urls(),
         });
         status.members = members::lines(&self.members);
         status.problems.extend(members::problems(&status.members));

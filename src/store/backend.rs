@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use async_trait::async_trait;
 use base::tasks::{Kind, Tasks, blocking};
@@ -13,12 +14,15 @@ use tokio::sync::{Notify, watch};
 
 use crate::command::Command;
 use crate::kv::{
-    Backend, Durability, KeyRange, Lease, RangeRequest, RangeResponse, Revision, StoreError,
-    StoreSize, Txn, TxnResponse, Watcher,
+    Alarm, Backend, Durability, KeyRange, KvHash, Lease, RangeRequest, RangeResponse, Revision,
+    StoreError, StoreSize, Txn, TxnResponse, Watcher,
 };
 use crate::lease::{Deadlines, MAX_TTL, MIN_TTL};
-use crate::mvcc::{Outcome, State, check_request, request_size};
-use crate::raft::Leadership;
+use crate::measures::{LeaseMeasures, Measures};
+use crate::mvcc::{
+    Hashing, LEASE_OVERHEAD, Outcome, State, check_request, cost, only_reads, request_size,
+};
+use crate::raft::{Leadership, Members};
 use crate::snapshot::{Header, Saved, save};
 use crate::watch::{Feed, Hub};
 
@@ -42,6 +46,8 @@ pub(crate) trait Engine: Send + Sync + Debug + 'static {
     fn is_alone(&self) -> bool;
     /// Starts a lease's time again where its end is watched over, and answers its seconds; `None` when that is here.
     async fn renew_elsewhere(&self, lease: i64) -> Result<Option<i64>, StoreError>;
+    /// Granted seconds of a lease and those left where its end is watched over; `None` when that is here.
+    async fn remaining_elsewhere(&self, lease: i64) -> Result<Option<(i64, i64)>, StoreError>;
     /// Who leads: the leader watches over the ends of leases.
     fn leads(&self) -> watch::Receiver<Leadership>;
     /// Newest term known here.
@@ -54,6 +60,10 @@ pub(crate) trait Engine: Send + Sync + Debug + 'static {
     fn stopped(&self) -> Option<StoreError>;
     /// Bytes on disk.
     fn disk_bytes(&self) -> u64;
+    /// Replaces the log by the present state.
+    async fn shrink(&self) -> Result<(), StoreError>;
+    /// Fills in what the engine counted.
+    fn measure(&self, measures: &mut Measures);
 }
 
 /// The applied state, its watchers and its leases' deadlines.
@@ -63,6 +73,18 @@ pub(crate) struct Shared {
     hub: Mutex<Hub>,
     deadlines: Mutex<Deadlines>,
     lease_changed: Notify,
+    counts: Counts,
+}
+
+/// What is counted outside the state.
+#[derive(Debug, Default)]
+struct Counts {
+    ranges: AtomicU64,
+    events: AtomicU64,
+    granted: AtomicU64,
+    revoked: AtomicU64,
+    renewed: AtomicU64,
+    expired: AtomicU64,
 }
 
 impl Shared {
@@ -94,6 +116,7 @@ impl Shared {
         // a revision whose events it does not have.
         let mut hub = self.hub.lock();
         let state = RwLockWriteGuard::downgrade(state);
+        self.counts.events.fetch_add(events.len() as u64, Relaxed);
         hub.publish(&events, state.revision());
         outcomes
     }
@@ -111,17 +134,31 @@ impl Shared {
     fn follow_lease(&self, command: &Command) {
         match command {
             Command::LeaseGrant { id, ttl } => {
+                self.counts.granted.fetch_add(1, Relaxed);
                 self.deadlines.lock().start(*id, *ttl, base::clock::now())
             }
-            Command::LeaseRevoke { id } => self.deadlines.lock().stop(*id),
-            Command::Txn(_) | Command::Compact(_) | Command::Raise { .. } => return,
+            Command::LeaseRevoke { id } => {
+                self.counts.revoked.fetch_add(1, Relaxed);
+                self.deadlines.lock().stop(*id);
+            }
+            Command::Txn(_)
+            | Command::Compact(_)
+            | Command::Raise { .. }
+            | Command::Alarm { .. }
+            | Command::Describe { .. } => return,
         }
         self.lease_changed.notify_one();
     }
 
     /// Starts a lease's time again; its granted seconds.
     pub(crate) fn renew(&self, lease: i64) -> Option<i64> {
+        self.counts.renewed.fetch_add(1, Relaxed);
         self.deadlines.lock().renew(lease, base::clock::now())
+    }
+
+    /// Granted seconds of a lease and those left.
+    pub(crate) fn remaining(&self, lease: i64) -> Option<(i64, i64)> {
+        self.deadlines.lock().remaining(lease, base::clock::now())
     }
 
     /// Ends every watch with `error`.
@@ -135,15 +172,58 @@ impl Shared {
 pub(crate) struct Store<E> {
     shared: Arc<Shared>,
     engine: Arc<E>,
+    limits: Limits,
     tasks: Tasks,
+}
+
+/// What a store is given beside its engine.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    /// Its members, where there can be several.
+    pub(crate) members: Option<Arc<Members>>,
+    /// Bytes that may be held.
+    pub(crate) quota: Option<u64>,
 }
 
 impl<E: Engine> Store<E> {
     /// Puts the contract over an engine and starts the task that ends leases.
-    pub(crate) fn start(shared: Arc<Shared>, engine: Arc<E>, tasks: &Tasks) -> Arc<dyn Backend> {
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        engine: Arc<E>,
+        limits: Limits,
+        tasks: &Tasks,
+    ) -> Arc<dyn Backend> {
         let expiry = expire_leases(Arc::clone(&shared), Arc::clone(&engine), tasks.clone());
         tasks.spawn(Kind::Critical, "lease expiry", expiry);
-        Arc::new(Self { shared, engine, tasks: tasks.clone() })
+        Arc::new(Self { shared, engine, limits, tasks: tasks.clone() })
+    }
+
+    /// Refuses a change that adds about `cost` bytes where an alarm forbids it, or where it goes beyond the quota: then it
+    /// raises the alarm.
+    async fn check_space(&self, cost: usize) -> Result<(), StoreError> {
+        let held = {
+            let state = self.shared.state.read();
+            state.facts().refuse(cost)?;
+            state.size().memory
+        };
+        let beyond = |quota: &u64| cost > 0 && (held.saturating_add(cost)) as u64 >= *quota;
+        let Some(quota) = self.limits.quota.filter(beyond) else { return Ok(()) };
+        let member = self.limits.members.as_ref().map_or(0, |members| members.id());
+        tracing::error!(quota, held, "the store's quota is used up: only deletions are taken");
+        self.set_alarm(member, Alarm::NOSPACE, true).await?;
+        Err(StoreError::NoSpace(format!("{held} of {quota} bytes are used")))
+    }
+
+    /// Pins the state, and answers what `look` says of it then.
+    async fn pin<T>(
+        &self,
+        look: impl FnOnce(&State) -> Result<T, StoreError>,
+    ) -> Result<(Pinned, T), StoreError> {
+        let held = self.engine.hold_state().await;
+        let mut state = self.shared.state.write();
+        let looked = look(&state)?;
+        state.pin();
+        Ok((Pinned { shared: Arc::clone(&self.shared), _held: held }, looked))
     }
 
     fn check_running(&self) -> Result<(), StoreError> {
@@ -185,7 +265,10 @@ async fn expire_leases<E: Engine>(
         };
         if let Some(id) = expired {
             match engine.submit_as_leader(Command::LeaseRevoke { id }).await {
-                Ok(_) => backoff.reset(),
+                Ok(_) => {
+                    shared.counts.expired.fetch_add(1, Relaxed);
+                    backoff.reset();
+                }
                 Err(StoreError::LeaseNotFound) => shared.deadlines.lock().stop(id),
                 Err(error @ StoreError::Stopped(_)) => {
                     return if tasks.shutdown().is_requested() { Ok(()) } else { Err(error) };
@@ -233,6 +316,35 @@ async fn catch_up(shared: Arc<Shared>, mut feed: Feed) -> Result<(), StoreError>
     }
 }
 
+/// Keeps the state's versions, and the state from being exchanged for another one, until it is dropped.
+struct Pinned {
+    shared: Arc<Shared>,
+    _held: Option<tokio::sync::OwnedMutexGuard<()>>,
+}
+
+/// Bytes of keys and values taken for a checksum under one short lock.
+const HASH_CHUNK_BYTES: usize = 128 * 1024;
+
+impl Pinned {
+    fn hash(self, mut hashing: Hashing) -> KvHash {
+        let mut after: Option<Bytes> = None;
+        loop {
+            let state = self.shared.state.read();
+            let keys = state.export(after.as_ref(), hashing.revision(), HASH_CHUNK_BYTES);
+            drop(state);
+            let Some((last, _)) = keys.last() else { return hashing.finish() };
+            after = Some(last.clone());
+            keys.into_iter().for_each(|(key, versions)| hashing.add(&key, versions));
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.shared.state.write().unpin();
+    }
+}
+
 #[async_trait]
 impl<E: Engine> Backend for Store<E> {
     async fn read_barrier(&self) -> Result<Revision, StoreError> {
@@ -257,6 +369,7 @@ impl<E: Engine> Backend for Store<E> {
     }
 
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.shared.counts.ranges.fetch_add(1, Relaxed);
         self.shared.state.read().range(&request)
     }
 
@@ -267,6 +380,9 @@ impl<E: Engine> Backend for Store<E> {
             return Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES });
         }
         check_request(&txn)?;
+        if !only_reads(&txn) {
+            self.check_space(cost(&txn)).await?;
+        }
         // What would not write now, a failed comparison above all, costs no log record.
         let reads = |shared: &Shared| shared.state.read().read_txn(&txn);
         if self.engine.is_alone() {
@@ -322,6 +438,7 @@ impl<E: Engine> Backend for Store<E> {
 
     async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
         self.check_running()?;
+        self.check_space(LEASE_OVERHEAD).await?;
         if ttl > MAX_TTL {
             return Err(StoreError::LeaseTtlTooLarge);
         }
@@ -354,29 +471,23 @@ impl<E: Engine> Backend for Store<E> {
     async fn save(&self, file: File) -> io::Result<Saved> {
         self.check_running().map_err(io::Error::other)?;
         self.engine.barrier().await.map_err(io::Error::other)?;
-        let held = self.engine.hold_state().await;
         let (index, term) = (self.engine.applied_index().max(1), self.engine.term().max(1));
-        let shared = Arc::clone(&self.shared);
-        // Goes to its end though nobody may wait for it any more: what is pinned has to be let go.
-        let work = blocking(move || {
-            let header = {
-                let mut state = shared.state.write();
-                state.pin();
-                let (revision, compacted) = (state.revision(), state.compacted());
-                Header { revision, compacted, leases: state.leases().collect(), index, term }
-            };
-            let saved = save(&file, &shared.state, &header);
-            shared.state.write().unpin();
-            drop(held);
-            saved
-        });
+        let header = |state: &State| {
+            let (revision, compacted) = (state.revision(), state.compacted());
+            Ok(Header { revision, compacted, leases: state.leases().collect(), index, term })
+        };
+        let (pinned, header) = self.pin(header).await.map_err(io::Error::other)?;
+        // Goes to its end though nobody may wait for it any more.
+        let work = blocking(move || save(&file, &pinned.shared.state, &header));
         work.await.map_err(io::Error::other)?
     }
 
-    fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {
+    async fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {
+        let remaining = match self.engine.remaining_elsewhere(id).await? {
+            Some(remaining) => Some(remaining),
+            None => self.shared.remaining(id),
+        };
         let state = self.shared.state.read();
-        let deadlines = self.shared.deadlines.lock();
-        let remaining = deadlines.remaining(id, base::clock::now());
         let (Some((granted_ttl, remaining_ttl)), Some(keys)) = (remaining, state.lease_keys(id))
         else {
             return Err(StoreError::LeaseNotFound);
@@ -404,8 +515,63 @@ impl<E: Engine> Backend for Store<E> {
         Revision(self.shared.state.read().revision())
     }
 
+    fn compacted(&self) -> Revision {
+        Revision(self.shared.state.read().compacted())
+    }
+
     fn size(&self) -> StoreSize {
         StoreSize { disk: self.engine.disk_bytes(), ..self.shared.state.read().size() }
+    }
+
+    fn quota(&self) -> Option<u64> {
+        self.limits.quota
+    }
+
+    fn alarms(&self) -> Vec<(u64, Alarm)> {
+        let state = self.shared.state.read();
+        state.facts().alarms.iter().map(|(alarm, member)| (*member, *alarm)).collect()
+    }
+
+    async fn set_alarm(&self, member: u64, alarm: Alarm, raised: bool) -> Result<bool, StoreError> {
+        self.check_running()?;
+        let was = self.alarms().contains(&(member, alarm));
+        if was != raised || !self.engine.is_alone() {
+            let command = Command::Alarm { member, alarm, raised };
+            self.engine.submit(command, Durability::Synced).await?;
+        }
+        Ok(raised || was)
+    }
+
+    async fn hash(&self, revision: Revision) -> Result<KvHash, StoreError> {
+        let (pinned, hashing) = self.pin(|state| state.hashing(revision)).await?;
+        let hash = blocking(move || pinned.hash(hashing));
+        hash.await.map_err(|panic| StoreError::Stopped(format!("the checksum failed: {panic}")))
+    }
+
+    async fn shrink(&self) -> Result<(), StoreError> {
+        self.check_running()?;
+        self.engine.shrink().await
+    }
+
+    fn members(&self) -> Option<Arc<Members>> {
+        self.limits.members.clone()
+    }
+
+    fn measures(&self) -> Measures {
+        let mut measures = Measures::default();
+        self.engine.measure(&mut measures);
+        let counts = &self.shared.counts;
+        measures.keys = self.shared.state.read().counts();
+        measures.keys.ranges += counts.ranges.load(Relaxed);
+        measures.keys.events = counts.events.load(Relaxed);
+        measures.watchers = self.shared.hub.lock().len();
+        measures.leases = LeaseMeasures {
+            granted: counts.granted.load(Relaxed),
+            revoked: counts.revoked.load(Relaxed),
+            renewed: counts.renewed.load(Relaxed),
+            expired: counts.expired.load(Relaxed),
+        };
+        measures
     }
 }
 

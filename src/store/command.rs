@@ -5,7 +5,8 @@
 
 use bytes::Bytes;
 
-use crate::kv::{Compare, KeyRange, Op, Ordering, RangeRequest, Revision, Target, Txn};
+use crate::kv::{Alarm, Compare, KeyRange, Op, Ordering, RangeRequest, Revision, Target, Txn};
+use crate::mvcc::Profile;
 
 /// One change of the key space.
 #[derive(Debug, Clone)]
@@ -30,6 +31,22 @@ pub(crate) enum Command {
     Raise {
         /// New revision.
         revision: i64,
+    },
+    /// Raise or end an alarm.
+    Alarm {
+        /// Member it is raised for.
+        member: u64,
+        /// Alarm.
+        alarm: Alarm,
+        /// Raised, or ended.
+        raised: bool,
+    },
+    /// What a member says of itself; nothing at all forgets it.
+    Describe {
+        /// Id.
+        member: u64,
+        /// What it says.
+        profile: Profile,
     },
 }
 
@@ -138,6 +155,8 @@ const COMPACT: u8 = 2;
 const LEASE_GRANT: u8 = 3;
 const LEASE_REVOKE: u8 = 4;
 const RAISE: u8 = 5;
+const ALARM: u8 = 6;
+const DESCRIBE: u8 = 7;
 
 /// A bound above the deepest nesting that is accepted, so that no bytes can exhaust the stack.
 const MAX_DEPTH: usize = 128;
@@ -167,6 +186,15 @@ impl Command {
                 out.push(RAISE);
                 out.put_i64(*revision);
             }
+            Self::Alarm { member, alarm, raised } => {
+                out.push(ALARM);
+                encode_alarm(*member, *alarm, out);
+                out.push(u8::from(*raised));
+            }
+            Self::Describe { member, profile } => {
+                out.push(DESCRIBE);
+                encode_profile(*member, profile, out);
+            }
         }
     }
 
@@ -182,6 +210,19 @@ impl Command {
             LEASE_GRANT => Self::LeaseGrant { id: reader.i64()?, ttl: reader.i64()? },
             LEASE_REVOKE => Self::LeaseRevoke { id: reader.i64()? },
             RAISE => Self::Raise { revision: reader.i64()? },
+            ALARM => {
+                let (member, alarm) = decode_alarm(&mut reader)?;
+                let raised = match reader.byte()? {
+                    0 => false,
+                    1 => true,
+                    _ => return reader.malformed(),
+                };
+                Self::Alarm { member, alarm, raised }
+            }
+            DESCRIBE => {
+                let (member, profile) = decode_profile(&mut reader)?;
+                Self::Describe { member, profile }
+            }
             _ => return Err(Malformed { at: 0 }),
         };
         reader.end()?;
@@ -193,16 +234,59 @@ impl Command {
         fn frees(txn: &Txn) -> bool {
             txn.success.iter().chain(&txn.failure).all(|op| match op {
                 Op::Range(_) | Op::Delete { .. } => true,
-                Op::Put { .. } => false,
+                Op::Put { .. } | Op::Update { .. } => false,
                 Op::Txn(txn) => frees(txn),
             })
         }
         match self {
             Self::Txn(txn) => frees(txn),
             Self::Compact(_) | Self::LeaseRevoke { .. } | Self::Raise { .. } => true,
-            Self::LeaseGrant { .. } => false,
+            // A raised or ended alarm is what a full store has to be told.
+            Self::Alarm { .. } => true,
+            Self::LeaseGrant { .. } | Self::Describe { .. } => false,
         }
     }
+}
+
+/// Appends an alarm.
+pub(crate) fn encode_alarm(member: u64, alarm: Alarm, out: &mut Vec<u8>) {
+    out.put_u64(member);
+    out.put_i64(i64::from(alarm.0));
+}
+
+/// Decodes what [`encode_alarm`] wrote.
+///
+/// # Errors
+/// [`Malformed`] with the offset.
+pub(crate) fn decode_alarm(reader: &mut Reader<'_>) -> Result<(u64, Alarm), Malformed> {
+    let member = reader.u64()?;
+    let alarm = i32::try_from(reader.i64()?).or_else(|_| reader.malformed())?;
+    Ok((member, Alarm(alarm)))
+}
+
+/// Appends what a member says of itself.
+pub(crate) fn encode_profile(member: u64, profile: &Profile, out: &mut Vec<u8>) {
+    out.put_u64(member);
+    out.put_bytes(profile.name.as_bytes());
+    out.put_u64(profile.client_urls.len() as u64);
+    profile.client_urls.iter().for_each(|url| out.put_bytes(url.as_bytes()));
+}
+
+/// Decodes what [`encode_profile`] wrote.
+///
+/// # Errors
+/// [`Malformed`] with the offset.
+pub(crate) fn decode_profile(reader: &mut Reader<'_>) -> Result<(u64, Profile), Malformed> {
+    let text = |reader: &mut Reader<'_>| -> Result<String, Malformed> {
+        let text = std::str::from_utf8(reader.slice()?).or_else(|_| reader.malformed())?;
+        Ok(text.to_owned())
+    };
+    let (member, name) = (reader.u64()?, text(reader)?);
+    let mut profile = Profile { name, client_urls: Vec::new() };
+    for _ in 0..reader.u64()? {
+        profile.client_urls.push(text(reader)?);
+    }
+    Ok((member, profile))
 }
 
 fn encode_range(range: &KeyRange, out: &mut Vec<u8>) {
@@ -258,6 +342,18 @@ fn encode_op(op: &Op, out: &mut Vec<u8>) {
             out.put_bytes(key);
             out.put_bytes(value);
             out.put_i64(*lease);
+        }
+        Op::Update { key, value, lease, prev_kv } => {
+            let kept = u8::from(value.is_none()) | u8::from(lease.is_none()) << 1;
+            out.push(4 | u8::from(*prev_kv) << 4);
+            out.put_bytes(key);
+            out.push(kept);
+            if let Some(value) = value {
+                out.put_bytes(value);
+            }
+            if let Some(lease) = lease {
+                out.put_i64(*lease);
+            }
         }
         Op::Delete { range, prev_kv } => {
             out.push(2 | u8::from(*prev_kv) << 4);
@@ -324,6 +420,15 @@ fn decode_op(reader: &mut Reader<'_>, depth: usize) -> Result<Op, Malformed> {
         }
         2 => Op::Delete { range: decode_range(reader)?, prev_kv },
         3 => Op::Txn(decode_txn(reader, depth + 1)?),
+        4 => {
+            let (key, kept) = (reader.bytes()?, reader.byte()?);
+            if kept > 3 {
+                return reader.malformed();
+            }
+            let value = if kept & 1 == 0 { Some(reader.bytes()?) } else { None };
+            let lease = if kept & 2 == 0 { Some(reader.i64()?) } else { None };
+            Op::Update { key, value, lease, prev_kv }
+        }
         _ => return reader.malformed(),
     })
 }
@@ -357,6 +462,13 @@ mod tests {
             ],
             success: vec![
                 Op::Put { key: "k".into(), value: "v".into(), lease: i64::MIN, prev_kv: true },
+                Op::Update { key: "u".into(), value: None, lease: Some(3), prev_kv: true },
+                Op::Update {
+                    key: "w".into(),
+                    value: Some("v".into()),
+                    lease: None,
+                    prev_kv: false,
+                },
                 Op::Txn(inner),
             ],
             ..Txn::default()
@@ -370,6 +482,11 @@ mod tests {
             Command::Compact(i64::MAX),
             Command::LeaseGrant { id: -1, ttl: 300 },
             Command::LeaseRevoke { id: 9 },
+            Command::Alarm { member: u64::MAX, alarm: Alarm::NOSPACE, raised: true },
+            Command::Describe {
+                member: 7,
+                profile: Profile { name: "n".to_owned(), client_urls: vec!["u".to_owned()] },
+            },
         ] {
             let mut bytes = Vec::new();
             command.encode(&mut bytes);

@@ -29,7 +29,7 @@ pub(crate) use entries::Entries;
 pub use error::OpenError;
 pub(crate) use files::{Directory, Disk, DiskFile};
 pub(crate) use lock::Lock;
-pub use open::{Config, Seat, open, open_member};
+pub use open::{Config, DEFAULT_QUOTA_BYTES, Seat, open, open_member};
 pub(crate) use record::Kind;
 pub(crate) use recover::{Identity, Recovered, begin_at, first_member, recover};
 pub(crate) use work::DiskWork;

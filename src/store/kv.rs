@@ -2,10 +2,13 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use crate::measures::Measures;
+use crate::raft::Members;
 use crate::snapshot::Saved;
 
 /// A revision of the whole key space; the first write has 2, as in etcd.
@@ -151,6 +154,17 @@ pub enum Op {
         /// Answer the version before.
         prev_kv: bool,
     },
+    /// Write a key that is there, keeping its value or its lease.
+    Update {
+        /// Key.
+        key: Bytes,
+        /// Value; `None` keeps the one there is.
+        value: Option<Bytes>,
+        /// Lease, 0 is none; `None` keeps the one there is.
+        lease: Option<i64>,
+        /// Answer the version before.
+        prev_kv: bool,
+    },
     /// Delete.
     Delete {
         /// Keys.
@@ -190,7 +204,7 @@ pub struct Txn {
 pub enum OpResponse {
     /// Of a read.
     Range(RangeResponse),
-    /// Of a write: the version before, when asked for.
+    /// Of a write, an update too: the version before, when asked for.
     Put(Option<KeyValue>),
     /// Of a deletion: how many, and the versions before when asked for.
     Delete(usize, Vec<KeyValue>),
@@ -214,7 +228,7 @@ pub struct TxnResponse {
 pub struct Event {
     /// The new version; for a deletion a tombstone (empty value, `mod_revision` of the deletion).
     pub kv: KeyValue,
-    /// The version before; `None` for a creation.
+    /// The version before the revision; `None` for a creation.
     pub prev: Option<KeyValue>,
     /// The key was deleted.
     pub deleted: bool,
@@ -277,6 +291,9 @@ pub enum StoreError {
     /// Several puts of one key in one transaction.
     #[error("duplicate key given in txn request")]
     DuplicateKey,
+    /// There is no key of which an update could keep something.
+    #[error("key not found")]
+    KeyNotFound,
     /// Larger than the store takes.
     #[error("request is too large: {size} bytes, the limit is {limit}")]
     TooLarge {
@@ -285,12 +302,18 @@ pub enum StoreError {
         /// Limit in bytes.
         limit: usize,
     },
+    /// A member that would become a voter lacks too much; try again.
+    #[error("the member {0:016x} has not caught up yet")]
+    NotCaughtUp(u64),
     /// No quorum or no leader; try again.
     #[error("the store has no leader now: {0}")]
     Unavailable(String),
-    /// No space on the device: reads go on, writes are refused until there is space.
+    /// No space on the device, or the quota is used up: reads go on, writes are refused until there is space.
     #[error("no space left for the store: {0}")]
     NoSpace(String),
+    /// The alarm is raised that members differ: nothing is changed any more.
+    #[error("the alarm CORRUPT is raised")]
+    Corrupt,
     /// The store has stopped because of a fault of its disk or data; the process must end.
     #[error("the store has stopped: {0}")]
     Stopped(String),
@@ -328,8 +351,8 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError>;
     /// Revokes a lease and deletes its keys.
     async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError>;
-    /// A lease that runs here and the keys that hang on it, in their order.
-    fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError>;
+    /// A lease as who watches over its end counts it, and the keys that hang on it here, in their order.
+    async fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError>;
     /// Ids of all leases, in their order.
     fn leases(&self) -> Vec<i64>;
     /// Starts the lease's time again.
@@ -345,8 +368,50 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     fn applied_index(&self) -> u64;
     /// Newest applied revision.
     fn revision(&self) -> Revision;
+    /// Oldest revision that can be read; 0 when nothing was compacted.
+    fn compacted(&self) -> Revision;
     /// Bytes held and on disk, for status and metrics.
     fn size(&self) -> StoreSize;
+    /// Bytes that may be held; more raises [`Alarm::NOSPACE`]. `None` is no limit.
+    fn quota(&self) -> Option<u64>;
+    /// Raised alarms, each with the member it was raised for.
+    fn alarms(&self) -> Vec<(u64, Alarm)>;
+    /// Raises or ends a member's alarm, on all members and for good; whether it is or was raised.
+    async fn set_alarm(&self, member: u64, alarm: Alarm, raised: bool) -> Result<bool, StoreError>;
+    /// Checksums of the key space as it was at `revision` (0 is the newest), the same on every member.
+    async fn hash(&self, revision: Revision) -> Result<KvHash, StoreError>;
+    /// Gives back what the disk holds beyond the present state.
+    async fn shrink(&self) -> Result<(), StoreError>;
+    /// The members, where there can be several.
+    fn members(&self) -> Option<Arc<Members>>;
+    /// What was counted and timed since the start.
+    fn measures(&self) -> Measures;
+}
+
+/// What is wrong with a member: the numbers of etcd's `AlarmType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Alarm(pub i32);
+
+impl Alarm {
+    /// The quota is used up: only what frees space is accepted.
+    pub const NOSPACE: Self = Self(1);
+    /// Members differ: nothing is changed any more.
+    pub const CORRUPT: Self = Self(2);
+}
+
+/// Checksums of the key space at a revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvHash {
+    /// etcd's `HashKV`: CRC32C over the versions from the compacted revision on, in their order.
+    pub keys: u32,
+    /// The same with the leases behind.
+    pub all: u32,
+    /// The revision.
+    pub revision: Revision,
+    /// The compacted revision it depends on; 0 when nothing was compacted.
+    pub compacted: Revision,
+    /// Newest revision of the store at that time.
+    pub newest: Revision,
 }
 
 /// How large a store is.

@@ -8,6 +8,7 @@ mod command;
 pub mod disk;
 pub mod kv;
 mod lease;
+mod measures;
 mod memory;
 mod mvcc;
 mod raft;
@@ -15,9 +16,11 @@ mod snapshot;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
-pub use disk::{ClusterId, Config, OpenError, Seat, open, open_member};
+pub use disk::{ClusterId, Config, DEFAULT_QUOTA_BYTES, OpenError, Seat, open, open_member};
 pub use kv::*;
+pub use measures::{BOUNDS, Histogram, KeyMeasures, LeaseMeasures, Measures};
 pub use memory::{open_memory, open_memory_with};
+pub use mvcc::Profile;
 pub use raft::{
     CallError, Conversation, Lane, Leadership, MAX_MESSAGE_BYTES, Member, Members, Peer, Role,
     Transport, to_promote,

@@ -6,9 +6,10 @@ use async_trait::async_trait;
 use base::Tasks;
 use tokio::sync::watch;
 
-use crate::backend::{Engine, Shared, Store};
+use crate::backend::{Engine, Limits, Shared, Store};
 use crate::command::Command;
 use crate::kv::{Backend, Durability, StoreError};
+use crate::measures::Measures;
 use crate::mvcc::Outcome;
 use crate::raft::Leadership;
 
@@ -46,6 +47,10 @@ impl Engine for Memory {
         Ok(None)
     }
 
+    async fn remaining_elsewhere(&self, _: i64) -> Result<Option<(i64, i64)>, StoreError> {
+        Ok(None)
+    }
+
     fn leads(&self) -> watch::Receiver<Leadership> {
         self.leads.subscribe()
     }
@@ -71,6 +76,15 @@ impl Engine for Memory {
     fn disk_bytes(&self) -> u64 {
         0
     }
+
+    async fn shrink(&self) -> Result<(), StoreError> {
+        // There is no disk.
+        Ok(())
+    }
+
+    fn measure(&self, measures: &mut Measures) {
+        measures.committed = self.applied_index();
+    }
 }
 
 /// A store in memory only, lost with the process. Its tasks end when `tasks` shuts down.
@@ -78,7 +92,8 @@ pub fn open_memory_with(tasks: &Tasks) -> Arc<dyn Backend> {
     let shared = Arc::new(Shared::default());
     let leadership = Leadership { term: 1, leads: true, ..Leadership::default() };
     let leads = watch::Sender::new(leadership);
-    Store::start(Arc::clone(&shared), Arc::new(Memory { shared, leads }), tasks)
+    let engine = Arc::new(Memory { shared: Arc::clone(&shared), leads });
+    Store::start(shared, engine, Limits::default(), tasks)
 }
 
 /// A store in memory only, lost with the process, with tasks of its own. Must be called within a runtime.

@@ -2,15 +2,20 @@
 //!
 //! Given the same commands in the same order every copy reaches the same state, so the log of commands is the data.
 
+mod facts;
+mod hash;
 mod history;
 mod read;
 mod state;
 mod txn;
 
+pub use facts::Profile;
+pub(crate) use facts::{Facts, LEASE_OVERHEAD, cost};
+pub(crate) use hash::Hashing;
 pub(crate) use history::Version;
 pub(crate) use read::contains;
 pub(crate) use state::{Gap, Outcome, State};
-pub(crate) use txn::{check_request, request_size};
+pub(crate) use txn::{check_request, only_reads, request_size};
 
 #[cfg(test)]
 mod model;

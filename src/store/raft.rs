@@ -34,9 +34,7 @@ pub(crate) use codec::{
 pub use link::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Transport};
 pub(crate) use machine::Applied;
 pub use members::{Leadership, Member, Members, Role, to_promote};
-#[cfg(test)]
-pub(crate) use start::Started;
-pub(crate) use start::{Options, start};
+pub(crate) use start::{Options, Started, start};
 pub use suspicion::Conversation;
 #[cfg(test)]
 pub(crate) use {engine::RaftEngine, start::write_checkpoint};

@@ -129,6 +129,11 @@ impl Hub {
         }
     }
 
+    /// How many watches run.
+    pub(crate) fn len(&self) -> usize {
+        self.feeds.iter().filter(|feed| !feed.sender.is_closed()).count()
+    }
+
     /// Ends every watch with `error`.
     pub(crate) fn end_all(&mut self, error: &StoreError) {
         self.feeds.drain(..).for_each(|mut feed| feed.end(error.clone()));

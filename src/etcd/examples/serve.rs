@@ -1,31 +1,47 @@
 //! Serves etcd's interface over a store of its own, in the clear: what tests and benches compare with etcd.
-//! usage: serve ADDRESS [DIRECTORY]   (without a directory in memory)
+//! usage: serve ADDRESS [DIRECTORY [QUOTA [NAME]]]   (without a directory in memory; quota in bytes, 0 is etcd's default)
 
 use std::error::Error;
+use std::io::Write;
 
 use base::{Shutdown, Tasks};
-use etcd::{Etcd, Identity};
+use etcd::Etcd;
+use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().ok_or("usage: serve ADDRESS [DIRECTORY]")?;
+    let address = arguments.next().ok_or("usage: serve ADDRESS [DIRECTORY [QUOTA [NAME]]]")?;
     let listener = tokio::net::TcpListener::bind(&address).await?;
     let tasks = Tasks::new(Shutdown::new());
     let directory = arguments.next();
     let scratch = directory.clone().map_or_else(std::env::temp_dir, Into::into);
+    let quota = arguments.next().map_or(Ok(0), |quota| quota.parse())?;
+    let name = arguments.next().unwrap_or_else(|| "default".to_owned());
     let backend = match directory {
-        Some(directory) => store::open(store::Config::new(directory), &tasks).await?,
+        Some(directory) => {
+            let mut config = store::Config::new(directory);
+            if quota > 0 {
+                config.quota = Some(quota);
+            }
+            store::open(config, &tasks).await?
+        }
         None => store::open_memory_with(&tasks),
     };
-    let client_urls = vec![format!("http://{address}")];
-    let identity = Identity { cluster: 1, member: 1, name: "default".to_owned(), client_urls };
+    let profile = store::Profile { name, client_urls: vec![format!("http://{address}")] };
     let shutdown = tasks.shutdown().clone();
+    let (mut interrupt, mut end) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tasks.spawn(base::Kind::Request, "signals", async move {
-        tokio::signal::ctrl_c().await?;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = end.recv() => {}
+        }
         shutdown.request();
         Ok::<(), std::io::Error>(())
     });
-    etcd::serve(Etcd::new(backend, identity, scratch, tasks), listener, None).await?;
+    // What etcd's own tests wait for.
+    writeln!(std::io::stdout(), "ready to serve client requests")?;
+    etcd::serve(Etcd::new(backend, profile, scratch, tasks), listener, None).await?;
     Ok(())
 }

@@ -8,8 +8,10 @@ use parking_lot::RwLock;
 use super::files::{Disk, DiskFile};
 use super::record::{self, CHECKPOINT_MAGIC, FILE_HEADER, HEAD, Head, Kind};
 use super::{ClusterId, OpenError};
-use crate::command::{Malformed, Put, Reader};
-use crate::mvcc::{Gap, State, Version};
+use crate::command::{
+    Malformed, Put, Reader, decode_alarm, decode_profile, encode_alarm, encode_profile,
+};
+use crate::mvcc::{Facts, Gap, State, Version};
 use crate::raft::{
     Applied, StoredMembership, behind, decode_id, decode_membership, encode_id, encode_membership,
 };
@@ -37,6 +39,8 @@ pub(crate) struct Description {
     pub(crate) gaps: Vec<Gap>,
     /// Leases: id and granted seconds.
     pub(crate) leases: Vec<(i64, i64)>,
+    /// Alarms, and what members say of themselves.
+    pub(crate) facts: Facts,
 }
 
 impl Description {
@@ -48,6 +52,7 @@ impl Description {
             compacted: state.compacted(),
             gaps: state.gaps().to_vec(),
             leases: state.leases().collect(),
+            facts: state.facts().clone(),
         }
     }
 
@@ -66,6 +71,16 @@ impl Description {
         for (id, ttl) in &self.leases {
             out.put_i64(*id);
             out.put_i64(*ttl);
+        }
+        if self.facts == Facts::default() {
+            // As it was before there were any.
+            return;
+        }
+        out.put_u64(self.facts.alarms.len() as u64);
+        self.facts.alarms.iter().for_each(|(alarm, member)| encode_alarm(*member, *alarm, out));
+        out.put_u64(self.facts.profiles.len() as u64);
+        for (member, profile) in &self.facts.profiles {
+            encode_profile(*member, profile, out);
         }
     }
 
@@ -86,6 +101,16 @@ impl Description {
         for _ in 0..reader.u64()? {
             this.leases.push((reader.i64()?, reader.i64()?));
         }
+        if reader.end().is_err() {
+            for _ in 0..reader.u64()? {
+                let (member, alarm) = decode_alarm(&mut reader)?;
+                this.facts.alarms.insert((alarm, member));
+            }
+            for _ in 0..reader.u64()? {
+                let (member, profile) = decode_profile(&mut reader)?;
+                this.facts.profiles.insert(member, profile);
+            }
+        }
         reader.end().map(|()| this)
     }
 }
@@ -96,7 +121,13 @@ fn encode_key(key: &Bytes, versions: &[Version], out: &mut Vec<u8>) {
     for version in versions {
         out.put_i64(version.created);
         out.put_i64(version.modified);
-        out.put_i64(version.version);
+        if version.sub == 0 {
+            out.put_i64(version.version);
+        } else {
+            // A negative number says that the place within the revision follows.
+            out.put_i64(-1 - version.version);
+            out.put_u64(u64::from(version.sub));
+        }
         out.put_i64(version.lease);
         out.put_bytes(&version.value);
     }
@@ -106,9 +137,14 @@ fn decode_key(reader: &mut Reader<'_>) -> Result<(Bytes, Vec<Version>), Malforme
     let key = reader.bytes()?;
     let mut versions = Vec::new();
     for _ in 0..reader.u64()? {
-        let (created, modified, version, lease) =
-            (reader.i64()?, reader.i64()?, reader.i64()?, reader.i64()?);
-        versions.push(Version { created, modified, version, lease, value: reader.bytes()? });
+        let (created, modified, version) = (reader.i64()?, reader.i64()?, reader.i64()?);
+        let (version, sub) = if version < 0 {
+            (-1 - version, u32::try_from(reader.u64()?).or_else(|_| reader.malformed())?)
+        } else {
+            (version, 0)
+        };
+        let (lease, value) = (reader.i64()?, reader.bytes()?);
+        versions.push(Version { created, modified, version, lease, value, sub });
     }
     Ok((key, versions))
 }
@@ -280,6 +316,7 @@ pub(crate) fn read(
         d.revision,
         d.compacted,
         d.gaps.clone(),
+        d.facts.clone(),
         d.leases.iter().copied(),
         keys.into_iter(),
     );

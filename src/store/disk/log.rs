@@ -8,6 +8,7 @@ use super::files::{Disk, DiskFile, is_no_space};
 use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC};
 use super::{ClusterId, OpenError, RESERVE_BYTES, SEGMENT_BYTES};
 use crate::command::{Malformed, Put, Reader};
+use crate::measures::Timing;
 use crate::raft::{Vote, decode_vote, encode_vote};
 
 /// File name of a segment.
@@ -138,6 +139,8 @@ pub(crate) struct Log {
     /// Index behind the last entry that is staged; 0 without entries.
     staged_behind: u64,
     written: u64,
+    /// How long syncs took.
+    pub(crate) syncs: Arc<Timing>,
 }
 
 impl Log {
@@ -160,6 +163,7 @@ impl Log {
             staged: Vec::new(),
             staged_behind: 0,
             written: 0,
+            syncs: Arc::default(),
         }
     }
 
@@ -293,7 +297,9 @@ impl Log {
     pub(crate) fn sync(&mut self) -> Result<(), WriteError> {
         let segment = &mut self.current;
         if segment.synced < segment.offset {
+            let begin = base::clock::now();
             segment.file.sync().map_err(|e| WriteError::fatal("sync", segment.sequence, &e))?;
+            self.syncs.observe(begin.elapsed());
             segment.synced = segment.offset;
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::files::{Directory, Disk};
 use super::lock::Lock;
 use super::recover::{Identity, recover};
 use super::{ClusterId, DiskWork, OpenError};
-use crate::backend::Store;
+use crate::backend::{Limits, Store};
 use crate::kv::Backend;
 use crate::raft::{self, Members, Transport};
 use crate::snapshot::finish_reset;
@@ -24,12 +24,17 @@ pub struct Config {
     pub cluster: Option<ClusterId>,
     /// Whether [`crate::Durability::Lazy`] is honoured; otherwise every write is synced before it is acknowledged.
     pub lazy: bool,
+    /// Bytes of keys and values that may be held; a write beyond raises the alarm NOSPACE. `None` is no limit.
+    pub quota: Option<u64>,
 }
+
+/// etcd's default quota (`DefaultQuotaBytes`): 2 GiB.
+pub const DEFAULT_QUOTA_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 
 impl Config {
     /// The defaults for `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), cluster: None, lazy: true }
+        Self { dir: dir.into(), cluster: None, lazy: true, quota: Some(DEFAULT_QUOTA_BYTES) }
     }
 }
 
@@ -78,6 +83,7 @@ async fn open_with(
         return Err(OpenError::Io { action: "open", file: "the store".to_owned(), source });
     }
     let identity = if join { Identity::Joining } else { Identity::First };
+    let quota = config.quota;
     let options = raft::Options { lazy: config.lazy, work: DiskWork::Threads, seat };
     let opened = blocking(move || {
         base::fs::create_dir(&config.dir, 0o700)
@@ -94,7 +100,9 @@ async fn open_with(
     };
     let (recovered, lock) = opened.await.map_err(failed)??;
     let started = raft::start(recovered, options, Some(lock), tasks).await?;
-    Ok((Store::start(started.shared, started.engine, tasks), started.members))
+    let raft::Started { shared, engine, members } = started;
+    let limits = Limits { members: Some(Arc::clone(&members)), quota };
+    Ok((Store::start(shared, engine, limits, tasks), members))
 }
 
 #[cfg(test)]

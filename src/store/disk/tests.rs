@@ -103,7 +103,8 @@ fn everything(node: &Node) -> BTreeMap<String, String> {
 }
 
 fn run_checkpoint(node: &Node) {
-    node.runtime.block_on(raft::write_checkpoint(&node.engine));
+    // A failing disk is what some of these tests are about.
+    let _ = node.runtime.block_on(raft::write_checkpoint(&node.engine));
     node.settle();
 }
 

@@ -17,6 +17,7 @@ use super::entries::{Entries, Mark};
 use super::log::{Log, Meta, WriteError};
 use super::record::Kind;
 use crate::kv::StoreError;
+use crate::measures::Timing;
 use crate::raft::{Entry, Payload, Types, Vote, encode_entry};
 
 /// Longest time a lazily written command may be lost for.
@@ -83,6 +84,8 @@ pub(crate) struct Status {
     pub(crate) lazy_since: Mutex<Option<Instant>>,
     /// Told when `lazy_since` is set.
     pub(crate) lazy: Notify,
+    /// How long syncs of the log took.
+    pub(crate) syncs: Arc<Timing>,
     /// Why nothing can be written any more.
     pub(crate) stopped: Mutex<Option<StoreError>>,
 }
@@ -124,7 +127,8 @@ pub(crate) struct Writer {
 impl Writer {
     /// Goes on at the end of `log`, whose entries are `entries`.
     pub(crate) fn new(log: Log, entries: Arc<Entries>) -> Self {
-        let status = Arc::new(Status::default());
+        let syncs = Arc::clone(&log.syncs);
+        let status = Arc::new(Status { syncs, ..Status::default() });
         let (waiting, staged) = (Vec::new(), Vec::new());
         let this = Self { log, entries, status, waiting, staged, sync: false };
         this.publish();

@@ -12,12 +12,14 @@ pub(crate) struct Version {
     pub(crate) modified: i64,
     pub(crate) version: i64,
     pub(crate) lease: i64,
+    /// Which change of its revision it is, from 0.
+    pub(crate) sub: u32,
 }
 
 impl Version {
-    /// The deletion of a key at `revision`.
-    pub(crate) fn tombstone(revision: i64) -> Self {
-        Self { value: Bytes::new(), created: 0, modified: revision, version: 0, lease: 0 }
+    /// The deletion of a key as the change `sub` of `revision`.
+    pub(crate) fn tombstone(revision: i64, sub: u32) -> Self {
+        Self { value: Bytes::new(), created: 0, modified: revision, version: 0, lease: 0, sub }
     }
 
     /// Whether this is a deletion.
@@ -85,13 +87,25 @@ impl History {
         self.older.get(behind.checked_sub(1)?).filter(|v| !v.is_tombstone())
     }
 
-    /// The version written at exactly `revision`, and the one before it.
-    pub(crate) fn written_at(&self, revision: i64) -> Option<(&Version, Option<&Version>)> {
-        if self.latest.modified == revision {
-            return Some((&self.latest, self.older.last()));
-        }
-        let index = self.older.binary_search_by_key(&revision, |v| v.modified).ok()?;
-        Some((self.older.get(index)?, index.checked_sub(1).and_then(|i| self.older.get(i))))
+    /// The version that is the change `sub` of `revision`, and the one that was valid before the revision.
+    pub(crate) fn written_at(
+        &self,
+        revision: i64,
+        sub: u32,
+    ) -> Option<(&Version, Option<&Version>)> {
+        let first = self.older.partition_point(|v| v.modified < revision);
+        let written = |index: usize| self.older.get(index).unwrap_or(&self.latest);
+        // Nearly always it is the only one of its revision.
+        let found = (first..=self.older.len())
+            .take_while(|index| written(*index).modified == revision)
+            .fold(None, |found, index| match found {
+                Some(_) if written(index).sub != sub => found,
+                _ => Some(index),
+            });
+        let version = written(found?);
+        let before = first.checked_sub(1).map(written).filter(|v| !v.is_tombstone());
+        // What was made anew has nothing before it, even where it was deleted in the same revision.
+        Some((version, before.filter(|_| version.created != revision)))
     }
 
     /// All versions, oldest first.

@@ -68,6 +68,21 @@ fn write(model: &mut BTreeMap<i64, Snapshot>, ops: &[Op]) -> i64 {
                 next.retain(|key, _| !within(range, key));
                 changed |= next.len() < before;
             }
+            Op::Update { key, value, .. } => {
+                // A step before may have deleted it.
+                let before = next.get(&key[..]).cloned();
+                let kept = before.as_ref().map(|kv| kv.value.clone()).unwrap_or_default();
+                let kv = KeyValue {
+                    key: key.clone(),
+                    value: value.clone().unwrap_or(kept),
+                    create_revision: before.as_ref().map_or(revision, |kv| kv.create_revision),
+                    mod_revision: revision,
+                    version: before.map_or(1, |kv| kv.version + 1),
+                    lease: 0,
+                };
+                next.insert(key.to_vec(), kv);
+                changed = true;
+            }
             Op::Range(_) | Op::Txn(_) => {}
         }
     }
@@ -87,7 +102,12 @@ fn changes(
     let keys: std::collections::BTreeSet<_> =
         before.keys().chain(after.keys()).filter(|key| within(range, key)).collect();
     let changed = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
-    changed.map(|key| (key.clone(), !after.contains_key(key), before.get(key).cloned())).collect()
+    let prev = |key: &Vec<u8>| {
+        let created = after.get(key).map(|kv| (kv.create_revision, kv.mod_revision));
+        // Deleted and made anew in one revision: a creation.
+        before.get(key).filter(|_| created.is_none_or(|(made, at)| made != at)).cloned()
+    };
+    changed.map(|key| (key.clone(), !after.contains_key(key), prev(key))).collect()
 }
 
 fn compare_all(
@@ -125,12 +145,14 @@ fn compare_all(
     let (events, _) = state.events(from, &range, usize::MAX).unwrap();
     for (revision, after) in model.range(from..) {
         let Some(before) = model.get(&(revision - 1)) else { continue };
-        let mut told: Vec<_> = events
-            .iter()
-            .filter(|event| event.kv.mod_revision.0 == *revision)
-            .map(|event| (event.kv.key.to_vec(), event.deleted, event.prev.clone()))
-            .collect();
-        told.sort_by(|a, b| a.0.cmp(&b.0));
+        let of_revision = events.iter().filter(|event| event.kv.mod_revision.0 == *revision);
+        // Of a key that a transaction wrote and deleted the last event counts, and none where nothing came of it.
+        let mut told = BTreeMap::new();
+        for event in of_revision {
+            told.insert(event.kv.key.to_vec(), (event.deleted, event.prev.clone()));
+        }
+        told.retain(|_, (deleted, prev)| !*deleted || prev.is_some());
+        let told: Vec<_> = told.into_iter().map(|(key, (gone, prev))| (key, gone, prev)).collect();
         assert_eq!(told, changes(before, after, &range), "seed {seed} revision {revision}");
     }
 }
@@ -143,8 +165,14 @@ fn random_operations_agree_with_a_copy_per_revision() {
         let mut model: BTreeMap<i64, Snapshot> = BTreeMap::from([(1, Snapshot::new())]);
         let mut compacted = 0;
         for step in 0..60_u64 {
-            let op = |rng: &mut Rng| match rng.below(3) {
+            let op = |rng: &mut Rng| match rng.below(4) {
                 0 => Op::Delete { range: range(rng), prev_kv: false },
+                1 => Op::Update {
+                    key: key(rng).into(),
+                    value: (rng.below(2) == 0).then(|| step.to_string().into()),
+                    lease: None,
+                    prev_kv: false,
+                },
                 _ => Op::Put {
                     key: key(rng).into(),
                     value: step.to_string().into(),
@@ -155,13 +183,19 @@ fn random_operations_agree_with_a_copy_per_revision() {
             let ops: Vec<Op> = (0..=rng.below(3)).map(|_| op(&mut rng)).collect();
             let txn = Txn { success: ops, ..Txn::default() };
             if check_request(&txn).is_ok() {
-                let Ok(Outcome::Txn(response)) =
-                    state.apply(&Command::Txn(txn.clone()), &mut Vec::new())
-                else {
-                    panic!("seed {seed}")
-                };
-                // A deletion sees what the transaction wrote before; the model applies in the same order.
-                assert_eq!(response.revision.0, write(&mut model, &txn.success), "seed {seed}");
+                let there = &model.last_key_value().unwrap().1;
+                let misses =
+                    |op: &Op| matches!(op, Op::Update { key, .. } if !there.contains_key(&key[..]));
+                let misses = txn.success.iter().any(misses);
+                match state.apply(&Command::Txn(txn.clone()), &mut Vec::new()) {
+                    Err(StoreError::KeyNotFound) => assert!(misses, "seed {seed}"),
+                    // A deletion sees what the transaction wrote before; the model applies in the same order.
+                    Ok(Outcome::Txn(response)) if !misses => {
+                        let written = write(&mut model, &txn.success);
+                        assert_eq!(response.revision.0, written, "seed {seed}");
+                    }
+                    other => panic!("seed {seed}: {other:?}"),
+                }
             }
             if rng.below(10) == 0 {
                 let revision =
@@ -176,6 +210,7 @@ fn random_operations_agree_with_a_copy_per_revision() {
                     state.revision(),
                     state.compacted(),
                     Vec::new(),
+                    Facts::default(),
                     state.leases(),
                     parts.into_iter(),
                 );

@@ -108,23 +108,25 @@ impl State {
         }
         let first = self.changes.partition_point(|change| change.revision < start);
         let mut events = Vec::new();
-        let mut last = 0;
+        let (mut last, mut sub) = (0, 0_u32);
         for (seen, change) in self.changes.range(first..).enumerate() {
             if seen >= limit && change.revision != last {
                 return Ok((events, change.revision));
             }
+            // Changes of a revision stand in their order, and all of them do.
+            sub = if change.revision == last { sub.saturating_add(1) } else { 0 };
             last = change.revision;
             if !contains(range, &change.key) {
                 continue;
             }
             let Some((version, before)) =
-                self.keys.get(&change.key).and_then(|h| h.written_at(change.revision))
+                self.keys.get(&change.key).and_then(|h| h.written_at(change.revision, sub))
             else {
                 continue;
             };
             events.push(Event {
                 kv: version.to_kv(&change.key, false),
-                prev: before.filter(|v| !v.is_tombstone()).map(|v| v.to_kv(&change.key, false)),
+                prev: before.map(|v| v.to_kv(&change.key, false)),
                 deleted: version.is_tombstone(),
             });
         }

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
+use super::facts::Facts;
 use super::history::{History, Version};
 use crate::command::Command;
 use crate::kv::{Event, KeyValue, Revision, StoreError, StoreSize, TxnResponse};
+use crate::measures::KeyMeasures;
 
 /// Revisions that were handed out, lost in an unclean stop and are never used again: those between `from` and `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,18 @@ pub(crate) enum Outcome {
     Done(Revision),
 }
 
+/// A key to be written.
+pub(super) struct Put<'a> {
+    pub(super) key: &'a Bytes,
+    pub(super) value: &'a Bytes,
+    pub(super) lease: i64,
+}
+
+/// Number within its revision of the change that comes next, when the revision's events begin at `first`.
+fn sub(first: usize, events: &[Event]) -> u32 {
+    u32::try_from(events.len().saturating_sub(first)).unwrap_or(u32::MAX)
+}
+
 /// The whole key space.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -48,8 +62,10 @@ pub(crate) struct State {
     pub(super) changes: VecDeque<Change>,
     pub(super) leases: BTreeMap<i64, LeaseKeys>,
     pub(super) gaps: Vec<Gap>,
+    pub(super) facts: Facts,
     pub(super) revision: i64,
     pub(super) compacted: i64,
+    pub(super) counts: KeyMeasures,
     trimmed: i64,
     pins: usize,
     live: usize,
@@ -63,9 +79,11 @@ impl Default for State {
             changes: VecDeque::new(),
             leases: BTreeMap::new(),
             gaps: Vec::new(),
+            facts: Facts::default(),
             // An empty etcd answers revision 1.
             revision: 1,
             compacted: 0,
+            counts: KeyMeasures::default(),
             trimmed: 0,
             pins: 0,
             live: 0,
@@ -88,6 +106,21 @@ impl State {
     /// Revisions lost to unclean stops and not compacted yet.
     pub(crate) fn gaps(&self) -> &[Gap] {
         &self.gaps
+    }
+
+    /// What was counted since this state was made.
+    pub(crate) fn counts(&self) -> KeyMeasures {
+        self.counts
+    }
+
+    /// Alarms, and what members say of themselves.
+    pub(crate) fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Goes on without them, as another cluster.
+    pub(crate) fn forget_facts(&mut self) {
+        self.facts = Facts::default();
     }
 
     /// Keys and bytes held; `disk` is left 0.
@@ -124,6 +157,7 @@ impl State {
         command: &Command,
         events: &mut Vec<Event>,
     ) -> Result<Outcome, StoreError> {
+        self.facts.check(command)?;
         match command {
             Command::Txn(txn) => self.apply_txn(txn, events).map(Outcome::Txn),
             Command::Compact(revision) => self.compact(*revision).map(|()| self.done()),
@@ -137,12 +171,16 @@ impl State {
             Command::LeaseRevoke { id } => {
                 let lease = self.leases.remove(id).ok_or(StoreError::LeaseNotFound)?;
                 if !lease.keys.is_empty() {
-                    let revision = self.revision + 1;
+                    let (revision, first) = (self.revision + 1, events.len());
                     for key in &lease.keys {
-                        self.delete(key, revision, events);
+                        self.delete(key, revision, first, events);
                     }
                     self.revision = revision;
                 }
+                Ok(self.done())
+            }
+            Command::Alarm { .. } | Command::Describe { .. } => {
+                self.facts.apply(command);
                 Ok(self.done())
             }
             Command::Raise { revision } => {
@@ -159,17 +197,18 @@ impl State {
         Outcome::Done(Revision(self.revision))
     }
 
-    /// Writes one key at `revision`; the lease was checked. Returns the version before.
+    /// Writes one key at `revision`, whose events begin at `first`; the lease was checked. Returns the version before.
     pub(super) fn put(
         &mut self,
-        key: &Bytes,
-        value: &Bytes,
-        lease: i64,
+        put: Put<'_>,
         revision: i64,
+        first: usize,
         events: &mut Vec<Event>,
     ) -> Option<KeyValue> {
+        let Put { key, value, lease } = put;
         // A copy of the exact size: the caller's buffer may be a slice that would keep a whole request alive.
         let value = Bytes::copy_from_slice(value);
+        let sub = sub(first, events);
         self.bytes += value.len();
         let (key, prev) = match self.keys.get_mut(key.as_ref()) {
             Some(history) => {
@@ -179,7 +218,7 @@ impl State {
                 } else {
                     (before.created, before.version.saturating_add(1))
                 };
-                history.push(Version { value, created, modified: revision, version, lease });
+                history.push(Version { value, created, modified: revision, version, lease, sub });
                 let key = self
                     .keys
                     .get_key_value(key.as_ref())
@@ -197,6 +236,7 @@ impl State {
                         modified: revision,
                         version: 1,
                         lease,
+                        sub,
                     }),
                 );
                 (key, None)
@@ -215,29 +255,37 @@ impl State {
             self.live += 1;
         }
         let prev = prev.map(|v| v.to_kv(&key, false));
-        if let Some(kv) = self.keys.get(&key).map(|h| h.latest().to_kv(&key, false)) {
-            events.push(Event { kv, prev: prev.clone(), deleted: false });
-        }
+        self.tell(&key, revision, sub, events);
         self.changes.push_back(Change { revision, key });
         prev
     }
 
-    /// Deletes one key at `revision`; the version before, or `None` when there was no such key.
+    /// Appends the event of a change that was just made.
+    fn tell(&self, key: &Bytes, revision: i64, sub: u32, events: &mut Vec<Event>) {
+        let written = self.keys.get(key).and_then(|history| history.written_at(revision, sub));
+        if let Some((version, before)) = written {
+            let prev = before.map(|v| v.to_kv(key, false));
+            let (kv, deleted) = (version.to_kv(key, false), version.is_tombstone());
+            events.push(Event { kv, prev, deleted });
+        }
+    }
+
+    /// Deletes one key at `revision`, whose events begin at `first`; the version before, or `None` when there was no such key.
     pub(super) fn delete(
         &mut self,
         key: &Bytes,
         revision: i64,
+        first: usize,
         events: &mut Vec<Event>,
     ) -> Option<KeyValue> {
+        let sub = sub(first, events);
         let history = self.keys.get_mut(key)?;
         let before = history.live()?.clone();
-        let tombstone = Version::tombstone(revision);
-        let kv = tombstone.to_kv(key, false);
-        history.push(tombstone);
+        history.push(Version::tombstone(revision, sub));
         self.live -= 1;
         self.detach(before.lease, key);
         let prev = before.to_kv(key, false);
-        events.push(Event { kv, prev: Some(prev.clone()), deleted: true });
+        self.tell(key, revision, sub, events);
         self.changes.push_back(Change { revision, key: key.clone() });
         Some(prev)
     }
@@ -286,6 +334,7 @@ impl State {
             let Some(history) = self.keys.get_mut(&change.key) else { continue };
             let done = history.trim(compacted);
             self.bytes -= done.bytes;
+            self.counts.compacted += done.versions as u64;
             if done.gone {
                 self.bytes -= change.key.len();
                 self.keys.remove(&change.key);
@@ -324,10 +373,12 @@ impl State {
         revision: i64,
         compacted: i64,
         gaps: Vec<Gap>,
+        facts: Facts,
         leases: impl Iterator<Item = (i64, i64)>,
         keys: impl Iterator<Item = (Bytes, Vec<Version>)>,
     ) -> Self {
-        let mut state = Self { revision, compacted, trimmed: compacted, gaps, ..Self::default() };
+        let trimmed = compacted;
+        let mut state = Self { revision, compacted, trimmed, gaps, facts, ..Self::default() };
         state.leases =
             leases.map(|(id, ttl)| (id, LeaseKeys { ttl, keys: BTreeSet::new() })).collect();
         let mut changes = Vec::new();
@@ -341,7 +392,8 @@ impl State {
             for version in history.versions() {
                 bytes += version.value.len();
                 if version.modified >= compacted {
-                    changes.push(Change { revision: version.modified, key: key.clone() });
+                    let change = Change { revision: version.modified, key: key.clone() };
+                    changes.push((version.sub, change));
                 }
             }
             if let Some(version) = history.live() {
@@ -358,9 +410,8 @@ impl State {
                 entry.keys.insert(key);
             }
         }
-        // Keys come in key order and the sort is stable, so changes of one revision are in key order.
-        changes.sort_by_key(|change| change.revision);
-        state.changes = changes.into();
+        changes.sort_by_key(|(sub, change)| (change.revision, *sub));
+        state.changes = changes.into_iter().map(|(_, change)| change).collect();
         (state.live, state.bytes) = (live, bytes);
         state
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::history::Version;
 use super::read::contains;
-use super::state::State;
+use super::state::{Put, State};
 use crate::kv::{
     Compare, Event, KeyRange, Op, OpResponse, Ordering, Revision, StoreError, Target, Txn,
     TxnResponse,
@@ -25,6 +25,7 @@ pub(crate) fn request_size(txn: &Txn) -> usize {
     let op = |op: &Op| match op {
         Op::Range(request) => range(&request.range),
         Op::Put { key, value, .. } => key.len() + value.len(),
+        Op::Update { key, value, .. } => key.len() + value.as_ref().map_or(0, |v| v.len()),
         Op::Delete { range: r, .. } => range(r),
         Op::Txn(txn) => request_size(txn),
     };
@@ -32,7 +33,13 @@ pub(crate) fn request_size(txn: &Txn) -> usize {
     txn.compare.iter().map(compare).sum::<usize>() + ops.map(op).sum::<usize>()
 }
 
-/// Refuses what no state could answer: one key put twice, or put and deleted, in branches that run together.
+/// Whether no branch has a step that could change anything; nested transactions count as if they did, as in etcd.
+pub(crate) fn only_reads(txn: &Txn) -> bool {
+    txn.success.iter().chain(&txn.failure).all(|op| matches!(op, Op::Range(_)))
+}
+
+/// Refuses what no state could answer: one key put twice, or put and deleted, in branches that run together. Deletions up to
+/// the end `[0]` are overlooked, as by etcd: they run in their order.
 ///
 /// # Errors
 /// [`StoreError::DuplicateKey`], [`StoreError::Invalid`].
@@ -60,7 +67,9 @@ fn writes_of(ops: &[Op], depth: usize) -> Result<Writes<'_>, StoreError> {
     }
     let mut all = Writes::default();
     for op in ops {
-        if let Op::Delete { range, .. } = op {
+        if let Op::Delete { range, .. } = op
+            && *range.end != [0]
+        {
             all.deletes.push(range);
         }
     }
@@ -77,7 +86,7 @@ fn writes_of(ops: &[Op], depth: usize) -> Result<Writes<'_>, StoreError> {
         all.deletes.extend(otherwise.deletes);
     }
     for op in ops {
-        if let Op::Put { key, .. } = op
+        if let Op::Put { key, .. } | Op::Update { key, .. } = op
             && (all.conflicts(key) || !all.puts.insert(key))
         {
             return Err(StoreError::DuplicateKey);
@@ -100,7 +109,7 @@ fn writes(txn: &Txn, plan: &Plan) -> bool {
     let mut nested = plan.nested.iter();
     branch(txn, plan.succeeded).iter().any(|op| match op {
         Op::Range(_) => false,
-        Op::Put { .. } | Op::Delete { .. } => true,
+        Op::Put { .. } | Op::Update { .. } | Op::Delete { .. } => true,
         Op::Txn(txn) => nested.next().is_some_and(|plan| writes(txn, plan)),
     })
 }
@@ -164,6 +173,10 @@ impl State {
         found.all(|(_, version)| version_holds(Some(version), compare))
     }
 
+    fn live(&self, key: &Bytes) -> Option<&Version> {
+        self.keys.get(key)?.live()
+    }
+
     fn plan(&self, txn: &Txn) -> Plan {
         let succeeded = txn.compare.iter().all(|compare| self.holds(compare));
         let nested = |op: &Op| if let Op::Txn(txn) = op { Some(self.plan(txn)) } else { None };
@@ -175,10 +188,15 @@ impl State {
         for op in branch(txn, plan.succeeded) {
             match op {
                 Op::Range(request) => self.check_revision(request.revision, self.revision)?,
-                Op::Put { lease, .. } if *lease != 0 && !self.leases.contains_key(lease) => {
+                Op::Put { lease, .. } | Op::Update { lease: Some(lease), .. }
+                    if *lease != 0 && !self.leases.contains_key(lease) =>
+                {
                     return Err(StoreError::LeaseNotFound);
                 }
-                Op::Put { .. } | Op::Delete { .. } => {}
+                Op::Update { key, .. } if self.live(key).is_none() => {
+                    return Err(StoreError::KeyNotFound);
+                }
+                Op::Put { .. } | Op::Update { .. } | Op::Delete { .. } => {}
                 Op::Txn(txn) => nested.next().map_or(Ok(()), |plan| self.check_plan(txn, plan))?,
             }
         }
@@ -212,6 +230,7 @@ impl State {
         let plan = self.plan(txn);
         self.check_plan(txn, &plan)?;
         let (before, first) = (self.revision, events.len());
+        self.count(txn, &plan);
         let mut response = run(txn, &plan, &mut |op| self.step(op, before, first, events));
         if events.len() > first {
             self.revision = before + 1;
@@ -220,16 +239,38 @@ impl State {
         Ok(response)
     }
 
+    fn count(&mut self, txn: &Txn, plan: &Plan) {
+        let mut nested = plan.nested.iter();
+        let branch = branch(txn, plan.succeeded);
+        self.counts.txns += u64::from(branch.len() > 1);
+        for op in branch {
+            match op {
+                Op::Range(_) => self.counts.ranges += 1,
+                Op::Put { .. } | Op::Update { .. } => self.counts.puts += 1,
+                Op::Delete { .. } => self.counts.deletes += 1,
+                Op::Txn(txn) => nested.next().into_iter().for_each(|plan| self.count(txn, plan)),
+            }
+        }
+    }
+
     fn step(&mut self, op: &Op, before: i64, first: usize, events: &mut Vec<Event>) -> OpResponse {
         match op {
             Op::Put { key, value, lease, prev_kv } => {
-                let prev = self.put(key, value, *lease, before + 1, events);
+                let prev = self.put(Put { key, value, lease: *lease }, before + 1, first, events);
+                OpResponse::Put(prev.filter(|_| *prev_kv))
+            }
+            Op::Update { key, value, lease, prev_kv } => {
+                // It was there before the transaction; where a step of the same one deleted it, nothing is kept.
+                let there = self.live(key).map(|v| (v.value.clone(), v.lease)).unwrap_or_default();
+                let value = value.clone().unwrap_or(there.0);
+                let lease = lease.unwrap_or(there.1);
+                let prev = self.put(Put { key, value: &value, lease }, before + 1, first, events);
                 OpResponse::Put(prev.filter(|_| *prev_kv))
             }
             Op::Delete { range, prev_kv } => {
                 let keys: Vec<Bytes> = self.existing(range).map(|(key, _)| key.clone()).collect();
-                let prev: Vec<_> =
-                    keys.iter().filter_map(|key| self.delete(key, before + 1, events)).collect();
+                let delete = |key| self.delete(key, before + 1, first, events);
+                let prev: Vec<_> = keys.iter().filter_map(delete).collect();
                 OpResponse::Delete(prev.len(), if *prev_kv { prev } else { Vec::new() })
             }
             Op::Range(request) => {

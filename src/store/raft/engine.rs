@@ -20,6 +20,7 @@ use crate::backend::Engine;
 use crate::command::Command;
 use crate::disk::{BATCH_BYTES, Job, Status};
 use crate::kv::{Durability, StoreError};
+use crate::measures::Measures;
 use crate::mvcc::{Outcome, request_size};
 
 /// Commands that wait for their entry, in KiB; who comes later waits outside.
@@ -92,6 +93,10 @@ pub(crate) struct RaftEngine {
     pub(super) leadership: watch::Sender<Leadership>,
     /// Told when the leadership has changed; wakes those who wait in the order in which they came.
     pub(super) led: Notify,
+    /// How often the leader that is known here was another one than before.
+    pub(super) leader_changes: AtomicU64,
+    /// Commands that were not agreed on.
+    failed: AtomicU64,
     /// What openraft would not take, because another member leads.
     stranded: Mutex<VecDeque<Stranded>>,
     jobs: mpsc::Sender<Job>,
@@ -201,6 +206,8 @@ impl RaftEngine {
             link,
             leadership: watch::Sender::new(Leadership::default()),
             led: Notify::new(),
+            leader_changes: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
             stranded: Mutex::default(),
             jobs,
             place,
@@ -231,6 +238,13 @@ impl RaftEngine {
 
     pub(super) fn set_term(&self, term: u64) {
         self.term.fetch_max(term, Relaxed);
+    }
+
+    /// Index of the newest entry known to be committed.
+    pub(super) fn committed(&self) -> u64 {
+        use openraft::async_runtime::watch::WatchReceiver;
+        let metrics = self.raft.metrics().borrow_watched().clone();
+        metrics.local_committed.map_or(0, |id| id.index())
     }
 
     /// Takes no commands any more; what is queued is still proposed.
@@ -439,6 +453,7 @@ impl RaftEngine {
             match tokio::time::timeout(2 * LEADER_WAIT, answer).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
+                    self.failed.fetch_add(1, Relaxed);
                     let text =
                         "no quorum agreed in time; whether the write will take effect is open";
                     return Err(StoreError::Unavailable(text.to_owned()));
@@ -476,6 +491,10 @@ impl Engine for RaftEngine {
         if self.is_alone() { Ok(None) } else { self.renew_at_leader(lease).await }
     }
 
+    async fn remaining_elsewhere(&self, lease: i64) -> Result<Option<(i64, i64)>, StoreError> {
+        if self.is_alone() { Ok(None) } else { self.remaining_at_leader(lease).await }
+    }
+
     fn leads(&self) -> watch::Receiver<Leadership> {
         self.leadership.subscribe()
     }
@@ -498,6 +517,25 @@ impl Engine for RaftEngine {
 
     fn disk_bytes(&self) -> u64 {
         self.status.disk_bytes.load(Relaxed) + self.checkpoints.bytes()
+    }
+
+    async fn shrink(&self) -> Result<(), StoreError> {
+        super::start::write_checkpoint(self).await.map_err(|error| {
+            if error.kind() == std::io::ErrorKind::StorageFull {
+                StoreError::NoSpace(error.to_string())
+            } else {
+                StoreError::Unavailable(format!("cannot write a checkpoint: {error}"))
+            }
+        })
+    }
+
+    fn measure(&self, measures: &mut Measures) {
+        measures.leader_changes = self.leader_changes.load(Relaxed);
+        measures.failed = self.failed.load(Relaxed);
+        measures.pending = self.queued.lock().requests.len() + self.under_way.load(Relaxed);
+        measures.committed = self.committed();
+        measures.syncs = self.status.syncs.histogram();
+        measures.log_bytes = self.status.written.load(Relaxed);
     }
 }
 

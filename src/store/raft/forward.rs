@@ -71,6 +71,9 @@ impl RaftEngine {
         let now = Leadership { term, leader, address, leads };
         let changed = self.leadership.send_if_modified(|known| {
             let changed = *known != now;
+            if now.leader.is_some() && now.leader != known.leader {
+                self.leader_changes.fetch_add(1, Relaxed);
+            }
             *known = now;
             changed
         });
@@ -282,6 +285,22 @@ impl RaftEngine {
                 None => Err(unavailable("this member does not lead any more")),
             },
             Asked::Answer(Answer::KeptAlive(ttl)) => Ok(Some(ttl)),
+            Asked::Answer(other) => Err(unexpected(other)),
+        }
+    }
+
+    /// Granted seconds of a lease and those left, as the leader counts them; `None` when that is this member.
+    ///
+    /// # Errors
+    /// [`StoreError::LeaseNotFound`], [`StoreError::Unavailable`].
+    pub(super) async fn remaining_at_leader(
+        &self,
+        lease: i64,
+    ) -> Result<Option<(i64, i64)>, StoreError> {
+        let deadline = base::clock::now() + LEADER_WAIT;
+        match self.ask_leader(&Request::Remaining(lease), true, deadline).await? {
+            Asked::Here => Ok(None),
+            Asked::Answer(Answer::Remains(granted, left)) => Ok(Some((granted, left))),
             Asked::Answer(other) => Err(unexpected(other)),
         }
     }

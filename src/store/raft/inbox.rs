@@ -99,6 +99,7 @@ impl Members {
             Request::Propose(_)
             | Request::ReadIndex
             | Request::KeepAlive(_)
+            | Request::Remaining(_)
             | Request::Change(_) => self.answer_as_leader(request).await,
         }
     }
@@ -131,6 +132,10 @@ impl Members {
                 },
                 Ok(None) => return Answer::NotLeader(None),
                 Err(error) => Err(error),
+            },
+            Request::Remaining(lease) => match self.engine.place.shared.remaining(lease) {
+                Some((granted, left)) => return Answer::Remains(granted, left),
+                None => Err(StoreError::LeaseNotFound),
             },
             Request::Change(change) => match self.change_here(&change).await {
                 Ok(true) => return Answer::Changed,

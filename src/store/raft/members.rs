@@ -16,8 +16,10 @@ use super::incoming::Incoming;
 use super::suspicion::Connections;
 use super::wire::{Answer, Change, Request};
 use super::{Address, Membership, behind};
+use crate::command::Command;
 use crate::disk::ClusterId;
-use crate::kv::StoreError;
+use crate::kv::{Durability, StoreError};
+use crate::mvcc::Profile;
 
 /// Most voters: with more, a write waits for more disks and nothing is safer.
 const VOTERS_MAX: usize = 7;
@@ -163,8 +165,8 @@ impl Members {
     /// Makes voters of learners.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for who is no learner or would be one voter too many, [`StoreError::Unavailable`] without a
-    /// leader or when one of them lags too far behind.
+    /// [`StoreError::Invalid`] for who is no learner or would be one voter too many, [`StoreError::NotCaughtUp`] when one of
+    /// them lags too far behind, [`StoreError::Unavailable`] without a leader.
     pub async fn promote(&self, ids: Vec<u64>) -> Result<(), StoreError> {
         self.change(Change::Promote(ids)).await
     }
@@ -174,7 +176,14 @@ impl Members {
     /// # Errors
     /// [`StoreError::Invalid`] for who is no member or the last voter, [`StoreError::Unavailable`] without a leader.
     pub async fn remove(&self, id: u64) -> Result<(), StoreError> {
-        self.change(Change::Remove(id)).await
+        self.change(Change::Remove(id)).await?;
+        if self.profiles().contains_key(&id) {
+            let forget = Command::Describe { member: id, profile: Profile::default() };
+            if let Err(error) = self.submit(forget).await {
+                tracing::warn!(%error, "what a removed member said of itself is kept");
+            }
+        }
+        Ok(())
     }
 
     async fn change(&self, change: Change) -> Result<(), StoreError> {
@@ -193,6 +202,52 @@ impl Members {
             Asked::Answer(_) => {
                 Err(StoreError::Unavailable("the leader answered something else".to_owned()))
             }
+        }
+    }
+
+    /// What members say of themselves, by id.
+    pub fn profiles(&self) -> BTreeMap<u64, Profile> {
+        self.engine.place.shared.state.read().facts().profiles.clone()
+    }
+
+    /// Tells all members what this one says of itself, unless they know.
+    ///
+    /// # Errors
+    /// Those of a write.
+    pub async fn describe(&self, profile: Profile) -> Result<(), StoreError> {
+        if self.profiles().get(&self.id()) == Some(&profile) {
+            return Ok(());
+        }
+        self.submit(Command::Describe { member: self.id(), profile }).await
+    }
+
+    async fn submit(&self, command: Command) -> Result<(), StoreError> {
+        use crate::backend::Engine;
+        self.engine.submit(command, Durability::Synced).await.map(drop)
+    }
+
+    /// Index of the newest entry known here to be committed.
+    pub fn committed(&self) -> u64 {
+        self.engine.committed()
+    }
+
+    /// Gives the lead to a voter; resolves once that one leads. Only the leader can.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] when it does not lead in time.
+    pub async fn transfer(&self, id: u64) -> Result<(), StoreError> {
+        let failed = |text: &str| StoreError::Unavailable(text.to_owned());
+        let mut leadership = self.leadership();
+        if leadership.borrow().leader == Some(id) {
+            return Ok(());
+        }
+        let transfer = self.engine.raft().trigger().transfer_leader(id).await;
+        transfer.map_err(|error| self.engine.fatal(&error))?;
+        let leads = leadership.wait_for(|now| now.leader == Some(id));
+        match tokio::time::timeout(LEADER_WAIT, leads).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(failed("this member has ended")),
+            Err(_) => Err(failed("the other member did not take the lead in time")),
         }
     }
 
@@ -272,8 +327,7 @@ fn plan(
                 return Err(invalid(format!("there are at most {VOTERS_MAX} voters")));
             }
             if let Some(id) = new.iter().find(|id| !ready.contains(id)) {
-                let text = format!("the member {id:016x} has not caught up yet");
-                return Err(StoreError::Unavailable(text));
+                return Err(StoreError::NotCaughtUp(*id));
             }
             (!new.is_empty()).then_some(ChangeMembers::AddVoterIds(new))
         }

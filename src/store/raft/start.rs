@@ -347,8 +347,10 @@ async fn checkpoints(
             () = engine.checkpoints.due.notified() => {}
             () = tasks.shutdown().requested() => break,
         }
-        if engine.checkpoints.is_due(&engine.place) {
-            write_checkpoint(&engine).await;
+        if engine.checkpoints.is_due(&engine.place)
+            && let Err(error) = write_checkpoint(&engine).await
+        {
+            tracing::warn!(%error, "cannot write a checkpoint of the store, the log keeps growing until the next try");
         }
     }
     drop(lock);
@@ -356,12 +358,12 @@ async fn checkpoints(
 }
 
 /// Writes a checkpoint now; what fails is tried again later.
-pub(crate) async fn write_checkpoint(engine: &RaftEngine) {
-    match engine.checkpoints.write(&engine.place).await {
-        // An error means that openraft has ended, which its own task says.
-        Ok(()) => drop(engine.raft().trigger().snapshot().await),
-        Err(error) => {
-            tracing::warn!(%error, "cannot write a checkpoint of the store, the log keeps growing until the next try");
-        }
-    }
+///
+/// # Errors
+/// The file system's.
+pub(crate) async fn write_checkpoint(engine: &RaftEngine) -> std::io::Result<()> {
+    engine.checkpoints.write(&engine.place).await?;
+    // An error means that openraft has ended, which its own task says.
+    drop(engine.raft().trigger().snapshot().await);
+    Ok(())
 }

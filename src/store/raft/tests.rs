@@ -1,5 +1,6 @@
 //! openraft's own suite on the log and the state machine, and the log as followers will use it.
 
+mod facts;
 mod members;
 mod net;
 pub(super) mod runtime;

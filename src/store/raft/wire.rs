@@ -88,6 +88,8 @@ pub(crate) enum Request {
     KeepAlive(i64),
     /// For the leader.
     Change(Change),
+    /// How long a lease still runs.
+    Remaining(i64),
 }
 
 /// An answer.
@@ -111,6 +113,8 @@ pub(crate) enum Answer {
     KeptAlive(i64),
     /// To [`Request::Change`].
     Changed,
+    /// To [`Request::Remaining`]: granted seconds and those left.
+    Remains(i64, i64),
     /// Who is asked does not lead; who does, if known.
     NotLeader(Option<u64>),
     /// The request was not done.
@@ -200,6 +204,10 @@ impl Request {
                 out.push(9);
                 encode_change(change, out);
             }
+            Self::Remaining(lease) => {
+                out.push(10);
+                out.put_i64(*lease);
+            }
         }
     }
 
@@ -230,6 +238,7 @@ impl Request {
             7 => Self::ReadIndex,
             8 => Self::KeepAlive(reader.i64()?),
             9 => Self::Change(decode_change(reader)?),
+            10 => Self::Remaining(reader.i64()?),
             _ => return reader.malformed(),
         };
         reader.end().map(|()| request)
@@ -288,6 +297,11 @@ impl Answer {
                 out.put_i64(*ttl);
             }
             Self::Changed => out.push(9),
+            Self::Remains(granted, left) => {
+                out.push(12);
+                out.put_i64(*granted);
+                out.put_i64(*left);
+            }
             Self::NotLeader(leader) => {
                 out.push(10);
                 out.put_u64(leader.unwrap_or(0));
@@ -330,6 +344,7 @@ impl Answer {
             9 => Self::Changed,
             10 => Self::NotLeader(Some(reader.u64()?).filter(|leader| *leader != 0)),
             11 => Self::Refused(values::decode_error(reader)?),
+            12 => Self::Remains(reader.i64()?, reader.i64()?),
             _ => return reader.malformed(),
         };
         reader.end().map(|()| answer)

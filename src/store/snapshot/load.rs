@@ -71,13 +71,14 @@ pub(crate) fn load(file: &File) -> Result<Loaded, SnapshotError> {
     let mut keys = BTreeMap::new();
     let mut leases = BTreeMap::new();
     let facts = read(file, file.metadata()?.len(), &mut |item| match item {
-        Item::Put(kv) => {
+        Item::Put(kv, sub) => {
             let version = Version {
                 value: Bytes::copy_from_slice(kv.value),
                 created: kv.created,
                 modified: kv.modified,
                 version: kv.version,
                 lease: kv.lease,
+                sub,
             };
             keys.insert(Bytes::copy_from_slice(kv.key), version);
         }
@@ -93,7 +94,8 @@ pub(crate) fn load(file: &File) -> Result<Loaded, SnapshotError> {
 
 /// What a snapshot holds, in order.
 enum Item<'a> {
-    Put(KeyValue<'a>),
+    /// With which change of its revision it is.
+    Put(KeyValue<'a>, u32),
     Delete(&'a [u8]),
     Lease(i64, i64),
 }
@@ -170,7 +172,7 @@ fn read_meta(facts: &mut Facts, key: &[u8], value: &[u8]) -> Result<(), String> 
         facts.storage_version = Some(text.ok_or("the storage version is no text")?.to_owned());
     }
     if key == meta::SCHEDULED || key == meta::FINISHED {
-        let (revision, _) = read_change_key(value).ok_or("a compacted revision is none")?;
+        let (revision, ..) = read_change_key(value).ok_or("a compacted revision is none")?;
         facts.compacted = facts.compacted.max(revision);
         facts.revision = facts.revision.max(revision);
     }
@@ -183,7 +185,7 @@ fn read_change(
     value: &[u8],
     tell: &mut dyn FnMut(Item<'_>),
 ) -> Result<(), String> {
-    let (revision, deletion) = read_change_key(key).ok_or("the key of a change is none")?;
+    let (revision, sub, deletion) = read_change_key(key).ok_or("the key of a change is none")?;
     facts.revision = facts.revision.max(revision);
     facts.changes += 1;
     let kv = KeyValue::decode(value).map_err(|e| format!("a change is {e}"))?;
@@ -201,6 +203,6 @@ fn read_change(
     if kv.modified != revision || !(1..=revision).contains(&kv.created) || kv.version < 1 {
         return Err("a change says that it is of another revision, or has no version".to_owned());
     }
-    tell(Item::Put(kv));
+    tell(Item::Put(kv, sub));
     Ok(())
 }

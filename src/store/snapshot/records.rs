@@ -4,27 +4,28 @@ use crate::command::{Malformed, Put, Reader};
 use crate::mvcc::Version;
 
 /// Key of a change: revision, `_`, its place among those of the revision, and `t` behind a deletion.
-pub(super) fn change_key(revision: i64, place: u64, deletion: bool) -> Vec<u8> {
+pub(super) fn change_key(revision: i64, place: u32, deletion: bool) -> Vec<u8> {
     let mut key = Vec::with_capacity(18);
     key.extend_from_slice(&revision.to_be_bytes());
     key.push(b'_');
-    key.extend_from_slice(&place.to_be_bytes());
+    key.extend_from_slice(&u64::from(place).to_be_bytes());
     if deletion {
         key.push(b't');
     }
     key
 }
 
-/// Revision of a change, and whether it is a deletion.
-pub(super) fn read_change_key(key: &[u8]) -> Option<(i64, bool)> {
+/// Revision of a change, its place among those of the revision, and whether it is a deletion.
+pub(super) fn read_change_key(key: &[u8]) -> Option<(i64, u32, bool)> {
     let deletion = match key.get(17..)? {
         [] => false,
         [b't'] => true,
         _ => return None,
     };
     let revision = i64::from_be_bytes(key.get(..8)?.try_into().ok()?);
-    let place = i64::from_be_bytes(key.get(9..17)?.try_into().ok()?);
-    (key.get(8) == Some(&b'_') && revision > 0 && place >= 0).then_some((revision, deletion))
+    let place = u64::from_be_bytes(key.get(9..17)?.try_into().ok()?);
+    let place = u32::try_from(place).ok()?;
+    (key.get(8) == Some(&b'_') && revision > 0).then_some((revision, place, deletion))
 }
 
 /// A field of protobuf.
@@ -138,8 +139,14 @@ mod tests {
         // As printed by Go's `proto.Marshal` and `mvcc.BucketKeyToBytes`.
         assert_eq!(change_key(2, 1, false), *b"\0\0\0\0\0\0\0\x02_\0\0\0\0\0\0\0\x01");
         assert_eq!(change_key(3, 0, true), *b"\0\0\0\0\0\0\0\x03_\0\0\0\0\0\0\0\0t");
-        let version =
-            Version { value: "bar".into(), created: 2, modified: 300, version: 4, lease: -1 };
+        let version = Version {
+            value: "bar".into(),
+            created: 2,
+            modified: 300,
+            version: 4,
+            lease: -1,
+            sub: 1,
+        };
         let mut bytes = Vec::new();
         KeyValue::encode(b"foo", &version, &mut bytes);
         let expected = b"\x0a\x03foo\x10\x02\x18\xac\x02\x20\x04\x2a\x03bar\x30\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
@@ -154,7 +161,7 @@ mod tests {
         };
         assert_eq!(KeyValue::decode(&bytes), Ok(kv));
         let mut bytes = Vec::new();
-        KeyValue::encode(b"foo", &Version::tombstone(9), &mut bytes);
+        KeyValue::encode(b"foo", &Version::tombstone(9, 0), &mut bytes);
         assert_eq!(bytes, b"\x0a\x03foo");
         let mut bytes = Vec::new();
         encode_lease(0x1234, 60, &mut bytes);
@@ -171,12 +178,13 @@ mod tests {
             b"\0\0\0\0\0\0\0\x02-\0\0\0\0\0\0\0\x01",
             b"\0\0\0\0\0\0\0\0_\0\0\0\0\0\0\0\x01",
             b"\xff\0\0\0\0\0\0\x02_\0\0\0\0\0\0\0\x01",
+            b"\0\0\0\0\0\0\0\x02_\0\0\0\x01\0\0\0\0",
             b"\0\0\0\0\0\0\0\x02_\0\0\0\0\0\0\0\x01x",
             b"\0\0\0\0\0\0\0\x02_\0\0\0\0\0\0\0\x01tt",
         ] {
             assert_eq!(read_change_key(key), None, "{key:?}");
         }
-        assert_eq!(read_change_key(&change_key(7, 0, true)), Some((7, true)));
+        assert_eq!(read_change_key(&change_key(7, 3, true)), Some((7, 3, true)));
         for bytes in [&b"\x0a\x09foo"[..], b"\x0f", b"\x08\x01", b"\x28\x01", b"\x0a"] {
             assert!(KeyValue::decode(bytes).is_err(), "{bytes:?}");
         }

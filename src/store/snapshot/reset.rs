@@ -17,7 +17,7 @@ use crate::disk::{
     ClusterId, Description, Directory, Disk, Identity, Lock, OpenError, begin_at, first_member,
     recover, write_checkpoint,
 };
-use crate::mvcc::State;
+use crate::mvcc::{self, State};
 use crate::raft::{Address, Applied, LogId, Membership, Payload, StoredMembership};
 
 /// Folder of the new store while it is made.
@@ -121,7 +121,9 @@ fn state_of(file: &File) -> Result<(State, Facts), SnapshotError> {
         return Err(SnapshotError::Damaged { offset: 0, what });
     };
     let keys = loaded.keys.into_iter().map(|(key, version)| (key, vec![version]));
-    let state = State::import(revision, revision, Vec::new(), loaded.leases.into_iter(), keys);
+    let facts = mvcc::Facts::default();
+    let leases = loaded.leases.into_iter();
+    let state = State::import(revision, revision, Vec::new(), facts, leases, keys);
     Ok((state, loaded.facts))
 }
 
@@ -140,6 +142,8 @@ fn own_state(dir: &Path) -> Result<State, ResetError> {
             let _ = state.apply(command, &mut Vec::new());
         }
     }
+    // Who raised an alarm, and what members said of themselves, are of the former cluster.
+    state.forget_facts();
     let revision = state.revision().max(recovered.ceiling).saturating_add(BUMP);
     for command in [Command::Raise { revision }, Command::Compact(revision)] {
         let done = state.apply(&command, &mut Vec::new());

@@ -112,7 +112,7 @@ fn write(sink: &mut dyn Sink, state: &RwLock<State>, header: &Header) -> io::Res
     Ok((changes, writer.finish()?))
 }
 
-/// One change, ordered by revision, key and, where one revision changed a key twice, place among the key's versions.
+/// One change, ordered by revision and its place in it; the rest tells those apart whose places an older store did not keep.
 #[derive(Debug, Clone)]
 struct Change {
     key: Bytes,
@@ -121,8 +121,8 @@ struct Change {
 }
 
 impl Change {
-    fn order(&self) -> (i64, &[u8], usize) {
-        (self.version.modified, &self.key, self.place)
+    fn order(&self) -> (i64, u32, &[u8], usize) {
+        (self.version.modified, self.version.sub, &self.key, self.place)
     }
 }
 
@@ -188,15 +188,16 @@ fn write_changes(
     header: &Header,
 ) -> io::Result<u64> {
     let mut bucket = writer.bucket(buckets::KEY);
-    let (mut count, mut revision, mut place) = (0, 0, 0);
+    let (mut count, mut revision, mut next) = (0, 0, 0);
     let mut after: Option<Change> = None;
     let mut value = Vec::new();
     loop {
         let changes = ordered(state, header, after.as_ref());
         for change in &changes {
             let version = &change.version;
-            place = if version.modified == revision { place + 1 } else { 0 };
-            revision = version.modified;
+            let taken = if version.modified == revision { next } else { 0 };
+            let place = version.sub.max(taken);
+            (revision, next) = (version.modified, place.saturating_add(1));
             value.clear();
             KeyValue::encode(&change.key, version, &mut value);
             bucket.put(&change_key(revision, place, version.is_tombstone()), &value)?;

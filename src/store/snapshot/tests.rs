@@ -13,7 +13,7 @@ use super::{Header, SnapshotError, inspect, inspect_bytes, load, reset, save};
 use crate::command::Command;
 use crate::disk::{Config, open};
 use crate::kv::{Backend, Durability, KeyRange, Op, RangeRequest, Revision, StoreError, Txn};
-use crate::mvcc::State;
+use crate::mvcc::{self, State, Version};
 
 fn put(key: &str, value: &str, lease: i64) -> Op {
     Op::Put { key: key.to_owned().into(), value: value.to_owned().into(), lease, prev_kv: false }
@@ -85,6 +85,24 @@ fn a_saved_state_is_read_again() {
     assert_eq!((a.created, a.modified, a.version, a.lease), (5, 5, 1, 0));
     let k = &loaded.keys[&Bytes::from("k3")];
     assert_eq!((k.created, k.modified, k.version, k.lease), (9, 59, 2, -7));
+}
+
+#[test]
+fn changes_of_a_revision_stand_in_the_order_in_which_they_were_made() {
+    let places = |state| {
+        let loaded = load(&saved(state).0).unwrap();
+        loaded.keys.into_iter().map(|(key, version)| (key, version.sub)).collect::<Vec<_>>()
+    };
+    let mut state = State::default();
+    apply(&mut state, Command::Txn(txn(vec![put("b", "1", 0), put("a", "1", 0)])));
+    assert_eq!(places(state), [("a".into(), 1), ("b".into(), 0)]);
+    // What an older store's checkpoint brought back has no places; each change has its own all the same.
+    let version =
+        Version { value: "1".into(), created: 2, modified: 2, version: 1, lease: 0, sub: 0 };
+    let keys = ["a", "b"].map(|key| (Bytes::from(key), vec![version.clone()]));
+    let facts = mvcc::Facts::default();
+    let state = State::import(2, 0, Vec::new(), facts, std::iter::empty(), keys.into_iter());
+    assert_eq!(places(state), [("a".into(), 0), ("b".into(), 1)]);
 }
 
 #[test]
@@ -204,7 +222,7 @@ async fn a_reset_store_has_its_data_a_new_cluster_and_a_revision_that_nobody_has
     with_store(dir.path(), async |store| {
         assert_eq!(value(store, "a", None).await.unwrap().unwrap(), "1");
         assert_eq!(value(store, "b", None).await.unwrap(), None);
-        let (lease, keys) = store.lease(5).unwrap();
+        let (lease, keys) = store.lease(5).await.unwrap();
         assert_eq!((lease.granted_ttl, keys), (500, vec![Bytes::from("a")]));
     })
     .await;

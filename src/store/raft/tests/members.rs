@@ -124,7 +124,7 @@ async fn who_was_away_longer_than_the_log_is_caught_up_by_a_checkpoint() {
     }
     for machine in 0..2 {
         cluster.store(machine).read_barrier().await.unwrap();
-        crate::raft::write_checkpoint(&cluster.nodes[&machine].engine).await;
+        crate::raft::write_checkpoint(&cluster.nodes[&machine].engine).await.unwrap();
     }
     // A leader keeps what it has begun to send; the next one has only the checkpoint.
     cluster.stop(0).await;
@@ -169,7 +169,7 @@ async fn a_member_that_joins_late_gets_a_checkpoint_and_one_that_is_removed_is_t
     for n in 0..100 {
         cluster.store(0).txn(put(&format!("k{n}"), "v")).await.unwrap();
     }
-    crate::raft::write_checkpoint(&cluster.nodes[&0].engine).await;
+    crate::raft::write_checkpoint(&cluster.nodes[&0].engine).await.unwrap();
     for machine in [1, 2] {
         cluster.start(machine).await.unwrap();
         cluster.add(machine).await;

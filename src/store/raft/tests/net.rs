@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::simulation::trace::Trace;
-use crate::backend::Store;
+use crate::backend::{Limits, Store};
 use crate::disk::sim::{Rng, SimDisk};
 use crate::disk::{ClusterId, Disk, DiskWork, Identity, OpenError, Seat, recover};
 use crate::kv::*;
@@ -292,7 +292,8 @@ impl Cluster {
         let options = Options { lazy: true, work: DiskWork::Here, seat: Some(seat) };
         let started = crate::raft::start(recovered, options, None, &tasks).await?;
         let Started { shared, engine, members } = started;
-        let store = Store::start(shared, Arc::clone(&engine), &tasks);
+        let limits = Limits { members: Some(Arc::clone(&members)), ..Limits::default() };
+        let store = Store::start(shared, Arc::clone(&engine), limits, &tasks);
         self.net.0.lock().members.insert(at, Arc::clone(&members));
         self.nodes.insert(machine, Node { store, members, engine, tasks, disk: sim });
         Ok(())

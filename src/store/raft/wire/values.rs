@@ -146,6 +146,12 @@ pub(super) fn encode_error(error: &StoreError, out: &mut Vec<u8>) {
         StoreError::LeaseExists => (6, ""),
         StoreError::LeaseTtlTooLarge => (7, ""),
         StoreError::DuplicateKey => (8, ""),
+        StoreError::KeyNotFound => (12, ""),
+        StoreError::Corrupt => (13, ""),
+        StoreError::NotCaughtUp(member) => {
+            out.push(14);
+            return out.put_u64(*member);
+        }
         StoreError::Invalid(text) => (9, text.as_str()),
         StoreError::NoSpace(text) => (10, text.as_str()),
         StoreError::Unavailable(text) => (11, text.as_str()),
@@ -158,6 +164,9 @@ pub(super) fn encode_error(error: &StoreError, out: &mut Vec<u8>) {
 
 pub(super) fn decode_error(reader: &mut Reader<'_>) -> Result<StoreError, Malformed> {
     let tag = reader.byte()?;
+    if tag == 14 {
+        return Ok(StoreError::NotCaughtUp(reader.u64()?));
+    }
     if (1..=3).contains(&tag) {
         let (a, b) = (reader.i64()?, reader.i64()?);
         return Ok(match tag {
@@ -176,6 +185,8 @@ pub(super) fn decode_error(reader: &mut Reader<'_>) -> Result<StoreError, Malfor
         6 => StoreError::LeaseExists,
         7 => StoreError::LeaseTtlTooLarge,
         8 => StoreError::DuplicateKey,
+        12 => StoreError::KeyNotFound,
+        13 => StoreError::Corrupt,
         9 => StoreError::Invalid(text),
         10 => StoreError::NoSpace(text),
         11 => StoreError::Unavailable(text),

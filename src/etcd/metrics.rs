@@ -1,0 +1,503 @@
+//! `/metrics` under etcd's names: what is measured here and means the same. What etcd has and this store has not, such as
+//! commits of a database file, is absent; so are figures of the way between members.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use http_body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use store::{BOUNDS, Histogram};
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use crate::health::{Check, Kind};
+use crate::maintenance::alarm_name;
+use crate::{ETCD_VERSION, Etcd};
+
+/// All methods: service, method, type of call. What is called and not here is not counted, so that nobody fills memory.
+const METHODS: &[(&str, &str, &str)] = &[
+    ("KV", "Range", "unary"),
+    ("KV", "RangeStream", "server_stream"),
+    ("KV", "Put", "unary"),
+    ("KV", "DeleteRange", "unary"),
+    ("KV", "Txn", "unary"),
+    ("KV", "Compact", "unary"),
+    ("Watch", "Watch", "bidi_stream"),
+    ("Lease", "LeaseGrant", "unary"),
+    ("Lease", "LeaseRevoke", "unary"),
+    ("Lease", "LeaseKeepAlive", "bidi_stream"),
+    ("Lease", "LeaseTimeToLive", "unary"),
+    ("Lease", "LeaseLeases", "unary"),
+    ("Cluster", "MemberAdd", "unary"),
+    ("Cluster", "MemberRemove", "unary"),
+    ("Cluster", "MemberUpdate", "unary"),
+    ("Cluster", "MemberList", "unary"),
+    ("Cluster", "MemberPromote", "unary"),
+    ("Maintenance", "Alarm", "unary"),
+    ("Maintenance", "Status", "unary"),
+    ("Maintenance", "Defragment", "unary"),
+    ("Maintenance", "Hash", "unary"),
+    ("Maintenance", "HashKV", "unary"),
+    ("Maintenance", "Snapshot", "server_stream"),
+    ("Maintenance", "MoveLeader", "unary"),
+    ("Maintenance", "Downgrade", "unary"),
+    ("Auth", "AuthStatus", "unary"),
+    ("Auth", "Authenticate", "unary"),
+];
+
+/// Number of a method in [`METHODS`].
+type Method = usize;
+
+/// Whether a check was well the last time, how often it was, and how often not.
+type Results = (bool, u64, u64);
+
+/// What is counted of requests.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    started: Mutex<BTreeMap<Method, u64>>,
+    handled: Mutex<BTreeMap<(Method, i32), u64>>,
+    received: AtomicU64,
+    sent: AtomicU64,
+    healthy: AtomicU64,
+    unhealthy: AtomicU64,
+    /// Of each check: the last result, how often it was good, how often not.
+    checks: Mutex<BTreeMap<(Kind, Check), Results>>,
+}
+
+impl Counters {
+    /// Counts an answer of `/health`.
+    pub(crate) fn health(&self, healthy: bool) {
+        if healthy { &self.healthy } else { &self.unhealthy }.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a check.
+    pub(crate) fn checked(&self, kind: Kind, check: Check, good: bool) {
+        let mut checks = self.checks.lock();
+        let (last, times, failures) = checks.entry((kind, check)).or_default();
+        *last = good;
+        if good { *times += 1 } else { *failures += 1 }
+    }
+}
+
+/// One call, counted when it ends.
+#[derive(Debug)]
+pub(crate) struct Call {
+    counters: Arc<Counters>,
+    method: Option<Method>,
+}
+
+impl Call {
+    /// Counts the start of the call of `path`.
+    pub(crate) fn begin(counters: &Arc<Counters>, path: &str) -> Self {
+        let named = path.strip_prefix("/etcdserverpb.").and_then(|path| path.split_once('/'));
+        let is = |(service, method, _): &(&str, &str, &str)| named == Some((*service, *method));
+        let method = METHODS.iter().position(is);
+        if let Some(method) = method {
+            *counters.started.lock().entry(method).or_default() += 1;
+        }
+        Self { counters: Arc::clone(counters), method }
+    }
+
+    /// Counts the bytes of a request.
+    pub(crate) fn receive(&self, request: Request<Body>) -> Request<Body> {
+        let counters = Arc::clone(&self.counters);
+        request.map(|body| Body::new(Received { body, counters }))
+    }
+
+    /// Counts the bytes of an answer, and the end of the call with it.
+    pub(crate) fn send(self, answer: Response<Body>) -> Response<Body> {
+        let mut call = self;
+        if answer.headers().contains_key("grpc-status") {
+            call.end(answer.headers());
+        }
+        answer.map(|body| Body::new(Sent { body, call }))
+    }
+
+    fn end(&mut self, trailers: &HeaderMap) {
+        let code = Status::from_header_map(trailers).map_or(Code::Unknown, |status| status.code());
+        self.count(code);
+    }
+
+    fn count(&mut self, code: Code) {
+        if let Some(method) = self.method.take() {
+            *self.counters.handled.lock().entry((method, code as i32)).or_default() += 1;
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        // Whoever asked has gone before the end.
+        self.count(Code::Cancelled);
+    }
+}
+
+struct Received {
+    body: Body,
+    counters: Arc<Counters>,
+}
+
+impl http_body::Body for Received {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            self.counters.received.fetch_add(data.len() as u64, Relaxed);
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+struct Sent {
+    body: Body,
+    call: Call,
+}
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            if let Some(data) = frame.data_ref() {
+                self.call.counters.sent.fetch_add(data.len() as u64, Relaxed);
+            }
+            if let Some(trailers) = frame.trailers_ref() {
+                self.call.end(trailers);
+            }
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The name of a code in Go's gRPC.
+fn code_name(code: i32) -> String {
+    match Code::from_i32(code) {
+        Code::Ok => "OK".to_owned(),
+        Code::Cancelled => "Canceled".to_owned(),
+        code => format!("{code:?}"),
+    }
+}
+
+/// Text in Prometheus' format.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn line(&mut self, name: &str, labels: &str, value: impl Display) {
+        // As above.
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+        self.head(name, kind, help);
+        self.line(name, "", value);
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
+        self.head(name, "histogram", help);
+        let mut below = 0;
+        for (bound, within) in BOUNDS.iter().zip(&histogram.within) {
+            below += within;
+            self.line(&format!("{name}_bucket"), &format!("{{le=\"{bound}\"}}"), below);
+        }
+        self.line(&format!("{name}_bucket"), "{le=\"+Inf\"}", histogram.count);
+        self.line(&format!("{name}_sum"), "", histogram.sum.as_secs_f64());
+        self.line(&format!("{name}_count"), "", histogram.count);
+    }
+}
+
+impl Etcd {
+    /// The page of `/metrics`.
+    pub(crate) fn metrics(&self) -> String {
+        let mut page = Page::default();
+        self.server_metrics(&mut page);
+        self.identity_metrics(&mut page);
+        self.store_metrics(&mut page);
+        self.debugging_metrics(&mut page);
+        self.counters.health_metrics(&mut page);
+        self.counters.grpc_metrics(&mut page);
+        page.0
+    }
+
+    fn server_metrics(&self, page: &mut Page) {
+        let measures = self.backend.measures();
+        let leader = self.leader();
+        let flag = |value: bool| u8::from(value);
+        page.one(
+            "etcd_server_has_leader",
+            "gauge",
+            "Whether or not a leader exists. 1 is existence, 0 is not.",
+            flag(leader != 0),
+        );
+        page.one(
+            "etcd_server_is_leader",
+            "gauge",
+            "Whether or not this member is a leader. 1 if is, 0 otherwise.",
+            flag(leader == self.identity.member),
+        );
+        page.one(
+            "etcd_server_is_learner",
+            "gauge",
+            "Whether or not this member is a learner. 1 if is, 0 otherwise.",
+            flag(self.is_learner()),
+        );
+        page.one(
+            "etcd_server_leader_changes_seen_total",
+            "counter",
+            "The number of leader changes seen.",
+            measures.leader_changes,
+        );
+        for (name, kind, help, value) in [
+            (
+                "committed_total",
+                "gauge",
+                "The total number of consensus proposals committed.",
+                measures.committed,
+            ),
+            (
+                "applied_total",
+                "gauge",
+                "The total number of consensus proposals applied.",
+                self.backend.applied_index(),
+            ),
+            (
+                "pending",
+                "gauge",
+                "The current number of pending proposals to commit.",
+                measures.pending as u64,
+            ),
+            (
+                "failed_total",
+                "counter",
+                "The total number of failed proposals seen.",
+                measures.failed,
+            ),
+        ] {
+            page.one(&format!("etcd_server_proposals_{name}"), kind, help, value);
+        }
+        if let Some(quota) = self.backend.quota() {
+            let help = "Current backend storage quota size in bytes.";
+            page.one("etcd_server_quota_backend_bytes", "gauge", help, quota);
+        }
+    }
+
+    fn identity_metrics(&self, page: &mut Page) {
+        page.head(
+            "etcd_server_version",
+            "gauge",
+            "Which version is running. 1 for 'server_version' label with current version.",
+        );
+        page.line("etcd_server_version", &format!("{{server_version=\"{ETCD_VERSION}\"}}"), 1);
+        page.head(
+            "etcd_cluster_version",
+            "gauge",
+            "Which version is running. 1 for 'cluster_version' label with current cluster version",
+        );
+        page.line("etcd_cluster_version", "{cluster_version=\"3.7\"}", 1);
+        page.head(
+            "etcd_server_id",
+            "gauge",
+            "Server or member ID in hexadecimal format. 1 for 'server_id' label with current ID.",
+        );
+        page.line("etcd_server_id", &format!("{{server_id=\"{:x}\"}}", self.identity.member), 1);
+        let alarms = self.backend.alarms();
+        if !alarms.is_empty() {
+            page.head(
+                "etcd_debugging_server_alarms",
+                "gauge",
+                "Alarms for every member in cluster. 1 for 'server_id' label with current ID. 2 for 'alarm_type' label with type of this alarm",
+            );
+        }
+        for (member, alarm) in alarms {
+            let labels =
+                format!("{{alarm_type=\"{}\",server_id=\"{member:x}\"}}", alarm_name(alarm));
+            page.line("etcd_debugging_server_alarms", &labels, 1);
+        }
+    }
+
+    fn store_metrics(&self, page: &mut Page) {
+        let (measures, size) = (self.backend.measures(), self.backend.size());
+        page.histogram(
+            "etcd_disk_wal_fsync_duration_seconds",
+            "The latency distributions of fsync called by WAL.",
+            &measures.syncs,
+        );
+        let help = "Total number of bytes written in WAL.";
+        page.one("etcd_disk_wal_write_bytes_total", "gauge", help, measures.log_bytes);
+        let help = "Total size of the underlying database physically allocated in bytes.";
+        page.one("etcd_mvcc_db_total_size_in_bytes", "gauge", help, size.disk);
+        let help = "Total size of the underlying database logically in use in bytes.";
+        page.one("etcd_mvcc_db_total_size_in_use_in_bytes", "gauge", help, size.memory);
+        for (name, value) in [
+            ("range", measures.keys.ranges),
+            ("put", measures.keys.puts),
+            ("delete", measures.keys.deletes),
+            ("txn", measures.keys.txns),
+        ] {
+            let help = format!("Total number of {name}s seen by this member.");
+            page.one(&format!("etcd_mvcc_{name}_total"), "counter", &help, value);
+        }
+    }
+
+    fn debugging_metrics(&self, page: &mut Page) {
+        let (measures, size) = (self.backend.measures(), self.backend.size());
+        for (name, kind, help, value) in [
+            ("mvcc_keys_total", "gauge", "Total number of keys.", size.keys as u64),
+            ("mvcc_watcher_total", "gauge", "Total number of watchers.", measures.watchers as u64),
+            (
+                "mvcc_events_total",
+                "counter",
+                "Total number of events sent by this member.",
+                measures.keys.events,
+            ),
+            (
+                "mvcc_db_compaction_keys_total",
+                "counter",
+                "Total number of db keys compacted.",
+                measures.keys.compacted,
+            ),
+            (
+                "mvcc_current_revision",
+                "gauge",
+                "The current revision of store.",
+                self.backend.revision().0.unsigned_abs(),
+            ),
+            (
+                "mvcc_compact_revision",
+                "gauge",
+                "The revision of the last compaction in store.",
+                self.backend.compacted().0.unsigned_abs(),
+            ),
+            (
+                "lease_granted_total",
+                "counter",
+                "The total number of granted leases.",
+                measures.leases.granted,
+            ),
+            (
+                "lease_revoked_total",
+                "counter",
+                "The total number of revoked leases.",
+                measures.leases.revoked,
+            ),
+            (
+                "lease_renewed_total",
+                "counter",
+                "The number of renewed leases seen by the leader.",
+                measures.leases.renewed,
+            ),
+            (
+                "server_lease_expired_total",
+                "counter",
+                "The total number of expired leases.",
+                measures.leases.expired,
+            ),
+        ] {
+            page.one(&format!("etcd_debugging_{name}"), kind, help, value);
+        }
+    }
+}
+
+impl Counters {
+    fn health_metrics(&self, page: &mut Page) {
+        let help = "The total number of successful health checks";
+        page.one("etcd_server_health_success", "counter", help, self.healthy.load(Relaxed));
+        let help = "The total number of failed health checks";
+        page.one("etcd_server_health_failures", "counter", help, self.unhealthy.load(Relaxed));
+        let checks = self.checks.lock().clone();
+        if checks.is_empty() {
+            return;
+        }
+        let name = "etcd_server_healthcheck";
+        page.head(name, "gauge", "The result of each kind of healthcheck.");
+        for ((kind, check), (good, ..)) in &checks {
+            let labels = format!("{{name=\"{}\",type=\"{}\"}}", check.name(), kind.name());
+            page.line(name, &labels, u8::from(*good));
+        }
+        let name = "etcd_server_healthchecks_total";
+        page.head(name, "counter", "The total number of each kind of healthcheck.");
+        for ((kind, check), (_, times, failures)) in &checks {
+            for (status, count) in [("success", times), ("error", failures)] {
+                if *count == 0 {
+                    continue;
+                }
+                let labels = format!(
+                    "{{name=\"{}\",status=\"{status}\",type=\"{}\"}}",
+                    check.name(),
+                    kind.name()
+                );
+                page.line(name, &labels, count);
+            }
+        }
+    }
+
+    fn grpc_metrics(&self, page: &mut Page) {
+        let labels = |method: Method, code: Option<i32>| {
+            let (service, method, kind) = METHODS.get(method).copied().unwrap_or_default();
+            let code = code.map(|code| format!("grpc_code=\"{}\",", code_name(code)));
+            format!(
+                "{{{}grpc_method=\"{method}\",grpc_service=\"etcdserverpb.{service}\",grpc_type=\"{kind}\"}}",
+                code.unwrap_or_default()
+            )
+        };
+        let name = "grpc_server_started_total";
+        page.head(name, "counter", "Total number of RPCs started on the server.");
+        for (method, count) in &*self.started.lock() {
+            page.line(name, &labels(*method, None), count);
+        }
+        let name = "grpc_server_handled_total";
+        page.head(
+            name,
+            "counter",
+            "Total number of RPCs completed on the server, regardless of success or failure.",
+        );
+        for ((method, code), count) in &*self.handled.lock() {
+            page.line(name, &labels(*method, Some(*code)), count);
+        }
+        let help = "The total number of bytes received from grpc clients.";
+        let name = "etcd_network_client_grpc_received_bytes_total";
+        page.one(name, "counter", help, self.received.load(Relaxed));
+        let help = "The total number of bytes sent to grpc clients.";
+        let name = "etcd_network_client_grpc_sent_bytes_total";
+        page.one(name, "counter", help, self.sent.load(Relaxed));
+    }
+}
