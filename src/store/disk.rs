@@ -31,6 +31,8 @@ pub(crate) use files::{Directory, Disk, DiskFile};
 pub(crate) use lock::Lock;
 pub use open::{Config, DEFAULT_QUOTA_BYTES, Seat, open, open_member};
 pub(crate) use record::Kind;
+#[cfg(feature = "fuzzing")]
+pub(crate) use record::fuzz as fuzz_segment;
 pub(crate) use recover::{Identity, Recovered, begin_at, first_member, recover};
 pub(crate) use work::DiskWork;
 pub(crate) use writer::{BATCH_BYTES, JOBS_MAX, Job, LAZY_SYNC, Status, Writer};

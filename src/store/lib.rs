@@ -6,6 +6,8 @@ mod backend;
 mod bolt;
 mod command;
 pub mod disk;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod kv;
 mod lease;
 mod measures;

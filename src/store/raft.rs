@@ -181,5 +181,14 @@ impl<T: Send + 'static> Responder<Types, T> for Reply<T> {
     }
 }
 
+/// What fuzzers feed: a request and an answer.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_wire(bytes: &[u8]) {
+    if let Ok((_, reader)) = wire::Envelope::decode(bytes) {
+        drop(wire::Request::decode(reader));
+    }
+    drop(wire::Answer::decode(bytes));
+}
+
 #[cfg(test)]
 mod tests;
