@@ -22,6 +22,10 @@ use tokio::net::TcpListener;
 use crate::catalogue::{DATA_DIR, PORT_IN_USE, Refusal};
 use crate::server::config::Config;
 
+/// A member that the leader has not heard for so long is lost: no address of the API, and removed when its Node was deleted.
+pub(crate) const SILENT: Duration = Duration::from_secs(3);
+/// How often that is looked at; silence is no event.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What the store waits for is told this often.
 const TOLD_INTERVAL: Duration = Duration::from_secs(60);
 /// First and longest wait between attempts to have a changed address known.

@@ -12,6 +12,7 @@ use base::{Kind, Tasks};
 use client::Client;
 use store::Members;
 
+use super::{LOOK_INTERVAL, SILENT};
 use crate::server::adapters::BootstrapWriter;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
@@ -122,11 +123,6 @@ async fn renew(
         Err(error) => Err(error),
     }
 }
-
-/// A server that was not heard for so long is no address of the API any more.
-const SILENT: Duration = Duration::from_secs(3);
-/// How often that is looked at; silence is no event.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Publishes the addresses of the servers that answer, as the leader hears them. For as long as `tasks` run.
 pub(crate) fn publish(config: &Config, plane: &ControlPlane, tasks: &Tasks) {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::Object;
 use api::k8s::api::core::v1::Node;
@@ -13,14 +12,12 @@ use serde_json::{Value, json};
 use store::Members;
 use tokio::sync::mpsc;
 
+use super::{LOOK_INTERVAL, SILENT};
+
 /// Which member the server on a Node is, 16 hex characters.
 const ANNOTATION: &str = "kube-lite.io/member";
 /// Changes of Nodes that wait; one that is lost comes with the next change of its Node.
 const NEWS_MAX: usize = 256;
-/// A member that was not heard for so long does not run any more.
-const SILENT: Duration = Duration::from_secs(3);
-/// How often that is looked at while there are members to be removed.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a change of a Node means.
 #[derive(Debug, PartialEq, Eq)]

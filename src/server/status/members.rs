@@ -1,13 +1,9 @@
 //! The members of the store in `kube-lite status`.
 
-use std::time::Duration;
-
 use store::{Members, Role};
 
+use crate::server::members::SILENT;
 use crate::status::{MemberLine, Problem};
-
-/// A member that the leader has not heard for so long is told as lost.
-const SILENT: Duration = Duration::from_secs(3);
 
 /// All members, where there are several.
 pub(super) fn lines(members: &Members) -> Vec<MemberLine> {
