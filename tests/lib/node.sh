@@ -13,12 +13,14 @@ for tool in containerd runc unshare nsenter ip jq python3 kubectl; do command -v
 # Removes the cgroups below a path relative to each hierarchy, deepest first; those with processes stay.
 remove_cgroups() { local root; for root in /sys/fs/cgroup /sys/fs/cgroup/*; do [ -d "$root$1" ] && find "$root$1" -depth -type d -exec rmdir {} + 2>/dev/null; done; return 0; }
 if [ -z "${KUBE_LITE_TEST_NAMESPACE:-}" ]; then
-  for old in /sys/fs/cgroup/kube-lite-test-* /sys/fs/cgroup/*/kube-lite-test-*; do [ -d "$old" ] && find "$old" -depth -type d -exec rmdir {} + 2>/dev/null; done
+  # A suite that is on may have such as hold no process yet.
+  for old in /sys/fs/cgroup/kube-lite-test-* /sys/fs/cgroup/*/kube-lite-test-*; do [ -d "$old" ] && [ ! -d "/proc/${old##*-}" ] && find "$old" -depth -type d -exec rmdir {} + 2>/dev/null; done
   export KUBE_LITE_TEST_NAMESPACE=kube-lite-test-$$
   # Whoever kills this process outright ends the namespaces, too.
   setpriv --pdeathsig KILL unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "$@" &
   inside=$!
-  trap 'kill -9 $inside 2>/dev/null; wait $inside 2>/dev/null' INT TERM
+  # Who sources this may say what is done before that (`interrupted`).
+  trap 'trap "kill -9 $inside 2>/dev/null" INT TERM; if declare -F interrupted >/dev/null; then interrupted; else kill -9 $inside 2>/dev/null; fi; wait $inside 2>/dev/null' INT TERM
   wait $inside; status=$?
   # The kernel kills what was left in the process namespace; its cgroups are empty once it has.
   for _ in 1 2 3 4 5 6 7 8 9 10; do

@@ -1,0 +1,9 @@
+// Command coredns is CoreDNS with its usual plugins.
+package main
+
+import (
+	_ "github.com/coredns/coredns/core/plugin"
+	"github.com/coredns/coredns/coremain"
+)
+
+func main() { coremain.Run() }

@@ -1,0 +1,9 @@
+//go:build tools
+
+// etcd's tools, so that go.mod holds what they are built of.
+package main
+
+import (
+	_ "go.etcd.io/etcd/etcdctl/v3"
+	_ "go.etcd.io/etcd/etcdutl/v3"
+)
