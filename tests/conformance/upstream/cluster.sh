@@ -142,12 +142,13 @@ upstream_pod_network() { # nodes...: each one's range on a link per pod, and the
   local name range
   for name; do
     way_to "$name"
-    cat >"$scratch/$name/network" <<Y
+    # containerd looks again at what is renamed in its folder, not at what comes from elsewhere.
+    cat >"$scratch/$name/cni/.pods" <<Y
 {"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "ptp", "ipam": {"type": "host-local", "dataDir": "/run/cni-ranges", "ranges": [[{"subnet": "$range"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}, "backend": "nftables"}]}
 Y
-    mv "$scratch/$name/network" "$scratch/$name/cni/10-pods.conflist"
+    mv "$scratch/$name/cni/.pods" "$scratch/$name/cni/10-pods.conflist"
   done
 }
 start_coredns() { # name of its Service
