@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""Asks two API servers the same, and counts where their answers differ.
+
+usage: ask.py --upstream URL --ours URL --token T --bases FILE --full FOLDER [--requests N] [--seed S] [--from I] [--processes P] [--out FILE] [--only VERB/BASE-REGEX]
+`--bases`: YAML, name → {path, obj}; `--full`: one object a file with every field of its kind. Ends with status 1 when there are more families of differences than --families."""
+import argparse, collections, glob, http.client, json, multiprocessing, os, re, ssl, sys, urllib.parse
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import compare, mutations
+
+
+class Server:
+    def __init__(self, url, token):
+        parts = urllib.parse.urlparse(url)
+        self.host, self.port, self.token, self.connection = parts.hostname, parts.port, token, None
+        self.context = ssl._create_unverified_context()
+
+    def ask(self, request):
+        headers = {"Authorization": "Bearer " + self.token, "Accept": "application/json"}
+        if request["body"] is not None:
+            headers["Content-Type"] = "application/json"
+        headers.update(request["headers"])
+        path = urllib.parse.quote(request["path"], safe="/%!") + ("?" + urllib.parse.urlencode(request["query"]) if request["query"] else "")
+        for attempt in (0, 1):
+            if self.connection is None:
+                self.connection = http.client.HTTPSConnection(self.host, self.port, context=self.context, timeout=60)
+            try:
+                self.connection.request(request["method"], path, request["body"].encode("utf-8", "surrogatepass") if request["body"] is not None else None, headers)
+                answer = self.connection.getresponse()
+                body = answer.read().decode("utf-8", "replace")
+                warnings = [value for name, value in answer.getheaders() if name.lower() == "warning"]
+                return answer.status, (answer.getheader("Content-Type") or ""), warnings, body
+            except (http.client.HTTPException, OSError) as error:
+                self.connection = None
+                if attempt:
+                    return 0, "", [], f"no answer: {type(error).__name__}"
+
+    def simple(self, method, path, body=None, content="application/json"):
+        code, _, _, text = self.ask({"method": method, "path": path, "query": {}, "headers": {"Content-Type": content}, "body": None if body is None else json.dumps(body)})
+        return code, text
+
+
+def prepare(servers, bases):
+    """The same state on both: two namespaces with their account, and one stored object of each base that can be stored on both."""
+    for server in servers:
+        for namespace in ("a", "b"):
+            server.simple("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+            server.simple("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+    taken = set()
+    for name, base in bases.items():
+        own = base["obj"].get("metadata", {}).get("name")
+        # Objects that would judge the requests after them, or change by themselves, are not stored.
+        if not own or name in ("namespace", "limitrange", "resourcequota", "vwc", "mwc", "vap", "vapb", "map", "mapb", "apiservice", "crd", "servicecidr", "flowschema", "plc", "priorityclass", "runtimeclass", "node") or (base["path"], own) in taken:
+            continue
+        answers = [server.simple("POST", base["path"], base["obj"]) for server in servers]
+        if [code for code, _ in answers] == [201, 201]:
+            taken.add((base["path"], own))
+            stored = json.loads(answers[0][1])
+            for key in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
+                stored["metadata"].pop(key, None)
+            # Addresses and ports are each server's own choice; a write without them keeps what is there.
+            for key in ("clusterIP", "clusterIPs", "healthCheckNodePort"):
+                if isinstance(stored.get("spec"), dict) and stored["spec"].get(key) not in ("None", ["None"]):
+                    stored["spec"].pop(key, None)
+            for port in (stored.get("spec") or {}).get("ports") or []:
+                port.pop("nodePort", None)
+            stored.pop("status", None)
+            # The name of the token's volume is random: a client that sends it back would send a foreign one to the other.
+            pod = stored.get("spec") or {}
+            pod["volumes"] = [volume for volume in pod.get("volumes") or [] if not volume["name"].startswith("kube-api-access-")] if "volumes" in pod else None
+            if not pod.get("volumes"):
+                pod.pop("volumes", None)
+            for container in (pod.get("containers") or []) + (pod.get("initContainers") or []):
+                mounts = [mount for mount in container.get("volumeMounts") or [] if not mount["name"].startswith("kube-api-access-")]
+                container.pop("volumeMounts", None)
+                if mounts:
+                    container["volumeMounts"] = mounts
+            base["stored"] = stored
+        elif answers[0][0] != answers[1][0]:
+            print(f"not stored: {name}: upstream {answers[0]}, ours {answers[1]}"[:400], file=sys.stderr)
+
+
+def work(arguments, bases, full, numbers, results):
+    upstream, ours = (Server(url, arguments.token) for url in (arguments.upstream, arguments.ours))
+    maker = mutations.Maker(bases, full, arguments.seed)
+    for number in numbers:
+        request = maker.request(number)
+        if arguments.only and not re.search(arguments.only, f"{request['verb']}/{request['base']}"):
+            continue
+        want, got = upstream.ask(request), ours.ask(request)
+        # A server that gives no answer (upstream panics on some inputs) is no specification.
+        found = [] if want[0] == 0 else compare.compare(request, want, got)
+        results.put((number, want[0], (request, found) if found else None))
+    results.put(None)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("upstream", "ours", "token", "bases", "full"):
+        p.add_argument("--" + name, required=True)
+    p.add_argument("--requests", type=int, default=100000)
+    p.add_argument("--from", type=int, default=0, dest="first")
+    p.add_argument("--seed", default="1")
+    p.add_argument("--processes", type=int, default=2)
+    p.add_argument("--out")
+    p.add_argument("--only")
+    p.add_argument("--families", type=int, default=20)
+    a = p.parse_args()
+    import yaml
+    bases = yaml.safe_load(open(a.bases))
+    full = {}
+    for path in glob.glob(a.full + "/*.json"):
+        obj = json.load(open(path))
+        full[(obj.get("apiVersion"), obj.get("kind"))] = obj
+    bases = json.loads(json.dumps(bases))
+    prepare([Server(a.upstream, a.token), Server(a.ours, a.token)], bases)
+    results = multiprocessing.Queue(10000)
+    workers = [multiprocessing.Process(target=work, args=(a, bases, full, range(a.first + index, a.first + a.requests, a.processes), results)) for index in range(a.processes)]
+    for worker in workers:
+        worker.start()
+    asked, differ, codes, families, examples, left = 0, 0, collections.Counter(), collections.Counter(), {}, len(workers)
+    out = open(a.out, "w") if a.out else None
+    while left:
+        result = results.get()
+        if result is None:
+            left -= 1
+            continue
+        number, code, found = result
+        asked += 1
+        codes[code] += 1
+        if found:
+            differ += 1
+            request, what = found
+            name = compare.family(request, what)
+            families[name] += 1
+            examples.setdefault(name, (request, what))
+            if out:
+                out.write(json.dumps({"family": name, "request": request, "differences": what[:20]}) + "\n")
+    print("upstream's codes:", ", ".join(f"{code or 'no answer'}: {count}" for code, count in sorted(codes.items())))
+    for name, count in families.most_common(200):
+        request, what = examples[name]
+        print(f"{count:6} {name}\n         e.g. request {request['id']}")
+    print(f"{asked} requests, {differ} answered differently, in {len(families)} families")
+    sys.exit(0 if len(families) <= a.families else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Whether two answers to the same request say the same, whatever the moment and the server's own choices (uids, times, versions, addresses)."""
+import json, re
+
+MARKS = [(re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "UID"),
+         (re.compile(r"20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z| [+-]\d+ UTC(?: m=[+-][\d.]+)?)?"), "TIME"),
+         (re.compile(r"(kube-api-access-)[a-z0-9]{5}\b"), r"\1RANDOM"),
+         (re.compile(r"\b10\.(?:96|43)\.\d+\.\d+\b"), "ADDRESS"),
+         (re.compile(r"\b(?:3[0-2]\d\d\d)\b"), "PORT"),
+         # What follows is a dump of the server's own structures.
+         (re.compile(r"(may not change fields other than [^\n]*)\n.*", re.S), r"\1")]
+OWN = {"resourceVersion", "uid", "creationTimestamp", "time", "nodePort", "healthCheckNodePort", "selfLink", "continue", "clusterIP", "clusterIPs"}
+
+
+def text(value, sent):
+    for mark, name in MARKS:
+        if mark.groups:
+            value = mark.sub(name, value)
+        else:
+            value = mark.sub(lambda found: found[0] if found[0] in sent else name, value)
+    return value
+
+
+def normal(value, sent, key=""):
+    if isinstance(value, dict):
+        out = {}
+        for name, part in value.items():
+            if name in OWN and not isinstance(part, (dict, list)) and json.dumps(part) not in sent:
+                part = "OWN"
+            elif name == "name" and isinstance(value.get("generateName"), str) and isinstance(part, str) and part.startswith(value["generateName"]) and value["generateName"]:
+                part = value["generateName"] + "RANDOM"
+            out[name] = normal(part, sent, name)
+        return out
+    if isinstance(value, list):
+        return [normal(part, sent, key) for part in value]
+    return text(value, sent) if isinstance(value, str) else value
+
+
+def status(body):
+    """Causes come in no order, neither do the messages that the whole one joins."""
+    if isinstance(body, dict) and body.get("kind") == "Status":
+        if isinstance(body.get("details"), dict) and isinstance(body["details"].get("causes"), list):
+            body["details"]["causes"].sort(key=lambda cause: json.dumps(cause, sort_keys=True))
+        said = body.get("message")
+        joined = re.match(r"(.*?: )\[(.*)\]$", said, re.S) if isinstance(said, str) else None
+        if joined:
+            body["message"] = joined[1] + "[" + ", ".join(sorted(joined[2].split(", "))) + "]"
+    if isinstance(body, dict) and body.get("kind") == "Table":
+        for column in body.get("columnDefinitions", []):
+            column.pop("description", None)
+        ages = [index for index, column in enumerate(body.get("columnDefinitions", [])) if column.get("name") in ("Age", "Last Seen", "First Seen")]
+        for row in body.get("rows") or []:
+            for index in ages:
+                if index < len(row.get("cells", [])):
+                    row["cells"][index] = "AGE"
+    return body
+
+
+def parsed(answer, sent):
+    code, kind, warnings, body = answer
+    if "protobuf" in kind or "cbor" in kind:
+        return code, kind, sorted(warnings), None
+    try:
+        body = status(normal(json.loads(body), sent))
+    except ValueError:
+        body = text(body, sent)
+    return code, kind, sorted(text(w, sent) for w in warnings), body
+
+
+def differences(want, got, at=""):
+    if isinstance(want, dict) and isinstance(got, dict):
+        for key in sorted(set(want) | set(got)):
+            if key not in want or key not in got:
+                yield f"{at}.{key}", want.get(key, "(absent)"), got.get(key, "(absent)")
+            else:
+                yield from differences(want[key], got[key], f"{at}.{key}")
+    elif isinstance(want, list) and isinstance(got, list) and len(want) == len(got):
+        for index, pair in enumerate(zip(want, got)):
+            yield from differences(*pair, f"{at}[{index}]")
+    elif want != got or isinstance(want, bool) != isinstance(got, bool):
+        yield at or ".", want, got
+
+
+def compare(request, want, got):
+    """The differences of two answers (code, content type, warnings, body): (class, what, want, got) each."""
+    sent = (request["body"] or "") + json.dumps(request["query"]) + request["path"]
+    want, got = parsed(want, sent), parsed(got, sent)
+    found = []
+    if want[0] != got[0]:
+        found.append(("code", want[0], got[0]))
+        # What else differs follows from that; the refusal is shown.
+        said = [body.get("message", "") if isinstance(body, dict) and body.get("kind") == "Status" else "" for body in (want[3], got[3])]
+        found.append(("message", *said))
+        return found
+    if want[1] != got[1]:
+        found.append(("content type", want[1], got[1]))
+    if want[2] != got[2]:
+        found.append(("warnings", want[2], got[2]))
+    found.extend((f"body{at}", *pair) for at, *pair in differences(want[3], got[3]))
+    return found
+
+
+def family(request, found):
+    """A name for what differs, so that a thousand of a kind are one line: indexes, names and numbers are left out."""
+    what, want, got = found[-1] if found[0][0] == "code" else found[0]
+    blank = lambda value: re.sub(r"\d+", "N", re.sub(r"\"[^\"]*\"", '""', str(value)))[:110]
+    place = re.sub(r"\[\d+\]", "[]", what)
+    if found[0][0] == "code":
+        return f"{request['verb']} {request['base']}: {found[0][1]} is {found[0][2]}: {blank(want or got)}"
+    return f"{request['verb']} {request['base']} {place}: {blank(want)} | {blank(got)}" if "message" not in place else f"{request['verb']} {request['base']} message: {blank(want)} | {blank(got)}"
