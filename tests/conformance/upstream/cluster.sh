@@ -5,6 +5,9 @@ cluster_cidr=10.42.0.0/16 service_cidr=10.43.0.0/16 cluster_dns=10.43.0.10 regis
 part() { # name, command...: a program of upstream's on the machine
   PATH=$upstream:$PATH "${node_inside[@]}" "${@:2}" >>"$out/$node_name-$1.log" 2>&1 &
 }
+lasting() { # name, command...: as `part`, started again when it ends, as a kubelet does with its static pods: who loses its Lease ends
+  part "$1" sh -c 'while :; do "$@"; echo "ended with status $?, started again"; sleep 1; done' again "${@:2}"
+}
 comes_true() { # seconds, what is waited for, command...
   local end=$((SECONDS + $1))
   until "${@:3}" >/dev/null 2>&1; do
@@ -54,11 +57,11 @@ start_upstream_apiserver() { # etcd's URL, flags...
   comes_true 60 "upstream's API server" k get --raw /readyz
 }
 start_upstream_controllers() { # kubeconfig, key of the service accounts, CA that pods are given, flags...
-  part controller-manager kube-controller-manager --kubeconfig="$1" --authentication-kubeconfig="$1" --authorization-kubeconfig="$1" --service-account-private-key-file="$2" \
+  lasting controller-manager kube-controller-manager --kubeconfig="$1" --authentication-kubeconfig="$1" --authorization-kubeconfig="$1" --service-account-private-key-file="$2" \
     --root-ca-file="$3" --use-service-account-credentials --allocate-node-cidrs --cluster-cidr=$cluster_cidr --service-cluster-ip-range=$service_cidr --cert-dir="$scratch/$node_name-controllers" "${@:4}"
 }
 start_upstream_scheduler() { # kubeconfig, flags...
-  part scheduler kube-scheduler --kubeconfig="$1" --authentication-kubeconfig="$1" --authorization-kubeconfig="$1" --cert-dir="$scratch/$node_name-scheduler" "${@:2}"
+  lasting scheduler kube-scheduler --kubeconfig="$1" --authentication-kubeconfig="$1" --authorization-kubeconfig="$1" --cert-dir="$scratch/$node_name-scheduler" "${@:2}"
 }
 start_upstream_registry() { # the images of the archives for what is pulled always; outside of all machines
   "$repository/tests/lib/registry" "$registry" "${archives[@]}" >"$out/registry.log" 2>&1 &
