@@ -1,6 +1,8 @@
 //! The lean client of the benchmarks: N keep-alive HTTP/1.1 connections over TLS that do one kind of request for some seconds.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,6 +25,10 @@ type Worker = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<Vec<u64>>>>>;
 
 /// Objects that `get` reads and `list` returns.
 const OBJECTS: u64 = 500;
+/// Pods that `list-pods` returns.
+const PODS: u64 = 10_000;
+/// Between two writes whose events are timed: all watchers have read by then.
+const PACE: Duration = Duration::from_millis(100);
 /// Bytes of data in one ConfigMap, as in the figures published for etcd.
 const VALUE_BYTES: usize = 256;
 /// A request without an answer by then ends the run.
@@ -67,6 +73,12 @@ enum Kind {
     List,
     /// One connection writes at its own pace, the others watch: events delivered
     Watch,
+    /// One connection writes ten objects a second, the others watch: from the request's begin to each event's arrival
+    Seen,
+    /// Make the pods that list-pods reads; nothing schedules them
+    FillPods,
+    /// List 10,000 pods
+    ListPods,
 }
 
 /// How to reach the server.
@@ -115,8 +127,10 @@ async fn run(args: Args) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Kind::Watch => watch(&target, args.connections, span, &run).await,
-        Kind::Create | Kind::Get | Kind::List => {
+        Kind::Watch => watch(&target, args.connections, span, &run, None).await,
+        Kind::Seen => watch(&target, args.connections, span, &run, Some(PACE)).await,
+        Kind::FillPods => fill_pods(&target, args.connections).await,
+        Kind::Create | Kind::Get | Kind::List | Kind::ListPods => {
             let mut workers = Vec::new();
             let counter = Arc::new(AtomicU64::new(0));
             let mut senders = Vec::new();
@@ -137,6 +151,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
                                 config_map(&format!("c{run}-{n}")),
                                 201,
                             ),
+                            Kind::ListPods => (Method::GET, POD_PATH.to_owned(), Bytes::new(), 200),
                             Kind::List => (
                                 Method::GET,
                                 format!("{PATH}?labelSelector=bench%3Dfill"),
@@ -173,6 +188,46 @@ async fn run(args: Args) -> anyhow::Result<()> {
 
 /// Where the objects live.
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
+/// Where the pods live.
+const POD_PATH: &str = "/api/v1/namespaces/default/pods";
+
+/// Creates the pods, each connection its share of them.
+async fn fill_pods(target: &Target, connections: usize) -> anyhow::Result<()> {
+    let mut workers: Vec<Worker> = Vec::new();
+    for first in 0..connections {
+        let (target, mut sender) = (target.clone(), target.connect().await?);
+        workers.push(Box::pin(async move {
+            for n in (first as u64..PODS).step_by(connections) {
+                let begin = Instant::now();
+                loop {
+                    let (status, body) =
+                        target.send(&mut sender, Method::POST, POD_PATH, pod(n)).await?;
+                    match status {
+                        201 | 409 => break,
+                        // The namespace's service account comes a moment after its namespace.
+                        403 if begin.elapsed() < REQUEST_TIMEOUT => {
+                            tokio::time::sleep(PACE).await;
+                        }
+                        _ => bail!("pod {n}: status {status}: {}", String::from_utf8_lossy(&body)),
+                    }
+                }
+            }
+            Ok(Vec::new())
+        }));
+    }
+    for outcome in join(workers).await {
+        outcome?;
+    }
+    Ok(())
+}
+
+/// A pod as small ones are, for a scheduler that is not there.
+fn pod(number: u64) -> Bytes {
+    format!(
+        r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"pod-{number}","labels":{{"app":"bench","number":"{number}"}}}},"spec":{{"schedulerName":"nobody","automountServiceAccountToken":false,"containers":[{{"name":"c","image":"busybox:1","command":["sleep","100000"],"resources":{{"requests":{{"cpu":"10m","memory":"16Mi"}}}}}}]}}}}"#
+    )
+    .into()
+}
 
 fn config_map(name: &str) -> Bytes {
     let label = if name.starts_with("bench-") { "fill" } else { "create" };
@@ -218,14 +273,17 @@ fn report(times: &mut [u64], took: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `connections` watchers; one writer creates objects one after another, each is seen by all.
+/// `connections` watchers; one writer creates objects one after another, each is seen by all. With a pace the writer rests
+/// after each object, and what is told is how long it took to be seen.
 async fn watch(
     target: &Target,
     connections: usize,
     span: Duration,
     run: &str,
+    pace: Option<Duration>,
 ) -> anyhow::Result<()> {
     let begin = Instant::now();
+    let sent: Rc<RefCell<Vec<Instant>>> = Rc::default();
     let mut workers: Vec<Worker> = Vec::new();
     let written = Arc::new(AtomicU64::new(0));
     let seconds = span.as_secs() + 1;
@@ -243,17 +301,22 @@ async fn watch(
             .to_owned();
         let request = target.request(Method::GET, &format!("{path}{version}"), Bytes::new())?;
         let response = sender.send_request(request).await?;
+        let sent = Rc::clone(&sent);
         workers.push(Box::pin(async move {
             // The connection is closed when its sender goes.
             let _sender = sender;
             let mut body = response.into_body();
-            let mut events = 0;
+            let mut seen = Vec::new();
             while let Some(Ok(frame)) = body.frame().await {
                 let newlines =
                     frame.data_ref().map_or(0, |d| d.iter().filter(|b| **b == b'\n').count());
-                events += newlines as u64;
+                let now = Instant::now();
+                for _ in 0..newlines {
+                    let since = sent.borrow().get(seen.len()).map(|sent| now - *sent);
+                    seen.push(u64::try_from(since.unwrap_or_default().as_micros())?);
+                }
             }
-            Ok(vec![events])
+            Ok(seen)
         }));
     }
     let (own, counter, run) = (target.clone(), Arc::clone(&written), run.to_owned());
@@ -262,29 +325,30 @@ async fn watch(
     workers.push(Box::pin(async move {
         while started.elapsed() < span {
             let n = counter.fetch_add(1, Ordering::Relaxed);
+            sent.borrow_mut().push(Instant::now());
             let (status, _) = own
                 .send(&mut sender, Method::POST, PATH, config_map(&format!("w{run}-{n}")))
                 .await?;
             if status != 201 {
                 bail!("create for the watchers: status {status}");
             }
+            if let Some(pace) = pace {
+                tokio::time::sleep(pace).await;
+            }
         }
         Ok(Vec::new())
     }));
-    let mut events = 0;
+    let mut times = Vec::new();
     for outcome in join(workers).await {
-        events += outcome?.iter().sum::<u64>();
+        times.extend(outcome?);
     }
+    let events = times.len() as u64;
     let written = written.load(Ordering::Relaxed);
     let expected = written * connections as u64;
     if events < expected {
         bail!("{events} of {expected} events were delivered in {:?}", begin.elapsed());
     }
-    print(&format!(
-        "{{\"count\":{events},\"rate\":{:.0},\"p50_us\":0,\"p99_us\":0}}",
-        events as f64 / span.as_secs_f64()
-    ));
-    Ok(())
+    report(&mut times, span)
 }
 
 impl Target {

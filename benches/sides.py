@@ -70,6 +70,15 @@ class Side:
         rollups = [pathlib.Path(f"/proc/{p.pid}/smaps_rollup").read_text() for p in self.processes]
         return sum(field(r, "Rss") for r in rollups), sum(field(r, "Pss") for r in rollups)
 
+    def forget_peaks(self):
+        """What `peak` says begins anew."""
+        for p in self.processes:
+            pathlib.Path(f"/proc/{p.pid}/clear_refs").write_text("5")
+
+    def peak(self):
+        """The highest RSS of each process, in MB together."""
+        return sum(int(re.search(r"^VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{p.pid}/status").read_text(), re.M).group(1)) * 1024 / 1e6 for p in self.processes)
+
     def written(self):
         return sum(int(re.search(r"write_bytes: (\d+)", pathlib.Path(f"/proc/{p.pid}/io").read_text()).group(1)) for p in self.processes)
 
