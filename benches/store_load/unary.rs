@@ -19,6 +19,9 @@ const REST: Duration = Duration::from_millis(250);
 /// A write that is not answered by then counts as failed, and is tried on a new connection.
 const GAP_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// The path of a call and its message.
+type Step = (&'static str, Vec<u8>);
+
 /// One place in flight.
 struct Slot {
     /// Where its keys begin, so that no two slots swap the same key.
@@ -48,7 +51,7 @@ impl Shared<'_> {
     }
 
     /// What a slot asks next; nothing when its time or its keys have run out.
-    fn next(&self, slot: &mut Slot) -> Option<(&'static str, Vec<u8>)> {
+    fn next(&self, slot: &mut Slot) -> Option<Step> {
         let args = self.args;
         let count = self.begun.get();
         if self.done.get() || (args.kind == Kind::Fill && count >= args.keys) {
@@ -82,7 +85,7 @@ impl Shared<'_> {
     }
 
     /// Judges an answer; a swap goes on after its read.
-    fn answered(&self, slot: &mut Slot) -> anyhow::Result<Option<(&'static str, Vec<u8>)>> {
+    fn answered(&self, slot: &mut Slot) -> anyhow::Result<Option<Step>> {
         let body = slot.body.get(5..).context("a call failed")?;
         let least = match self.args.kind {
             Kind::Get | Kind::GetSerializable => self.args.value,
@@ -112,8 +115,7 @@ impl Shared<'_> {
 async fn drive(shared: &Shared<'_>, target: &Target, mut slots: Vec<Slot>) -> anyhow::Result<()> {
     let mut connection = Connection::open(target).await?;
     // Slots that ask next, each with what it is in the middle of.
-    let mut free: Vec<(usize, Option<(&'static str, Vec<u8>)>)> =
-        (0..slots.len()).map(|at| (at, None)).collect();
+    let mut free: Vec<(usize, Option<Step>)> = (0..slots.len()).map(|at| (at, None)).collect();
     let mut flying = 0;
     loop {
         while let Some((at, step)) = free.pop() {
