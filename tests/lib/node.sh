@@ -15,13 +15,17 @@ remove_cgroups() { local root; for root in /sys/fs/cgroup /sys/fs/cgroup/*; do [
 if [ -z "${KUBE_LITE_TEST_NAMESPACE:-}" ]; then
   # A suite that is on may have such as hold no process yet.
   for old in /sys/fs/cgroup/kube-lite-test-* /sys/fs/cgroup/*/kube-lite-test-*; do [ -d "$old" ] && [ ! -d "/proc/${old##*-}" ] && find "$old" -depth -type d -exec rmdir {} + 2>/dev/null; done
-  export KUBE_LITE_TEST_NAMESPACE=kube-lite-test-$$
+  # What a killed suite had in its folder was in memory; the folder itself is left.
+  for old in /tmp/kube-lite-test.*; do [[ ${old##*.} =~ ^[0-9]+$ ]] && [ ! -d "/proc/${old##*.}" ] && rmdir "$old" 2>/dev/null; done
+  export KUBE_LITE_TEST_NAMESPACE=kube-lite-test-$$ KUBE_LITE_TEST_SCRATCH=/tmp/kube-lite-test.$$
+  mkdir -m 700 "$KUBE_LITE_TEST_SCRATCH" || exit 1
   # Whoever kills this process outright ends the namespaces, too.
   setpriv --pdeathsig KILL unshare --net --mount --pid --fork --kill-child --mount-proc "$0" "$@" &
   inside=$!
   # Who sources this may say what is done before that (`interrupted`).
   trap 'trap "kill -9 $inside 2>/dev/null" INT TERM; if declare -F interrupted >/dev/null; then interrupted; else kill -9 $inside 2>/dev/null; fi; wait $inside 2>/dev/null' INT TERM
   wait $inside; status=$?
+  rmdir "$KUBE_LITE_TEST_SCRATCH" 2>/dev/null
   # The kernel kills what was left in the process namespace; its cgroups are empty once it has.
   for _ in 1 2 3 4 5 6 7 8 9 10; do
     remove_cgroups "/$KUBE_LITE_TEST_NAMESPACE"

@@ -3,7 +3,8 @@
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 bin=${KUBE_LITE_BIN:?set KUBE_LITE_BIN to the kube-lite to test (tests/run does)}
-scratch=$(mktemp -d /tmp/kube-lite-test.XXXXXX)
+# A suite with a node has one already (node.sh).
+scratch=${KUBE_LITE_TEST_SCRATCH:-$(mktemp -d /tmp/kube-lite-test.XXXXXX)}
 passed=0 failed=0
 server_pid=
 # A port that nobody listens on now, and that the kernel gives to no outgoing connection while the server is away.
