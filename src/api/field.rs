@@ -227,7 +227,24 @@ fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => go_quote(text),
         Value::Null => "null".into(),
+        Value::Number(number) if number.is_f64() => {
+            number.as_f64().map_or_else(String::new, go_float)
+        }
         other => escape_html(&other.to_string()),
+    }
+}
+
+/// A float as Go's `%v`: the shortest digits, with an exponent below -4 and from 6 on.
+pub fn go_float(float: f64) -> String {
+    let text = format!("{float:e}");
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    match exponent.parse::<i32>() {
+        Ok(exponent) if (-4..6).contains(&exponent) => float.to_string(),
+        Ok(exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
+        }
+        Err(_) => text,
     }
 }
 

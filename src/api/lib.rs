@@ -4,6 +4,7 @@
 //! [`Object`] (bytes and a small header) everywhere else; typed structs come from `k8s-openapi` through [`k8s`].
 
 pub mod codec;
+pub mod custom;
 pub mod defaults;
 pub mod field;
 pub mod fields;

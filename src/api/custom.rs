@@ -1,0 +1,112 @@
+//! Structural schemas of custom resources, as `apiextensions.k8s.io/v1` has them: what a value may be, what of it is kept, and its defaults.
+//!
+//! A [`Structural`] is parsed once per version of a definition; its patterns are compiled then. Values are walked in place.
+//! Rules of structural schemas themselves (what a definition may say) are `validation::crd`'s.
+
+mod correlate;
+mod defaulting;
+mod formats;
+mod lists;
+mod meta;
+mod node;
+mod numbers;
+mod pattern;
+mod pruning;
+mod values;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::field::{Error, ErrorList, Kind, Path};
+
+use self::node::Node;
+pub use self::pattern::compile as compile_pattern;
+pub use self::pruning::PruneOptions;
+
+/// The schema of one version of a custom resource, or of a part of it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Structural(Arc<Node>);
+
+impl Structural {
+    /// Reads `JSONSchemaProps` in their JSON form. Defaults lose what the schema does not know, as before they are served.
+    ///
+    /// # Errors
+    /// What keeps the schema from being understood: unsupported keywords and unknown types. A definition that
+    /// `validation::crd` accepted has none of them.
+    pub fn new(schema: &Value) -> Result<Self, ErrorList> {
+        let mut root = node::parse(schema)?;
+        defaulting::prune_defaults(&mut root);
+        Ok(Self(Arc::new(root)))
+    }
+
+    /// The schema of a property; `None` when it is not specified.
+    pub fn property(&self, name: &str) -> Option<Self> {
+        self.0.properties.get(name).map(|node| Self(Arc::clone(node)))
+    }
+
+    /// Removes fields that the schema does not specify, and nulls that are neither allowed nor have a default. Paths of the
+    /// removed fields come back sorted when `options` asks for them (`spec.a[0].b`), within a bound.
+    pub fn prune(&self, value: &mut Value, options: &PruneOptions) -> Vec<String> {
+        let paths = pruning::prune(value, Some(&self.0), options);
+        pruning::drop_nulls(value, Some(&self.0));
+        paths
+    }
+
+    /// Sets defaults of absent fields, and of nulls where null is not allowed.
+    pub fn default(&self, value: &mut Value) {
+        defaulting::apply(value, Some(&self.0));
+    }
+
+    /// Brings `metadata` of embedded resources (not of the root) into the form of an `ObjectMeta`: unknown fields go, their
+    /// paths come back.
+    ///
+    /// # Errors
+    /// With `drop_invalid` never. Otherwise the first embedded `apiVersion`, `kind` or `metadata` of a wrong type.
+    pub fn coerce(&self, value: &mut Value, drop_invalid: bool) -> Result<Vec<String>, Box<Error>> {
+        meta::coerce(value, &self.0, &Path::default(), drop_invalid)
+    }
+
+    /// All errors of an object in upstream's order: [`Structural::values`], then [`Structural::invariants`]. `old` is the
+    /// object before an update: what did not change is no error (KEP-4008).
+    pub fn validate(&self, new: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
+        let mut errors = self.values(new, old, path);
+        let more = self.invariants(new, old, &errors);
+        errors.extend(more);
+        errors
+    }
+
+    /// Errors of values alone: types, required fields, enums, patterns, sizes, formats. `path` is in front of each field.
+    pub fn values(&self, new: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
+        values::validate(&self.0, new, old, path)
+    }
+
+    /// Errors of embedded resources and of sets and maps that hold an item twice. They concern a whole object;
+    /// `before` are the errors found so far, some of which leave later checks out.
+    pub fn invariants(&self, new: &Value, old: Option<&Value>, before: &[Error]) -> ErrorList {
+        let mut errors = meta::validate(new, &self.0, &Path::default(), false);
+        errors.extend(self.lists(new, old));
+        let _ = before;
+        errors
+    }
+
+    /// Errors of sets and maps that hold an item twice, unless the object had such before.
+    pub fn lists(&self, new: &Value, old: Option<&Value>) -> ErrorList {
+        let path = Path::default();
+        match old {
+            Some(old) if !lists::validate(old, &self.0, &path).is_empty() => ErrorList::new(),
+            _ => lists::validate(new, &self.0, &path),
+        }
+    }
+}
+
+/// Whether an error leaves the rules of a schema unchecked: they would meet values of wrong types or sizes.
+pub fn is_blocking(error: &Error) -> bool {
+    matches!(
+        error.kind,
+        Kind::NotSupported | Kind::Required | Kind::TooLong | Kind::TooMany | Kind::TypeInvalid
+    )
+}
+
+#[cfg(test)]
+mod tests;
