@@ -3,6 +3,7 @@
 //! A [`Structural`] is parsed once per version of a definition; its patterns are compiled then. Values are walked in place.
 //! Rules of structural schemas themselves (what a definition may say) are `validation::crd`'s.
 
+mod checking;
 mod correlate;
 mod defaulting;
 mod formats;
@@ -10,8 +11,10 @@ mod lists;
 mod meta;
 mod node;
 mod numbers;
+pub(crate) mod openapi;
 mod pattern;
 mod pruning;
+mod table;
 mod values;
 
 use std::sync::Arc;
@@ -20,9 +23,12 @@ use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Kind, Path};
 
+pub use self::checking::{UNPRUNED, validate_defaults};
 use self::node::Node;
-pub use self::pattern::compile as compile_pattern;
+pub use self::openapi::unrecognized_formats;
+pub use self::pattern::{check as check_pattern, compile as compile_pattern};
 pub use self::pruning::PruneOptions;
+pub use self::table::{Kind as CustomKind, type_name};
 
 /// The schema of one version of a custom resource, or of a part of it. Cheap to clone.
 #[derive(Debug, Clone)]

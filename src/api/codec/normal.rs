@@ -285,6 +285,7 @@ pub(super) fn go_type(schema: &Schema, shape: &Shape) -> String {
         Shape::Struct(id) => schema.get(*id).go_type().to_owned(),
         Shape::List(element) => format!("[]{}", go_type(schema, element)),
         Shape::Map(element) => format!("map[string]{}", go_type(schema, element)),
+        Shape::Typed(field) => go_type(schema, &field.shape),
     }
 }
 

@@ -45,6 +45,15 @@ fn decode_leniently(meta: &Value) -> Option<Decoded> {
     Some(whole)
 }
 
+/// Brings the metadata of a whole resource into form, and of those embedded in it.
+pub(super) fn coerce_root(value: &mut Value, node: &Node) -> Result<(), Box<Error>> {
+    let mut coercer = Coercer { drop_invalid: false, unknown: Vec::new() };
+    if let Some(map) = value.as_object_mut() {
+        coercer.resource(map, &Path::default())?;
+    }
+    coercer.walk(value, node, &Path::default())
+}
+
 /// Brings embedded metadata into form; paths of unknown fields come back sorted.
 pub(super) fn coerce(
     value: &mut Value,

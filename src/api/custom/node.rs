@@ -24,7 +24,7 @@ pub(crate) enum Type {
 }
 
 impl Type {
-    fn parse(name: &str) -> Option<Self> {
+    pub(super) fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "array" => Self::Array,
             "boolean" => Self::Boolean,

@@ -57,7 +57,7 @@ pub(super) fn is_integer(float: f64) -> bool {
 fn as_int(float: f64) -> Option<i64> {
     let fits = float.fract() == 0.0
         && (-9.223_372_036_854_775_8e18..9.223_372_036_854_775_8e18).contains(&float);
-    #[expect(clippy::cast_possible_truncation, reason = "whole and within bounds")]
+    #[allow(clippy::cast_possible_truncation, reason = "whole and within bounds")]
     fits.then_some(float as i64)
 }
 
@@ -95,7 +95,7 @@ enum Bound {
 fn bound(num: Num, limit: f64, fits: bool) -> Bound {
     match num {
         // Go cuts a fraction off; a bound beyond int64 is the largest on this side.
-        #[expect(clippy::cast_possible_truncation, reason = "Go cuts the bound in the same way")]
+        #[allow(clippy::cast_possible_truncation, reason = "Go cuts the bound in the same way")]
         Num::Int(int) if fits => Bound::Ints(int, limit as i64),
         num => Bound::Floats(num.float(), limit),
     }

@@ -44,6 +44,14 @@ pub fn compile(source: &str) -> Result<Regex, String> {
         .map_err(|_| failure("expression too large", source))
 }
 
+/// Checks a pattern of Go's syntax as [`compile`] does, without keeping it; an empty one is none.
+///
+/// # Errors
+/// Go's text.
+pub fn check(source: &str) -> Result<(), String> {
+    if source.is_empty() { Ok(()) } else { compile(source).map(drop) }
+}
+
 fn failure(what: &str, part: &str) -> String {
     format!("error parsing regexp: {what}: `{part}`")
 }
@@ -477,7 +485,6 @@ const POSIX: [&str; 14] = [
 ];
 
 /// `{n}`, `{n,}` or `{n,m}`: the numbers (none when absent or too large) and how long it is.
-#[expect(clippy::type_complexity, reason = "two numbers and a length")]
 fn counts(text: &str) -> Option<(Option<u32>, Option<u32>, usize)> {
     let end = text.find('}')?;
     let body = text.get(1..end)?;

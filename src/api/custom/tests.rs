@@ -4,6 +4,9 @@ use serde_json::json;
 
 use super::*;
 
+mod random;
+mod table;
+
 fn schema(schema: Value) -> Structural {
     Structural::new(&schema).expect("a schema")
 }

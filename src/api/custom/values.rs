@@ -466,10 +466,7 @@ fn is_value(value: &Value, allowed: &Value) -> bool {
         (Value::Number(a), Value::Number(b)) => match (Num::of(a), Num::of(b)) {
             (Num::Int(a), Num::Int(b)) => a == b,
             (Num::Int(a), Num::Float(b)) => a as f64 == b,
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "Go cuts the value in the same way"
-            )]
+            #[allow(clippy::cast_possible_truncation, reason = "Go cuts the value in the same way")]
             (Num::Float(a), Num::Int(b)) => a as i64 == b,
             (Num::Float(a), Num::Float(b)) => a == b,
         },

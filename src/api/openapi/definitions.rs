@@ -6,8 +6,9 @@ use std::hash::{DefaultHasher, Hash as _};
 use serde_json::{Map, Value, json};
 
 use super::Version;
+use crate::custom::openapi::{self, Style};
 use crate::object::Gvk;
-use crate::schema::{Field, ListType, Schema, Shape, Type, TypeId};
+use crate::schema::{Custom, Field, ListType, Schema, Shape, Type, TypeId};
 
 /// The kinds of each type.
 pub(super) type Kinds = HashMap<TypeId, Vec<Gvk>>;
@@ -34,7 +35,7 @@ pub(super) fn closure(schema: &Schema, roots: &BTreeSet<TypeId>) -> BTreeSet<Typ
     let mut found = roots.clone();
     let mut open: Vec<TypeId> = roots.iter().copied().collect();
     while let Some(id) = open.pop() {
-        for field in &schema.get(id).fields {
+        for field in referred(schema.get(id)) {
             if let Some(next) = struct_in(&field.shape).filter(|next| found.insert(*next)) {
                 open.push(next);
             }
@@ -50,6 +51,7 @@ fn struct_in(shape: &Shape) -> Option<TypeId> {
         | Shape::PropsOrList(id)
         | Shape::PropsOrStrings(id) => Some(*id),
         Shape::List(element) | Shape::Map(element) => struct_in(element),
+        Shape::Typed(field) => struct_in(&field.shape),
         _ => None,
     }
 }
@@ -65,7 +67,7 @@ pub(super) fn reachable(
     let mut leaves: BTreeSet<&'static str> = BTreeSet::from([PATCH]);
     for id in closure(schema, roots) {
         let ty = schema.get(id);
-        for field in &ty.fields {
+        for field in referred(ty) {
             leaves.extend(leaf_in(&field.shape, ty));
         }
         out.insert(ty.name.to_string(), definition(schema, id, version, kinds));
@@ -79,6 +81,7 @@ pub(super) fn reachable(
 fn leaf_in(shape: &Shape, owner: &Type) -> Option<&'static str> {
     match shape {
         Shape::List(element) | Shape::Map(element) => leaf_in(element, owner),
+        Shape::Typed(field) => leaf_in(&field.shape, owner),
         other => leaf_name(other, owner),
     }
 }
@@ -114,9 +117,40 @@ fn leaf(name: &str, version: Version) -> Value {
     }
 }
 
+/// The fields whose types have definitions of their own: of a custom resource metadata and, of its lists, items.
+pub(super) fn referred(ty: &Type) -> impl Iterator<Item = &Field> {
+    let custom = ty.custom.as_deref();
+    let lists = custom.is_some_and(|custom| custom.list_of.is_some());
+    ty.fields.iter().filter(move |field| {
+        custom.is_none() || &*field.json == "metadata" || lists && &*field.json == "items"
+    })
+}
+
+/// The definition of a kind of a custom resource.
+fn of_custom(custom: &Custom, version: Version) -> Map<String, Value> {
+    let reference = |name: &str| version.reference(name);
+    let style = Style { v2: version == Version::V2, reference: &reference };
+    let whole = match &custom.list_of {
+        Some((item, kind, plural)) => openapi::list(item, kind, plural, &style),
+        None => {
+            let source = serde_json::from_str(&custom.source).unwrap_or_default();
+            openapi::definition(&source, &style)
+        }
+    };
+    match whole {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
 /// One type.
 pub(super) fn definition(schema: &Schema, id: TypeId, version: Version, kinds: &Kinds) -> Value {
     let ty = schema.get(id);
+    if let Some(custom) = &ty.custom {
+        let mut out = of_custom(custom, version);
+        say_kinds(&mut out, id, kinds);
+        return Value::Object(out);
+    }
     let mut out = Map::new();
     out.insert("type".into(), "object".into());
     let mut properties = Map::new();
@@ -139,12 +173,16 @@ pub(super) fn definition(schema: &Schema, id: TypeId, version: Version, kinds: &
     if ty.open {
         out.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
     }
+    say_kinds(&mut out, id, kinds);
+    Value::Object(out)
+}
+
+fn say_kinds(out: &mut Map<String, Value>, id: TypeId, kinds: &Kinds) {
     if let Some(kinds) = kinds.get(&id) {
         let list: Vec<Value> =
             kinds.iter().map(|k| json!({ "group": k.group.as_ref(), "kind": k.kind.as_ref(), "version": k.version.as_ref() })).collect();
         out.insert("x-kubernetes-group-version-kind".into(), list.into());
     }
-    Value::Object(out)
 }
 
 fn property(schema: &Schema, owner: &Type, field: &Field, version: Version) -> Value {
@@ -248,6 +286,7 @@ pub(super) fn hash_shape(shape: &Shape, hasher: &mut DefaultHasher) {
     std::mem::discriminant(shape).hash(hasher);
     match shape {
         Shape::List(element) | Shape::Map(element) => hash_shape(element, hasher),
+        Shape::Typed(field) => hash_shape(&field.shape, hasher),
         _ => {}
     }
 }

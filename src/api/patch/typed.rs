@@ -71,6 +71,7 @@ fn of_shape<'a>(schema: &Schema, shape: &'a Shape, list: &'a ListType, atomic: b
             return Ty { kind: Kind::List(element, list), atomic: *list == ListType::Atomic };
         }
         Shape::Map(value) => Kind::Map(value),
+        Shape::Typed(field) => return of_field(schema, field),
     };
     Ty { kind, atomic }
 }

@@ -1,20 +1,25 @@
 //! Custom resource definitions: names, versions and what each version says of its objects.
 
+mod columns;
+mod options;
+mod paths;
 mod schema;
+mod structural;
 
 use serde_json::Value;
 
+use self::columns::{of_column, scale, selectable};
+use self::options::Options;
 use super::checks::texts;
 use super::{immutable, names, one_of};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{at, bool_at, get, has, items, str_at, str_in};
 
-const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-const COLUMN_FORMATS: [&str; 8] =
-    ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 const APPROVAL: &str = "api-approved.kubernetes.io";
-/// Most fields of a version that lists can be selected by.
-const SELECTABLE_MAX: usize = 8;
+/// Deepest schema that is looked into; the decoder refuses deeper bodies before.
+const DEPTH_MAX: usize = 200;
+/// Longest warning about a deprecated version, in bytes.
+const WARNING_MAX: usize = 256;
 
 /// A new definition.
 pub fn validate(object: &Value) -> ErrorList {
@@ -61,7 +66,9 @@ fn accepted(object: &Value) -> ErrorList {
 }
 
 fn definition(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = spec(get(object, "spec"), &Path::new("spec"));
+    let options = Options::of(object, old);
+    let path = Path::new("spec");
+    let mut errors = spec(get(object, "spec"), get(old, "spec"), &path, &options);
     errors.extend(accepted(object));
     errors.extend(stored_versions(object));
     errors.extend(approval(object, old));
@@ -75,7 +82,7 @@ fn definition(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-fn spec(spec: &Value, path: &Path) -> ErrorList {
+fn spec(spec: &Value, old: &Value, path: &Path, options: &Options) -> ErrorList {
     let mut errors = ErrorList::new();
     let (group, field) = (str_at(spec, "group"), path.child("group"));
     let bad = names::dns1123_subdomain(group);
@@ -90,7 +97,8 @@ fn spec(spec: &Value, path: &Path) -> ErrorList {
         "" => errors.push(Error::required(&path.child("scope"), "")),
         scope => errors.extend(one_of(scope, &["Cluster", "Namespaced"], &path.child("scope"))),
     }
-    errors.extend(versions(spec, path));
+    let shared = Shared::of(items(spec, "versions"));
+    errors.extend(versions(spec, old, &shared, path, options));
     let (own, field) = (get(spec, "names"), path.child("names"));
     for key in ["plural", "singular", "kind", "listKind"] {
         if str_at(own, key).is_empty() {
@@ -98,19 +106,123 @@ fn spec(spec: &Value, path: &Path) -> ErrorList {
         }
     }
     errors.extend(of_names(own, &field));
-    errors.extend(conversion(get(spec, "conversion"), &path.child("conversion")));
+    if let Some(version) = items(spec, "versions").first() {
+        let place = Place { spec, old, version, shared: true };
+        errors.extend(of_version(&place, &shared, path, options));
+    }
+    let webhook = str_in(spec, &["conversion", "strategy"]);
+    if has(spec, "conversion") && webhook != "None" && bool_at(spec, "preserveUnknownFields") {
+        let field = path.child("conversion").child("strategy");
+        let text = "must be None if spec.preserveUnknownFields is true";
+        errors.push(Error::invalid(&field, webhook, text));
+    }
+    let known = options.review_versions;
+    errors.extend(conversion(known, get(spec, "conversion"), &path.child("conversion")));
     errors
 }
 
-/// Versions, each with its schema. Upstream tells what all versions have in common as if it stood beside them.
-fn versions(spec: &Value, path: &Path) -> ErrorList {
+/// What all versions have in common: upstream keeps and tells it as if it stood beside them.
+#[derive(Debug)]
+struct Shared {
+    schema: bool,
+    parts: bool,
+    columns: bool,
+    fields: bool,
+}
+
+impl Shared {
+    fn of(list: &[Value]) -> Self {
+        let same = |key: &str| {
+            list.windows(2).all(|w| w.first().map(|v| get(v, key)) == w.last().map(|v| get(v, key)))
+        };
+        Self {
+            schema: same("schema"),
+            parts: same("subresources"),
+            columns: same("additionalPrinterColumns"),
+            fields: same("selectableFields"),
+        }
+    }
+}
+
+/// A version, or what is shared by all.
+struct Place<'a> {
+    spec: &'a Value,
+    old: &'a Value,
+    version: &'a Value,
+    shared: bool,
+}
+
+/// What a version says for itself; with `place.shared`, what the first of them says for all.
+fn of_version(place: &Place<'_>, shared: &Shared, path: &Path, options: &Options) -> ErrorList {
+    let version = place.version;
+    let mut errors = ErrorList::new();
+    let told = |same: bool| same == place.shared;
+    if told(shared.schema) {
+        let status = |version: &Value| get(get(version, "subresources"), "status").is_object();
+        let status = if place.shared {
+            items(place.spec, "versions").iter().any(status)
+        } else {
+            status(version)
+        };
+        let name = if place.shared { "validation" } else { "schema" };
+        let field = path.child(name).child("openAPIV3Schema");
+        let schema = at(version, &["schema", "openAPIV3Schema"]);
+        errors.extend(schema::root(schema, status, &field, options));
+    }
+    if told(shared.parts) {
+        let field = path.child("subresources");
+        errors.extend(scale(at(version, &["subresources", "scale"]), &field));
+    }
+    if told(shared.columns) {
+        let field = path.child("additionalPrinterColumns");
+        for (index, column) in items(version, "additionalPrinterColumns").iter().enumerate() {
+            errors.extend(of_column(column, &field.index(index)));
+        }
+    }
+    if told(shared.fields) {
+        let before = items(place.old, "versions")
+            .iter()
+            .find(|old| str_at(old, "name") == str_at(version, "name"))
+            .map_or(&Value::Null, |old| get(old, "selectableFields"));
+        let field = path.child("selectableFields");
+        // What is shared stands apart from what is not, and the one does not see the other.
+        let schema = if told(shared.schema) {
+            at(version, &["schema", "openAPIV3Schema"])
+        } else {
+            &Value::Null
+        };
+        errors.extend(selectable(schema, get(version, "selectableFields"), before, &field));
+    }
+    errors
+}
+
+/// The versions, each with what is its own.
+fn versions(
+    spec: &Value,
+    old: &Value,
+    shared: &Shared,
+    path: &Path,
+    options: &Options,
+) -> ErrorList {
     let (list, field) = (items(spec, "versions"), path.child("versions"));
     let mut errors = ErrorList::new();
+    let preserves = bool_at(spec, "preserveUnknownFields");
     for (index, version) in list.iter().enumerate() {
-        if !has(get(version, "schema"), "openAPIV3Schema") {
-            let place = field.index(index).child("schema").child("openAPIV3Schema");
+        let lacks = !has(get(version, "schema"), "openAPIV3Schema");
+        let place = field.index(index).child("schema").child("openAPIV3Schema");
+        if lacks && options.schemas {
             errors.push(Error::required(&place, ""));
+        } else if lacks && !preserves && bool_at(version, "served") {
+            errors.push(Error::required(&place, "because otherwise all fields are pruned"));
         }
+    }
+    let defaults = |version: &Value| {
+        let schema = at(version, &["schema", "openAPIV3Schema"]);
+        options::any(schema, &|schema| has(schema, "default"), DEPTH_MAX)
+    };
+    if preserves && list.iter().any(defaults) {
+        let text = "must be false in order to use defaults in the schema";
+        errors.push(Error::invalid(&path.child("preserveUnknownFields"), true, text));
     }
     for (index, version) in list.iter().enumerate() {
         let (name, place) = (str_at(version, "name"), field.index(index));
@@ -118,38 +230,16 @@ fn versions(spec: &Value, path: &Path) -> ErrorList {
         if !bad.is_empty() {
             errors.push(Error::invalid(&place.child("name"), name, bad.join(",")));
         }
-    }
-    let shared = |key: &str| {
-        list.windows(2).all(|w| w.first().map(|v| get(v, key)) == w.last().map(|v| get(v, key)))
-    };
-    let (same_schema, same_fields) = (shared("schema"), shared("selectableFields"));
-    let (same_parts, same_columns) = (shared("subresources"), shared("additionalPrinterColumns"));
-    for (index, version) in list.iter().enumerate() {
-        let place = |same: bool| if same { path.clone() } else { field.index(index) };
-        let told = |same: bool| !same || index == 0;
-        if told(same_schema) {
-            let name = if same_schema { "validation" } else { "schema" };
-            let place = place(same_schema).child(name).child("openAPIV3Schema");
-            errors.extend(schema::root(at(version, &["schema", "openAPIV3Schema"]), &place));
-        }
-        if told(same_parts) {
-            let place = place(same_parts).child("subresources");
-            errors.extend(scale(at(version, &["subresources", "scale"]), &place));
-        }
-        if told(same_columns) {
-            let place = place(same_columns).child("additionalPrinterColumns");
-            for (at, column) in items(version, "additionalPrinterColumns").iter().enumerate() {
-                errors.extend(of_column(column, &place.index(at)));
-            }
-        }
-        if told(same_fields) {
-            errors.extend(selectable(version, same_fields, &place(same_fields)));
-        }
+        errors.extend(deprecation(version, &place.child("deprecationWarning")));
+        let own = Place { spec, old, version, shared: false };
+        errors.extend(of_version(&own, shared, &place, options));
     }
     let name = |index: usize| list.get(index).map_or("", |v| str_at(v, "name"));
-    let shown = || shown_versions(spec, [same_schema, same_parts, same_columns, same_fields]);
+    let flags = [shared.schema, shared.parts, shared.columns, shared.fields];
     let invalid = |text: &str| match get(spec, "versions") {
-        Value::Array(list) if !list.is_empty() => Error::omitted(&field, text).printed(&shown()),
+        Value::Array(list) if !list.is_empty() => {
+            Error::omitted(&field, text).printed(&shown_versions(spec, flags))
+        }
         other => Error::invalid(&field, other.clone(), text),
     };
     if (0..list.len()).any(|index| (0..index).any(|before| name(before) == name(index))) {
@@ -157,6 +247,31 @@ fn versions(spec: &Value, path: &Path) -> ErrorList {
     }
     if list.iter().filter(|version| bool_at(version, "storage")).count() != 1 {
         errors.push(invalid("must have exactly one version marked as storage version"));
+    }
+    errors
+}
+
+/// The warning that users of a deprecated version get.
+fn deprecation(version: &Value, path: &Path) -> ErrorList {
+    let Some(warning) = get(version, "deprecationWarning").as_str() else {
+        return ErrorList::new();
+    };
+    let error = |text: &str| Error::invalid(path, warning, text);
+    if !bool_at(version, "deprecated") {
+        return vec![error("can only be set for deprecated versions")];
+    }
+    let mut errors = ErrorList::new();
+    if warning.len() > WARNING_MAX {
+        errors.push(error("must be <= 256 characters long"));
+    }
+    if warning.is_empty() {
+        errors.push(error("must not be an empty string"));
+    }
+    let unprintable = |c: char| c.is_control() || c.is_whitespace() && c != ' ';
+    if let Some((index, _)) = warning.char_indices().find(|(_, c)| unprintable(*c)) {
+        errors.push(error(&format!(
+            "must only contain printable UTF-8 characters; non-printable character found at index {index}"
+        )));
     }
     errors
 }
@@ -285,116 +400,7 @@ fn approval(object: &Value, old: &Value) -> Option<Error> {
     }
 }
 
-fn simple_path(path: &str, field: &Path) -> Option<Error> {
-    let text = "must be a simple json path starting with .";
-    (!path.starts_with('.')).then(|| Error::invalid(field, path, text))
-}
-
-fn scale(scale: &Value, path: &Path) -> ErrorList {
-    let mut errors = ErrorList::new();
-    if !scale.is_object() {
-        return errors;
-    }
-    for (key, under, text, required) in [
-        ("specReplicasPath", [".spec.", ".spec."], "should be a json path under .spec", true),
-        (
-            "statusReplicasPath",
-            [".status.", ".status."],
-            "should be a json path under .status",
-            true,
-        ),
-        (
-            "labelSelectorPath",
-            [".spec.", ".status."],
-            "should be a json path under either .spec or .status",
-            false,
-        ),
-    ] {
-        let (value, field) = (str_at(scale, key), path.child(&format!("scale.{key}")));
-        if value.is_empty() {
-            errors.extend(required.then(|| Error::required(&field, "")));
-        } else if let Some(error) = simple_path(value, &field) {
-            errors.push(error);
-        } else if !under.iter().any(|start| value.starts_with(start)) {
-            errors.push(Error::invalid(&field, value, text));
-        }
-    }
-    errors
-}
-
-fn of_column(column: &Value, path: &Path) -> ErrorList {
-    let mut errors = ErrorList::new();
-    if str_at(column, "name").is_empty() {
-        errors.push(Error::required(&path.child("name"), ""));
-    }
-    let (kind, text) =
-        (str_at(column, "type"), format!("must be one of {}", COLUMN_TYPES.join(",")));
-    if kind.is_empty() {
-        errors.push(Error::required(&path.child("type"), text));
-    } else if !COLUMN_TYPES.contains(&kind) {
-        errors.push(Error::invalid(&path.child("type"), kind, text));
-    }
-    let format = str_at(column, "format");
-    if !format.is_empty() && !COLUMN_FORMATS.contains(&format) {
-        let text = format!("must be one of {}", COLUMN_FORMATS.join(","));
-        errors.push(Error::invalid(&path.child("format"), format, text));
-    }
-    match str_at(column, "jsonPath") {
-        "" => errors.push(Error::required(&path.child("JSONPath"), "")),
-        value => errors.extend(simple_path(value, &path.child("JSONPath"))),
-    }
-    errors
-}
-
-fn selectable(version: &Value, shared: bool, path: &Path) -> ErrorList {
-    let (list, field) = (items(version, "selectableFields"), path.child("selectableFields"));
-    let root = at(version, &["schema", "openAPIV3Schema"]);
-    if list.is_empty() {
-        return ErrorList::new();
-    }
-    if !root.is_object() {
-        let text = if shared {
-            "may only be set when validations.schema is included"
-        } else {
-            "may only be set when `version.schema.openAPIV3Schema` is not included"
-        };
-        return vec![Error::invalid(&field, "", text)];
-    }
-    let mut errors = ErrorList::new();
-    let mut seen: Vec<&str> = Vec::new();
-    for (index, one) in list.iter().enumerate() {
-        let (path, field) = (str_at(one, "jsonPath"), field.index(index).child("jsonPath"));
-        if path.is_empty() {
-            errors.push(Error::required(&field, ""));
-            continue;
-        }
-        let steps = path.strip_prefix('.').unwrap_or_default().split('.');
-        let found = steps.fold(root, |schema, step| at(schema, &["properties", step]));
-        if !found.is_object() {
-            let text = "is an invalid path: does not refer to a valid field";
-            errors.push(Error::invalid(&field, path, text));
-            continue;
-        }
-        if path.split('.').nth(1) == Some("metadata") {
-            errors.push(Error::invalid(&field, path, "must not point to fields in metadata"));
-        }
-        if !matches!(str_at(found, "type"), "string" | "boolean" | "integer") {
-            let text = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
-            errors.push(Error::invalid(&field, path, text));
-        }
-        if seen.contains(&path) {
-            errors.push(Error::duplicate(&field, path));
-        } else {
-            seen.push(path);
-        }
-    }
-    if seen.len() > SELECTABLE_MAX {
-        errors.push(Error::too_many(&field, seen.len(), SELECTABLE_MAX));
-    }
-    errors
-}
-
-fn conversion(conversion: &Value, path: &Path) -> ErrorList {
+fn conversion(known: bool, conversion: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     if !conversion.is_object() {
         return errors;
@@ -440,7 +446,7 @@ fn conversion(conversion: &Value, path: &Path) -> ErrorList {
             errors.extend(super::each(&field, *version, names::dns1035_label(version)));
         }
     }
-    if !versions.iter().any(|version| matches!(*version, "v1" | "v1beta1")) {
+    if known && !versions.iter().any(|version| matches!(*version, "v1" | "v1beta1")) {
         let shown = get(webhook, "conversionReviewVersions").clone();
         let text = "must include at least one of v1, v1beta1";
         errors.push(Error::invalid(&at_versions, shown, text));

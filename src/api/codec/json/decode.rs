@@ -103,6 +103,7 @@ impl<'a> Decoder<'a> {
             (Shape::Duration, _) => self.text(kind, leaf::duration),
             (Shape::IntOrString, _) => self.int_or_string(kind),
             (Shape::RawExtension | Shape::FieldsV1 | Shape::Any, _) => self.scanner.any().map(Some),
+            (Shape::Typed(field), _) => self.value(&field.shape, named),
             (Shape::PropsOrBool(id), _) => self.props_or_bool(*id, kind),
             (Shape::PropsOrList(id), _) => self.props_or(*id, kind, None),
             (Shape::PropsOrStrings(id), _) => self.props_or(*id, kind, Some(&Shape::String)),

@@ -166,7 +166,7 @@ fn one(
         Shape::PropsOrStrings(id) => strings(schema, *id, reader.bytes(kind)?, depth)?,
         Shape::Struct(id) => struct_value(schema, *id, reader.bytes(kind)?, depth + 1)?,
         Shape::List(element) => wrapped(schema, element, reader.bytes(kind)?, depth)?,
-        Shape::Map(_) => {
+        Shape::Map(_) | Shape::Typed(_) => {
             return Err(DecodeError::Syntax("proto: a map inside a list or map".into()));
         }
     })

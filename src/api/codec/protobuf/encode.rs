@@ -194,7 +194,8 @@ fn one(
             Value::Null => Ok(()),
             _ => Err(bad("array")),
         })?,
-        Shape::Map(_) => return Err(bad("value that protobuf can hold")),
+        // custom resources have no protobuf form
+        Shape::Map(_) | Shape::Typed(_) => return Err(bad("value that protobuf can hold")),
     }
     Ok(())
 }

@@ -1,128 +1,371 @@
-//! Schemas of custom resources: structural, so that every field has a type outside of `anyOf` and its like.
+//! Schemas of custom resources: what they may say (`ValidateCustomResourceDefinitionOpenAPISchema`).
 
 use serde_json::Value;
 
+use super::options::Options;
+use super::{DEPTH_MAX, paths, structural};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{bool_at, entries, get, has, is_empty, items, str_at};
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
-const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
-/// Deepest schema that is looked into; the decoder refuses deeper bodies before.
-const DEPTH_MAX: usize = 100;
+const LIST_TYPE: &str = "x-kubernetes-list-type";
+const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
+const MAP_TYPE: &str = "x-kubernetes-map-type";
+const RULES: &str = "x-kubernetes-validations";
+const REASONS: [&str; 4] =
+    ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-#[derive(Clone, Copy, PartialEq)]
-enum Level {
-    Root,
-    Item,
-    Field,
-}
+/// Fields that the root may have beside a status that is written alone, by their names in Go.
+const AT_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
+/// Fields that it may not have, in Go's order.
+const NOT_AT_ROOT: [&str; 21] = [
+    "id",
+    "$schema",
+    "$ref",
+    "nullable",
+    "default",
+    "enum",
+    "maxProperties",
+    "minProperties",
+    "allOf",
+    "oneOf",
+    "anyOf",
+    "not",
+    "additionalProperties",
+    "patternProperties",
+    "dependencies",
+    "additionalItems",
+    "definitions",
+    EMBEDDED,
+    "x-kubernetes-int-or-string",
+    LIST_TYPE,
+    MAP_TYPE,
+];
 
-/// The schema of a version.
-pub(super) fn root(schema: &Value, path: &Path) -> ErrorList {
-    if schema.is_object() {
-        structural(schema, Level::Root, path, DEPTH_MAX)
-    } else {
-        ErrorList::new()
+/// The schema of a version. `status` says that the status is a subresource.
+pub(super) fn root(schema: &Value, status: bool, path: &Path, options: &Options) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if !schema.is_object() {
+        return errors;
     }
-}
-
-fn structural(schema: &Value, level: Level, path: &Path, depth: usize) -> ErrorList {
-    let Some(depth) = depth.checked_sub(1) else { return ErrorList::new() };
-    let mut errors = plain(schema, path);
-    let (kind, at_type) = (str_at(schema, "type"), path.child("type"));
-    let (embedded, preserve) = (bool_at(schema, EMBEDDED), bool_at(schema, PRESERVE));
-    let (either, inner) = (bool_at(schema, INT_OR_STRING), get(schema, "items"));
-    if kind == "array" && inner.is_null() {
-        errors.push(Error::required(&path.child("items"), "must be specified"));
+    if status {
+        errors.extend(beside_status(schema, path));
     }
-    if inner.is_object() {
-        errors.extend(structural(inner, Level::Item, &path.child("items"), depth));
+    if bool_at(schema, "nullable") {
+        let text = "nullable cannot be true at the root";
+        errors.push(Error::forbidden(&path.child("nullable"), text));
     }
-    for (name, property) in entries(schema, "properties") {
-        let field = path.child("properties").key(name);
-        errors.extend(structural(property, Level::Field, &field, depth));
-    }
-    let (more, at_more) = (get(schema, "additionalProperties"), path.child("additionalProperties"));
-    if !more.is_null() {
-        if level == Level::Root {
-            errors.push(Error::forbidden(&at_more, "must not be used at the root"));
-        }
-        if more.is_object() {
-            errors.extend(structural(more, Level::Field, &at_more, depth));
-        }
-        if embedded {
-            let text = "must not be used if x-kubernetes-embedded-resource is set";
-            errors.push(Error::forbidden(&at_more, text));
-        }
-        if more != &Value::Bool(true) && !is_empty(schema, "properties") {
-            let text = "additionalProperties and properties are mutual exclusive";
-            errors.push(Error::forbidden(&at_more, text));
+    let mut unreadable = None;
+    if options.structural {
+        unreadable = structural::unreadable(schema);
+        if unreadable.is_none() {
+            let found = structural::errors(schema, path);
+            errors.extend(if found.is_empty() {
+                crate::custom::validate_defaults(schema, path, options.pruned_defaults)
+            } else {
+                found
+            });
         }
     }
-    if either {
-        let text = "must be false if x-kubernetes-int-or-string is true";
-        for key in [PRESERVE, EMBEDDED].into_iter().filter(|key| bool_at(schema, key)) {
-            errors.push(Error::invalid(&path.child(key), true, text));
-        }
-    }
-    if embedded && kind != "object" {
-        let text = "must be object if x-kubernetes-embedded-resource is true";
-        errors.push(if kind.is_empty() {
-            Error::required(&at_type, text)
-        } else {
-            Error::invalid(&at_type, kind, text)
-        });
-    } else if kind.is_empty() && !either && !preserve {
-        let text = match level {
-            Level::Root => "must not be empty at the root",
-            Level::Item => "must not be empty for specified array items",
-            Level::Field => "must not be empty for specified object fields",
-        };
-        errors.push(Error::required(&at_type, text));
-    }
-    if level == Level::Root && !matches!(kind, "" | "object") {
-        errors.push(Error::invalid(&at_type, kind, "must be object at the root"));
-    }
-    if embedded && !preserve && is_empty(schema, "properties") {
-        let text = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
-        errors.push(Error::required(&path.child("properties"), text));
-    }
-    for (index, rule) in items(schema, "x-kubernetes-validations").iter().enumerate() {
-        if str_at(rule, "rule").trim().is_empty() {
-            let field = path.child("x-kubernetes-validations").index(index).child("rule");
-            errors.push(Error::required(&field, "rule is not specified"));
-        }
+    let place = Place { meta: false, defaults: None };
+    let mut walk = Walk { options, errors: ErrorList::new() };
+    walk.schema(schema, path, place, true, DEPTH_MAX);
+    errors.extend(walk.errors);
+    if let Some(why) = unreadable.filter(|_| errors.is_empty()) {
+        errors.push(Error::invalid(path, "", why));
     }
     errors
 }
 
-/// What no schema may use.
-fn plain(schema: &Value, path: &Path) -> ErrorList {
-    let mut errors = ErrorList::new();
+/// The status is validated by its own part of the schema, so that nothing may be lost that the root says.
+fn beside_status(schema: &Value, path: &Path) -> Option<Error> {
     let kind = str_at(schema, "type");
-    if !kind.is_empty() && !TYPES.contains(&kind) {
-        errors.push(Error::not_supported(&path.child("type"), kind, &TYPES));
+    if !matches!(kind, "" | "object") {
+        let text = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+        return Some(Error::invalid(&path.child("type"), kind, text));
     }
-    for key in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"]
-    {
-        if has(schema, key) && !is_empty(schema, key) {
-            errors.push(Error::forbidden(&path.child(key), format!("{key} is not supported")));
+    let told = NOT_AT_ROOT.iter().any(|key| match get(schema, key) {
+        Value::Bool(false) => *key == "additionalProperties",
+        Value::Object(_) => true,
+        _ => !is_empty(schema, key),
+    });
+    let text = format!(
+        "only {AT_ROOT} fields are allowed at the root of the schema if the status subresource is enabled"
+    );
+    told.then(|| Error::invalid(path, schema.clone(), text))
+}
+
+/// What holds where a schema stands.
+#[derive(Clone)]
+struct Place {
+    /// Within `apiVersion`, `kind` or `metadata` of a resource.
+    meta: bool,
+    /// Why there may be no defaults.
+    defaults: Option<String>,
+}
+
+struct Walk<'a> {
+    options: &'a Options,
+    errors: ErrorList,
+}
+
+impl Walk<'_> {
+    fn schema(&mut self, schema: &Value, path: &Path, place: Place, root: bool, depth: usize) {
+        let Some(depth) = depth.checked_sub(1) else { return };
+        if !schema.is_object() {
+            return;
         }
+        self.plain(schema, path, &place);
+        let (more, at_more) =
+            (get(schema, "additionalProperties"), path.child("additionalProperties"));
+        if !more.is_null() && more != &Value::Bool(true) && !is_empty(schema, "properties") {
+            let text = "additionalProperties and properties are mutual exclusive";
+            self.errors.push(Error::forbidden(&at_more, text));
+        }
+        let mut below = place.clone();
+        if place.meta {
+            below.defaults =
+                Some("inside additionalProperties applying to object metadata".to_owned());
+        }
+        self.schema(more, &at_more, below, false, depth);
+        for (name, property) in entries(schema, "properties") {
+            let mut below = place.clone();
+            let meta = matches!(name.as_str(), "metadata" | "kind" | "apiVersion");
+            if meta && (root || bool_at(schema, EMBEDDED)) {
+                below.meta = true;
+                if root {
+                    below.defaults = Some(format!("in top-level {name}"));
+                }
+            }
+            self.schema(property, &path.child("properties").key(name), below, false, depth);
+        }
+        self.schema(get(schema, "not"), &path.child("not"), place.clone(), false, depth);
+        for key in ["allOf", "oneOf", "anyOf"] {
+            for (index, one) in items(schema, key).iter().enumerate() {
+                self.schema(one, &path.child(key).index(index), place.clone(), false, depth);
+            }
+        }
+        self.schema(get(schema, "items"), &path.child("items"), place.clone(), false, depth);
+        self.extensions(schema, path);
+        self.rules(schema, path);
     }
-    if kind == "null" {
+
+    /// What no schema may use.
+    fn plain(&mut self, schema: &Value, path: &Path, place: &Place) {
+        let kind = str_at(schema, "type");
+        if self.options.property_types && !kind.is_empty() && !TYPES.contains(&kind) {
+            self.errors.push(Error::not_supported(&path.child("type"), kind, &TYPES));
+        }
+        if let (true, Some(reason)) = (has(schema, "default"), &place.defaults) {
+            let text = format!("must not be set {reason}");
+            self.errors.push(Error::forbidden(&path.child("default"), text));
+        }
+        let mut forbid = |key: &str, told: bool, text: &str| {
+            if told {
+                self.errors.push(Error::forbidden(&path.child(key), text));
+            }
+        };
+        forbid("id", !is_empty(schema, "id"), "id is not supported");
+        let unsupported = |key: &str| format!("{key} is not supported");
+        for (key, told) in [
+            ("additionalItems", has(schema, "additionalItems")),
+            ("patternProperties", !is_empty(schema, "patternProperties")),
+            ("definitions", !is_empty(schema, "definitions")),
+            ("dependencies", has(schema, "dependencies")),
+            ("$ref", has(schema, "$ref")),
+        ] {
+            forbid(key, told, &unsupported(key));
+        }
         let text = "type cannot be set to null, use nullable as an alternative";
-        errors.push(Error::forbidden(&path.child("type"), text));
-    }
-    if get(schema, "items").is_array() {
+        forbid("type", kind == "null", text);
         let text = "items must be a schema object and not an array";
-        errors.push(Error::forbidden(&path.child("items"), text));
-    }
-    if bool_at(schema, "uniqueItems") {
+        forbid("items", get(schema, "items").as_array().is_some_and(|list| !list.is_empty()), text);
+        let text = "must not be used inside of resource meta";
+        forbid(EMBEDDED, place.meta && bool_at(schema, EMBEDDED), text);
         let text =
             "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
-        errors.push(Error::forbidden(&path.child("uniqueItems"), text));
+        forbid("uniqueItems", bool_at(schema, "uniqueItems"), text);
+    }
+
+    /// Types of lists and maps.
+    fn extensions(&mut self, schema: &Value, path: &Path) {
+        let (kind, at_type) = (str_at(schema, "type"), path.child("type"));
+        if get(schema, PRESERVE) == &Value::Bool(false) {
+            let text = "must be true or undefined";
+            self.errors.push(Error::invalid(&path.child(PRESERVE), false, text));
+        }
+        let wrong_type = |wanted: &str, key: &str| {
+            let text = format!("must be {wanted} if {key} is specified");
+            if kind.is_empty() {
+                Error::required(&at_type, text)
+            } else {
+                Error::invalid(&at_type, kind, text)
+            }
+        };
+        let map = str_at(schema, MAP_TYPE);
+        if has(schema, MAP_TYPE) {
+            if kind != "object" {
+                self.errors.push(wrong_type("object", MAP_TYPE));
+            }
+            if !matches!(map, "atomic" | "granular") {
+                let field = path.child(MAP_TYPE);
+                self.errors.push(Error::not_supported(&field, map, &["atomic", "granular"]));
+            }
+        }
+        let (list, keys) = (str_at(schema, LIST_TYPE), items(schema, LIST_KEYS));
+        let (item, at_list) = (get(schema, "items"), path.child(LIST_TYPE));
+        if has(schema, LIST_TYPE) {
+            if kind != "array" {
+                self.errors.push(wrong_type("array", LIST_TYPE));
+            } else if self.options.atomic_sets && list == "set" {
+                self.errors.extend(set_item(item, &path.child("items")));
+            }
+            if !matches!(list, "atomic" | "set" | "map") {
+                let all = ["atomic", "set", "map"];
+                self.errors.push(Error::not_supported(&at_list, list, &all));
+            }
+        }
+        if !keys.is_empty() && list != "map" {
+            let text = "must be map if x-kubernetes-list-map-keys is non-empty";
+            self.errors.push(if has(schema, LIST_TYPE) {
+                Error::invalid(&at_list, list, text)
+            } else {
+                Error::required(&at_list, text)
+            });
+        }
+        if list == "map" {
+            self.map(schema, path);
+        }
+        if self.options.map_keys && item.is_object() && matches!(list, "set" | "map") {
+            self.errors.extend(whole_items(item, list, keys, &path.child("items")));
+        }
+    }
+
+    /// A list of type map has items with scalar keys.
+    fn map(&mut self, schema: &Value, path: &Path) {
+        let (item, at_items) = (get(schema, "items"), path.child("items"));
+        let (keys, at_keys) = (items(schema, LIST_KEYS), path.child(LIST_KEYS));
+        let errors = &mut self.errors;
+        if keys.is_empty() {
+            let text = "must not be empty if x-kubernetes-list-type is map";
+            errors.push(Error::required(&at_keys, text));
+        }
+        if item.is_null() {
+            let text = "must have a schema if x-kubernetes-list-type is map";
+            errors.push(Error::required(&at_items, text));
+        } else if !item.is_object() {
+            let text = "must only have a single schema if x-kubernetes-list-type is map";
+            errors.push(Error::invalid(&at_items, item.clone(), text));
+        } else if str_at(item, "type") != "object" {
+            let text = "must be object if parent array's x-kubernetes-list-type is map";
+            errors.push(Error::invalid(&at_items.child("type"), str_at(item, "type"), text));
+        } else {
+            let whole = || get(schema, LIST_KEYS).clone();
+            for (index, key) in keys.iter().enumerate() {
+                let name = key.as_str().unwrap_or_default();
+                let property = get(get(item, "properties"), name);
+                if !property.is_object() {
+                    let text = "entries must all be names of item properties";
+                    errors.push(Error::invalid(&at_keys, whole(), text));
+                } else if matches!(str_at(property, "type"), "array" | "object") {
+                    let field = at_items.child("properties").key(name).child("type");
+                    let text =
+                        "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                    errors.push(Error::invalid(&field, "object", text));
+                }
+                if keys.iter().take(index).any(|before| before == key) {
+                    let text = "must not contain duplicate entries";
+                    errors.push(Error::invalid(&at_keys, whole(), text));
+                }
+            }
+        }
+    }
+
+    /// Rules as far as they are text; their expressions are compiled elsewhere.
+    fn rules(&mut self, schema: &Value, path: &Path) {
+        let lines = |text: &str| text.contains(['\n', '\r']);
+        for (index, rule) in items(schema, RULES).iter().enumerate() {
+            let field = path.child(RULES).index(index);
+            let (source, message) = (str_at(rule, "rule").trim(), str_at(rule, "message"));
+            let at_message = field.child("message");
+            let errors = &mut self.errors;
+            if source.is_empty() {
+                errors.push(Error::required(&field.child("rule"), "rule is not specified"));
+            } else if !message.is_empty() && message.trim().is_empty() {
+                errors.push(Error::invalid(&at_message, message, "must be non-empty if specified"));
+            } else if lines(message.trim()) {
+                errors.push(Error::invalid(&at_message, message, "must not contain line breaks"));
+            } else if lines(source) && message.trim().is_empty() {
+                let text = "message must be specified if rule contains line breaks";
+                errors.push(Error::required(&at_message, text));
+            }
+            let expression = str_at(rule, "messageExpression");
+            if !expression.is_empty() && expression.trim().is_empty() {
+                let text = "messageExpression must be non-empty if specified";
+                errors.push(Error::required(&field.child("messageExpression"), text));
+            }
+            let reason = str_at(rule, "reason");
+            if has(rule, "reason") && !REASONS.contains(&reason) {
+                errors.push(Error::not_supported(&field.child("reason"), reason, &REASONS));
+            }
+            let (at_path, target) = (field.child("fieldPath"), str_at(rule, "fieldPath"));
+            if !target.is_empty() {
+                if target.trim().is_empty() {
+                    errors.push(Error::invalid(&at_path, target, "must be non-empty if specified"));
+                }
+                if lines(target) {
+                    errors.push(Error::invalid(&at_path, target, "must not contain line breaks"));
+                }
+                if structural::unreadable(schema).is_none()
+                    && paths::find(target, schema, true).is_err()
+                {
+                    errors.push(Error::invalid(&at_path, target, "must be a valid path"));
+                }
+            }
+        }
+    }
+}
+
+/// Items of sets are compared as a whole.
+fn set_item(item: &Value, path: &Path) -> Option<Error> {
+    const TEXT: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
+    // Upstream shows the item's list type in both cases.
+    let shown = get(item, LIST_TYPE).clone();
+    match str_at(item, "type") {
+        "array" if has(item, LIST_TYPE) && str_at(item, LIST_TYPE) != "atomic" => {
+            Some(Error::invalid(&path.child(LIST_TYPE), shown, TEXT))
+        }
+        "object" if str_at(item, MAP_TYPE) != "atomic" => {
+            Some(Error::invalid(&path.child(MAP_TYPE), shown, TEXT))
+        }
+        _ => None,
+    }
+}
+
+/// Items of sets and maps are never null, and their keys are always there.
+pub(super) fn whole_items(item: &Value, list: &str, keys: &[Value], path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if bool_at(item, "nullable") {
+        let text = format!("cannot be nullable when x-kubernetes-list-type is {list}");
+        errors.push(Error::forbidden(&path.child("nullable"), text));
+    }
+    for key in keys.iter().filter(|_| list == "map") {
+        let name = key.as_str().unwrap_or_default();
+        let property = get(get(item, "properties"), name);
+        if !property.is_object() {
+            continue;
+        }
+        let field = path.child("properties").key(name);
+        if !items(item, "required").contains(key) && !has(property, "default") {
+            let text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            errors.push(Error::required(&field.child("default"), text));
+        }
+        if bool_at(property, "nullable") {
+            let text = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+            errors.push(Error::forbidden(&field.child("nullable"), text));
+        }
     }
     errors
 }

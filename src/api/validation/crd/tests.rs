@@ -63,8 +63,8 @@ fn schemas_are_structural_and_selectable_fields_exist() {
         texts_of(&bad),
         [
             "spec.validation.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields",
-            "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule: Required value: rule is not specified",
             "spec.validation.openAPIV3Schema.type: Required value: must not be empty at the root",
+            "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule: Required value: rule is not specified",
             "spec.selectableFields[0].jsonPath: Invalid value: \".spec.color\": is an invalid path: does not refer to a valid field",
         ]
     );

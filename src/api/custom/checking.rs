@@ -1,0 +1,146 @@
+//! Defaults of a schema have to be valid themselves (`pkg/apiserver/schema/defaulting/validation.go`).
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::node::{self, Node};
+use super::pruning::{self, PruneOptions};
+use super::{meta, values};
+use crate::field::{Error, ErrorList, Path};
+
+/// What is said of defaults that lose fields.
+pub const UNPRUNED: &str = "must not have unknown fields";
+
+/// Errors of the defaults in a structural schema. With `pruned`, defaults must not say what the schema does not know.
+pub fn validate_defaults(schema: &Value, path: &Path, pruned: bool) -> ErrorList {
+    let Ok(root) = node::parse(schema) else { return ErrorList::new() };
+    let mut check = Check { pruned, errors: ErrorList::new() };
+    let whole = Whole { node: &root, steps: Vec::new() };
+    check.node(&root, &whole, path, true, false);
+    check.errors
+}
+
+/// A step from an object down to a part of it.
+#[derive(Clone)]
+enum Step<'a> {
+    Field(&'a str),
+    Item,
+}
+
+/// The resource around a schema, embedded or at the root.
+#[derive(Clone)]
+struct Whole<'a> {
+    node: &'a Node,
+    steps: Vec<Step<'a>>,
+}
+
+impl Whole<'_> {
+    /// A resource in which only `value` is set.
+    fn around(&self, value: &Value) -> Value {
+        let mut object = self.steps.iter().rev().fold(value.clone(), |inner, step| match step {
+            Step::Field(name) => Value::Object([((*name).to_owned(), inner)].into_iter().collect()),
+            Step::Item => json!([inner]),
+        });
+        if let Some(map) = object.as_object_mut() {
+            map.entry("kind").or_insert_with(|| "Validation".into());
+            map.entry("apiVersion").or_insert_with(|| "validation/v1".into());
+        }
+        object
+    }
+}
+
+struct Check {
+    pruned: bool,
+    errors: ErrorList,
+}
+
+impl Check {
+    fn node<'a>(
+        &mut self,
+        node: &'a Node,
+        whole: &Whole<'a>,
+        path: &Path,
+        root: bool,
+        inside: bool,
+    ) {
+        let embedded = root || node.embedded;
+        let own = Whole { node, steps: Vec::new() };
+        let (whole, inside) = if embedded { (&own, false) } else { (whole, inside) };
+        if let Some(default) = &node.default {
+            let found = if inside {
+                of_meta(default, node, whole, path)
+            } else {
+                self.plain(default, node, path, embedded)
+            };
+            self.errors.extend(found);
+        }
+        if let Some(items) = &node.items {
+            self.below(items, whole, Step::Item, &path.child("items"), inside);
+        }
+        for (name, property) in &node.properties {
+            let meta = matches!(&**name, "metadata" | "apiVersion" | "kind");
+            let field = path.child("properties").key(name);
+            self.below(property, whole, Step::Field(name), &field, inside || embedded && meta);
+        }
+    }
+
+    fn below<'a>(
+        &mut self,
+        node: &'a Arc<Node>,
+        whole: &Whole<'a>,
+        step: Step<'a>,
+        path: &Path,
+        inside: bool,
+    ) {
+        let mut deeper = whole.clone();
+        deeper.steps.push(step);
+        self.node(node, &deeper, path, false, inside);
+    }
+
+    fn plain(&self, default: &Value, node: &Node, path: &Path, embedded: bool) -> ErrorList {
+        let field = path.child("default");
+        let mut errors = ErrorList::new();
+        if self.pruned {
+            let mut copy = default.clone();
+            let options = PruneOptions { resource: embedded, collect: false };
+            pruning::prune(&mut copy, Some(node), &options);
+            if &copy != default {
+                errors.push(Error::invalid(&field, default.clone(), UNPRUNED));
+            }
+        }
+        let mut copy = default.clone();
+        if let Err(error) = meta::coerce(&mut copy, node, &field, false) {
+            errors.push(*error);
+            return errors;
+        }
+        let mut found = meta::validate(default, node, &field, node.embedded);
+        if found.is_empty() {
+            found = values::validate(node, default, None, &field);
+        }
+        errors.extend(found);
+        errors
+    }
+}
+
+/// A default within metadata: the resource that it makes must have valid metadata.
+fn of_meta(default: &Value, node: &Node, whole: &Whole<'_>, path: &Path) -> ErrorList {
+    let field = path.child("default");
+    let bad = |why: String| {
+        let text = format!("must result in valid metadata: {why}");
+        vec![Error::invalid(&field, default.clone(), text)]
+    };
+    let mut object = whole.around(default);
+    if let Err(error) = meta::coerce_root(&mut object, whole.node) {
+        return bad(error.to_string());
+    }
+    let errors = meta::validate(&object, whole.node, &Path::default(), true);
+    match errors.as_slice() {
+        [] => values::validate(node, default, None, &field),
+        [one] => bad(one.to_string()),
+        many => {
+            let texts: Vec<String> = many.iter().map(ToString::to_string).collect();
+            bad(format!("[{}]", texts.join(", ")))
+        }
+    }
+}
