@@ -11,10 +11,10 @@ mod lists;
 mod meta;
 mod node;
 mod numbers;
-pub(crate) mod openapi;
 mod pattern;
 mod pruning;
 mod table;
+mod unknown;
 mod values;
 
 use std::sync::Arc;
@@ -25,10 +25,9 @@ use crate::field::{Error, ErrorList, Kind, Path};
 
 pub use self::checking::{UNPRUNED, validate_defaults};
 use self::node::Node;
-pub use self::openapi::unrecognized_formats;
 pub use self::pattern::{check as check_pattern, compile as compile_pattern};
 pub use self::pruning::PruneOptions;
-pub use self::table::{Kind as CustomKind, type_name};
+pub use self::unknown::unrecognized_formats;
 
 /// The schema of one version of a custom resource, or of a part of it. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -162,7 +162,6 @@ pub fn group_hash(
     for id in definitions::closure(schema, &roots) {
         let ty = schema.get(id);
         ty.name.hash(&mut hasher);
-        ty.custom.hash(&mut hasher);
         for field in &ty.fields {
             field.json.hash(&mut hasher);
             field.required.hash(&mut hasher);

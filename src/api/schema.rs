@@ -148,15 +148,6 @@ impl Field {
     }
 }
 
-/// What OpenAPI says about a kind of a custom resource.
-#[derive(Debug, Clone, PartialEq, Hash)]
-pub struct Custom {
-    /// `JSONSchemaProps` as JSON; empty when the definition has none, and for lists.
-    pub source: Arc<str>,
-    /// For lists: the name of the items' type, the kind of the list and the plural.
-    pub list_of: Option<(Arc<str>, Arc<str>, Arc<str>)>,
-}
-
 /// One struct type.
 #[derive(Debug, Clone)]
 pub struct Type {
@@ -168,8 +159,6 @@ pub struct Type {
     pub open: bool,
     /// The whole struct is atomic in server-side apply.
     pub atomic: bool,
-    /// A kind of a custom resource: of what its definition in OpenAPI is made.
-    pub custom: Option<Arc<Custom>>,
     /// Positions in `fields`, sorted by JSON name.
     index: Box<[u32]>,
     pub(crate) proto: proto::Layout,
@@ -181,7 +170,7 @@ impl Type {
         let mut index: Vec<u32> = (0_u32..).take(fields.len()).collect();
         index.sort_by_key(|i| fields.get(*i as usize).map(|f| Arc::clone(&f.json)));
         let proto = proto::layout(&fields);
-        Self { name, fields, open: false, atomic: false, custom: None, index: index.into(), proto }
+        Self { name, fields, open: false, atomic: false, index: index.into(), proto }
     }
 
     /// The field with this JSON name (case-sensitive, as Kubernetes' decoder).

@@ -6,9 +6,8 @@ use std::hash::{DefaultHasher, Hash as _};
 use serde_json::{Map, Value, json};
 
 use super::Version;
-use crate::custom::openapi::{self, Style};
 use crate::object::Gvk;
-use crate::schema::{Custom, Field, ListType, Schema, Shape, Type, TypeId};
+use crate::schema::{Field, ListType, Schema, Shape, Type, TypeId};
 
 /// The kinds of each type.
 pub(super) type Kinds = HashMap<TypeId, Vec<Gvk>>;
@@ -35,7 +34,7 @@ pub(super) fn closure(schema: &Schema, roots: &BTreeSet<TypeId>) -> BTreeSet<Typ
     let mut found = roots.clone();
     let mut open: Vec<TypeId> = roots.iter().copied().collect();
     while let Some(id) = open.pop() {
-        for field in referred(schema.get(id)) {
+        for field in &schema.get(id).fields {
             if let Some(next) = struct_in(&field.shape).filter(|next| found.insert(*next)) {
                 open.push(next);
             }
@@ -67,7 +66,7 @@ pub(super) fn reachable(
     let mut leaves: BTreeSet<&'static str> = BTreeSet::from([PATCH]);
     for id in closure(schema, roots) {
         let ty = schema.get(id);
-        for field in referred(ty) {
+        for field in &ty.fields {
             leaves.extend(leaf_in(&field.shape, ty));
         }
         out.insert(ty.name.to_string(), definition(schema, id, version, kinds));
@@ -81,7 +80,6 @@ pub(super) fn reachable(
 fn leaf_in(shape: &Shape, owner: &Type) -> Option<&'static str> {
     match shape {
         Shape::List(element) | Shape::Map(element) => leaf_in(element, owner),
-        Shape::Typed(field) => leaf_in(&field.shape, owner),
         other => leaf_name(other, owner),
     }
 }
@@ -117,40 +115,9 @@ fn leaf(name: &str, version: Version) -> Value {
     }
 }
 
-/// The fields whose types have definitions of their own: of a custom resource metadata and, of its lists, items.
-pub(super) fn referred(ty: &Type) -> impl Iterator<Item = &Field> {
-    let custom = ty.custom.as_deref();
-    let lists = custom.is_some_and(|custom| custom.list_of.is_some());
-    ty.fields.iter().filter(move |field| {
-        custom.is_none() || &*field.json == "metadata" || lists && &*field.json == "items"
-    })
-}
-
-/// The definition of a kind of a custom resource.
-fn of_custom(custom: &Custom, version: Version) -> Map<String, Value> {
-    let reference = |name: &str| version.reference(name);
-    let style = Style { v2: version == Version::V2, reference: &reference };
-    let whole = match &custom.list_of {
-        Some((item, kind, plural)) => openapi::list(item, kind, plural, &style),
-        None => {
-            let source = serde_json::from_str(&custom.source).unwrap_or_default();
-            openapi::definition(&source, &style)
-        }
-    };
-    match whole {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
-}
-
 /// One type.
 pub(super) fn definition(schema: &Schema, id: TypeId, version: Version, kinds: &Kinds) -> Value {
     let ty = schema.get(id);
-    if let Some(custom) = &ty.custom {
-        let mut out = of_custom(custom, version);
-        say_kinds(&mut out, id, kinds);
-        return Value::Object(out);
-    }
     let mut out = Map::new();
     out.insert("type".into(), "object".into());
     let mut properties = Map::new();
@@ -173,16 +140,12 @@ pub(super) fn definition(schema: &Schema, id: TypeId, version: Version, kinds: &
     if ty.open {
         out.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
     }
-    say_kinds(&mut out, id, kinds);
-    Value::Object(out)
-}
-
-fn say_kinds(out: &mut Map<String, Value>, id: TypeId, kinds: &Kinds) {
     if let Some(kinds) = kinds.get(&id) {
         let list: Vec<Value> =
             kinds.iter().map(|k| json!({ "group": k.group.as_ref(), "kind": k.kind.as_ref(), "version": k.version.as_ref() })).collect();
         out.insert("x-kubernetes-group-version-kind".into(), list.into());
     }
+    Value::Object(out)
 }
 
 fn property(schema: &Schema, owner: &Type, field: &Field, version: Version) -> Value {
@@ -286,7 +249,6 @@ pub(super) fn hash_shape(shape: &Shape, hasher: &mut DefaultHasher) {
     std::mem::discriminant(shape).hash(hasher);
     match shape {
         Shape::List(element) | Shape::Map(element) => hash_shape(element, hasher),
-        Shape::Typed(field) => hash_shape(&field.shape, hasher),
         _ => {}
     }
 }

@@ -5,11 +5,13 @@ mod options;
 mod paths;
 mod schema;
 mod structural;
+mod warnings;
 
 use serde_json::Value;
 
 use self::columns::{of_column, scale, selectable};
 use self::options::Options;
+pub use self::warnings::warnings;
 use super::checks::texts;
 use super::{immutable, names, one_of};
 use crate::field::{Error, ErrorList, Path};

@@ -1,12 +1,11 @@
-//! Custom resources in server-side apply and in OpenAPI.
+//! Custom resources in server-side apply.
 
 use serde_json::{Value, json};
 
 use super::super::*;
-use crate::object::{Gvk, Gvr};
-use crate::openapi::{self, Served};
+use crate::object::Gvk;
 use crate::patch::apply::{Write, apply};
-use crate::schema::{ListType, Schema, Shape};
+use crate::schema::{ListType, Schema, Shape, TypeId};
 
 fn source() -> Value {
     json!({"type": "object", "description": "A tab", "properties": {
@@ -28,19 +27,11 @@ fn source() -> Value {
 
 fn table() -> (Schema, Gvk, TypeId) {
     let mut schema = Schema::builtin().as_ref().clone();
-    let gvk = Gvk::new("stable.example.com", "v1", "CronTab");
-    let source = source();
-    let kind = CustomKind {
-        gvk: gvk.clone(),
-        list_kind: "CronTabList",
-        plural: "crontabs",
-        source: &source,
-    };
-    let id = Structural::new(&source).expect("a schema").extend(&mut schema, &kind);
-    (schema, gvk, id)
+    let meta = schema.by_name("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").expect("built in");
+    let structural = Structural::new(&source()).expect("a schema");
+    let id = structural.extend(&mut schema, "com.example.stable.v1.CronTab", &Shape::Struct(meta));
+    (schema, Gvk::new("stable.example.com", "v1", "CronTab"), id)
 }
-
-use crate::schema::TypeId;
 
 #[test]
 fn lists_and_maps_merge_as_the_schema_says() {
@@ -57,7 +48,6 @@ fn lists_and_maps_merge_as_the_schema_says() {
     assert!(spec.field("whole").is_some_and(|f| f.atomic));
     assert_eq!(spec.field("free").map(|f| f.shape.clone()), Some(Shape::Any));
     assert!(!spec.open);
-    assert!(schema.kind(&Gvk::new("stable.example.com", "v1", "CronTabList")).is_some());
 }
 
 #[test]
@@ -99,59 +89,6 @@ fn applies_of_two_managers_share_items() {
         "{}",
         unknown.message
     );
-}
-
-fn served() -> Vec<Served> {
-    let verbs = ["get", "list"].map(String::from).to_vec();
-    vec![Served {
-        gvk: Gvk::new("stable.example.com", "v1", "CronTab"),
-        gvr: Gvr::new("stable.example.com", "v1", "crontabs"),
-        namespaced: true,
-        verbs,
-        subresources: Vec::new(),
-    }]
-}
-
-#[test]
-fn openapi_says_what_the_definition_says() {
-    let (schema, ..) = table();
-    let v3 =
-        openapi::v3(&schema, &served(), "stable.example.com", "v1", "v1.37.1").expect("served");
-    let schemas = &v3["components"]["schemas"];
-    let tab = &schemas["com.example.stable.v1.CronTab"];
-    assert_eq!(tab["description"], "A tab");
-    assert_eq!(
-        tab["x-kubernetes-group-version-kind"],
-        json!([{"group": "stable.example.com", "kind": "CronTab", "version": "v1"}])
-    );
-    assert_eq!(
-        tab["properties"]["metadata"]["allOf"],
-        json!([{"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}])
-    );
-    let spec = &tab["properties"]["spec"]["properties"];
-    assert_eq!(spec["image"], json!({"type": "string", "description": "what runs"}));
-    assert_eq!(
-        spec["port"],
-        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]})
-    );
-    assert_eq!(spec["maybe"]["nullable"], true);
-    let list = &schemas["com.example.stable.v1.CronTabList"];
-    assert_eq!(list["description"], "CronTabList is a list of CronTab");
-    assert_eq!(
-        list["properties"]["items"]["items"],
-        json!({"$ref": "#/components/schemas/com.example.stable.v1.CronTab"})
-    );
-    assert!(schemas["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"].is_object());
-
-    let v2 = openapi::v2(&schema, &served(), "v1.37.1");
-    let spec =
-        &v2["definitions"]["com.example.stable.v1.CronTab"]["properties"]["spec"]["properties"];
-    assert_eq!(spec["port"], json!({"x-kubernetes-int-or-string": true}));
-    assert_eq!(spec["maybe"], json!({}));
-    assert_eq!(spec["oneof"], json!({"type": "string"}));
-    assert_eq!(spec["free"], json!({"x-kubernetes-preserve-unknown-fields": true}));
-    // Both forms that kubectl asks for can be written.
-    assert!(openapi::v3_protobuf(&v3).is_ok() && openapi::v2_protobuf(&v2).is_ok());
 }
 
 #[test]

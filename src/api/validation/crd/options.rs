@@ -52,7 +52,8 @@ impl Options {
     }
 }
 
-fn schemas(definition: &Value) -> impl Iterator<Item = &Value> {
+/// The schemas of all versions.
+pub(super) fn schemas(definition: &Value) -> impl Iterator<Item = &Value> {
     items(get(definition, "spec"), "versions")
         .iter()
         .map(|version| at(version, &["schema", "openAPIV3Schema"]))

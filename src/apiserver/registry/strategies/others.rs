@@ -137,6 +137,7 @@ pub(super) const CUSTOM_RESOURCE_DEFINITION: Rules = Rules {
     generation: &["spec"],
     status_keeps_meta: true,
     unconditional_update: false,
+    warnings: crd::warnings,
     validate: crd::validate,
     validate_change: crd::validate_change,
     validate_subresource: crd::validate_subresource,

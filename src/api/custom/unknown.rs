@@ -1,0 +1,40 @@
+//! Formats that schemas name and nobody checks.
+
+use serde_json::{Map, Value};
+
+use super::formats::Format;
+use super::node::Type;
+use crate::value::{bool_at, get, items, str_at};
+
+/// The names of formats that Kubernetes 1.37 does not check, each once, in the order of the fields; told as warnings when a
+/// definition is written.
+pub fn unrecognized_formats(source: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    collect(source, &mut found, 0);
+    found
+}
+
+fn collect(source: &Value, found: &mut Vec<String>, depth: usize) {
+    if depth > crate::codec::DEPTH_MAX {
+        return;
+    }
+    let kind = match str_at(source, "type") {
+        _ if bool_at(source, "x-kubernetes-int-or-string") => None,
+        name => Type::parse(name),
+    };
+    let format = str_at(source, "format");
+    if !Format::known(format, kind) && !found.iter().any(|known| known == format) {
+        found.push(format.to_owned());
+    }
+    for key in ["items", "additionalProperties", "not"] {
+        collect(get(source, key), found, depth + 1);
+    }
+    for below in get(source, "properties").as_object().into_iter().flat_map(Map::values) {
+        collect(below, found, depth + 1);
+    }
+    for key in ["allOf", "anyOf", "oneOf"] {
+        for below in items(source, key) {
+            collect(below, found, depth + 1);
+        }
+    }
+}

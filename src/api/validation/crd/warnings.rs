@@ -1,0 +1,43 @@
+//! What writers of definitions are told without being refused.
+
+use serde_json::Value;
+
+use super::{DEPTH_MAX, options};
+use crate::field::go_quote;
+use crate::value::{get, is_empty, str_at};
+
+/// Warnings about what a definition says, and did not say before.
+pub fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let before = old.map(found).unwrap_or_default();
+    found(object).into_iter().filter(|text| !before.contains(text)).collect()
+}
+
+fn found(definition: &Value) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    let mut add = |text: String| {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    };
+    for schema in options::schemas(definition) {
+        for format in crate::custom::unrecognized_formats(schema) {
+            add(format!("unrecognized format {}", go_quote(&format)));
+        }
+    }
+    for kind in ["array", "object"] {
+        let such = |schema: &Value| {
+            str_at(schema, "x-kubernetes-list-type") == "set"
+                && str_at(get(schema, "items"), "type") == kind
+        };
+        if options::schemas(definition).any(|schema| options::any(schema, &such, DEPTH_MAX)) {
+            add(format!(
+                "x-kubernetes-list-type: set for items of type \"{kind}\" is not supported by server-side apply or CEL validation rules"
+            ));
+        }
+    }
+    let ruled = |schema: &Value| !is_empty(schema, "x-kubernetes-validations");
+    if options::schemas(definition).any(|schema| options::any(schema, &ruled, DEPTH_MAX)) {
+        add("x-kubernetes-validations are kept but not evaluated: this version checks objects by the rest of the schema alone".into());
+    }
+    texts
+}
