@@ -130,6 +130,10 @@ fn required_enums_sizes_and_patterns() {
         ]
     );
     assert_eq!(
+        of(json!({"type": "string", "nullable": true, "enum": ["a", null]}), Value::Null),
+        ["field: Unsupported value: null: supported values: \"a\", \"null\""]
+    );
+    assert_eq!(
         of(json!({"type": "object", "maxProperties": 2}), json!({"a": true, "b": true, "c": true})),
         ["field: Too many: 3: must have at most 2 items"]
     );

@@ -470,6 +470,7 @@ fn is_value(value: &Value, allowed: &Value) -> bool {
             (Num::Float(a), Num::Int(b)) => a as i64 == b,
             (Num::Float(a), Num::Float(b)) => a == b,
         },
-        _ => value == allowed,
+        // Go finds no null among the allowed values, even when it is one of them.
+        _ => !value.is_null() && value == allowed,
     }
 }
