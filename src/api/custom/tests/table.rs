@@ -78,7 +78,7 @@ fn applies_of_two_managers_share_items() {
         |index: usize| live["metadata"]["managedFields"][index]["fieldsV1"]["f:spec"].clone();
     assert_eq!(
         owned(1),
-        json!({"f:rules": {"k:{\"name\":\"b\"}": {".": {}, "f:name": {}, "f:value": {}}}, "f:groups": {"f:g": {"v:\"y\"": {}}}})
+        json!({"f:rules": {"k:{\"name\":\"b\"}": {".": {}, "f:name": {}, "f:value": {}}}, "f:groups": {"f:g": {".": {}, "v:\"y\"": {}}}})
     );
     let conflict = apply(&write("two"), Some(&live), &tab(json!({"whole": {"l": "1"}})), false);
     assert_eq!(conflict.map_err(|e| e.code), Err(409));

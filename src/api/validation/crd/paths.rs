@@ -15,7 +15,7 @@ pub(super) fn find<'a>(
 ) -> Result<(&'a str, &'a Value), String> {
     const END: &str = "unexpected end of JSON path";
     let mut tokens = Tokens(path);
-    let (mut first, mut schema) = (None, schema);
+    let mut schema = schema;
     while let Some(token) = tokens.next() {
         let name = match token {
             "." => tokens.next().ok_or(END)?.to_owned(),
@@ -42,7 +42,6 @@ pub(super) fn find<'a>(
             return Err("does not refer to a valid field".into());
         }
         schema = below;
-        first.get_or_insert(token);
     }
     let start = path.trim_start_matches(['.', '[', '\'']);
     let end = start.find(['.', '[', ']', '\'']).unwrap_or(start.len());
