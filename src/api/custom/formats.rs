@@ -165,7 +165,7 @@ fn is_credit_card(text: &str) -> bool {
             if value >= 10 { value - 9 } else { value }
         })
         .sum();
-    CREDIT_CARD.is_match(&digits) && sum % 10 == 0
+    CREDIT_CARD.is_match(&digits) && sum.is_multiple_of(10)
 }
 
 fn is_base64(text: &str) -> bool {

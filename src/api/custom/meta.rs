@@ -180,21 +180,9 @@ fn resource(map: &Map<String, Value>, path: &Path, errors: &mut ErrorList) {
             Some(Value::String(text)) if text.is_empty() => {
                 errors.push(Error::invalid(&field, "", "must not be empty"));
             }
-            Some(Value::String(text)) if key == "apiVersion" => {
-                if text.matches('/').count() > 1 {
-                    let why = format!("unexpected GroupVersion string: {text}");
-                    errors.push(Error::invalid(&field, text.as_str(), why));
-                }
-            }
             Some(Value::String(text)) => {
-                let bad = names::dns1035_label(&text.to_lowercase());
-                if !bad.is_empty() {
-                    let why = format!(
-                        "may have mixed case, but should otherwise match: {}",
-                        bad.join(",")
-                    );
-                    errors.push(Error::invalid(&field, text.as_str(), why));
-                }
+                let why = if key == "kind" { fault_of_kind(text) } else { fault_of_version(text) };
+                errors.extend(why.map(|why| Error::invalid(&field, text.as_str(), why)));
             }
             Some(other) => errors.push(Error::invalid(&field, other.clone(), "must be a string")),
         }
@@ -205,6 +193,16 @@ fn resource(map: &Map<String, Value>, path: &Path, errors: &mut ErrorList) {
             Ok(decoded) => errors.extend(of_meta(decoded.value, path)),
         }
     }
+}
+
+fn fault_of_version(text: &str) -> Option<String> {
+    (text.matches('/').count() > 1).then(|| format!("unexpected GroupVersion string: {text}"))
+}
+
+fn fault_of_kind(text: &str) -> Option<String> {
+    let bad = names::dns1035_label(&text.to_lowercase()).join(",");
+    let intro = "may have mixed case, but should otherwise match: ";
+    (!bad.is_empty()).then(|| format!("{intro}{bad}"))
 }
 
 /// Errors of a well-formed `metadata`. A name may be missing.

@@ -56,7 +56,7 @@ pub(super) fn is_integer(float: f64) -> bool {
 /// A float that an `int64` can hold without a fraction.
 fn as_int(float: f64) -> Option<i64> {
     let fits = float.fract() == 0.0
-        && (-9.223_372_036_854_775_8e18..9.223_372_036_854_775_8e18).contains(&float);
+        && (-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&float);
     #[allow(clippy::cast_possible_truncation, reason = "whole and within bounds")]
     fits.then_some(float as i64)
 }

@@ -15,7 +15,7 @@ pub fn unrecognized_formats(source: &Value) -> Vec<String> {
 }
 
 fn collect(source: &Value, found: &mut Vec<String>, depth: usize) {
-    if depth > crate::codec::DEPTH_MAX {
+    if depth > crate::codec::DEPTH_MAX || !source.is_object() {
         return;
     }
     let kind = match str_at(source, "type") {

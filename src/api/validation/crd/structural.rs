@@ -29,7 +29,7 @@ pub(super) fn unreadable(schema: &Value) -> Option<String> {
 }
 
 fn unreadable_below(schema: &Value, depth: usize) -> Option<String> {
-    let depth = depth.checked_sub(1)?;
+    let depth = depth.checked_sub(1).filter(|_| schema.is_object())?;
     for (key, name) in [
         ("id", "id"),
         ("$schema", "schema"),

@@ -88,8 +88,8 @@ fn of_property(schema: Value) -> Vec<String> {
 #[test]
 fn what_all_of_and_its_like_say_is_about_specified_fields() {
     assert_eq!(
-        of_property(json!({"type": "object", "allOf": [{"properties": {"a": {"minLength": 1}}}]})),
-        ["p.properties[a]: Required value: because it is defined in p.allOf[0].properties[a]"]
+        of_schema(json!({"type": "object", "allOf": [{"properties": {"a": {"minLength": 1}}}]})),
+        ["~.properties[a]: Required value: because it is defined in ~.allOf[0].properties[a]"]
     );
     assert_eq!(
         of_property(
