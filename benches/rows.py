@@ -131,7 +131,7 @@ def table(found, rows=None, absent=None):
     missed = 0
     for row in rows or ROWS:
         these = [f for f in found if f["row"] == row]
-        have = {(f["row"], f["measure"]) for f in these}
+        have = {(f["row"], f.get("as", f["measure"])) for f in these}
         for f in these:
             measure = KNOWN.get((row, f.get("as", f["measure"]))) or Measure(row, f["measure"], f["unit"])
             ours, peer = f["ours"], f["peer"]
