@@ -4,19 +4,23 @@ pub mod certificates;
 pub mod chain;
 pub mod classes;
 pub mod limit_ranger;
+pub(crate) mod matching;
 pub mod namespace;
 pub mod node_restriction;
 pub mod pod_resources;
 pub mod pod_security;
 pub mod pods;
 pub mod quota;
+pub mod rounds;
 pub mod service_account;
 pub mod storage;
+pub mod webhooks;
 
 use api::value::str_in;
 use api::{Gvk, Gvr, Status};
 use async_trait::async_trait;
-use serde_json::Value;
+use rounds::Rounds;
+use serde_json::{Map, Value, json};
 
 use crate::user::User;
 
@@ -34,7 +38,7 @@ pub enum Operation {
 }
 
 /// One write on its way to the store.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// Operation.
     pub operation: Operation,
@@ -54,8 +58,48 @@ pub struct Request<'a> {
     pub dry_run: bool,
     /// State before (update, delete).
     pub old: Option<&'a Value>,
+    /// Options of the request.
+    pub options: Options<'a>,
+    /// What mutating webhooks remember of this request.
+    pub rounds: &'a Rounds,
     /// Warnings for the client are added here.
     pub warnings: &'a parking_lot::Mutex<Vec<String>>,
+}
+
+/// Options of a request, as reviews and policies show them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options<'a> {
+    /// `CreateOptions`, `UpdateOptions` or `DeleteOptions`; empty for connections, which have none.
+    pub kind: &'a str,
+    /// Everything was only tried.
+    pub dry_run: bool,
+    /// `fieldManager`, or empty.
+    pub manager: &'a str,
+    /// `fieldValidation`, or empty.
+    pub validation: &'a str,
+    /// The other members, those of `DeleteOptions`.
+    pub more: Option<&'a Map<String, Value>>,
+}
+
+impl Options<'_> {
+    /// The object, null when there is none.
+    pub fn value(&self) -> Value {
+        if self.kind.is_empty() {
+            return Value::Null;
+        }
+        let mut map = self.more.cloned().unwrap_or_default();
+        map.insert("kind".to_owned(), self.kind.into());
+        map.insert("apiVersion".to_owned(), "meta.k8s.io/v1".into());
+        if self.dry_run {
+            map.insert("dryRun".to_owned(), json!(["All"]));
+        }
+        for (key, text) in [("fieldManager", self.manager), ("fieldValidation", self.validation)] {
+            if !text.is_empty() {
+                map.insert(key.to_owned(), text.into());
+            }
+        }
+        Value::Object(map)
+    }
 }
 
 /// One admission step.
@@ -108,6 +152,14 @@ impl Request<'_> {
             self.name
         };
         Status::forbidden(&self.gvr.group, &self.gvr.resource, name, why)
+    }
+
+    /// The name of the request, else the object's, empty where it is still to be generated.
+    pub(crate) fn named<'b>(&'b self, object: Option<&'b Value>) -> &'b str {
+        match (self.name, object) {
+            ("", Some(object)) => str_in(object, &["metadata", "name"]),
+            (name, _) => name,
+        }
     }
 
     /// Adds a warning for the client, once.
@@ -174,6 +226,8 @@ pub(crate) mod testing {
             user: &ask.user,
             dry_run: false,
             old: ask.old.as_ref(),
+            options: Options::default(),
+            rounds: &Rounds::default(),
             warnings: &warnings,
         };
         let mut object = (ask.operation != Operation::Delete).then_some(object);

@@ -18,6 +18,7 @@ pub(crate) mod watch;
 mod write;
 
 pub(crate) use options::WriteOptions;
+pub(crate) use scale::{scale_of, set_replicas};
 
 use std::sync::Arc;
 

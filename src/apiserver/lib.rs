@@ -14,6 +14,7 @@ mod deadline;
 mod discovery;
 pub mod encryption;
 mod flow_status;
+mod follow;
 mod handlers;
 mod healthz;
 pub mod in_process;
@@ -37,6 +38,7 @@ pub mod table;
 mod unsupported;
 pub mod user;
 pub mod watch_cache;
+pub mod webhook;
 mod wire;
 
 pub use body::Body;

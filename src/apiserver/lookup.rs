@@ -77,6 +77,8 @@ resources! {
     PRIORITY_CLASSES = "scheduling.k8s.io", "v1", "priorityclasses";
     CSI_DRIVERS = "storage.k8s.io", "v1", "csidrivers";
     RESOURCE_CLAIMS = "resource.k8s.io", "v1", "resourceclaims";
+    MUTATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations";
+    VALIDATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations";
     CLUSTER_ROLES = "rbac.authorization.k8s.io", "v1", "clusterroles";
     CLUSTER_ROLE_BINDINGS = "rbac.authorization.k8s.io", "v1", "clusterrolebindings";
     ROLES = "rbac.authorization.k8s.io", "v1", "roles";

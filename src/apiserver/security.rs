@@ -32,6 +32,7 @@ use crate::seams::{self, Connect};
 use crate::server::{ApiServer, Parts};
 use crate::user::User;
 use crate::watch_cache::{Filter, Position};
+use crate::webhook::Callout;
 use crate::{body, bootstrap};
 
 /// What is particular to this cluster.
@@ -48,6 +49,8 @@ pub struct Settings {
     pub anonymous: bool,
     /// How long pods that say nothing tolerate nodes that are not ready or unreachable.
     pub tolerations: DefaultTolerationSeconds,
+    /// The way to webhooks.
+    pub callout: Callout,
 }
 
 /// The parts, for [`crate::build`].
@@ -64,6 +67,9 @@ pub struct Security {
     pub reviews: Arc<Reviews>,
     /// Issues tokens.
     pub issuer: Arc<Issuer>,
+    /// The way to webhooks.
+    pub callout: Callout,
+    webhooks: admission::webhooks::Sources,
 }
 
 impl Security {
@@ -103,13 +109,18 @@ impl Security {
         let escalation = Escalation::new(Arc::clone(&rbac), Arc::clone(&authorizer));
         let restriction =
             Arc::new(NodeRestriction::new(Arc::clone(&lookup), Arc::clone(&authorizer)));
+        let (mutating, validating, webhooks) =
+            admission::webhooks::plugins(objects, &settings.callout);
         Ok(Self {
             admission: admission::chain::plugins(
                 &lookup,
                 &authorizer,
                 escalation,
                 settings.tolerations,
+                vec![Arc::new(mutating), Arc::new(validating)],
             ),
+            callout: settings.callout,
+            webhooks,
             reviews: Arc::new(Reviews::new(
                 Arc::clone(&authenticator),
                 Arc::clone(&authorizer),
@@ -137,12 +148,13 @@ impl Security {
         }
     }
 
-    /// Loads all roles and bindings, and keeps them current until shutdown. Requests of others than `system:masters` are
+    /// Loads all roles, bindings and configurations of webhooks, and keeps them current until shutdown. Requests of others than `system:masters` are
     /// refused until the first load is done, so await this before serving.
     ///
     /// # Errors
     /// When a cache does not load.
     pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
+        self.webhooks.follow(objects, tasks).await?;
         for gvr in [
             &lookup::CLUSTER_ROLES,
             &lookup::ROLES,
@@ -239,6 +251,8 @@ impl seams::TokenIssuer for Issuer {
             user,
             dry_run: false,
             old: None,
+            options: admission::Options { kind: "CreateOptions", ..Default::default() },
+            rounds: &Default::default(),
             warnings: &warnings,
         };
         let mut object = Some(request.clone());

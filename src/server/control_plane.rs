@@ -10,6 +10,7 @@ use apiserver::encryption::Keys;
 use apiserver::lookup::Lookup;
 use apiserver::seams::{Aside, Connect};
 use apiserver::security::Security;
+use apiserver::webhook::{Callout, Services};
 use apiserver::{ApiServer, Objects, User};
 use base::pki::tls;
 use base::{Kind, Tasks};
@@ -94,6 +95,9 @@ pub(crate) async fn start(
     let keys = Keys::load_or_create(&config.machine.data_dir.join("server/tls/encryption.keys"))
         .map_err(|e| DATA_DIR.refuse(e))?;
     let objects = Objects::new(Arc::clone(&store), Some(Arc::new(keys)), schema, tasks);
+    let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
+    let tunnels = Tunnels::new(pace, told.digest(), tasks.clone());
+    let reach = Reach::new(tunnels.clone());
     let settings = apiserver::security::Settings {
         issuer: ISSUER.to_owned(),
         service_account_key: certs.service_account_key.clone(),
@@ -104,11 +108,9 @@ pub(crate) async fn start(
             not_ready: config.toleration_seconds.0,
             unreachable: config.toleration_seconds.1,
         },
+        callout: callout(&objects, &reach, tasks),
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
-    let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
-    let tunnels = Tunnels::new(pace, told.digest(), tasks.clone());
-    let reach = Reach::new(tunnels.clone());
     let server = build(config, &objects, &security, &certs, &reach, tasks)?;
     security
         .follow(&objects, tasks)
@@ -290,6 +292,13 @@ fn build(
         ..apiserver::Config::default()
     };
     apiserver::build(settings, parts, tasks.clone()).map_err(|e| SERVER_STOPPED.refuse(e))
+}
+
+/// The way to webhooks.
+fn callout(objects: &Arc<Objects>, reach: &Arc<Reach>, tasks: &Tasks) -> Callout {
+    let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
+    let services = Services::new(lookup, Arc::clone(reach) as Arc<dyn base::io::Dial>);
+    Callout { reach: Arc::new(services), tasks: tasks.clone() }
 }
 
 /// The way to kubelets, pods and services.

@@ -11,10 +11,8 @@ const FLOW: &str = "requests are limited by their number alone";
 const KINDS: &[(&str, &str, &str)] = &[
     ("admissionregistration.k8s.io", "MutatingAdmissionPolicy", ADMISSION),
     ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", ADMISSION),
-    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration", ADMISSION),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", ADMISSION),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", ADMISSION),
-    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration", ADMISSION),
     ("apiextensions.k8s.io", "CustomResourceDefinition", "the kind it defines is not served"),
     ("apiregistration.k8s.io", "APIService", "requests are not handed to another API server"),
     ("autoscaling", "HorizontalPodAutoscaler", "nothing is scaled by it"),

@@ -11,7 +11,8 @@ use crate::authz::Authorizer;
 use crate::authz::escalation::Escalation;
 use crate::lookup::Lookup;
 
-/// All plugins over this view of the cluster, in order; `authorizer` is the complete one.
+/// All plugins over this view of the cluster, in order; `authorizer` is the complete one, `dynamic` are those that objects of the
+/// cluster say (policies, webhooks).
 ///
 /// Every write passes the mutating side of all of them, then its strategy, then their validating side.
 pub fn plugins(
@@ -19,10 +20,11 @@ pub fn plugins(
     authorizer: &Arc<dyn Authorizer>,
     escalation: Escalation,
     tolerations: pods::DefaultTolerationSeconds,
+    dynamic: Vec<Arc<dyn Plugin>>,
 ) -> Vec<Arc<dyn Plugin>> {
     let look = || Arc::clone(lookup);
     let may = || Arc::clone(authorizer);
-    vec![
+    let mut all: Vec<Arc<dyn Plugin>> = vec![
         Arc::new(namespace::NamespaceLifecycle::new(look())),
         Arc::new(limit_ranger::LimitRanger(look())),
         Arc::new(service_account::ServiceAccount::new(look())),
@@ -42,9 +44,11 @@ pub fn plugins(
         Arc::new(pods::PodTopologyLabels(look())),
         // No plugin upstream but part of how roles are stored: behind everything that changes them.
         Arc::new(escalation),
-        // Webhooks and policies come here; quota stays last, so that nothing is reserved for what is refused.
-        Arc::new(quota::ResourceQuota::new(look())),
-    ]
+    ];
+    all.extend(dynamic);
+    // Quota stays last, so that nothing is reserved for what is refused.
+    all.push(Arc::new(quota::ResourceQuota::new(look())));
+    all
 }
 
 #[cfg(test)]
@@ -59,7 +63,13 @@ mod tests {
         let lookup: Arc<dyn Lookup> = Fixed::new(&[]);
         let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
         let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));
-        let all = plugins(&lookup, &authorizer, escalation, Default::default());
+        let all = plugins(
+            &lookup,
+            &authorizer,
+            escalation,
+            Default::default(),
+            vec![Arc::new(pods::TaintNodesByCondition)],
+        );
         let names: Vec<&str> = all.iter().map(|plugin| plugin.name()).collect();
         assert_eq!(
             names,
@@ -82,6 +92,8 @@ mod tests {
                 "DefaultIngressClass",
                 "PodTopologyLabels",
                 "RBACEscalation",
+                // Stands for policies and webhooks.
+                "TaintNodesByCondition",
                 "ResourceQuota",
             ]
         );

@@ -170,6 +170,8 @@ mod tests {
                 user: &user,
                 dry_run: false,
                 old: None,
+                options: Default::default(),
+                rounds: &Default::default(),
                 warnings: &warnings,
             };
             plugin().mutate(&request, &mut None).await

@@ -260,6 +260,8 @@ mod tests {
             user: &User::authenticated(user, &[]),
             dry_run: false,
             old: None,
+            options: Default::default(),
+            rounds: &Default::default(),
             warnings: &warnings,
         };
         world.check(&request, &object).await

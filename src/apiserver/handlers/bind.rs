@@ -21,7 +21,7 @@ pub(super) async fn bind(context: &Context, exchange: Exchange) -> Result<Respon
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
     let kind = api::Gvk::new("", "v1", "Binding");
     let binding = input::object(context, exchange.body, &kind, options.validation).await?;
-    bind_pod(context, name, &binding, &options).await?;
+    bind_pod(context, name, binding, &options).await?;
     output::value(context, StatusCode::CREATED, &output::done(201))
 }
 
@@ -32,9 +32,18 @@ pub(super) async fn bind(context: &Context, exchange: Exchange) -> Result<Respon
 pub(super) async fn bind_pod(
     context: &Context,
     name: &str,
-    binding: &Value,
+    binding: Value,
     options: &WriteOptions,
 ) -> Result<(), Status> {
+    let write = Write {
+        context,
+        options,
+        row: &context.row,
+        subresource: "binding",
+        applies: false,
+        delete_options: None,
+    };
+    let binding = &write.admit_create(name, binding).await?;
     let given = metadata::text(binding, "name");
     if given != name && !given.is_empty() {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
@@ -59,8 +68,6 @@ pub(super) async fn bind_pod(
         };
         return Err(status::unmapped(500, message));
     }
-    let write =
-        Write { context, options, row: &context.row, subresource: "binding", applies: false };
     let uid = metadata::text(binding, "uid").to_owned();
     write.update(name, None, &mut |pod| bound(pod, name, binding, &uid)).await.map(|_| ())
 }
@@ -94,6 +101,13 @@ fn bound(pod: &Value, name: &str, binding: &Value, uid: &str) -> Result<Value, S
         return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
     let mut pod = pod.clone();
+    // Labels of the node's place, which admission puts onto the binding.
+    if let Some(labels) = binding.pointer("/metadata/labels").and_then(Value::as_object) {
+        let slot = metadata::metadata_mut(&mut pod).entry("labels").or_insert_with(|| json!({}));
+        if let Some(slot) = slot.as_object_mut() {
+            slot.extend(labels.clone());
+        }
+    }
     if let Some(annotations) = binding.pointer("/metadata/annotations").and_then(Value::as_object) {
         let slot =
             metadata::metadata_mut(&mut pod).entry("annotations").or_insert_with(|| json!({}));

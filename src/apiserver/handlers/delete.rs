@@ -102,7 +102,15 @@ pub(super) async fn remove(
         validation: FieldValidation::Ignore,
         force: None,
     };
-    let write = Write { context, options: &write_options, row, subresource: "", applies: false };
+    let delete_options = Some(options.members());
+    let write = Write {
+        context,
+        options: &write_options,
+        row,
+        subresource: "",
+        applies: false,
+        delete_options,
+    };
     let missing = || Status::not_found(&row.spec.gvr.group, &row.spec.gvr.resource, name);
     let mut current = storage.get(row, namespace, name).await?;
     // What was marked for deletion by this very request.
@@ -114,7 +122,9 @@ pub(super) async fn remove(
         };
         let mut value = found.value().map_err(|e| Status::internal(&e.to_string()))?;
         preconditions(row, &found, options)?;
-        write.admit_delete(name, &value).await?;
+        if !options.is_admitted {
+            write.admit_delete(name, &value).await?;
+        }
         let plan = plan(row, &mut value, options);
         if matches!(plan, Plan::Pending) {
             return Ok(Deleted::Marked(Arc::new(found)));

@@ -36,10 +36,12 @@ pub(super) async fn evict(context: &Context, exchange: Exchange) -> Result<Respo
     if given != name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
+    let eviction = Write::new(context, &options).admit_create(name, eviction).await?;
     let empty = json!({});
     let mut delete_options =
         DeleteOptions::of_value(eviction.get("deleteOptions").unwrap_or(&empty))?;
     delete_options.dry_run |= options.dry_run;
+    delete_options.is_admitted = true;
     let pod = get::current(context).await?;
     let value = pod.value().map_err(|e| Status::internal(&e.to_string()))?;
     if !is_exempt(&value) {
@@ -208,8 +210,14 @@ async fn mark_disrupted(
     name: &str,
     options: &WriteOptions,
 ) -> Result<(), Status> {
-    let write =
-        Write { context, options, row: &context.row, subresource: "status", applies: false };
+    let write = Write {
+        context,
+        options,
+        row: &context.row,
+        subresource: "status",
+        applies: false,
+        delete_options: None,
+    };
     write
         .update(name, None, &mut |pod| {
             let mut pod = pod.clone();

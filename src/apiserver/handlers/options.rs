@@ -116,6 +116,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) orphan: Option<bool>,
     pub(crate) propagation: Option<Propagation>,
     pub(crate) dry_run: bool,
+    /// Admission said yes to what this deletion follows from (an eviction), and is not asked about the deletion.
+    pub(crate) is_admitted: bool,
 }
 
 impl DeleteOptions {
@@ -190,7 +192,33 @@ impl DeleteOptions {
             orphan,
             propagation,
             dry_run: !dry.is_empty(),
+            is_admitted: false,
         })
+    }
+
+    /// What was given, apart from `dryRun`, as admission shows it.
+    pub(crate) fn members(&self) -> serde_json::Map<String, Value> {
+        let mut map = serde_json::Map::new();
+        let policy = self.propagation.map(|policy| match policy {
+            Propagation::Orphan => "Orphan",
+            Propagation::Background => "Background",
+            Propagation::Foreground => "Foreground",
+        });
+        let mut preconditions = json!({});
+        for (key, text) in [("uid", &self.uid), ("resourceVersion", &self.resource_version)] {
+            if let Some(text) = text {
+                set(&mut preconditions, key, text.as_str().into());
+            }
+        }
+        let empty = preconditions.as_object().is_none_or(serde_json::Map::is_empty);
+        let members = [
+            ("gracePeriodSeconds", self.grace.map(Value::from)),
+            ("preconditions", (!empty).then_some(preconditions)),
+            ("orphanDependents", self.orphan.map(Value::from)),
+            ("propagationPolicy", policy.map(Value::from)),
+        ];
+        map.extend(members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        map
     }
 }
 

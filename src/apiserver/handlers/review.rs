@@ -27,7 +27,7 @@ pub(super) async fn review(
         let name = metadata::text(&value, "name").to_owned();
         let pods = context.server.objects.row(&api::Gvr::new("", "v1", "pods"))?;
         let pod_context = context.with_row(pods);
-        bind::bind_pod(&pod_context, &name, &value, &options).await?;
+        bind::bind_pod(&pod_context, &name, value, &options).await?;
         return output::value(context, StatusCode::CREATED, &output::done(201));
     }
     normalize(context, kind, &mut value);
@@ -75,6 +75,7 @@ pub(super) async fn token(context: &Context, exchange: Exchange) -> Result<Respo
     let Some(issuer) = &context.server.parts.token_issuer else {
         return Err(status::not_implemented("serviceaccounts/token"));
     };
+    let request = write.admit_create(name, request).await?;
     let answer = issuer.issue(&context.user, &account, request).await?;
     output::value(context, StatusCode::CREATED, &answer)
 }

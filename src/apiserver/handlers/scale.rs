@@ -13,14 +13,14 @@ use super::{Exchange, get, input, output};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::negotiate::Media;
-use crate::registry::metadata;
+use crate::registry::{Resource, metadata};
 
 fn kind() -> Gvk {
     Gvk::new("autoscaling", "v1", "Scale")
 }
 
 /// The Scale of a workload.
-fn scale_of(context: &Context, object: &Value) -> Value {
+pub(crate) fn scale_of(row: &Resource, object: &Value) -> Value {
     let mut shown = serde_json::Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         let text = metadata::text(object, field);
@@ -30,7 +30,7 @@ fn scale_of(context: &Context, object: &Value) -> Value {
     }
     let number = |path: &str| object.pointer(path).and_then(Value::as_i64).unwrap_or(0);
     let mut status = json!({"replicas": number("/status/replicas")});
-    let selector = selector_text(context, object);
+    let selector = selector_text(row, object);
     if let Some(map) = status.as_object_mut().filter(|_| !selector.is_empty()) {
         map.insert("selector".into(), selector.into());
     }
@@ -41,10 +41,18 @@ fn scale_of(context: &Context, object: &Value) -> Value {
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status})
 }
 
+/// Takes the replica count of a Scale over.
+pub(crate) fn set_replicas(object: &mut Value, scale: &Value) {
+    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert("replicas".into(), replicas.into());
+    }
+}
+
 /// The selector as a string; replication controllers select by a plain map.
-fn selector_text(context: &Context, object: &Value) -> String {
+fn selector_text(row: &Resource, object: &Value) -> String {
     let selector = object.pointer("/spec/selector");
-    if &*context.row.spec.gvk.kind == "ReplicationController" {
+    if &*row.spec.gvk.kind == "ReplicationController" {
         let empty = serde_json::Map::new();
         return LabelSelector::from_map(selector.and_then(Value::as_object).unwrap_or(&empty))
             .to_string();
@@ -59,7 +67,7 @@ fn selector_text(context: &Context, object: &Value) -> String {
 pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
     let object =
         get::current(context).await?.value().map_err(|e| Status::internal(&e.to_string()))?;
-    output::value(context, StatusCode::OK, &scale_of(context, &object))
+    output::value(context, StatusCode::OK, &scale_of(&context.row, &object))
 }
 
 /// Answers an update of the scale.
@@ -127,7 +135,7 @@ async fn write(
             let paths = replicas_path(context);
             let owners = old.pointer("/metadata/managedFields");
             let fault = |why: String| Status::internal(&why);
-            let mut before = scale_of(context, old);
+            let mut before = scale_of(&context.row, old);
             if let Some(fields) = api::patch::scale::to_scale(owners, &paths).map_err(fault)? {
                 metadata::metadata_mut(&mut before).insert("managedFields".into(), fields);
             }
@@ -158,9 +166,7 @@ async fn write(
                 return Err(Status::invalid("autoscaling", "Scale", name, &[error]));
             }
             let mut new = old.clone();
-            if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
-                spec.insert("replicas".into(), replicas.into());
-            }
+            set_replicas(&mut new, &scale);
             let fields = scale.pointer("/metadata/managedFields");
             let version = context.row.spec.gvk.api_version();
             let fields =
@@ -181,5 +187,5 @@ async fn write(
         })
         .await?;
     let object = updated.object.value().map_err(|e| Status::internal(&e.to_string()))?;
-    output::value(context, StatusCode::OK, &scale_of(context, &object))
+    output::value(context, StatusCode::OK, &scale_of(&context.row, &object))
 }

@@ -1,13 +1,15 @@
 //! The one pipeline of writes: defaults, admission, strategy, validation, store. Every verb that changes an object ends here.
 
+mod admit;
+
 use std::sync::Arc;
 
 use api::field::{Error, Path};
 use api::{Object, Status};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{MODIFIED, input, options::WriteOptions};
-use crate::admission::{Operation, Request};
+use crate::admission::Operation;
 use crate::context::Context;
 use crate::convert;
 use crate::lookup::Lookup;
@@ -36,6 +38,8 @@ pub(super) struct Write<'a> {
     pub(super) subresource: &'a str,
     /// A server-side apply, which has noted its managed fields itself.
     pub(super) applies: bool,
+    /// Options of a deletion, for those who admit it.
+    pub(super) delete_options: Option<Map<String, Value>>,
 }
 
 /// The outcome of an update.
@@ -52,6 +56,7 @@ impl<'a> Write<'a> {
             row: &context.row,
             subresource: &context.info.subresource,
             applies: false,
+            delete_options: None,
         }
     }
 
@@ -62,85 +67,6 @@ impl<'a> Write<'a> {
             subresource: self.subresource,
             dry_run: self.options.dry_run,
         }
-    }
-
-    fn admission<'b>(
-        &'b self,
-        operation: Operation,
-        name: &'b str,
-        old: Option<&'b Value>,
-    ) -> Request<'b> {
-        Request {
-            operation,
-            gvr: &self.row.spec.gvr,
-            gvk: &self.row.spec.gvk,
-            subresource: self.subresource,
-            namespace: &self.context.info.namespace,
-            name,
-            user: &self.context.user,
-            dry_run: self.options.dry_run,
-            old,
-            warnings: &self.context.warnings,
-        }
-    }
-
-    async fn mutate(
-        &self,
-        operation: Operation,
-        name: &str,
-        old: Option<&Value>,
-        value: Value,
-    ) -> Result<Value, Status> {
-        let plugins = &self.context.server.parts.admission;
-        if plugins.is_empty() {
-            return Ok(value);
-        }
-        let request = self.admission(operation, name, old);
-        let mut object = Some(value);
-        for plugin in plugins {
-            plugin.mutate(&request, &mut object).await?;
-        }
-        object.ok_or_else(|| Status::internal("admission took the object away"))
-    }
-
-    async fn admit(
-        &self,
-        operation: Operation,
-        name: &str,
-        old: Option<&Value>,
-        value: Option<&Value>,
-    ) -> Result<(), Status> {
-        let request = self.admission(operation, name, old);
-        for plugin in &self.context.server.parts.admission {
-            plugin.validate(&request, value).await?;
-        }
-        Ok(())
-    }
-
-    /// Admission of a deletion, which carries no new object.
-    ///
-    /// # Errors
-    /// The refusal.
-    pub(super) async fn admit_delete(&self, name: &str, old: &Value) -> Result<(), Status> {
-        let request = self.admission(Operation::Delete, name, Some(old));
-        let mut none = None;
-        for plugin in &self.context.server.parts.admission {
-            plugin.mutate(&request, &mut none).await?;
-        }
-        self.admit(Operation::Delete, name, Some(old), None).await
-    }
-
-    /// Admission of a connection (exec, attach, port-forward, proxy).
-    ///
-    /// # Errors
-    /// The refusal.
-    pub(super) async fn admit_connect(&self, name: &str, options: &Value) -> Result<(), Status> {
-        let mut object = Some(options.clone());
-        let request = self.admission(Operation::Connect, name, None);
-        for plugin in &self.context.server.parts.admission {
-            plugin.mutate(&request, &mut object).await?;
-        }
-        self.admit(Operation::Connect, name, None, object.as_ref()).await
     }
 
     fn default(&self, value: &mut Value) {

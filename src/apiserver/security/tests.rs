@@ -24,6 +24,13 @@ async fn world() -> World {
         )],
         anonymous: true,
         tolerations: Default::default(),
+        callout: crate::webhook::Callout {
+            reach: Arc::new(crate::webhook::Services::new(
+                Arc::clone(&objects) as Arc<dyn Lookup>,
+                Arc::new(base::io::Tcp),
+            )),
+            tasks: tasks.clone(),
+        },
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =

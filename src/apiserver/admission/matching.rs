@@ -1,0 +1,268 @@
+//! Which requests the rules of a webhook concern: operations, resources, scope, labels of namespace and object
+//! (upstream's `pkg/admission/plugin/webhook/predicates`).
+
+use api::selector::LabelSelector;
+use api::value::{at, get, items, str_at, str_in};
+use api::{Gvr, Object, Status};
+use serde_json::{Map, Value};
+
+use super::{Operation, Request};
+use crate::lookup::{self, Lookup};
+
+/// Kinds that tell which webhooks and policies there are: none of these is ever asked about them, or nobody could mend a broken one.
+const EXEMPT: [&str; 6] = [
+    "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+];
+
+/// Questions that are answered and not stored: webhooks are not asked, or a broken one would lock everybody out
+/// (`ExcludeAdmissionWebhookVirtualResources`, on by default in 1.37).
+const VIRTUAL: [(&str, &str); 6] = [
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authentication.k8s.io", "selfsubjectreviews"),
+    ("authorization.k8s.io", "localsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+];
+
+/// No webhook is asked about this request.
+pub(crate) fn is_exempt(request: &Request<'_>) -> bool {
+    let kind = request.gvk;
+    (&*kind.group == "admissionregistration.k8s.io" && EXEMPT.contains(&&*kind.kind))
+        || VIRTUAL.iter().any(|(group, resource)| request.is(group, resource))
+}
+
+/// One `RuleWithOperations`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rule {
+    operations: Vec<String>,
+    groups: Vec<String>,
+    versions: Vec<String>,
+    resources: Vec<String>,
+    scope: String,
+}
+
+impl Rule {
+    /// Reads one as the API has it.
+    pub(crate) fn of(rule: &Value) -> Self {
+        let list = |key: &str| {
+            items(rule, key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        Self {
+            operations: list("operations"),
+            groups: list("apiGroups"),
+            versions: list("apiVersions"),
+            resources: list("resources"),
+            scope: str_at(rule, "scope").to_owned(),
+        }
+    }
+
+    /// Whether it concerns this operation on this resource; `namespace` is that of the request, see [`namespace_of`].
+    pub(crate) fn matches(
+        &self,
+        operation: Operation,
+        gvr: &Gvr,
+        subresource: &str,
+        namespace: &str,
+    ) -> bool {
+        let is_cluster = is_namespace(gvr) || namespace.is_empty();
+        let in_scope = match self.scope.as_str() {
+            "Namespaced" => !is_cluster,
+            "Cluster" => is_cluster,
+            _ => true,
+        };
+        let has =
+            |list: &[String], wanted: &str| list.iter().any(|item| item == "*" || item == wanted);
+        in_scope
+            && has(&self.operations, word(operation))
+            && has(&self.groups, &gvr.group)
+            && has(&self.versions, &gvr.version)
+            && self.resources.iter().any(|pattern| {
+                let (resource, sub) = pattern.split_once('/').unwrap_or((pattern, ""));
+                (resource == "*" || resource == &*gvr.resource)
+                    && (sub == "*" || sub == subresource)
+            })
+    }
+}
+
+/// `namespaces` of the core group.
+fn is_namespace(gvr: &Gvr) -> bool {
+    gvr.group.is_empty() && &*gvr.version == "v1" && &*gvr.resource == "namespaces"
+}
+
+/// An operation as reviews and rules name it.
+pub(crate) fn word(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Create => "CREATE",
+        Operation::Update => "UPDATE",
+        Operation::Delete => "DELETE",
+        Operation::Connect => "CONNECT",
+    }
+}
+
+/// The namespace of a request; that of a namespace itself is its name.
+pub(crate) fn namespace_of<'a>(request: &Request<'a>, object: Option<&'a Value>) -> &'a str {
+    if !request.namespace.is_empty() || !is_namespace(request.gvr) {
+        return request.namespace;
+    }
+    match (request.name, object) {
+        ("", Some(object)) => str_in(object, &["metadata", "name"]),
+        (name, _) => name,
+    }
+}
+
+/// Selectors of a webhook; an empty one takes everything.
+#[derive(Debug, Clone)]
+pub(crate) struct Selectors {
+    namespace: LabelSelector,
+    object: LabelSelector,
+}
+
+impl Selectors {
+    /// Reads `namespaceSelector` and `objectSelector`; one that is absent takes everything.
+    ///
+    /// # Errors
+    /// A sentence when one cannot be read.
+    pub(crate) fn of(hook: &Value) -> Result<Self, String> {
+        let read = |key: &str| match get(hook, key) {
+            Value::Null => Ok(LabelSelector::everything()),
+            selector => LabelSelector::from_value(Some(selector)).map_err(|e| e.to_string()),
+        };
+        Ok(Self { namespace: read("namespaceSelector")?, object: read("objectSelector")? })
+    }
+
+    /// Whether the namespace's labels are selected. What is in no namespace, and is none, always is.
+    ///
+    /// # Errors
+    /// 404 when the namespace is not there; it matters only where a rule matches.
+    pub(crate) async fn namespace(
+        &self,
+        request: &Request<'_>,
+        object: Option<&Value>,
+        lookup: &dyn Lookup,
+    ) -> Result<bool, Status> {
+        let name = namespace_of(request, object);
+        if (name.is_empty() && &*request.gvr.resource != "namespaces") || self.namespace.is_empty()
+        {
+            return Ok(true);
+        }
+        let written = is_namespace(request.gvr)
+            && request.subresource.is_empty()
+            && matches!(request.operation, Operation::Create | Operation::Update);
+        if let Some(object) = object.filter(|_| written) {
+            return Ok(matches_labels(&self.namespace, object));
+        }
+        let namespace = namespace(lookup, name).await?;
+        Ok(self.namespace.matches(&*namespace))
+    }
+
+    /// Whether the labels of the new or the old object are selected.
+    pub(crate) fn object(&self, new: Option<&Value>, old: Option<&Value>) -> bool {
+        self.object.is_empty()
+            || new.is_some_and(|o| matches_labels(&self.object, o))
+            || old.is_some_and(|o| matches_labels(&self.object, o))
+    }
+}
+
+/// A namespace as the cache has it, else as the store has it.
+///
+/// # Errors
+/// 404.
+pub(crate) async fn namespace(
+    lookup: &dyn Lookup,
+    name: &str,
+) -> Result<std::sync::Arc<Object>, Status> {
+    let found = match lookup.get(&lookup::NAMESPACES, "", name).await {
+        None => lookup.get_live(&lookup::NAMESPACES, "", name).await,
+        found => found,
+    };
+    found.ok_or_else(|| Status::not_found("", "namespaces", name))
+}
+
+fn matches_labels(selector: &LabelSelector, object: &Value) -> bool {
+    let empty = Map::new();
+    selector.matches(at(object, &["metadata", "labels"]).as_object().unwrap_or(&empty))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Rows of upstream's `rules_test.go`: the rule, then requests as `OPERATION group/version/resource/subresource namespace`.
+    fn check(rule: Value, yes: &[&str], no: &[&str]) {
+        let rule = Rule::of(&rule);
+        for (requests, wanted) in [(yes, true), (no, false)] {
+            for text in requests {
+                let (operation, rest) = text.split_once(' ').unwrap();
+                let (path, namespace) = rest.split_once(' ').unwrap_or((rest, ""));
+                let parts: Vec<&str> = path.split('/').collect();
+                let operation = match operation {
+                    "CREATE" => Operation::Create,
+                    "UPDATE" => Operation::Update,
+                    "DELETE" => Operation::Delete,
+                    _ => Operation::Connect,
+                };
+                let gvr = Gvr::new(parts[0], parts[1], parts[2]);
+                let subresource = parts.get(3).copied().unwrap_or_default();
+                assert_eq!(rule.matches(operation, &gvr, subresource, namespace), wanted, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn wildcards_match_groups_versions_and_operations() {
+        let rule = json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]});
+        check(rule, &["CREATE g/v/r", "DELETE /v1/pods n"], &["CREATE g/v/r/exec"]);
+        let rule = json!({"operations": ["CREATE", "UPDATE"], "apiGroups": ["g1", "g2"], "apiVersions": ["v2"], "resources": ["r"]});
+        check(
+            rule,
+            &["CREATE g1/v2/r", "UPDATE g2/v2/r"],
+            &["DELETE g1/v2/r", "CREATE g3/v2/r", "CREATE g1/v3/r", "CREATE g1/v2/r2"],
+        );
+    }
+
+    #[test]
+    fn subresources_are_named_or_starred() {
+        let rule = |resources: Value| json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": resources});
+        check(rule(json!(["*/*"])), &["CREATE g/v/r", "CREATE g/v/r/exec"], &[]);
+        check(
+            rule(json!(["r/*"])),
+            &["CREATE g/v/r", "CREATE g/v/r/exec"],
+            &["CREATE g/v/r2/exec"],
+        );
+        check(rule(json!(["*/exec"])), &["CONNECT g/v/r/exec"], &["CREATE g/v/r"]);
+        check(
+            rule(json!(["r1", "r2/exec"])),
+            &["CREATE g/v/r1", "CREATE g/v/r2/exec"],
+            &["CREATE g/v/r2"],
+        );
+    }
+
+    #[test]
+    fn namespaces_are_of_the_cluster() {
+        let rule = |scope: &str| json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "scope": scope});
+        let (inside, outside) = ("CREATE apps/v1/deployments n", "CREATE /v1/nodes");
+        let namespace = "CREATE /v1/namespaces n";
+        check(rule("Namespaced"), &[inside], &[outside, namespace]);
+        check(rule("Cluster"), &[outside, namespace], &[inside]);
+        check(rule("*"), &[inside, outside, namespace], &[]);
+    }
+
+    #[test]
+    fn selectors_take_old_and_new_objects() {
+        let selectors =
+            Selectors::of(&json!({"objectSelector": {"matchLabels": {"a": "b"}}})).unwrap();
+        let labelled = json!({"metadata": {"labels": {"a": "b"}}});
+        let bare = json!({"metadata": {}});
+        assert!(selectors.object(Some(&labelled), None));
+        assert!(selectors.object(Some(&bare), Some(&labelled)));
+        assert!(!selectors.object(Some(&bare), None));
+        assert!(!selectors.object(None, None));
+    }
+}

@@ -1,0 +1,122 @@
+//! One webhook of a configuration, read once when the configuration changes.
+
+use std::time::Duration;
+
+use api::value::{get, int_at, is_empty, items, str_at, str_in};
+use serde_json::Value;
+
+use crate::admission::matching::{Rule, Selectors};
+use crate::webhook::{Callout, Client, ClientConfig};
+
+/// Time that a webhook has when it names none (upstream's default).
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Most time that one may ask for; validation holds it, too.
+const TIMEOUT_SECONDS_MAX: u64 = 30;
+
+/// Versions of AdmissionReview that are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReviewVersion {
+    V1,
+    V1beta1,
+}
+
+/// One webhook.
+pub(super) struct Hook {
+    /// `MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`.
+    pub(super) kind: &'static str,
+    /// Name of the configuration.
+    pub(super) configuration: String,
+    /// Its own name.
+    pub(super) name: String,
+    /// Tells it from all others of its kind.
+    pub(super) id: String,
+    pub(super) rules: Vec<Rule>,
+    pub(super) selectors: Selectors,
+    /// `matchPolicy: Equivalent`.
+    pub(super) is_equivalent: bool,
+    pub(super) has_conditions: bool,
+    /// `failurePolicy: Ignore`.
+    pub(super) fails_open: bool,
+    /// `reinvocationPolicy: IfNeeded`.
+    pub(super) is_reinvoked: bool,
+    /// May be asked about a dry run.
+    pub(super) takes_dry_run: bool,
+    pub(super) timeout: Duration,
+    /// The first that both sides speak.
+    pub(super) speaks: Option<ReviewVersion>,
+    /// Its client, or why there is none.
+    pub(super) client: Result<Client, String>,
+}
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hook({})", self.id)
+    }
+}
+
+/// The webhooks of a configuration in its order. One whose selectors cannot be read, which validation does not let in, is told of
+/// and left out.
+pub(super) fn of_configuration(
+    kind: &'static str,
+    configuration: &Value,
+    callout: &Callout,
+) -> Vec<Hook> {
+    let name = str_in(configuration, &["metadata", "name"]);
+    let hooks = items(configuration, "webhooks").iter().enumerate();
+    let read = hooks.filter_map(|(index, hook)| match Selectors::of(hook) {
+        Ok(selectors) => Some(one(kind, name, index, hook, selectors, callout)),
+        Err(error) => {
+            tracing::warn!(
+                configuration = name,
+                index,
+                error,
+                "a webhook is left out, its selectors cannot be read"
+            );
+            None
+        }
+    });
+    read.collect()
+}
+
+fn one(
+    kind: &'static str,
+    configuration: &str,
+    index: usize,
+    hook: &Value,
+    selectors: Selectors,
+    callout: &Callout,
+) -> Hook {
+    let name = str_at(hook, "name");
+    let client = ClientConfig::from_value(get(hook, "clientConfig"))
+        .and_then(|config| Client::new(config, callout.clone()))
+        .map_err(|e| e.to_string());
+    let seconds = int_at(hook, "timeoutSeconds").and_then(|s| u64::try_from(s).ok());
+    let timeout = seconds
+        .filter(|s| *s > 0)
+        .map_or(TIMEOUT, |s| Duration::from_secs(s.min(TIMEOUT_SECONDS_MAX)));
+    let versions = items(hook, "admissionReviewVersions").iter().filter_map(Value::as_str);
+    let speaks = versions
+        .filter_map(|version| match version {
+            "v1" => Some(ReviewVersion::V1),
+            "v1beta1" => Some(ReviewVersion::V1beta1),
+            _ => None,
+        })
+        .next();
+    Hook {
+        kind,
+        configuration: configuration.to_owned(),
+        name: name.to_owned(),
+        // Names may be doubled in old configurations, hence the index.
+        id: format!("{configuration}/{name}/{index}"),
+        rules: items(hook, "rules").iter().map(Rule::of).collect(),
+        selectors,
+        is_equivalent: str_at(hook, "matchPolicy") == "Equivalent",
+        has_conditions: !is_empty(hook, "matchConditions"),
+        fails_open: str_at(hook, "failurePolicy") == "Ignore",
+        is_reinvoked: str_at(hook, "reinvocationPolicy") == "IfNeeded",
+        takes_dry_run: matches!(str_at(hook, "sideEffects"), "None" | "NoneOnDryRun"),
+        timeout,
+        speaks,
+        client,
+    }
+}

@@ -1,0 +1,159 @@
+//! Mutating webhooks: asked one after the other, each sees what those before it made of the object; some are asked again when later
+//! steps changed it.
+
+use std::sync::Arc;
+
+use api::{Gvk, Status};
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::call::{Failure, ask};
+use super::hook::Hook;
+use super::review::{Question, Verdict};
+use super::source::Hooks;
+use super::{Invocation, Matcher};
+use crate::admission::{Plugin, Request, matching};
+use crate::handlers::{scale_of, set_replicas};
+
+/// Asks mutating webhooks.
+pub struct MutatingAdmissionWebhook {
+    matcher: Matcher,
+    hooks: Arc<Hooks>,
+}
+
+impl MutatingAdmissionWebhook {
+    pub(super) fn new(matcher: Matcher, hooks: Arc<Hooks>) -> Self {
+        Self { matcher, hooks }
+    }
+
+    /// Asks all that match, one after the other.
+    async fn ask_all(
+        &self,
+        hooks: &[Arc<Hook>],
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        let kind = self.matcher.versions.kind(request.gvr, request.subresource);
+        let kind = kind.unwrap_or_else(|| request.gvk.clone());
+        let rounds = request.rounds;
+        rounds.enter(object.as_ref());
+        for hook in hooks {
+            let invocation = self.matcher.invocation(hook, request, &kind, object.as_ref()).await?;
+            let Some(invocation) = invocation.filter(|_| rounds.is_due(&hook.id)) else { continue };
+            let outcome = self.call(&invocation, request, &kind, object.as_ref()).await;
+            let changed = match outcome {
+                Ok(changed) => changed,
+                Err(failure) => {
+                    failure.settle(&invocation)?;
+                    None
+                }
+            };
+            if changed.is_some() {
+                *object = changed;
+                rounds.changed();
+            }
+            if hook.is_reinvoked {
+                rounds.may_repeat(&hook.id);
+            }
+        }
+        rounds.leave(object.as_ref());
+        Ok(())
+    }
+
+    /// Asks one hook about the object; the object it wants instead, when it changed something.
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        request: &Request<'_>,
+        kind: &Gvk,
+        object: Option<&Value>,
+    ) -> Result<Option<Value>, Failure> {
+        let versions = &self.matcher.versions;
+        let convert = |object: Option<&Value>| {
+            let converted = object.map(|o| versions.convert(o.clone(), kind, &invocation.gvk));
+            converted.transpose().map_err(Failure::from)
+        };
+        let (new, old);
+        let question = if invocation.gvk == *kind {
+            Question { request, kind, object, old: request.old }
+        } else {
+            (new, old) = (convert(object)?, convert(request.old)?);
+            Question { request, kind, object: new.as_ref(), old: old.as_ref() }
+        };
+        let verdict = ask(invocation, &question, true).await?;
+        let Some(patched) = self.patched(invocation, question.object, &verdict)? else {
+            return Ok(None);
+        };
+        let back = versions.convert(patched, &invocation.gvk, kind).map_err(Failure::from)?;
+        Ok(Some(back))
+    }
+
+    /// The object behind the verdict's patch, with defaults; `None` when the patch is empty or changes nothing.
+    fn patched(
+        &self,
+        invocation: &Invocation,
+        object: Option<&Value>,
+        verdict: &Verdict,
+    ) -> Result<Option<Value>, Failure> {
+        let internal = |why: &str| Failure::from(Status::internal(why));
+        if verdict.patch.is_empty() {
+            return Ok(None);
+        }
+        let patch: Value = serde_json::from_slice(&verdict.patch).map_err(|e| {
+            Failure::Calling(format!("received undecodable patch in webhook response: {e}"))
+        })?;
+        match patch.as_array() {
+            Some(operations) if operations.is_empty() => return Ok(None),
+            Some(_) => {}
+            None if patch.is_null() => return Ok(None),
+            None => {
+                let why = "received undecodable patch in webhook response: it is no list";
+                return Err(Failure::Calling(why.to_owned()));
+            }
+        }
+        let name = api::field::go_quote(&invocation.hook.name);
+        let Some(object) = object else {
+            return Err(internal(&format!(
+                "admission webhook {name} attempted to modify the object, which is not supported for this operation"
+            )));
+        };
+        if verdict.patch_type != "JSONPatch" {
+            let given = api::field::go_quote(&verdict.patch_type);
+            return Err(Failure::Calling(format!("unsupported patch type {given}")));
+        }
+        let patched = api::patch::json_patch(object.clone(), &patch)
+            .map_err(|refusal| internal(&refusal.message))?;
+        let settled = self.matcher.versions.settle(&invocation.gvk, &patched);
+        let settled = settled.map_err(Failure::from)?;
+        Ok((settled != *object).then_some(settled))
+    }
+}
+
+#[async_trait]
+impl Plugin for MutatingAdmissionWebhook {
+    fn name(&self) -> &'static str {
+        "MutatingAdmissionWebhook"
+    }
+
+    async fn mutate(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        let hooks = self.hooks.load_full();
+        if hooks.is_empty() || matching::is_exempt(request) {
+            return Ok(());
+        }
+        let Some(row) = self.matcher.scaled(request) else {
+            return self.ask_all(&hooks, request, object).await;
+        };
+        let old = request.old.map(|old| scale_of(&row, old));
+        let mut scale = object.as_ref().map(|object| scale_of(&row, object));
+        let request = Request { old: old.as_ref(), ..*request };
+        self.ask_all(&hooks, &request, &mut scale).await?;
+        if let (Some(object), Some(scale)) = (object, scale) {
+            set_replicas(object, &scale);
+        }
+        Ok(())
+    }
+}

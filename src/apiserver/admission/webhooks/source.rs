@@ -1,0 +1,117 @@
+//! The configurations of webhooks, followed from the watch cache: a change is in force as soon as this server hears of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{Gvr, Object, ObjectKey, Status};
+use arc_swap::ArcSwap;
+use base::{Kind, Tasks};
+
+use super::hook::{self, Hook};
+use crate::follow::{self, Follower};
+use crate::lookup;
+use crate::objects::Objects;
+use crate::webhook::Callout;
+
+/// Hooks in the order in which they are asked: configurations by name, hooks as they stand in each.
+pub(super) type Hooks = ArcSwap<Vec<Arc<Hook>>>;
+
+/// All configurations of both kinds.
+pub struct Sources {
+    pub(super) mutating: Arc<Hooks>,
+    pub(super) validating: Arc<Hooks>,
+    callout: Callout,
+}
+
+impl std::fmt::Debug for Sources {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sources")
+    }
+}
+
+impl Sources {
+    pub(super) fn new(callout: Callout) -> Self {
+        Self { mutating: Arc::default(), validating: Arc::default(), callout }
+    }
+
+    /// Loads all configurations and keeps them current until shutdown. Await this before serving: no write may pass by a webhook.
+    ///
+    /// # Errors
+    /// When a cache does not load.
+    pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
+        let kinds: [(&'static str, &'static Gvr, &Arc<Hooks>); 2] = [
+            (
+                "MutatingWebhookConfiguration",
+                &lookup::MUTATING_WEBHOOK_CONFIGURATIONS,
+                &self.mutating,
+            ),
+            (
+                "ValidatingWebhookConfiguration",
+                &lookup::VALIDATING_WEBHOOK_CONFIGURATIONS,
+                &self.validating,
+            ),
+        ];
+        for (kind, gvr, hooks) in kinds {
+            let mut reader = Reader {
+                kind,
+                callout: self.callout.clone(),
+                read: BTreeMap::new(),
+                hooks: Arc::clone(hooks),
+            };
+            let position = follow::load(objects, gvr, &mut reader).await?;
+            let (objects, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
+            tasks.spawn(Kind::Critical, "webhook configurations", async move {
+                tokio::select! {
+                    () = follow::keep(&objects, gvr, &mut reader, position) => {}
+                    () = shutdown.requested() => {}
+                }
+                Ok::<(), std::convert::Infallible>(())
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Follows one kind.
+struct Reader {
+    kind: &'static str,
+    callout: Callout,
+    /// By name, with the resource version it was read at.
+    read: BTreeMap<Arc<str>, (i64, Vec<Arc<Hook>>)>,
+    hooks: Arc<Hooks>,
+}
+
+impl Follower for Reader {
+    fn replace(&mut self, all: &[Arc<Object>]) {
+        self.read.retain(|name, _| all.iter().any(|o| o.key.name == *name));
+        for object in all {
+            self.put(object);
+        }
+    }
+
+    /// Reads a configuration; one that did not change keeps its hooks, and with them their connections.
+    fn put(&mut self, object: &Arc<Object>) {
+        if self.read.get(&object.key.name).is_some_and(|(at, _)| *at == object.resource_version) {
+            return;
+        }
+        match object.value() {
+            Ok(value) => {
+                let hooks = hook::of_configuration(self.kind, &value, &self.callout);
+                let hooks = hooks.into_iter().map(Arc::new).collect();
+                self.read.insert(Arc::clone(&object.key.name), (object.resource_version, hooks));
+            }
+            Err(error) => {
+                tracing::error!(configuration = %object.key, %error, "a stored configuration of webhooks cannot be read");
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        self.read.remove(&key.name);
+    }
+
+    fn settled(&mut self) {
+        let all = self.read.values().flat_map(|(_, hooks)| hooks.iter().map(Arc::clone)).collect();
+        self.hooks.store(Arc::new(all));
+    }
+}

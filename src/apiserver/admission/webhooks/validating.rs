@@ -1,0 +1,116 @@
+//! Validating webhooks: all that match are asked at the same time, and the first refusal to come is the answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{Gvk, Status};
+use async_trait::async_trait;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use serde_json::Value;
+
+use super::call::ask;
+use super::hook::Hook;
+use super::review::Question;
+use super::source::Hooks;
+use super::{Invocation, Matcher};
+use crate::admission::{Plugin, Request, matching};
+use crate::handlers::scale_of;
+
+/// The new and the old object of a request.
+type Objects = (Option<Value>, Option<Value>);
+
+/// Asks validating webhooks.
+pub struct ValidatingAdmissionWebhook {
+    matcher: Matcher,
+    hooks: Arc<Hooks>,
+}
+
+impl ValidatingAdmissionWebhook {
+    pub(super) fn new(matcher: Matcher, hooks: Arc<Hooks>) -> Self {
+        Self { matcher, hooks }
+    }
+
+    /// Asks all that match at the same time.
+    async fn ask_all(
+        &self,
+        hooks: &[Arc<Hook>],
+        request: &Request<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        let kind = self.matcher.versions.kind(request.gvr, request.subresource);
+        let kind = kind.unwrap_or_else(|| request.gvk.clone());
+        let mut invocations = Vec::new();
+        for hook in hooks {
+            invocations.extend(self.matcher.invocation(hook, request, &kind, object).await?);
+        }
+        let versions = self.in_versions(request, &kind, object, &invocations)?;
+        let mut calls: FuturesUnordered<_> = invocations
+            .iter()
+            .map(|invocation| {
+                let (object, old) = match versions.get(&invocation.gvk) {
+                    Some((object, old)) => (object.as_ref(), old.as_ref()),
+                    None => (object, request.old),
+                };
+                let question = Question { request, kind: &kind, object, old };
+                async move {
+                    match ask(invocation, &question, false).await {
+                        Ok(_) => Ok(()),
+                        Err(failure) => failure.settle(invocation),
+                    }
+                }
+            })
+            .collect();
+        // All are heard, as upstream does: a webhook may count on being asked to the end.
+        let mut first = Ok(());
+        while let Some(outcome) = calls.next().await {
+            if first.is_ok() {
+                first = outcome;
+            }
+        }
+        first
+    }
+
+    /// The objects of a request in the version of each kind asked for.
+    fn in_versions(
+        &self,
+        request: &Request<'_>,
+        kind: &Gvk,
+        object: Option<&Value>,
+        invocations: &[Invocation],
+    ) -> Result<BTreeMap<Gvk, Objects>, Status> {
+        let mut all = BTreeMap::new();
+        for invocation in invocations.iter().filter(|i| i.gvk != *kind) {
+            if !all.contains_key(&invocation.gvk) {
+                let convert = |object: Option<&Value>| {
+                    let converted = object
+                        .map(|o| self.matcher.versions.convert(o.clone(), kind, &invocation.gvk));
+                    converted.transpose()
+                };
+                all.insert(invocation.gvk.clone(), (convert(object)?, convert(request.old)?));
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[async_trait]
+impl Plugin for ValidatingAdmissionWebhook {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionWebhook"
+    }
+
+    async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        let hooks = self.hooks.load_full();
+        if hooks.is_empty() || matching::is_exempt(request) {
+            return Ok(());
+        }
+        let Some(row) = self.matcher.scaled(request) else {
+            return self.ask_all(&hooks, request, object).await;
+        };
+        let old = request.old.map(|old| scale_of(&row, old));
+        let scale = object.map(|object| scale_of(&row, object));
+        let request = Request { old: old.as_ref(), ..*request };
+        self.ask_all(&hooks, &request, scale.as_ref()).await
+    }
+}

@@ -1,0 +1,90 @@
+//! Versions of one resource: which are equivalent, and an object in another of them.
+
+use std::sync::Arc;
+
+use api::{Gvk, Gvr, Status};
+use serde_json::Value;
+
+use crate::negotiate::Media;
+use crate::objects::Objects;
+use crate::registry::Resource;
+use crate::{convert, wire};
+
+/// Knows the versions of everything served.
+pub(crate) struct Versions(Arc<Objects>);
+
+impl Versions {
+    /// Over these objects.
+    pub(crate) fn new(objects: &Arc<Objects>) -> Self {
+        Self(Arc::clone(objects))
+    }
+
+    /// The kind that a request about this resource or subresource carries.
+    pub(crate) fn kind(&self, gvr: &Gvr, subresource: &str) -> Option<Gvk> {
+        kind_of(self.0.registry().row(gvr)?, subresource)
+    }
+
+    /// Other resources that show the same stored objects (upstream's `EquivalentResourceRegistry`), with their kinds.
+    pub(crate) fn equivalents(&self, gvr: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)> {
+        let registry = self.0.registry();
+        let Some(own) = registry.row(gvr) else { return Vec::new() };
+        let others = registry
+            .rows()
+            .filter(|row| row.spec.gvr != *gvr && row.spec.prefix == own.spec.prefix);
+        others.filter_map(|row| Some((row.spec.gvr.clone(), kind_of(row, subresource)?))).collect()
+    }
+
+    /// The object in another version of its resource. A kind that all versions share (`Scale`) stays as it is.
+    ///
+    /// # Errors
+    /// 500 when one of the kinds is not served any more.
+    pub(crate) fn convert(&self, object: Value, from: &Gvk, to: &Gvk) -> Result<Value, Status> {
+        if from == to {
+            return Ok(object);
+        }
+        let registry = self.0.registry();
+        let row = |kind: &Gvk| {
+            let row = registry.row_of_kind(kind).map(Arc::clone);
+            row.ok_or_else(|| {
+                let kind = format!("{}, Kind={}", kind.api_version(), kind.kind);
+                Status::internal(&format!("unable to convert to {kind}: unknown kind"))
+            })
+        };
+        let stored = convert::to_storage(&*row(from)?, object);
+        let mut object = convert::from_storage(&*row(to)?, stored);
+        name_kind(&mut object, to);
+        Ok(object)
+    }
+
+    /// A patched object as the server would have decoded it, with defaults.
+    ///
+    /// # Errors
+    /// 500 with the decoder's sentence.
+    pub(crate) fn settle(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
+        let registry = self.0.registry();
+        let bytes = serde_json::to_vec(object).map_err(|e| Status::internal(&e.to_string()))?;
+        let decoded = wire::decode(&registry.schema, Media::Json, &bytes, kind);
+        let mut value = decoded.map_err(|e| Status::internal(&e.message))?.value;
+        name_kind(&mut value, kind);
+        wire::default(&registry.schema, kind, &mut value);
+        if let Some(row) = registry.row_of_kind(kind) {
+            row.spec.strategy.default(&mut value);
+        }
+        Ok(value)
+    }
+}
+
+/// Sets kind and version.
+fn name_kind(object: &mut Value, kind: &Gvk) {
+    if let Some(map) = object.as_object_mut() {
+        map.insert("kind".to_owned(), (*kind.kind).into());
+        map.insert("apiVersion".to_owned(), kind.api_version().into());
+    }
+}
+
+fn kind_of(row: &Resource, subresource: &str) -> Option<Gvk> {
+    if subresource.is_empty() {
+        return Some(row.spec.gvk.clone());
+    }
+    row.subresource(subresource).map(|sub| sub.kind.clone())
+}

@@ -1,0 +1,150 @@
+//! Admission of a write: both sides of every plugin, the mutating one twice where webhooks ask for it.
+
+use api::Status;
+use serde_json::Value;
+
+use super::{BINDING, Write};
+use crate::admission::rounds::Rounds;
+use crate::admission::{Operation, Options, Request};
+
+impl Write<'_> {
+    fn admission<'b>(
+        &'b self,
+        operation: Operation,
+        name: &'b str,
+        old: Option<&'b Value>,
+        rounds: &'b Rounds,
+    ) -> Request<'b> {
+        Request {
+            operation,
+            gvr: &self.row.spec.gvr,
+            gvk: &self.row.spec.gvk,
+            subresource: self.subresource,
+            namespace: &self.context.info.namespace,
+            name,
+            user: &self.context.user,
+            dry_run: self.options.dry_run,
+            old,
+            options: self.admission_options(operation),
+            rounds,
+            warnings: &self.context.warnings,
+        }
+    }
+
+    fn admission_options(&self, operation: Operation) -> Options<'_> {
+        let kind = match operation {
+            Operation::Create => "CreateOptions",
+            Operation::Update => "UpdateOptions",
+            Operation::Delete => "DeleteOptions",
+            Operation::Connect => return Options::default(),
+        };
+        let validation = self.context.query.get("fieldValidation").unwrap_or_default();
+        Options {
+            kind,
+            dry_run: self.options.dry_run,
+            manager: &self.options.manager,
+            validation: if operation == Operation::Delete { "" } else { validation },
+            more: self.delete_options.as_ref(),
+        }
+    }
+
+    /// Runs the mutating side of all plugins, twice when webhooks changed the object.
+    async fn mutate_in_rounds(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        let plugins = &self.context.server.parts.admission;
+        for plugin in plugins {
+            plugin.mutate(request, object).await?;
+        }
+        if request.rounds.begin_second() {
+            for plugin in plugins {
+                plugin.mutate(request, object).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn mutate(
+        &self,
+        operation: Operation,
+        name: &str,
+        old: Option<&Value>,
+        value: Value,
+    ) -> Result<Value, Status> {
+        if operation == Operation::Update && self.subresource == BINDING {
+            return Ok(value);
+        }
+        let rounds = Rounds::default();
+        let request = self.admission(operation, name, old, &rounds);
+        let mut object = Some(value);
+        self.mutate_in_rounds(&request, &mut object).await?;
+        object.ok_or_else(|| Status::internal("admission took the object away"))
+    }
+
+    pub(super) async fn admit(
+        &self,
+        operation: Operation,
+        name: &str,
+        old: Option<&Value>,
+        value: Option<&Value>,
+    ) -> Result<(), Status> {
+        // What was admitted is the binding itself.
+        if operation == Operation::Update && self.subresource == BINDING {
+            return Ok(());
+        }
+        let rounds = Rounds::default();
+        let request = self.admission(operation, name, old, &rounds);
+        for plugin in &self.context.server.parts.admission {
+            plugin.validate(&request, value).await?;
+        }
+        Ok(())
+    }
+
+    /// Both sides of admission of what is created by a subresource and is no object of its own (a binding, an eviction, a token);
+    /// the object as admission leaves it.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(in crate::handlers) async fn admit_create(
+        &self,
+        name: &str,
+        value: Value,
+    ) -> Result<Value, Status> {
+        let value = self.mutate(Operation::Create, name, None, value).await?;
+        self.admit(Operation::Create, name, None, Some(&value)).await?;
+        Ok(value)
+    }
+
+    /// Admission of a deletion, which carries no new object.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(in crate::handlers) async fn admit_delete(
+        &self,
+        name: &str,
+        old: &Value,
+    ) -> Result<(), Status> {
+        let rounds = Rounds::default();
+        let request = self.admission(Operation::Delete, name, Some(old), &rounds);
+        self.mutate_in_rounds(&request, &mut None).await?;
+        self.admit(Operation::Delete, name, Some(old), None).await
+    }
+
+    /// Admission of a connection (exec, attach, port-forward, proxy).
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(in crate::handlers) async fn admit_connect(
+        &self,
+        name: &str,
+        options: &Value,
+    ) -> Result<(), Status> {
+        let mut object = Some(options.clone());
+        let rounds = Rounds::default();
+        let request = self.admission(Operation::Connect, name, None, &rounds);
+        self.mutate_in_rounds(&request, &mut object).await?;
+        self.admit(Operation::Connect, name, None, object.as_ref()).await
+    }
+}

@@ -1,0 +1,250 @@
+//! One webhook's client: kept connections, one request at a time on each, a bound for everything.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Kind, Tasks};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tokio::sync::OnceCell;
+use tokio_rustls::TlsConnector;
+
+use super::config::Address;
+use super::reach::dial_text;
+use super::{CallError, Callout, ClientConfig, errors, go_duration, tls};
+use api::Status;
+
+/// Largest answer that is read: an object of 3 MiB as a patch in base64, and lists of converted objects.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Most idle connections of one webhook (client-go's transport keeps as many).
+const IDLE_MAX: usize = 25;
+/// Age at which an idle connection is not used again (Go's `IdleConnTimeout`).
+const IDLE_AGE_MAX: Duration = Duration::from_secs(90);
+/// Time to connect and to shake hands; the call's own time may be shorter (Go's dialer and TLS have 30 s and 10 s).
+const CONNECT_MAX: Duration = Duration::from_secs(30);
+
+/// A connection that waits for its next request.
+struct Idle {
+    address: SocketAddr,
+    sender: SendRequest<Full<Bytes>>,
+    since: tokio::time::Instant,
+}
+
+/// The client of one webhook. Calls may run at the same time.
+pub struct Client {
+    config: ClientConfig,
+    address: Address,
+    callout: Callout,
+    tls: OnceCell<Arc<rustls::ClientConfig>>,
+    idle: Mutex<Vec<Idle>>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client(https://{}{})", self.address.authority, self.address.path)
+    }
+}
+
+impl Client {
+    /// For this place; nothing is dialled before the first call.
+    ///
+    /// # Errors
+    /// When the address cannot be used.
+    pub fn new(config: ClientConfig, callout: Callout) -> Result<Self, CallError> {
+        let address = Address::of(&config.place)?;
+        Ok(Self { config, address, callout, tls: OnceCell::new(), idle: Mutex::new(Vec::new()) })
+    }
+
+    /// Posts a review and returns the JSON that is answered. `timeout` bounds the whole call and is told as the parameter `timeout`,
+    /// rounded up to seconds.
+    ///
+    /// # Errors
+    /// Why there is no answer, or the refusal it is.
+    pub async fn post(&self, review: &Value, timeout: Duration) -> Result<Value, CallError> {
+        let path = format!("{}?timeout={}", self.address.path, go_duration(timeout));
+        let url = format!("https://{}{path}", self.address.authority);
+        let failed =
+            |why: &str| CallError::Transport(format!("Post {}: {why}", api::field::go_quote(&url)));
+        let body = serde_json::to_vec(review)
+            .map_err(|e| CallError::Config(format!("the review cannot be encoded: {e}")))?;
+        let request = self.request(&path, body.into())?;
+        let tls = self.tls.get_or_try_init(|| tls::client(&self.config.ca_bundle)).await?;
+        let exchange = async {
+            let (response, sender, address) =
+                self.send(request, tls).await.map_err(|e| failed(&e))?;
+            let (parts, body) = response.into_parts();
+            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|e| {
+                CallError::Answer(format!(
+                    "unexpected error when reading response body. Please retry. Original error: {e}"
+                ))
+            })?;
+            self.keep(address, sender);
+            answer(&parts, &body.to_bytes())
+        };
+        match tokio::time::timeout(timeout, exchange).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(failed("context deadline exceeded")),
+        }
+    }
+
+    fn request(&self, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, CallError> {
+        Request::post(path)
+            .header(HOST, &self.address.authority)
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .header(ACCEPT, HeaderValue::from_static("application/json, */*"))
+            .header(USER_AGENT, HeaderValue::from_static("kube-apiserver-admission"))
+            .body(Full::new(body))
+            .map_err(|e| CallError::Config(format!("the request cannot be made: {e}")))
+    }
+
+    /// Sends over a kept connection to one of the addresses, else over a new one. Errors are Go's texts.
+    async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        tls: &Arc<rustls::ClientConfig>,
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>, SocketAddr), String> {
+        let addresses = self.addresses().await?;
+        while let Some(mut idle) = self.take(&addresses) {
+            if idle.sender.ready().await.is_err() {
+                continue;
+            }
+            match idle.sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, idle.sender, idle.address)),
+                // It was closed before anything was sent: the request is whole.
+                Err(mut error) => match error.take_message() {
+                    Some(whole) => request = whole,
+                    None => return Err(exchange_text(&error.into_error())),
+                },
+            }
+        }
+        let (mut sender, address) = self.connect(&addresses, tls).await?;
+        let response = sender.send_request(request).await.map_err(|e| exchange_text(&e))?;
+        Ok((response, sender, address))
+    }
+
+    async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
+        let reach = &self.callout.reach;
+        match &self.address.service {
+            Some((namespace, name)) => {
+                let endpoint = reach.endpoint(namespace, name, self.address.port).await?;
+                Ok(vec![endpoint])
+            }
+            None => reach.resolve(&self.address.host, self.address.port).await,
+        }
+    }
+
+    fn take(&self, addresses: &[SocketAddr]) -> Option<Idle> {
+        let mut idle = self.idle.lock();
+        idle.retain(|i| i.since.elapsed() < IDLE_AGE_MAX && !i.sender.is_closed());
+        let at = idle.iter().rposition(|i| addresses.contains(&i.address))?;
+        Some(idle.swap_remove(at))
+    }
+
+    fn keep(&self, address: SocketAddr, sender: SendRequest<Full<Bytes>>) {
+        let mut idle = self.idle.lock();
+        if idle.len() < IDLE_MAX && !sender.is_closed() {
+            idle.push(Idle { address, sender, since: base::clock::now() });
+        }
+    }
+
+    /// A new connection to the first address that takes it.
+    async fn connect(
+        &self,
+        addresses: &[SocketAddr],
+        tls: &Arc<rustls::ClientConfig>,
+    ) -> Result<(SendRequest<Full<Bytes>>, SocketAddr), String> {
+        let name = ServerName::try_from(self.address.host.clone())
+            .map_err(|e| format!("tls: {}: {e}", self.address.host))?;
+        let mut last = String::new();
+        for address in addresses {
+            let dialled = tokio::time::timeout(CONNECT_MAX, self.callout.reach.dial(*address));
+            let io = match dialled.await {
+                Ok(Ok(io)) => io,
+                Ok(Err(error)) => {
+                    last = dial_text(*address, &error);
+                    continue;
+                }
+                Err(_) => {
+                    last = format!("dial tcp {address}: i/o timeout");
+                    continue;
+                }
+            };
+            let shaken = TlsConnector::from(Arc::clone(tls)).connect(name.clone(), io);
+            let io = match tokio::time::timeout(CONNECT_MAX, shaken).await {
+                Ok(Ok(io)) => io,
+                Ok(Err(error)) => return Err(errors::handshake(&self.address.host, &error)),
+                Err(_) => return Err("net/http: TLS handshake timeout".to_owned()),
+            };
+            let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
+                .await
+                .map_err(|e| exchange_text(&e))?;
+            serve(&self.callout.tasks, connection);
+            return Ok((sender, *address));
+        }
+        Err(last)
+    }
+}
+
+/// Drives a connection until its sender is gone, the other side closes it or the process stops.
+fn serve<C>(tasks: &Tasks, connection: C)
+where
+    C: Future<Output = hyper::Result<()>> + Send + 'static,
+{
+    let shutdown = tasks.shutdown().clone();
+    tasks.spawn(Kind::Request, "webhook-connection", async move {
+        tokio::select! {
+            ended = connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection to a webhook ended early");
+                }
+            }
+            () = shutdown.requested() => {}
+        }
+        Ok::<(), std::convert::Infallible>(())
+    });
+}
+
+fn exchange_text(error: &hyper::Error) -> String {
+    if error.is_incomplete_message() {
+        return "EOF".to_owned();
+    }
+    let cause = std::error::Error::source(error).map(|c| format!(": {c}")).unwrap_or_default();
+    format!("{error}{cause}")
+}
+
+/// What an answer says.
+fn answer(parts: &http::response::Parts, body: &[u8]) -> Result<Value, CallError> {
+    let code = parts.status.as_u16();
+    let media = parts.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let decoded = serde_json::from_slice::<Value>(body);
+    let status = decoded
+        .as_ref()
+        .ok()
+        .filter(|v| api::value::str_at(v, "kind") == "Status")
+        .and_then(|v| serde_json::from_value::<Status>(v.clone()).ok())
+        .filter(|status| status.status != "Success");
+    if let Some(status) = status {
+        return Err(CallError::Refused(Box::new(status)));
+    }
+    if !(200..=206).contains(&code) {
+        let is_text = media.is_empty() || media.starts_with("text/");
+        return Err(CallError::Refused(Box::new(errors::generic(code, body, is_text))));
+    }
+    if body.is_empty() {
+        let media = if media.is_empty() { "application/json" } else { media };
+        return Err(CallError::Answer(format!(
+            "0-length response with status code: {code} and content type: {media}"
+        )));
+    }
+    decoded
+        .map_err(|e| CallError::Answer(format!("couldn't get version/kind; json parse error: {e}")))
+}

@@ -1,0 +1,186 @@
+//! Where a webhook is: `clientConfig` of its configuration.
+
+use api::value::{get, int_at, str_at, str_in};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::Uri;
+use serde_json::Value;
+
+use super::CallError;
+
+/// Port of a Service that names none.
+const PORT: u16 = 443;
+
+/// Who is called.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Any HTTPS address, `https://host[:port]/path`.
+    Url(String),
+    /// A Service of this cluster; its certificate has to name `name.namespace.svc`.
+    Service {
+        /// Namespace of the Service.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Path of the request, with a leading slash; empty is `/`.
+        path: String,
+        /// Port of the Service.
+        port: u16,
+    },
+}
+
+/// Whom to call and whom to believe (`WebhookClientConfig` of `admissionregistration.k8s.io/v1` and `apiextensions.k8s.io/v1`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientConfig {
+    /// Who is called.
+    pub place: Place,
+    /// PEM of the CA certificates that may vouch for it; empty: those this machine trusts.
+    pub ca_bundle: Vec<u8>,
+}
+
+impl ClientConfig {
+    /// Reads a `clientConfig` as the API has it.
+    ///
+    /// # Errors
+    /// When it names neither Service nor URL, or its bundle is no base64.
+    pub fn from_value(config: &Value) -> Result<Self, CallError> {
+        let bad = |why: &str| CallError::Config(why.to_owned());
+        let bundle = STANDARD.decode(str_at(config, "caBundle"));
+        let ca_bundle = bundle.map_err(|e| bad(&format!("caBundle is no base64: {e}")))?;
+        let service = get(config, "service");
+        let place = if service.is_object() {
+            let port = match int_at(service, "port").unwrap_or(0) {
+                0 => PORT,
+                port => u16::try_from(port).map_err(|_| bad("the Service's port is no port"))?,
+            };
+            Place::Service {
+                namespace: str_in(config, &["service", "namespace"]).to_owned(),
+                name: str_in(config, &["service", "name"]).to_owned(),
+                path: str_at(service, "path").to_owned(),
+                port,
+            }
+        } else {
+            match str_at(config, "url") {
+                "" => return Err(bad("webhook configuration must have either service or URL")),
+                url => Place::Url(url.to_owned()),
+            }
+        };
+        Ok(Self { place, ca_bundle })
+    }
+}
+
+/// A [`Place`] taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Address {
+    /// `host:port` or `host` as the URL has it: the Host header and part of every error text.
+    pub(super) authority: String,
+    /// The name that the certificate must have, without brackets.
+    pub(super) host: String,
+    /// Port.
+    pub(super) port: u16,
+    /// Path, cleaned as Go's `path.Join` does.
+    pub(super) path: String,
+    /// Namespace and name, when it is a Service.
+    pub(super) service: Option<(String, String)>,
+}
+
+impl Address {
+    /// Takes it apart.
+    ///
+    /// # Errors
+    /// When the URL is none, has no host, or is not HTTPS.
+    pub(super) fn of(place: &Place) -> Result<Self, CallError> {
+        match place {
+            Place::Service { namespace, name, path, port } => {
+                let host = format!("{name}.{namespace}.svc");
+                Ok(Self {
+                    authority: format!("{host}:{port}"),
+                    host,
+                    port: *port,
+                    path: clean(path),
+                    service: Some((namespace.clone(), name.clone())),
+                })
+            }
+            Place::Url(url) => Self::of_url(url),
+        }
+    }
+
+    fn of_url(url: &str) -> Result<Self, CallError> {
+        let bad = |why: &str| CallError::Config(format!("Unparsable URL: {url}: {why}"));
+        let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| bad(&e.to_string()))?;
+        if uri.scheme_str() != Some("https") {
+            return Err(bad("the scheme has to be https"));
+        }
+        let authority = uri.authority().ok_or_else(|| bad("it has no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(bad("user information is not permitted"));
+        }
+        let host = authority.host().trim_matches(['[', ']']);
+        if host.is_empty() {
+            return Err(bad("it has no host"));
+        }
+        Ok(Self {
+            authority: authority.as_str().to_owned(),
+            host: host.to_owned(),
+            port: authority.port_u16().unwrap_or(PORT),
+            path: clean(uri.path()),
+            service: None,
+        })
+    }
+}
+
+/// A rooted path without empty parts, `.` and `..`.
+fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn places_are_read_as_upstream_reads_them() {
+        let of = |value: Value| {
+            ClientConfig::from_value(&value)
+                .and_then(|config| Address::of(&config.place))
+                .map(|a| (format!("https://{}{}", a.authority, a.path), a.host, a.port))
+                .map_err(|e| e.to_string())
+        };
+        let service = |more: Value| {
+            let mut service = json!({"namespace": "n", "name": "s"});
+            service.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            of(json!({"service": service}))
+        };
+        assert_eq!(service(json!({})), Ok(("https://s.n.svc:443/".into(), "s.n.svc".into(), 443)));
+        assert_eq!(
+            service(json!({"path": "/a/b", "port": 8443})),
+            Ok(("https://s.n.svc:8443/a/b".into(), "s.n.svc".into(), 8443))
+        );
+        assert_eq!(
+            of(json!({"url": "https://[::1]:9443/x//y/"})),
+            Ok(("https://[::1]:9443/x/y".into(), "::1".into(), 9443))
+        );
+        assert_eq!(
+            of(json!({"url": "https://example.com"})),
+            Ok(("https://example.com/".into(), "example.com".into(), 443))
+        );
+        assert_eq!(
+            of(json!({})),
+            Err("webhook configuration must have either service or URL".into())
+        );
+        for bad in ["http://x", "https://", "https://u:p@x/", "x y"] {
+            assert!(of(json!({"url": bad})).is_err(), "{bad}");
+        }
+    }
+}

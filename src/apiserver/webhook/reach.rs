@@ -1,0 +1,181 @@
+//! How a webhook is reached: an endpoint of a Service through the node it is on, a URL by its address; what may not be dialled.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use api::value::{at, bool_at, get, int_at, items, str_at, str_in};
+use async_trait::async_trait;
+use base::Tasks;
+use base::io::{BoxIo, Dial};
+use serde_json::Value;
+
+use super::errors;
+use crate::lookup::{self, Lookup};
+
+/// How a Service's endpoint and a URL's host are found and dialled.
+#[async_trait]
+pub trait Reach: Send + Sync {
+    /// A ready endpoint for this port of a Service.
+    ///
+    /// # Errors
+    /// A sentence as upstream's endpoint resolver has it, such as `service "x" not found`.
+    async fn endpoint(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String>;
+
+    /// The addresses of a host, each of which is only dialled as it is: a name that changes its mind cannot change the target.
+    ///
+    /// # Errors
+    /// As Go words it.
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String>;
+
+    /// A connection to this address.
+    ///
+    /// # Errors
+    /// Those of the network.
+    async fn dial(&self, address: SocketAddr) -> io::Result<BoxIo>;
+}
+
+/// The way out of the API server to webhooks, and who owns the connections.
+#[derive(Clone)]
+pub struct Callout {
+    /// How they are reached.
+    pub reach: Arc<dyn Reach>,
+    /// The owner of the tasks that serve kept connections.
+    pub tasks: Tasks,
+}
+
+impl std::fmt::Debug for Callout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Callout")
+    }
+}
+
+/// Reaches Services by their EndpointSlices (upstream's `--enable-aggregator-routing`): it works on a server without a service
+/// proxy, and for pods behind the tunnel of an agent.
+pub struct Services {
+    lookup: Arc<dyn Lookup>,
+    dial: Arc<dyn Dial>,
+    /// Where the next search for an endpoint begins, so that all get their share.
+    turn: AtomicUsize,
+}
+
+impl Services {
+    /// Over these objects and this dialler.
+    pub fn new(lookup: Arc<dyn Lookup>, dial: Arc<dyn Dial>) -> Self {
+        Self { lookup, dial, turn: AtomicUsize::new(0) }
+    }
+}
+
+#[async_trait]
+impl Reach for Services {
+    async fn endpoint(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String> {
+        let quoted = api::field::go_quote(name);
+        let service = self.lookup.get(&lookup::SERVICES, namespace, name).await;
+        let service = service
+            .and_then(|s| s.value().ok())
+            .ok_or_else(|| format!("service {quoted} not found"))?;
+        let port_name = port_name(&service, name, port)?;
+        let all = self.lookup.list(&lookup::ENDPOINT_SLICES, namespace).await;
+        let slices: Vec<Value> = all
+            .iter()
+            .filter_map(|o| o.value().ok())
+            .filter(|s| str_in(s, &["metadata", "labels", "kubernetes.io/service-name"]) == name)
+            .collect();
+        let family = items(get(&service, "spec"), "ipFamilies").first().and_then(Value::as_str);
+        let found = endpoints(&slices, port_name, family.unwrap_or_default());
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let chosen = found.get(turn % found.len().max(1)).copied();
+        let chosen =
+            chosen.ok_or_else(|| format!("no endpoints available for service {quoted}"))?;
+        if !is_foreign(chosen.ip()) {
+            return Err(format!(
+                "endpoint {chosen} of service {quoted} is not allowed: address of this machine or link"
+            ));
+        }
+        Ok(chosen)
+    }
+
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
+        let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
+            Ok(ip) => vec![SocketAddr::new(ip, port)],
+            Err(_) => tokio::net::lookup_host((host, port))
+                .await
+                .map_err(|_| format!("dial tcp: lookup {host}: no such host"))?
+                .collect(),
+        };
+        let allowed: Vec<SocketAddr> =
+            found.iter().copied().filter(|address| may_be_url(address.ip())).collect();
+        match (found.first(), allowed.is_empty()) {
+            (None, _) => Err(format!("dial tcp: lookup {host}: no such host")),
+            (Some(first), true) => Err(format!("dial tcp {first}: address not allowed")),
+            _ => Ok(allowed),
+        }
+    }
+
+    async fn dial(&self, address: SocketAddr) -> io::Result<BoxIo> {
+        self.dial.dial(&address.ip().to_string(), address.port()).await
+    }
+}
+
+/// The name of the Service's port with this number.
+fn port_name<'a>(service: &'a Value, name: &str, port: u16) -> Result<&'a str, String> {
+    let kind = match str_in(service, &["spec", "type"]) {
+        "" => "ClusterIP",
+        kind => kind,
+    };
+    if !matches!(kind, "ClusterIP" | "NodePort" | "LoadBalancer") {
+        return Err(format!("unsupported service type {}", api::field::go_quote(kind)));
+    }
+    let ports = items(get(service, "spec"), "ports");
+    let found = ports.iter().find(|p| int_at(p, "port") == Some(i64::from(port)));
+    found.map(|p| str_at(p, "name")).ok_or_else(|| {
+        format!("no service port {port} found for service {}", api::field::go_quote(name))
+    })
+}
+
+/// Addresses of ready endpoints with this port, those of the Service's first family alone where it has any.
+fn endpoints(slices: &[Value], port: &str, family: &str) -> Vec<SocketAddr> {
+    let mut first = Vec::new();
+    let mut others = Vec::new();
+    for slice in slices {
+        let number = items(slice, "ports")
+            .iter()
+            .find(|p| str_at(p, "name") == port)
+            .and_then(|p| int_at(p, "port"))
+            .and_then(|p| u16::try_from(p).ok());
+        let Some(number) = number else { continue };
+        for endpoint in items(slice, "endpoints") {
+            let conditions = at(endpoint, &["conditions"]);
+            let unready = get(conditions, "ready").is_boolean() && !bool_at(conditions, "ready");
+            let address = items(endpoint, "addresses").first().and_then(Value::as_str);
+            let Some(ip) = address.and_then(|a| a.parse::<IpAddr>().ok()) else { continue };
+            if !unready {
+                let list =
+                    if str_at(slice, "addressType") == family { &mut first } else { &mut others };
+                list.push(SocketAddr::new(ip, number));
+            }
+        }
+    }
+    if first.is_empty() { others } else { first }
+}
+
+/// Neither everybody's, nor a group's, nor of this link: the metadata services of clouds are there.
+fn may_be_url(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => {
+            !(ip.is_unspecified() || ip.is_multicast() || ip.is_link_local() || ip.is_broadcast())
+        }
+        IpAddr::V6(ip) => !(ip.is_unspecified() || ip.is_multicast() || ip.is_unicast_link_local()),
+    }
+}
+
+/// As [`may_be_url`], and not this machine's loopback: who writes endpoints may be no administrator.
+fn is_foreign(ip: IpAddr) -> bool {
+    may_be_url(ip) && !ip.to_canonical().is_loopback()
+}
+
+/// The text of a dial that failed.
+pub(super) fn dial_text(address: SocketAddr, error: &io::Error) -> String {
+    errors::dial(&address.to_string(), error)
+}

@@ -1,0 +1,310 @@
+//! The client against a real TLS server on loopback; expected texts are those of Go's `net/http`, `crypto/tls` and of client-go.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base::io::{BoxIo, Dial, Tcp};
+use base::pki::live::LiveCert;
+use base::pki::{Ca, Leaf, Profile};
+use base::{Kind, Shutdown, Tasks};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::lookup;
+use crate::lookup::testing::Fixed;
+
+const SECONDS: Duration = Duration::from_secs(10);
+
+/// How the server answers a path.
+pub(crate) type Answer = fn(&str, Value) -> Response<Full<Bytes>>;
+
+/// A webhook on loopback, and how often it was connected to.
+pub(crate) struct Hook {
+    pub(crate) ca: Ca,
+    pub(crate) address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    tasks: Tasks,
+    _dir: tempfile::TempDir,
+}
+
+fn ca(dir: &tempfile::TempDir) -> Ca {
+    Ca::load_or_create(&dir.path().join("ca.crt"), &dir.path().join("ca.key"), "test").unwrap()
+}
+
+/// A webhook that is known as Service `s` of namespace `n`.
+pub(crate) async fn hook(answer: Answer) -> Hook {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = ca(&dir);
+    let leaf = ca.issue(&Profile::server("hook", &["s.n.svc".to_owned()], &[])).unwrap();
+    hook_with(dir, ca, &leaf, answer).await
+}
+
+async fn hook_with(dir: tempfile::TempDir, ca: Ca, leaf: &Leaf, answer: Answer) -> Hook {
+    let tasks = Tasks::new(Shutdown::new());
+    let connections = Arc::new(AtomicUsize::new(0));
+    let config = base::pki::tls::server(LiveCert::new(leaf).unwrap(), &[], &["http/1.1"]).unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (count, owner) = (Arc::clone(&connections), tasks.clone());
+    tasks.spawn(Kind::Request, "hook", async move {
+        while let Ok((io, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            let acceptor = acceptor.clone();
+            owner.spawn(Kind::Request, "hook-connection", async move {
+                let Ok(io) = acceptor.accept(io).await else { return Ok::<(), Infallible>(()) };
+                let service =
+                    service_fn(move |request: Request<hyper::body::Incoming>| async move {
+                        let target = request.uri().to_string();
+                        let body = request.into_body().collect().await.unwrap().to_bytes();
+                        let sent = serde_json::from_slice(&body).unwrap();
+                        Ok::<_, Infallible>(answer(&target, sent))
+                    });
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(io), service)
+                    .await;
+                Ok(())
+            });
+        }
+        Ok::<(), Infallible>(())
+    });
+    Hook { ca, address, connections, tasks, _dir: dir }
+}
+
+/// Leads every Service to one address.
+pub(crate) struct To(pub(crate) SocketAddr);
+
+#[async_trait]
+impl Reach for To {
+    async fn endpoint(&self, _: &str, _: &str, _: u16) -> Result<SocketAddr, String> {
+        Ok(self.0)
+    }
+
+    async fn resolve(&self, _: &str, _: u16) -> Result<Vec<SocketAddr>, String> {
+        Ok(vec![self.0])
+    }
+
+    async fn dial(&self, address: SocketAddr) -> io::Result<BoxIo> {
+        Tcp.dial(&address.ip().to_string(), address.port()).await
+    }
+}
+
+impl Hook {
+    fn client(&self, service: &str, bundle: &str) -> Client {
+        let place = Place::Service {
+            namespace: "n".into(),
+            name: service.into(),
+            path: "/check".into(),
+            port: 443,
+        };
+        let config = ClientConfig { place, ca_bundle: bundle.as_bytes().to_vec() };
+        let callout = Callout { reach: Arc::new(To(self.address)), tasks: self.tasks.clone() };
+        Client::new(config, callout).unwrap()
+    }
+
+    async fn says(&self, client: &Client) -> Result<Value, String> {
+        client.post(&json!({"asked": 1}), SECONDS).await.map_err(|e| e.to_string())
+    }
+}
+
+pub(crate) fn body(code: u16, media: &str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    Response::builder()
+        .status(code)
+        .header("content-type", media)
+        .body(Full::new(body.into()))
+        .unwrap()
+}
+
+fn echo(target: &str, sent: Value) -> Response<Full<Bytes>> {
+    body(200, "application/json", json!({"target": target, "sent": sent}).to_string())
+}
+
+#[tokio::test]
+async fn a_call_names_its_timeout_and_connections_are_kept() {
+    let hook = hook(echo).await;
+    let client = hook.client("s", hook.ca.cert_pem());
+    for _ in 0..3 {
+        assert_eq!(
+            hook.says(&client).await,
+            Ok(json!({"target": "/check?timeout=10s", "sent": {"asked": 1}}))
+        );
+    }
+    assert_eq!(hook.connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn who_is_not_vouched_for_or_has_another_name_is_not_believed() {
+    let hook = hook(echo).await;
+    let other = tempfile::tempdir().unwrap();
+    let stranger = hook.client("s", ca(&other).cert_pem());
+    assert_eq!(
+        hook.says(&stranger).await.unwrap_err(),
+        "Post \"https://s.n.svc:443/check?timeout=10s\": tls: failed to verify certificate: x509: certificate signed by unknown authority"
+    );
+    let misnamed = hook.client("other", hook.ca.cert_pem());
+    assert_eq!(
+        hook.says(&misnamed).await.unwrap_err(),
+        "Post \"https://other.n.svc:443/check?timeout=10s\": tls: failed to verify certificate: x509: certificate is valid for s.n.svc, not other.n.svc"
+    );
+}
+
+#[tokio::test]
+async fn a_self_signed_ca_may_serve_itself_when_it_is_the_bundle() {
+    // As `openssl req -x509` makes them.
+    let mut params = rcgen::CertificateParams::new(vec!["s.n.svc".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let pair = rcgen::KeyPair::generate().unwrap();
+    let made = params.self_signed(&pair).unwrap();
+    let leaf = Leaf { cert_pem: made.pem(), key_pem: pair.serialize_pem(), not_after: 0 };
+    let dir = tempfile::tempdir().unwrap();
+    let ca = ca(&dir);
+    let hook = hook_with(dir, ca, &leaf, echo).await;
+    assert!(hook.says(&hook.client("s", &made.pem())).await.is_ok());
+    let error = hook.says(&hook.client("other", &made.pem())).await.unwrap_err();
+    assert!(error.ends_with("x509: certificate is valid for s.n.svc, not other.n.svc"), "{error}");
+}
+
+#[tokio::test]
+async fn redirects_garbage_refusals_and_bombs_are_errors() {
+    let hook = hook(|_, _| {
+        Response::builder()
+            .status(302)
+            .header("location", "https://127.0.0.1:1/")
+            .body(Full::default())
+            .unwrap()
+    })
+    .await;
+    assert_eq!(
+        hook.says(&hook.client("s", hook.ca.cert_pem())).await.unwrap_err(),
+        "the server responded with the status code 302 but did not return more information"
+    );
+    let cases: [(Answer, &str); 4] = [
+        (
+            |_, _| body(200, "application/json", ""),
+            "0-length response with status code: 200 and content type: application/json",
+        ),
+        (
+            |_, _| body(200, "application/json", "nonsense"),
+            "couldn't get version/kind; json parse error: ",
+        ),
+        (
+            |_, _| {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "not today", "code": 403});
+                body(403, "application/json", status.to_string())
+            },
+            "not today",
+        ),
+        (
+            |_, _| body(200, "application/json", vec![b' '; (16 << 20) + 1]),
+            "unexpected error when reading response body. Please retry. Original error: length limit exceeded",
+        ),
+    ];
+    for (answer, wanted) in cases {
+        let hook = self::hook(answer).await;
+        let error = hook.says(&hook.client("s", hook.ca.cert_pem())).await.unwrap_err();
+        assert!(error.starts_with(wanted), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn silence_ends_with_the_deadline() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let ca = ca(&dir);
+    let leaf = ca.issue(&Profile::server("hook", &["s.n.svc".to_owned()], &[])).unwrap();
+    let mut hook = hook_with(dir, ca, &leaf, echo).await;
+    hook.address = listener.local_addr().unwrap();
+    let client = hook.client("s", hook.ca.cert_pem());
+    let error = client.post(&json!({}), Duration::from_millis(50)).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "Post \"https://s.n.svc:443/check?timeout=1s\": context deadline exceeded"
+    );
+    drop(listener);
+    let error = client.post(&json!({}), SECONDS).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "Post \"https://s.n.svc:443/check?timeout=10s\": dial tcp {}: connect: connection refused",
+            hook.address
+        )
+    );
+}
+
+fn service(kind: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "n"},
+        "spec": {"type": kind, "ipFamilies": ["IPv4"], "ports": [{"name": "https", "port": 443}]},
+    })
+}
+
+fn slice(name: &str, family: &str, address: &str, ready: bool) -> Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": name, "namespace": "n", "labels": {"kubernetes.io/service-name": "s"}},
+        "addressType": family, "ports": [{"name": "https", "port": 8443}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": ready}}],
+    })
+}
+
+#[tokio::test]
+async fn endpoints_are_chosen_as_upstream_does_and_never_of_this_machine() {
+    let find = async |service: Option<Value>, slices: &[Value], port| {
+        let fixed = Fixed::new(&[]);
+        service.into_iter().for_each(|s| {
+            fixed.put(&lookup::SERVICES, s);
+        });
+        for slice in slices {
+            fixed.put(&lookup::ENDPOINT_SLICES, slice.clone());
+        }
+        let found = Services::new(fixed, Arc::new(Tcp)).endpoint("n", "s", port).await;
+        found.map(|address| address.to_string())
+    };
+    let error = |text: &str| Err(text.to_owned());
+    assert_eq!(find(None, &[], 443).await, error("service \"s\" not found"));
+    assert_eq!(
+        find(Some(service("ExternalName")), &[], 443).await,
+        error("unsupported service type \"ExternalName\"")
+    );
+    assert_eq!(
+        find(Some(service("ClusterIP")), &[], 80).await,
+        error("no service port 80 found for service \"s\"")
+    );
+    assert_eq!(
+        find(Some(service("ClusterIP")), &[slice("a", "IPv4", "10.0.0.1", false)], 443).await,
+        error("no endpoints available for service \"s\"")
+    );
+    let both = [slice("a", "IPv6", "fd00::1", true), slice("b", "IPv4", "10.0.0.1", true)];
+    assert_eq!(find(Some(service("")), &both, 443).await, Ok("10.0.0.1:8443".to_owned()));
+    for own in ["127.0.0.1", "169.254.169.254", "::1", "fe80::1", "::ffff:127.0.0.1"] {
+        let found = find(Some(service("")), &[slice("a", "IPv4", own, true)], 443).await;
+        assert!(found.is_err_and(|e| e.contains("is not allowed")), "{own}");
+    }
+}
+
+#[tokio::test]
+async fn a_url_may_lead_to_loopback_but_not_to_the_metadata_service() {
+    let services = Services::new(Fixed::new(&[]), Arc::new(Tcp));
+    let resolve = async |host| services.resolve(host, 443).await.map(|all| all[0].to_string());
+    assert_eq!(resolve("127.0.0.1").await, Ok("127.0.0.1:443".to_owned()));
+    for host in ["169.254.169.254", "0.0.0.0", "::ffff:169.254.169.254", "fe80::1", "224.0.0.1"] {
+        let error = resolve(host).await.unwrap_err();
+        assert!(error.ends_with("address not allowed"), "{error}");
+    }
+    assert_eq!(
+        resolve("nowhere.invalid").await,
+        Err("dial tcp: lookup nowhere.invalid: no such host".to_owned())
+    );
+}

@@ -1,0 +1,139 @@
+//! TLS to a webhook: who is believed, with the latitude that Go's verifier has.
+
+use std::fmt;
+use std::sync::Arc;
+
+use base::pki;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+
+use super::CallError;
+
+/// Where systems keep the CA certificates they trust, in the order in which Go looks.
+const SYSTEM_BUNDLES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// HTTP/1.1 alone, without a client certificate: one connection of HTTP/2 would keep a single endpoint busy (upstream's issue 75791).
+///
+/// # Errors
+/// When the bundle holds no certificate that can be used.
+pub(super) async fn client(bundle: &[u8]) -> Result<Arc<ClientConfig>, CallError> {
+    let bad = |why: String| CallError::Config(format!("unable to load root certificates: {why}"));
+    let pem = if bundle.iter().all(u8::is_ascii_whitespace) {
+        system_bundle().await
+    } else {
+        String::from_utf8_lossy(bundle).into_owned()
+    };
+    let roots: Vec<CertificateDer<'static>> = pki::certificates(&pem).map_err(bad)?;
+    if roots.is_empty() {
+        return Err(bad("the bundle holds no certificate".to_owned()));
+    }
+    let mut config = pki::tls::client(&[], None, &["http/1.1"]).map_err(|e| bad(e.to_string()))?;
+    let provider = Arc::clone(config.crypto_provider());
+    let mut store = rustls::RootCertStore::empty();
+    // What webpki cannot use as an anchor may still be pinned: Go takes any certificate of the bundle.
+    store.add_parsable_certificates(roots.iter().cloned());
+    let chains = if store.is_empty() {
+        None
+    } else {
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider.clone());
+        Some(verifier.build().map_err(|e| bad(e.to_string()))?)
+    };
+    let supported = provider.signature_verification_algorithms;
+    let verifier = Pinning { chains, pinned: roots, supported };
+    config.dangerous().set_certificate_verifier(Arc::new(verifier));
+    Ok(Arc::new(config))
+}
+
+/// The bundle of this machine; empty when it has none.
+async fn system_bundle() -> String {
+    let read = base::tasks::blocking(|| {
+        SYSTEM_BUNDLES
+            .iter()
+            .find_map(|path| base::fs::read_to_string(std::path::Path::new(path)).ok())
+    });
+    read.await.ok().flatten().unwrap_or_default()
+}
+
+/// Believes chains to the bundle, and a certificate that stands in the bundle itself: a self-signed one made with
+/// `openssl req -x509` is a CA, which webpki refuses as a server's and Go takes.
+struct Pinning {
+    chains: Option<Arc<WebPkiServerVerifier>>,
+    pinned: Vec<CertificateDer<'static>>,
+    supported: rustls::crypto::WebPkiSupportedAlgorithms,
+}
+
+impl fmt::Debug for Pinning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pinning({} certificates)", self.pinned.len())
+    }
+}
+
+impl Pinning {
+    fn verify_pinned(
+        cert: &CertificateDer<'_>,
+        name: &ServerName<'_>,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let (_, parsed) = x509_parser::parse_x509_certificate(cert)
+            .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let validity = parsed.validity();
+        if seconds < validity.not_before.timestamp() || seconds > validity.not_after.timestamp() {
+            return Err(Error::InvalidCertificate(CertificateError::Expired));
+        }
+        verify_server_name(&ParsedCertificate::try_from(cert)?, name)
+    }
+}
+
+impl ServerCertVerifier for Pinning {
+    fn verify_server_cert(
+        &self,
+        cert: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.pinned.iter().any(|known| known.as_ref() == cert.as_ref()) {
+            Self::verify_pinned(cert, name, now)?;
+            return Ok(ServerCertVerified::assertion());
+        }
+        match &self.chains {
+            Some(chains) => chains.verify_server_cert(cert, between, name, ocsp, now),
+            None => Err(Error::InvalidCertificate(CertificateError::UnknownIssuer)),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, signature, &self.supported)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, signature, &self.supported)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.supported.supported_schemes()
+    }
+}
