@@ -452,7 +452,7 @@ impl<'a> Write<'a> {
                 Err(changed) => Ok(Err(changed)),
             };
         }
-        match storage.write(self.row, &value, found.resource_version).await? {
+        match storage.replace(self.row, old, &value, found.resource_version).await? {
             Written::Done(object) => Ok(Ok(Arc::new(object))),
             Written::Changed(changed) => Ok(Err(changed)),
         }

@@ -64,8 +64,8 @@ pub struct ResourceSpec {
     pub prefix: Arc<str>,
     /// Group, version and kind of the stored form; differs from `gvk` where another version is the storage version.
     pub storage: Gvk,
-    /// How sure a write must be.
-    pub durability: Durability,
+    /// Which writes may be lost when the machine or the process ends within half a minute of them.
+    pub lazy: Lazy,
     /// Time after its last write at which an object is deleted; `None` keeps it.
     pub ttl: Option<Duration>,
     /// Rules of the kind.
@@ -76,7 +76,27 @@ pub struct ResourceSpec {
     pub columns: Option<Arc<CustomColumns>>,
 }
 
+/// Which writes of a resource need not be durable before they are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lazy {
+    /// None.
+    Never,
+    /// Those that only say that the holder of a Lease is still there.
+    Renewals,
+    /// All.
+    Always,
+}
+
 impl ResourceSpec {
+    /// How sure a write must be; `renewal` says that it only renews a Lease.
+    pub fn durability(&self, renewal: bool) -> Durability {
+        match self.lazy {
+            Lazy::Always => Durability::Lazy,
+            Lazy::Renewals if renewal => Durability::Lazy,
+            Lazy::Never | Lazy::Renewals => Durability::Synced,
+        }
+    }
+
     /// An ordinary resource under upstream's key layout for custom resources: `/registry/<group>/<resource>`.
     pub fn custom(gvr: Gvr, kind: &str, namespaced: bool, strategy: Arc<dyn Strategy>) -> Self {
         let gvk = Gvk {
@@ -93,7 +113,7 @@ impl ResourceSpec {
             subresources: Vec::new(),
             prefix: format!("{}/{}", gvr.group, gvr.resource).into(),
             storage: gvk.clone(),
-            durability: Durability::Synced,
+            lazy: Lazy::Never,
             ttl: None,
             unstructured: true,
             columns: None,
@@ -356,7 +376,11 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
         ("autoscaling", kind) => Gvk::new("autoscaling", "v2", kind),
         _ => gvk.clone(),
     };
-    let lazy = matches!(resource, "events" | "leases");
+    let lazy = match resource {
+        "events" => Lazy::Always,
+        "leases" => Lazy::Renewals,
+        _ => Lazy::Never,
+    };
     Some(ResourceSpec {
         gvr: Gvr {
             group: Arc::clone(&gvk.group),
@@ -371,7 +395,7 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
         subresources,
         prefix: if stored { storage_prefix(&gvk.group, resource).into() } else { "".into() },
         storage,
-        durability: if lazy { Durability::Lazy } else { Durability::Synced },
+        lazy,
         ttl: (resource == "events").then_some(EVENT_TTL),
         unstructured: false,
         columns: None,

@@ -150,6 +150,30 @@ impl Storage {
         value: &Value,
         expected: i64,
     ) -> Result<Written, Status> {
+        self.put(row, value, expected, row.spec.durability(false)).await
+    }
+
+    /// Writes an object over `old`, which is the version `expected`.
+    ///
+    /// # Errors
+    /// As the store.
+    pub async fn replace(
+        &self,
+        row: &Resource,
+        old: &Value,
+        value: &Value,
+        expected: i64,
+    ) -> Result<Written, Status> {
+        self.put(row, value, expected, row.spec.durability(is_renewal(old, value))).await
+    }
+
+    async fn put(
+        &self,
+        row: &Resource,
+        value: &Value,
+        expected: i64,
+        durability: Durability,
+    ) -> Result<Written, Status> {
         let plain = Bytes::from(encode(row, value));
         let mut object =
             Object::from_stored(plain.clone(), 0).map_err(|e| Status::internal(&e.to_string()))?;
@@ -163,7 +187,7 @@ impl Storage {
             None => 0,
         };
         let put = Op::Put { key: key.clone().into(), value: stored, lease, prev_kv: false };
-        let written = self.guarded(row, &key, expected, put).await;
+        let written = self.guarded(row, &key, expected, put, durability).await;
         if written.is_err() {
             // It may be the lease that is gone; a new one costs little.
             self.leases.forget(lease);
@@ -188,7 +212,8 @@ impl Storage {
     ) -> Result<Result<i64, Option<Object>>, Status> {
         let key = row.key(&object.key.namespace, &object.key.name);
         let delete = Op::Delete { range: KeyRange::key(key.clone()), prev_kv: false };
-        self.guarded(row, &key, object.resource_version, delete).await
+        let durability = row.spec.durability(false);
+        self.guarded(row, &key, object.resource_version, delete, durability).await
     }
 
     async fn guarded(
@@ -197,6 +222,7 @@ impl Storage {
         key: &str,
         expected: i64,
         op: Op,
+        durability: Durability,
     ) -> Result<Result<i64, Option<Object>>, Status> {
         let range = KeyRange::key(key.to_owned());
         let compare = Compare {
@@ -204,7 +230,6 @@ impl Storage {
             target: Target::ModRevision(expected),
             ordering: Ordering::Equal,
         };
-        let durability = row.spec.durability;
         let txn = Txn {
             compare: vec![compare],
             success: vec![op],
@@ -232,6 +257,21 @@ impl Storage {
     pub async fn compact(&self, revision: i64) -> Result<(), StoreError> {
         self.backend.compact(Revision(revision)).await
     }
+}
+
+/// Whether a change of a Lease only says that its holder is still there. A crash that forgets that is seen as a late renewal;
+/// one that forgot who holds it would give it back to who had lost it.
+fn is_renewal(old: &Value, new: &Value) -> bool {
+    let same = |part: &str, besides: &[&str]| {
+        let fields = |value: &Value| {
+            let mut fields = value.get(part).and_then(Value::as_object).cloned();
+            let fields = fields.get_or_insert_default();
+            besides.iter().for_each(|field| drop(fields.remove(*field)));
+            std::mem::take(fields)
+        };
+        fields(old) == fields(new)
+    };
+    same("spec", &["renewTime"]) && same("metadata", &["managedFields", "resourceVersion"])
 }
 
 /// The stored form of an object: kind and version first, metadata next, `resourceVersion` left out.
@@ -267,5 +307,27 @@ fn write_fields<'a>(
         let _ = serde_json::to_writer(&mut *out, key);
         out.push(b':');
         let _ = serde_json::to_writer(&mut *out, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_a_later_time_of_the_same_holder_is_a_renewal() {
+        let lease = |holder: &str, at: &str, version: &str| {
+            json!({"kind": "Lease", "metadata": {"name": "n", "resourceVersion": version},
+                "spec": {"holderIdentity": holder, "renewTime": at, "leaseTransitions": 1}})
+        };
+        let old = lease("a", "2026-01-01T00:00:00.000000Z", "5");
+        let later = "2026-01-01T00:00:10.000000Z";
+        assert!(is_renewal(&old, &lease("a", later, "6")));
+        assert!(!is_renewal(&old, &lease("b", later, "6")), "another holder");
+        assert!(!is_renewal(&old, &lease("", later, "6")), "given up");
+        let mut labelled = lease("a", later, "6");
+        labelled["metadata"]["labels"] = json!({"a": "b"});
+        assert!(!is_renewal(&old, &labelled), "somebody's own change");
     }
 }

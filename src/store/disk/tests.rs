@@ -1,5 +1,7 @@
 //! The disk engine under power cuts, failing disks and damaged files.
 
+mod lazy;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -477,47 +479,6 @@ fn checkpoints_replace_the_log_and_failing_ones_do_not() {
     };
     assert_eq!(checkpoints(&disk), 1);
     assert_eq!(everything(&open(&disk.copy()).unwrap()), everything(&node));
-}
-
-#[test]
-fn lazy_writes_cost_no_sync_and_their_lost_revisions_are_never_used_again() {
-    let disk = SimDisk::new();
-    let node = open(&disk).unwrap();
-    commit(&node, put("a", "1")).unwrap();
-    let lazily = |value: &str| submit(&node, put("lazy", value), Durability::Lazy).unwrap();
-    lazily("first");
-    let syncs = disk.syncs();
-    let mut newest = 0;
-    for n in 0..100 {
-        newest = lazily(&n.to_string());
-    }
-    assert_eq!(disk.syncs(), syncs);
-    assert!(node.engine.has_lazy(), "the deadline runs");
-    // Nothing that was not synced lasts.
-    let mut rng = (0..).map(Rng).find(|rng| {
-        open(&disk.after_power_cut(&mut rng.clone()))
-            .is_ok_and(|node| everything(&node)["lazy"] == "first")
-    });
-    let after = disk.after_power_cut(rng.as_mut().unwrap());
-    let node = open(&after).unwrap();
-    assert_eq!(everything(&node)["lazy"], "first");
-    assert!(commit(&node, put("a", "2")).unwrap() > newest);
-    let state = node.shared.state.read();
-    assert!(matches!(
-        state.events(newest, &KeyRange::key("a"), 10),
-        Err(StoreError::Compacted { .. })
-    ));
-}
-
-#[test]
-fn after_a_clean_stop_revisions_go_on_without_a_gap() {
-    let disk = SimDisk::new();
-    let node = open(&disk).unwrap();
-    submit(&node, put("a", "1"), Durability::Lazy).unwrap();
-    assert_eq!(node.stop(), None);
-    let node = open(&disk.after_power_cut(&mut Rng(3))).unwrap();
-    assert_eq!(everything(&node)["a"], "1");
-    assert_eq!(commit(&node, put("a", "2")).unwrap(), 3);
 }
 
 #[test]

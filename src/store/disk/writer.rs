@@ -1,5 +1,9 @@
 //! The one writer of the log: what queued while the last `fdatasync` ran goes out in one write and one sync.
 //!
+//! What need not be durable stays in memory, up to [`LAZY_BYTES`], and goes out with the next batch that is synced or after
+//! [`LAZY_SYNC`]: a page that is written is on its way to the device soon, whether anybody asks for that or not, so writing
+//! each heartbeat at once would cost a page each.
+//!
 //! Synchronous, so that the simulation runs it where it likes; a real store gives it a thread of its own.
 
 use std::io;
@@ -22,6 +26,9 @@ use crate::raft::{Entry, Payload, Types, Vote, encode_entry};
 
 /// Longest time a lazily written command may be lost for.
 pub(crate) const LAZY_SYNC: Duration = Duration::from_secs(30);
+
+/// Bytes of lazily written records that wait in memory; with more the pages are filled anyway, and are written at once.
+pub(crate) const LAZY_BYTES: usize = 32 * 1024;
 
 /// Bytes of commands in one entry; one larger command is an entry of its own. Also what is staged before it is written.
 pub(crate) const BATCH_BYTES: usize = RESERVE_BYTES as usize / 2;
@@ -121,7 +128,10 @@ pub(crate) struct Writer {
     waiting: Vec<Waiting>,
     /// Staged entries: index and offset from the batch's begin.
     staged: Vec<(u64, u64)>,
+    /// What is staged must be durable before anybody is told.
     sync: bool,
+    /// What is staged must be written before anybody is told.
+    write: bool,
 }
 
 impl Writer {
@@ -130,7 +140,7 @@ impl Writer {
         let syncs = Arc::clone(&log.syncs);
         let status = Arc::new(Status { syncs, ..Status::default() });
         let (waiting, staged) = (Vec::new(), Vec::new());
-        let this = Self { log, entries, status, waiting, staged, sync: false };
+        let this = Self { log, entries, status, waiting, staged, sync: false, write: false };
         this.publish();
         this
     }
@@ -231,7 +241,7 @@ impl Writer {
                 self.waiting.push(Waiting::Done(done));
             }
             Job::Truncate(next, done) => {
-                self.flush()?;
+                self.write_out()?;
                 self.log.stage(Kind::Truncate, |out| crate::command::Put::put_u64(out, next));
                 self.sync = true;
                 self.waiting.push(Waiting::Done(done));
@@ -242,7 +252,7 @@ impl Writer {
                 view.marks.truncate(next);
             }
             Job::Purge(next, done) => {
-                self.flush()?;
+                self.write_out()?;
                 self.log.meta.next = self.log.meta.next.max(next);
                 let purged = self.log.purge(next);
                 if let Ok(sequence) = &purged {
@@ -288,7 +298,7 @@ impl Writer {
 
     fn stage(&mut self, entry: &Entry) -> Result<(), StoreError> {
         if self.log.staged() > BATCH_BYTES {
-            self.flush()?;
+            self.write_out()?;
         }
         let committed = self.committed();
         self.log.meta.committed = committed;
@@ -308,14 +318,21 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what is staged, makes it durable as far as asked, and tells who waits.
+    /// As [`Writer::flush`], and nothing stays in memory.
+    fn write_out(&mut self) -> Result<(), StoreError> {
+        self.write = true;
+        self.flush()
+    }
+
+    /// Writes what is staged unless it may wait, makes it durable as far as asked, and tells who waits.
     fn flush(&mut self) -> Result<(), StoreError> {
         let sync = std::mem::take(&mut self.sync);
-        let wrote = self.log.staged() > 0;
-        let (sequence, begin) = self.log.write(sync).map_err(|error| match error {
-            WriteError::NoSpace(text) | WriteError::Fatal(text) => StoreError::Stopped(text),
-        })?;
-        {
+        let write = std::mem::take(&mut self.write) || sync || self.log.staged() > LAZY_BYTES;
+        let lazy = !sync && self.log.staged() > 0;
+        if write {
+            let (sequence, begin) = self.log.write(sync).map_err(|error| match error {
+                WriteError::NoSpace(text) | WriteError::Fatal(text) => StoreError::Stopped(text),
+            })?;
             let mut view = self.entries.0.lock();
             for (index, offset) in self.staged.drain(..) {
                 view.marks.add(index, Mark { sequence, offset: begin + offset });
@@ -324,11 +341,11 @@ impl Writer {
         }
         self.publish();
         {
-            let mut lazy = self.status.lazy_since.lock();
+            let mut since = self.status.lazy_since.lock();
             if sync {
-                *lazy = None;
-            } else if wrote && lazy.is_none() {
-                *lazy = Some(base::clock::now());
+                *since = None;
+            } else if lazy && since.is_none() {
+                *since = Some(base::clock::now());
                 self.status.lazy.notify_one();
             }
         }
