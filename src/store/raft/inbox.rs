@@ -29,7 +29,7 @@ impl Members {
     /// Answers what another member sent by its [`super::Transport`]; who that is must have been made sure of before.
     pub async fn answer(&self, request: &[u8]) -> Vec<u8> {
         let answer = match Envelope::decode(request) {
-            Ok((envelope, reader)) => match self.check(envelope) {
+            Ok((envelope, reader)) => match self.check(&envelope) {
                 None => match Request::decode(reader) {
                     Ok(request) => self.answer_to(request).await,
                     Err(error) => refused(format!("the request is {error}")),
@@ -46,7 +46,8 @@ impl Members {
             .encode()
     }
 
-    fn check(&self, envelope: Envelope) -> Option<Answer> {
+    /// Whether the sender may ask this member; notes where it is.
+    fn check(&self, envelope: &Envelope) -> Option<Answer> {
         let link = self.engine.link();
         if envelope.cluster != link.cluster {
             let text = format!(
@@ -67,6 +68,7 @@ impl Members {
             tracing::error!("{text}");
             return Some(refused(text));
         }
+        link.hear(envelope.from, &envelope.address);
         None
     }
 

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::Address;
 use super::wire::{Answer, Envelope, Request};
 use crate::disk::ClusterId;
+use crate::kv::StoreError;
 
 /// Largest message in bytes, there and back: every entry fits, for a segment of the log has half as many.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
@@ -51,26 +52,83 @@ pub trait Transport: Send + Sync + std::fmt::Debug + 'static {
     async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError>;
 }
 
+/// Where a member may be. One that came back elsewhere is in no agreed place before the others have agreed on it, and it may be
+/// needed for that; it says itself where it is.
+#[derive(Debug, Default)]
+struct Whereabouts {
+    /// As the membership has it.
+    agreed: Address,
+    /// Where it said to be since, when that is elsewhere.
+    heard: Address,
+    /// The next call goes to the latter.
+    follow: bool,
+}
+
+impl Whereabouts {
+    fn next(&self) -> &Address {
+        if self.follow { &self.heard } else { &self.agreed }
+    }
+
+    fn agree(&mut self, address: &Address) {
+        if self.agreed != *address {
+            *self = Self { agreed: address.clone(), ..Self::default() };
+        }
+    }
+
+    fn hear(&mut self, address: &Address) {
+        self.follow = self.agreed != *address;
+        self.heard = if self.follow { address.clone() } else { Address::default() };
+    }
+
+    /// Nobody, or somebody else, was at `address`: what was heard may be older than what was agreed on, and the other way round.
+    fn miss(&mut self, address: &Address) {
+        if !self.heard.is_unknown() && self.next() == address {
+            self.follow = !self.follow;
+        }
+    }
+}
+
 /// This member's side of the seam.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) cluster: ClusterId,
     pub(crate) me: u64,
+    address: Address,
     transport: Option<Arc<dyn Transport>>,
-    /// Newest known address of each member: one may move while it is being called.
-    addresses: Mutex<HashMap<u64, Address>>,
+    /// Of each member: one may move while it is being called.
+    members: Mutex<HashMap<u64, Whereabouts>>,
 }
 
 impl Link {
-    /// Without a transport nobody can be reached.
-    pub(crate) fn new(cluster: ClusterId, me: u64, transport: Option<Arc<dyn Transport>>) -> Self {
-        Self { cluster, me, transport, addresses: Mutex::default() }
+    /// The member `me`, reached at `address`. Without a transport nobody can be reached.
+    pub(crate) fn new(
+        cluster: ClusterId,
+        me: u64,
+        address: Address,
+        transport: Option<Arc<dyn Transport>>,
+    ) -> Self {
+        Self { cluster, me, address, transport, members: Mutex::default() }
     }
 
-    /// Notes where a member is reached now.
+    /// Notes where the members agree that one of them is reached.
     pub(crate) fn locate(&self, member: u64, address: &Address) {
         if !address.is_unknown() {
-            self.addresses.lock().insert(member, address.clone());
+            self.members.lock().entry(member).or_default().agree(address);
+        }
+    }
+
+    /// Notes where a member says that it is reached.
+    pub(crate) fn hear(&self, member: u64, address: &Address) {
+        if !address.is_unknown()
+            && let Some(known) = self.members.lock().get_mut(&member)
+        {
+            known.hear(address);
+        }
+    }
+
+    fn miss(&self, member: u64, address: &Address) {
+        if let Some(known) = self.members.lock().get_mut(&member) {
+            known.miss(address);
         }
     }
 
@@ -82,13 +140,14 @@ impl Link {
         request: &Request,
         limit: Duration,
     ) -> Result<Answer, CallError> {
-        let address = self.addresses.lock().get(&to).cloned();
+        let address = self.members.lock().get(&to).map(|known| known.next().clone());
         let (Some(transport), Some(address)) = (&self.transport, address) else {
             let text = format!("there is no way to the member {to:016x}");
             return Err(CallError::NotSent(text));
         };
         let peer = Peer { id: to, address: address.as_str().to_owned() };
-        let envelope = Envelope { cluster: self.cluster, from: self.me, to };
+        let (cluster, from) = (self.cluster, self.me);
+        let envelope = Envelope { cluster, from, to, address: self.address.clone() };
         let bytes = envelope.encode(request);
         if bytes.len() > MAX_MESSAGE_BYTES {
             let text = format!("a message of {} bytes is larger than any may be", bytes.len());
@@ -96,8 +155,44 @@ impl Link {
         }
         let late = |_| CallError::Unanswered(format!("nothing came within {limit:?}"));
         let call = transport.call(&peer, lane, bytes.into());
-        let answer = tokio::time::timeout(limit, call).await.map_err(late)??;
-        Answer::decode(&answer)
-            .map_err(|error| CallError::Unanswered(format!("its answer is {error}")))
+        let answer = tokio::time::timeout(limit, call).await.map_err(late).flatten();
+        let answer = answer.and_then(|answer| {
+            Answer::decode(&answer)
+                .map_err(|error| CallError::Unanswered(format!("its answer is {error}")))
+        });
+        if matches!(answer, Err(_) | Ok(Answer::Refused(StoreError::Unavailable(_)))) {
+            self.miss(to, &address);
+        }
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_where_it_says_until_the_others_agree_and_a_wrong_place_is_left() {
+        let at = |text| Address::new(text);
+        let mut member = Whereabouts::default();
+        member.agree(&at("a:1"));
+        member.miss(&at("a:1"));
+        assert_eq!(*member.next(), at("a:1"), "no other place is known");
+        member.hear(&at("a:2"));
+        assert_eq!(*member.next(), at("a:2"));
+        member.agree(&at("a:1"));
+        assert_eq!(*member.next(), at("a:2"), "nothing new was agreed on");
+        // A message that was long on its way: the calls find back.
+        member.miss(&at("a:2"));
+        assert_eq!(*member.next(), at("a:1"));
+        member.miss(&at("a:2"));
+        assert_eq!(*member.next(), at("a:1"), "an old call to where none goes any more");
+        member.miss(&at("a:1"));
+        assert_eq!(*member.next(), at("a:2"));
+        member.agree(&at("a:3"));
+        assert_eq!(*member.next(), at("a:3"));
+        member.hear(&at("a:3"));
+        member.miss(&at("a:3"));
+        assert_eq!(*member.next(), at("a:3"));
     }
 }

@@ -1,11 +1,11 @@
 //! What members say to each other, and its encoding: ours, versioned, the entries as they stand in the log.
 //!
 //! ```text
-//! request: version 1 | cluster 16 | from | to | tag 1 | body
+//! request: version 2 | cluster 16 | from | to | address | tag 1 | body
 //! answer:  version 1 | tag 1 | body
 //! ```
 //! Numbers and bytes as in the log (LEB128, length-prefixed). A change of a body needs a new tag, one of the frame a new
-//! version.
+//! version. Requests of version 1 have no address.
 
 mod values;
 
@@ -25,11 +25,14 @@ use crate::disk::{ClusterId, Kind};
 use crate::kv::StoreError;
 use crate::mvcc::Outcome;
 
-/// Version of the frame.
+/// Version of the frame of requests.
+const REQUEST_VERSION: u8 = 2;
+
+/// Version of the frame of answers.
 const VERSION: u8 = 1;
 
 /// What every request begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Envelope {
     /// Whose members they are.
     pub(crate) cluster: ClusterId,
@@ -37,6 +40,8 @@ pub(crate) struct Envelope {
     pub(crate) from: u64,
     /// Who is asked; at its address another member may have come to live.
     pub(crate) to: u64,
+    /// Where the asking member is reached, unknown if it did not say.
+    pub(crate) address: Address,
 }
 
 /// A piece of a checkpoint.
@@ -124,10 +129,11 @@ pub(crate) enum Answer {
 impl Envelope {
     /// The bytes of a request.
     pub(crate) fn encode(self, request: &Request) -> Vec<u8> {
-        let mut out = vec![VERSION];
+        let mut out = vec![REQUEST_VERSION];
         out.extend_from_slice(&self.cluster.0);
         out.put_u64(self.from);
         out.put_u64(self.to);
+        out.put_bytes(self.address.as_str().as_bytes());
         request.encode(&mut out);
         out
     }
@@ -138,13 +144,21 @@ impl Envelope {
     /// [`Malformed`] with the offset, also for another version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Reader<'_>), Malformed> {
         let mut reader = Reader::new(bytes);
-        check_version(&mut reader)?;
+        let version = reader.byte()?;
+        if !(1..=REQUEST_VERSION).contains(&version) {
+            return Err(Malformed { at: 0 });
+        }
         let mut cluster = [0; 16];
         for byte in &mut cluster {
             *byte = reader.byte()?;
         }
         let (from, to) = (reader.u64()?, reader.u64()?);
-        Ok((Self { cluster: ClusterId(cluster), from, to }, reader))
+        let mut address = Address::default();
+        if version > 1 {
+            let text = std::str::from_utf8(reader.slice()?).or_else(|_| reader.malformed())?;
+            address = Address::new(text);
+        }
+        Ok((Self { cluster: ClusterId(cluster), from, to, address }, reader))
     }
 }
 

@@ -274,6 +274,31 @@ async fn a_member_is_reached_at_its_new_address_and_a_copy_of_one_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_member_at_another_address_is_found_by_the_leader_that_needs_it_to_agree() {
+    let mut cluster = Cluster::of(3, 21).await;
+    cluster.store(0).txn(put("before", "1")).await.unwrap();
+    let leader = cluster.leader().await;
+    let [moved, lost] = [1, 2].map(|n| (leader + n) % 3);
+    cluster.stop(moved).await;
+    cluster.crash(lost).await;
+    cluster.renumber(moved);
+    cluster.start(moved).await.unwrap();
+    // Nobody has agreed on the new address: only with the moved member there is a quorum that could.
+    let begun = tokio::time::Instant::now();
+    while cluster.store(moved).txn(put("with it", "2")).await.is_err() {
+        assert!(begun.elapsed() < ELECTION, "the moved member was not found");
+    }
+    let (id, at) = (cluster.nodes[&moved].members.id(), cluster.at(moved));
+    cluster.nodes[&moved].members.add(id, &at).await.unwrap();
+    let known = cluster.nodes[&moved].members.list();
+    assert!(known.iter().any(|member| member.id == id && member.address == at), "{known:?}");
+    // Also with who comes back and knows the old address only.
+    cluster.start(lost).await.unwrap();
+    let all = cluster.same_everywhere().await;
+    assert_eq!(all.values().collect::<Vec<_>>(), ["1", "2"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn leases_end_at_the_leader_and_are_renewed_from_anywhere() {
     let mut cluster = Cluster::of(3, 11).await;
     let lease = cluster.store(1).lease_grant(0, 10).await.unwrap();

@@ -195,13 +195,17 @@ async fn end(mut storm: Storm) {
     storm.world.watchers().drain(Duration::from_secs(60)).await;
 }
 
-/// Runs seeds on both cores, and says which fail.
-fn many(seeds: impl Iterator<Item = u64>, print: bool) -> (Vec<Run>, Vec<(u64, String)>) {
+/// Runs seeds on so many threads, and says which fail.
+fn many(
+    seeds: impl Iterator<Item = u64>,
+    threads: u64,
+    print: bool,
+) -> (Vec<Run>, Vec<(u64, String)>) {
     let seeds = parking_lot::Mutex::new(seeds.collect::<Vec<_>>().into_iter());
     let (runs, failures) =
         (parking_lot::Mutex::new(Vec::new()), parking_lot::Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..threads {
             scope.spawn(|| {
                 let next = || seeds.lock().next();
                 while let Some(seed) = next() {
@@ -264,12 +268,14 @@ fn many_seeds() {
     let from = parameter("FROM").unwrap_or(0);
     let count = parameter("SEEDS").unwrap_or(SEEDS);
     let before = if parameter("FROM").is_none() { found_before() } else { Vec::new() };
-    let (runs, failures) = many(before.into_iter().chain(from..from + count), print);
+    let threads = parameter("THREADS").unwrap_or(2);
+    let (runs, failures) = many(before.into_iter().chain(from..from + count), threads, print);
     let all = sum(&runs);
     let line = format!(
-        "{} seeds in {:.0?}: {} things happened, {} calls answered, {} left open, {} revisions, faults {:?}\n",
+        "{} seeds in {:.0?}, {:.1} a second: {} things happened, {} calls answered, {} left open, {} revisions, faults {:?}\n",
         runs.len(),
         begun.elapsed(),
+        runs.len() as f64 / begun.elapsed().as_secs_f64(),
         all.digest.1,
         all.answered,
         all.unknown,

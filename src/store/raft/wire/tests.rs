@@ -11,7 +11,12 @@ fn id(term: u64, index: u64) -> LogId {
 }
 
 fn envelope() -> Envelope {
-    Envelope { cluster: ClusterId(*b"0123456789abcdef"), from: 1, to: 300 }
+    Envelope {
+        cluster: ClusterId(*b"0123456789abcdef"),
+        from: 1,
+        to: 300,
+        address: Address::new("a:1"),
+    }
 }
 
 fn membership() -> Membership {
@@ -177,10 +182,17 @@ fn flipped_bits_never_panic() {
 #[test]
 fn the_frame_and_the_entries_stand_as_written_down() {
     let bytes = envelope().encode(&Request::KeepAlive(-7));
-    let mut expected = vec![1];
+    let mut expected = vec![2];
     expected.extend_from_slice(b"0123456789abcdef");
-    expected.extend_from_slice(&[1, 0xac, 2, /* tag */ 8, 13]);
+    expected.extend_from_slice(&[1, 0xac, 2, 3, b'a', b':', b'1', /* tag */ 8, 13]);
     assert_eq!(bytes, expected);
+    // As it was before requests had an address.
+    let mut before = vec![1];
+    before.extend_from_slice(b"0123456789abcdef");
+    before.extend_from_slice(&[1, 0xac, 2, 8, 13]);
+    let (sent, request) = decode(&before).unwrap();
+    assert_eq!(sent, Envelope { address: Address::default(), ..envelope() });
+    assert!(matches!(request, Request::KeepAlive(-7)));
 
     let append = AppendEntriesRequest {
         vote: Vote::new_committed(2, 1),
@@ -189,7 +201,7 @@ fn the_frame_and_the_entries_stand_as_written_down() {
         leader_commit: None,
     };
     let bytes = envelope().encode(&Request::Append(append));
-    let body = &bytes[21..];
+    let body = &bytes[25..];
     let head = [
         /* vote */ 2, 2, 1, /* before */ 6, 2, /* committed */ 0, 0,
         /* entries */ 1,
@@ -203,8 +215,10 @@ fn the_frame_and_the_entries_stand_as_written_down() {
 #[test]
 fn another_version_and_entries_with_holes_are_malformed() {
     let mut bytes = envelope().encode(&Request::ReadIndex);
-    bytes[0] = 2;
-    assert!(Envelope::decode(&bytes).is_err());
+    for version in [0, 3] {
+        bytes[0] = version;
+        assert!(Envelope::decode(&bytes).is_err());
+    }
     let append = AppendEntriesRequest {
         vote: Vote::new_committed(2, 1),
         prev_log_id: Some(id(2, 4)),
