@@ -104,16 +104,29 @@ impl Disk for Directory {
     }
 }
 
-/// Reserves space, so that appending changes no file size; quietly does without where the file system cannot.
+/// Reserves space, so that appending changes no file size and finds room; by zeros where the file system knows no reservation.
 fn reserve(file: &File, size: u64) -> io::Result<()> {
     if size == 0 {
         return Ok(());
     }
     let length = i64::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
     match fallocate(file, FallocateFlags::empty(), 0, length) {
-        Ok(()) | Err(nix::Error::EOPNOTSUPP | nix::Error::ENOSYS) => Ok(()),
+        Ok(()) => Ok(()),
+        Err(nix::Error::EOPNOTSUPP | nix::Error::ENOSYS) => fill(file, size),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Writes zeros behind the end of a file up to `size`.
+fn fill(file: &File, size: u64) -> io::Result<()> {
+    const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    let mut at = file.metadata()?.len();
+    while at < size {
+        let count = usize::try_from(size - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
+        file.write_all_at(ZEROS.get(..count).unwrap_or_default(), at)?;
+        at += count as u64;
+    }
+    Ok(())
 }
 
 #[derive(Debug)]
@@ -152,5 +165,28 @@ impl DiskFile for RealFile {
             Err(error) if is_no_space(&error) => Ok(()),
             other => other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_a_reservation_where_there_is_no_other_and_harm_nothing_before_them() {
+        let path = std::env::temp_dir().join(format!("kube-lite-fill-{}", std::process::id()));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap();
+        file.write_all_at(b"before", 0).unwrap();
+        fill(&file, 200_001).unwrap();
+        fill(&file, 100).unwrap();
+        let content = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!((content.len(), &content[..7]), (200_001, &b"before\0"[..]));
     }
 }

@@ -246,18 +246,22 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the batch, and makes it durable when `sync`; the batch is empty afterwards, whatever happened. Where it begins:
-    /// sequence and offset.
-    ///
-    /// # Errors
-    /// After [`WriteError::Fatal`] the log must not be used any more.
-    pub(crate) fn write(&mut self, sync: bool) -> Result<(u64, u64), WriteError> {
-        let result = self.write_staged();
+    /// Forgets the batch.
+    pub(crate) fn unstage(&mut self) {
         self.staged.clear();
         self.staged_behind = 0;
         // A batch can be a megabyte once and small ever after.
         self.staged.shrink_to(256 * 1024);
-        let begin = result?;
+    }
+
+    /// Writes the batch, and makes it durable when `sync`; the batch is empty afterwards. Where it begins: sequence and offset.
+    ///
+    /// # Errors
+    /// After [`WriteError::NoSpace`] the log and the batch are as before, after [`WriteError::Fatal`] the log must not be used
+    /// any more.
+    pub(crate) fn write(&mut self, sync: bool) -> Result<(u64, u64), WriteError> {
+        let begin = self.write_staged()?;
+        self.unstage();
         if sync {
             self.sync()?;
         }

@@ -53,6 +53,8 @@ struct Inner {
     fail_sync_at: Option<u64>,
     /// Bytes the device has.
     capacity: u64,
+    /// The file system reserves nothing: a full device is met at the write.
+    lazy_space: bool,
     /// Most milliseconds that a batch of the log takes.
     latency: u64,
 }
@@ -104,6 +106,11 @@ impl SimDisk {
 
     pub(crate) fn used(&self) -> u64 {
         self.0.lock().used()
+    }
+
+    /// From now on nothing is reserved.
+    pub(crate) fn reserve_nothing(&self) {
+        self.0.lock().lazy_space = true;
     }
 
     /// The directory after the power came back: of what was not synced, any sectors and any names may have lasted.
@@ -238,6 +245,7 @@ impl Disk for SimDisk {
     fn create(&self, name: &str, size: u64) -> io::Result<Box<dyn DiskFile>> {
         let mut inner = self.0.lock();
         inner.operation()?;
+        let size = if inner.lazy_space { 0 } else { size };
         if inner.used() + size > inner.capacity {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -337,9 +345,12 @@ impl DiskFile for SimFile {
     fn cut(&mut self, length: u64, size: u64) -> io::Result<()> {
         let mut inner = self.disk.0.lock();
         inner.operation()?;
+        let lazy_space = inner.lazy_space;
         let file = inner.files.get_mut(&self.id).unwrap();
         file.current.truncate(usize::try_from(length).unwrap());
-        file.current.resize(usize::try_from(size.max(length)).unwrap(), 0);
+        if !lazy_space {
+            file.current.resize(usize::try_from(size.max(length)).unwrap(), 0);
+        }
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! The disk engine under power cuts, failing disks and damaged files.
 
+mod full;
 mod lazy;
 
 use std::collections::BTreeMap;

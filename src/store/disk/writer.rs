@@ -6,6 +6,7 @@
 //!
 //! Synchronous, so that the simulation runs it where it likes; a real store gives it a thread of its own.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use openraft::storage::IOFlushed;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::RESERVE_BYTES;
@@ -53,6 +54,8 @@ pub(crate) enum Job {
     Room(u64, oneshot::Sender<Result<(), StoreError>>),
     /// Make everything written durable.
     Sync(Done),
+    /// Try again to write what found no space.
+    Retry,
     /// End the log in order.
     Stop(Done),
 }
@@ -69,6 +72,7 @@ impl Job {
             Self::Append(_, flushed) => flushed.io_completed(failed),
             // Who does not wait any more does not need the answer.
             Self::Room(_, done) => drop(done.send(Err(error))),
+            Self::Retry => {}
             Self::Vote(_, done)
             | Self::Truncate(_, done)
             | Self::Purge(_, done)
@@ -91,6 +95,8 @@ pub(crate) struct Status {
     pub(crate) lazy_since: Mutex<Option<Instant>>,
     /// Told when `lazy_since` is set.
     pub(crate) lazy: Notify,
+    /// The device is full, in the system's words: what was taken waits for space, and nothing more is.
+    pub(crate) full: watch::Sender<Option<String>>,
     /// How long syncs of the log took.
     pub(crate) syncs: Arc<Timing>,
     /// Why nothing can be written any more.
@@ -132,6 +138,8 @@ pub(crate) struct Writer {
     sync: bool,
     /// What is staged must be written before anybody is told.
     write: bool,
+    /// What came after something that found no space; openraft has a few requests under way at most.
+    held: VecDeque<Job>,
 }
 
 impl Writer {
@@ -139,8 +147,8 @@ impl Writer {
     pub(crate) fn new(log: Log, entries: Arc<Entries>) -> Self {
         let syncs = Arc::clone(&log.syncs);
         let status = Arc::new(Status { syncs, ..Status::default() });
-        let (waiting, staged) = (Vec::new(), Vec::new());
-        let this = Self { log, entries, status, waiting, staged, sync: false, write: false };
+        let (waiting, staged, held) = (Vec::new(), Vec::new(), VecDeque::new());
+        let this = Self { log, entries, status, waiting, staged, sync: false, write: false, held };
         this.publish();
         this
     }
@@ -150,7 +158,7 @@ impl Writer {
     }
 
     fn publish(&self) {
-        *self.status.room.lock() = self.log.room();
+        *self.status.room.lock() = if self.full().is_some() { (0, false) } else { self.log.room() };
         self.status.disk_bytes.store(self.log.disk_bytes(), Relaxed);
         self.status.written.store(self.log.written(), Relaxed);
     }
@@ -204,32 +212,81 @@ impl Writer {
         let mut result = Ok(());
         while let Some(job) = next.take() {
             ended |= matches!(job, Job::Stop(_));
-            result = self.begin(job);
+            result = self.take(job);
             if result.is_err() || ended {
                 break;
             }
             next = jobs.try_recv().ok();
         }
-        let result = result.and_then(|()| self.flush());
+        let result = result.and_then(|()| self.flush_all()).and_then(|()| match self.full() {
+            Some(full) if ended => Err(StoreError::Stopped(format!("{full}, and it was stopped"))),
+            _ => Ok(()),
+        });
         if let Err(error) = &result {
             self.status.stop(error);
             for waiting in self.waiting.drain(..) {
                 waiting.tell(Err(io::Error::other(error.to_string())));
             }
+            for held in self.held.drain(..) {
+                held.refuse(&Err(error.clone()));
+            }
         }
         result?;
         // Made ahead, while nobody waits for it; a full disk is told to who needs the room.
-        if !ended && self.log.prepare(RESERVE_BYTES).is_ok() {
+        if !ended && self.full().is_none() && self.log.prepare(RESERVE_BYTES).is_ok() {
             self.publish();
         }
         Ok(ended)
     }
 
-    fn begin(&mut self, job: Job) -> Result<(), StoreError> {
+    fn full(&self) -> Option<String> {
+        self.status.full.borrow().clone()
+    }
+
+    /// Begins a job, or has it wait behind what waits for space.
+    fn take(&mut self, job: Job) -> Result<(), StoreError> {
+        let Some(full) = self.full() else {
+            let left = self.begin(job)?;
+            self.held.extend(left);
+            return Ok(());
+        };
         match job {
-            Job::Append(entries, flushed) => {
-                for entry in &entries {
-                    self.stage(entry)?;
+            // Who does not wait any more does not need the answer.
+            Job::Room(_, done) => drop(done.send(Err(StoreError::NoSpace(full)))),
+            // Behind a checkpoint, so that nothing that waits is concerned; and it makes space.
+            Job::Purge(..) => drop(self.begin(job)?),
+            Job::Retry | Job::Stop(_) => {
+                if let Job::Stop(done) = job {
+                    self.waiting.push(Waiting::Done(done));
+                }
+            }
+            job => self.held.push_back(job),
+        }
+        Ok(())
+    }
+
+    /// Writes what is staged and what was held, as far as there is space.
+    fn flush_all(&mut self) -> Result<(), StoreError> {
+        while self.flush()? {
+            let Some(job) = self.held.pop_front() else { break };
+            if let Some(job) = self.begin(job)? {
+                self.held.push_front(job);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a job; gives back what has to wait because there is no space for what is before it.
+    fn begin(&mut self, job: Job) -> Result<Option<Job>, StoreError> {
+        match job {
+            Job::Append(mut entries, flushed) => {
+                for at in 0..entries.len() {
+                    if self.log.staged() > BATCH_BYTES && !self.write_out()? {
+                        return Ok(Some(Job::Append(entries.split_off(at), flushed)));
+                    }
+                    if let Some(entry) = entries.get(at) {
+                        self.stage(entry);
+                    }
                 }
                 self.waiting.push(Waiting::Entries(flushed));
             }
@@ -241,18 +298,24 @@ impl Writer {
                 self.waiting.push(Waiting::Done(done));
             }
             Job::Truncate(next, done) => {
-                self.write_out()?;
+                if !self.write_out()? {
+                    return Ok(Some(Job::Truncate(next, done)));
+                }
                 self.log.stage(Kind::Truncate, |out| crate::command::Put::put_u64(out, next));
-                self.sync = true;
-                self.waiting.push(Waiting::Done(done));
-                self.flush()?;
+                if self.write(true)?.is_none() {
+                    self.log.unstage();
+                    return Ok(Some(Job::Truncate(next, done)));
+                }
                 self.log.meta.next = next;
-                let mut view = self.entries.0.lock();
-                view.written = view.written.min(next);
-                view.marks.truncate(next);
+                {
+                    let mut view = self.entries.0.lock();
+                    view.written = view.written.min(next);
+                    view.marks.truncate(next);
+                }
+                self.publish();
+                Waiting::Done(done).tell(Ok(()));
             }
             Job::Purge(next, done) => {
-                self.write_out()?;
                 self.log.meta.next = self.log.meta.next.max(next);
                 let purged = self.log.purge(next);
                 if let Ok(sequence) = &purged {
@@ -265,11 +328,13 @@ impl Writer {
                 Waiting::Done(done).tell(Ok(()));
             }
             Job::Room(bytes, done) => {
-                self.flush()?;
-                let made = self.log.prepare(bytes).map_err(|error| match error {
-                    WriteError::NoSpace(text) => StoreError::NoSpace(text),
-                    WriteError::Fatal(text) => StoreError::Stopped(text),
-                });
+                let made = match (self.flush()?, self.full()) {
+                    (false, Some(full)) => Err(StoreError::NoSpace(full)),
+                    _ => self.log.prepare(bytes).map_err(|error| match error {
+                        WriteError::NoSpace(text) => StoreError::NoSpace(text),
+                        WriteError::Fatal(text) => StoreError::Stopped(text),
+                    }),
+                };
                 self.publish();
                 // Who does not wait any more does not need the answer.
                 drop(done.send(made.clone()));
@@ -281,25 +346,22 @@ impl Writer {
                 self.sync = true;
                 self.waiting.push(Waiting::Done(done));
             }
+            Job::Retry => {}
             Job::Stop(done) => {
-                self.flush()?;
                 let committed = self.committed();
                 self.log.stage(Kind::CleanStop, |out| crate::command::Put::put_u64(out, committed));
                 self.sync = true;
                 self.waiting.push(Waiting::Done(done));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn committed(&self) -> u64 {
         crate::raft::behind(self.entries.0.lock().committed.as_ref())
     }
 
-    fn stage(&mut self, entry: &Entry) -> Result<(), StoreError> {
-        if self.log.staged() > BATCH_BYTES {
-            self.write_out()?;
-        }
+    fn stage(&mut self, entry: &Entry) {
         let committed = self.committed();
         self.log.meta.committed = committed;
         match &entry.payload {
@@ -315,24 +377,36 @@ impl Writer {
         let (kind, payload) = encode_entry(entry, committed);
         let offset = self.log.stage_entry(index, kind, payload);
         self.staged.push((index, offset));
-        Ok(())
     }
 
     /// As [`Writer::flush`], and nothing stays in memory.
-    fn write_out(&mut self) -> Result<(), StoreError> {
+    fn write_out(&mut self) -> Result<bool, StoreError> {
         self.write = true;
         self.flush()
     }
 
-    /// Writes what is staged unless it may wait, makes it durable as far as asked, and tells who waits.
-    fn flush(&mut self) -> Result<(), StoreError> {
-        let sync = std::mem::take(&mut self.sync);
-        let write = std::mem::take(&mut self.write) || sync || self.log.staged() > LAZY_BYTES;
-        let lazy = !sync && self.log.staged() > 0;
-        if write {
-            let (sequence, begin) = self.log.write(sync).map_err(|error| match error {
-                WriteError::NoSpace(text) | WriteError::Fatal(text) => StoreError::Stopped(text),
-            })?;
+    /// Writes what is staged; where it begins. Without space it stays staged, and that is told.
+    fn write(&mut self, sync: bool) -> Result<Option<(u64, u64)>, StoreError> {
+        match self.log.write(sync) {
+            Ok(place) => {
+                self.status.full.send_if_modified(|full| full.take().is_some());
+                Ok(Some(place))
+            }
+            Err(WriteError::NoSpace(text)) => {
+                self.status.full.send_if_modified(|full| full.replace(text).is_none());
+                self.publish();
+                Ok(None)
+            }
+            Err(WriteError::Fatal(text)) => Err(StoreError::Stopped(text)),
+        }
+    }
+
+    /// Writes what is staged unless it may wait, makes it durable as far as asked, and tells who waits; `false` when there is no
+    /// space: then all of that is still to be done.
+    fn flush(&mut self) -> Result<bool, StoreError> {
+        let lazy = !self.sync && self.log.staged() > 0;
+        if self.write || self.sync || self.full().is_some() || self.log.staged() > LAZY_BYTES {
+            let Some((sequence, begin)) = self.write(self.sync)? else { return Ok(false) };
             let mut view = self.entries.0.lock();
             for (index, offset) in self.staged.drain(..) {
                 view.marks.add(index, Mark { sequence, offset: begin + offset });
@@ -342,17 +416,18 @@ impl Writer {
         self.publish();
         {
             let mut since = self.status.lazy_since.lock();
-            if sync {
+            if self.sync {
                 *since = None;
             } else if lazy && since.is_none() {
                 *since = Some(base::clock::now());
                 self.status.lazy.notify_one();
             }
         }
+        (self.sync, self.write) = (false, false);
         for waiting in self.waiting.drain(..) {
             waiting.tell(Ok(()));
         }
-        Ok(())
+        Ok(true)
     }
 }
 

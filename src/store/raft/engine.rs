@@ -97,6 +97,8 @@ pub(crate) struct RaftEngine {
     pub(super) leader_changes: AtomicU64,
     /// Commands that were not agreed on.
     failed: AtomicU64,
+    /// Told when the device is full, after everything that was not taken was refused: what is left was taken.
+    stuck: Notify,
     /// What openraft would not take, because another member leads.
     stranded: Mutex<VecDeque<Stranded>>,
     jobs: mpsc::Sender<Job>,
@@ -208,6 +210,7 @@ impl RaftEngine {
             led: Notify::new(),
             leader_changes: AtomicU64::new(0),
             failed: AtomicU64::new(0),
+            stuck: Notify::new(),
             stranded: Mutex::default(),
             jobs,
             place,
@@ -279,7 +282,12 @@ impl RaftEngine {
 
     /// Proposes until the queue is closed and everything in it was answered.
     pub(super) async fn propose_all(self: Arc<Self>) -> Result<(), StoreError> {
+        let mut full = self.status.full.subscribe();
         loop {
+            let no_space = full.borrow_and_update().clone();
+            if let Some(text) = no_space {
+                self.refuse_for_space(text);
+            }
             let under_way = self.under_way.load(Relaxed);
             let stranded = self.stranded.lock().pop_front();
             if let Some(stranded) = stranded {
@@ -312,9 +320,20 @@ impl RaftEngine {
                 {
                     return Ok(());
                 }
-                None => self.changed.notified().await,
+                None => tokio::select! {
+                    () = self.changed.notified() => {}
+                    // Never an error: what it is told by lives as long as this does.
+                    _ = full.changed() => {}
+                },
             }
         }
+    }
+
+    /// Refuses what waits, and has those told whose commands were taken and find no space.
+    fn refuse_for_space(&self, text: String) {
+        let requests = std::mem::take(&mut self.queued.lock().requests);
+        answer_all(requests, &StoreError::NoSpace(text));
+        self.stuck.notify_waiters();
     }
 
     /// Puts what was too much for one entry before what came since.
@@ -368,6 +387,11 @@ impl RaftEngine {
     /// # Errors
     /// [`StoreError::NoSpace`] when it has none.
     pub(super) async fn make_room(&self, bytes: u64) -> Result<(), StoreError> {
+        let full = self.status.full.borrow().clone();
+        if let Some(text) = full {
+            self.checkpoints.want_room();
+            return Err(StoreError::NoSpace(text));
+        }
         let (left, next) = *self.status.room.lock();
         if next || bytes + crate::disk::RESERVE_BYTES <= left {
             return Ok(());
@@ -438,6 +462,7 @@ impl RaftEngine {
     ) -> Result<Outcome, StoreError> {
         let _room = self.room.acquire_many(kib(&command)).await.map_err(|_| self.stop_reason())?;
         let (reply, answer) = oneshot::channel();
+        let stuck = self.stuck.notified();
         {
             let mut queued = self.queued.lock();
             if queued.closed {
@@ -446,7 +471,17 @@ impl RaftEngine {
             queued.requests.push_back(Request { command, durability, reply, forward });
         }
         self.changed.notify_one();
-        let outcome = if self.is_alone() {
+        let answer = async {
+            tokio::select! {
+                biased;
+                outcome = answer => outcome.unwrap_or_else(|_| Err(self.stop_reason())),
+                () = stuck => {
+                    let text = "the device is full: the write takes effect once there is space";
+                    Err(StoreError::Unavailable(text.to_owned()))
+                }
+            }
+        };
+        if self.is_alone() {
             answer.await
         } else {
             // Without a quorum an entry may wait for ever.
@@ -456,11 +491,10 @@ impl RaftEngine {
                     self.failed.fetch_add(1, Relaxed);
                     let text =
                         "no quorum agreed in time; whether the write will take effect is open";
-                    return Err(StoreError::Unavailable(text.to_owned()));
+                    Err(StoreError::Unavailable(text.to_owned()))
                 }
             }
-        };
-        outcome.unwrap_or_else(|_| Err(self.stop_reason()))
+        }
     }
 }
 

@@ -250,19 +250,37 @@ fn spawn_tasks(engine: &Arc<RaftEngine>, lock: Arc<Option<Lock>>, tasks: &Tasks)
     );
 }
 
-/// Follows openraft and the deadline of lazy writes; ends everything in order at shutdown, and at once when openraft ends.
+/// Time between attempts to write what found no space: nothing tells when there is some.
+const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Key of what is wrong when the device is full.
+const FULL: &str = "store/space";
+
+/// Follows openraft, the deadline of lazy writes and the want of space; ends everything in order at shutdown, and at once when
+/// openraft ends.
 async fn supervise(
     engine: Arc<RaftEngine>,
     all_proposed: oneshot::Receiver<()>,
     tasks: Tasks,
 ) -> Result<(), StoreError> {
     let mut server = engine.raft().server_metrics();
+    let mut full = engine.status.full.subscribe();
     loop {
         engine.follow(&server.borrow_and_update());
+        let no_space = full.borrow_and_update().clone();
+        tell_space(&tasks, no_space.as_ref());
         let since = *engine.status.lazy_since.lock();
         let deadline = async {
             match since {
-                Some(since) => tokio::time::sleep_until(since + LAZY_SYNC).await,
+                Some(since) if no_space.is_none() => {
+                    tokio::time::sleep_until(since + LAZY_SYNC).await
+                }
+                _ => std::future::pending().await,
+            }
+        };
+        let retry = async {
+            match &no_space {
+                Some(_) => tokio::time::sleep(RETRY).await,
                 None => std::future::pending().await,
             }
         };
@@ -279,18 +297,22 @@ async fn supervise(
                 return Err(error);
             },
             () = engine.status.lazy.notified() => {}
-            () = deadline => {
-                let (done, synced) = oneshot::channel();
-                if engine.jobs().send(Job::Sync(done)).await.is_ok() {
-                    // Whatever became of it: the writer's own task says when it cannot go on.
-                    let _ = synced.await;
-                }
-            }
+            // Never an error: what it is told by lives as long as this does.
+            _ = full.changed() => {}
+            // Where others wait already, each of them is an attempt.
+            () = retry => drop(engine.jobs().try_send(Job::Retry)),
+            () = deadline => sync_lazy(&engine).await,
         }
     }
     engine.close();
-    // Where the task has ended already there is nothing to wait for.
-    let proposed = async { drop(all_proposed.await) };
+    let proposed = async {
+        tokio::select! {
+            // Where the task has ended already there is nothing to wait for.
+            _ = all_proposed => {}
+            // What was taken and finds no space holds up no end: nobody was told that it was written.
+            _ = full.wait_for(Option::is_some) => {}
+        }
+    };
     if engine.is_alone() {
         proposed.await;
     } else if tokio::time::timeout(LAST_PROPOSALS, proposed).await.is_err() {
@@ -307,6 +329,31 @@ async fn supervise(
     ended
         .map_err(|error| StoreError::Stopped(format!("the consensus did not end well: {error}")))?;
     stopped?.map_err(|error| StoreError::Stopped(error.to_string()))
+}
+
+/// Has everything acknowledged made durable. Whatever became of it: the writer's own task says when it cannot go on.
+async fn sync_lazy(engine: &RaftEngine) {
+    let (done, synced) = oneshot::channel();
+    if engine.jobs().send(Job::Sync(done)).await.is_ok() {
+        let mut full = engine.status.full.subscribe();
+        tokio::select! {
+            _ = synced => {}
+            _ = full.wait_for(Option::is_some) => {}
+        }
+    }
+}
+
+/// Says on the board what a full device means and what to do.
+fn tell_space(tasks: &Tasks, full: Option<&String>) {
+    match full {
+        Some(text) => {
+            let what = format!("the device of the store is full, writes are refused: {text}");
+            let fix =
+                "make space on the file system of the data directory; writes go on by themselves";
+            tasks.problems().put(FULL, what, fix);
+        }
+        None => tasks.problems().clear(FULL),
+    }
 }
 
 /// Longest wait for a quorum when this member stops.
