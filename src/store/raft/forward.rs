@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Types;
 use super::engine::{Proposal, RaftEngine, Request as Queued};
-use super::link::{CallError, Lane};
+use super::link::{CallError, Lane, REMOVED_TEXT};
 use super::members::Leadership;
 use super::wire::{Answer, Request};
 use crate::command::Command;
@@ -108,6 +108,7 @@ impl RaftEngine {
             }
             let left = deadline.saturating_duration_since(base::clock::now());
             let (why, pause) = match leadership.leader {
+                None if self.link().is_removed() => (REMOVED_TEXT.to_owned(), left),
                 None => ("no leader is known".to_owned(), left),
                 Some(leader) => {
                     let limit = if again { left.min(TRY_WAIT) } else { left };

@@ -17,6 +17,9 @@ use crate::backend::Engine;
 use crate::command::Command;
 use crate::kv::{Durability, StoreError};
 
+/// Longest wait for the leader's word on whether a sender is a member.
+const SURE_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
+
 fn refused(text: impl Into<String>) -> Answer {
     Answer::Refused(StoreError::Unavailable(text.into()))
 }
@@ -30,6 +33,7 @@ impl Members {
     pub async fn answer(&self, request: &[u8]) -> Vec<u8> {
         let answer = match Envelope::decode(request) {
             Ok((envelope, reader)) => match self.check(&envelope) {
+                None if self.was_removed(envelope.from).await => Answer::Removed,
                 None => match Request::decode(reader) {
                     Ok(request) => self.answer_to(request).await,
                     Err(error) => refused(format!("the request is {error}")),
@@ -72,6 +76,21 @@ impl Members {
         None
     }
 
+    fn has(&self, member: u64) -> bool {
+        let server = self.engine.raft().server_metrics();
+        server.borrow_watched().membership_config.membership().get_node(&member).is_some()
+    }
+
+    /// Whether the sender is no member any more, which one that was away does not know. This member may know less than the
+    /// sender: only what a leader with a quorum says counts, and where there is none the sender may be the one to lead.
+    async fn was_removed(&self, from: u64) -> bool {
+        if self.has(from) || self.engine.leadership().leader.is_none() {
+            return false;
+        }
+        let sure = tokio::time::timeout(SURE_WAIT, self.engine.read_barrier()).await;
+        matches!(sure, Ok(Ok(()))) && !self.has(from)
+    }
+
     async fn answer_to(&self, request: Request) -> Answer {
         let raft = self.engine.raft();
         match request {
@@ -81,7 +100,10 @@ impl Members {
                     return Answer::Refused(error);
                 }
                 match raft.append_entries(append).await {
-                    Ok(answer) => Answer::Append(answer),
+                    Ok(answer) => {
+                        self.engine.link().set_removed(false);
+                        Answer::Append(answer)
+                    }
                     Err(error) => failed(&error),
                 }
             }

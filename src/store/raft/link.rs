@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::Problems;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
@@ -12,6 +14,13 @@ use super::Address;
 use super::wire::{Answer, Envelope, Request};
 use crate::disk::ClusterId;
 use crate::kv::StoreError;
+
+/// Key of what is wrong with a member that was removed while it was away.
+const REMOVED: &str = "store/removed";
+
+/// Why such a member gets no answers.
+pub(crate) const REMOVED_TEXT: &str =
+    "it was removed from the members of the store, as the others say";
 
 /// Largest message in bytes, there and back: every entry fits, for a segment of the log has half as many.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
@@ -95,6 +104,9 @@ pub(crate) struct Link {
     pub(crate) me: u64,
     address: Address,
     transport: Option<Arc<dyn Transport>>,
+    problems: Problems,
+    /// The leader has no such member as this one.
+    removed: AtomicBool,
     /// Of each member: one may move while it is being called.
     members: Mutex<HashMap<u64, Whereabouts>>,
 }
@@ -106,8 +118,28 @@ impl Link {
         me: u64,
         address: Address,
         transport: Option<Arc<dyn Transport>>,
+        problems: Problems,
     ) -> Self {
-        Self { cluster, me, address, transport, members: Mutex::default() }
+        let (removed, members) = (AtomicBool::new(false), Mutex::default());
+        Self { cluster, me, address, transport, problems, removed, members }
+    }
+
+    /// Whether the leader said that this is no member any more.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.removed.load(Relaxed)
+    }
+
+    /// Notes whether the leader counts this member among its own.
+    pub(crate) fn set_removed(&self, removed: bool) {
+        if self.removed.swap(removed, Relaxed) == removed {
+            return;
+        }
+        if removed {
+            let fix = "if it is to be one again, move the folder `server` of its data directory away and start it with --server and the token; if not, stop it";
+            self.problems.put(REMOVED, format!("this server waits in vain: {REMOVED_TEXT}"), fix);
+        } else {
+            self.problems.clear(REMOVED);
+        }
     }
 
     /// Notes where the members agree that one of them is reached.
@@ -160,6 +192,9 @@ impl Link {
             Answer::decode(&answer)
                 .map_err(|error| CallError::Unanswered(format!("its answer is {error}")))
         });
+        if matches!(answer, Ok(Answer::Removed)) {
+            self.set_removed(true);
+        }
         if matches!(answer, Err(_) | Ok(Answer::Refused(StoreError::Unavailable(_)))) {
             self.miss(to, &address);
         }

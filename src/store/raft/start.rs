@@ -112,7 +112,8 @@ pub(crate) async fn start(
         Some(seat) => (Address::new(&seat.address), Some(Arc::clone(&seat.transport))),
         None => (Address::default(), None),
     };
-    let link = Arc::new(Link::new(cluster, node, address.clone(), transport));
+    let problems = tasks.problems().clone();
+    let link = Arc::new(Link::new(cluster, node, address.clone(), transport, problems));
     let peers = Peers { link: Arc::clone(&link), work };
     let raft = Raft::new(node, config, peers, log, machine).await.map_err(|e| failed(&e))?;
     let may_begin = node == first_member(cluster) && !seat.as_ref().is_some_and(|seat| seat.join);

@@ -124,6 +124,8 @@ pub(crate) enum Answer {
     NotLeader(Option<u64>),
     /// The request was not done.
     Refused(StoreError),
+    /// Who asks is no member any more.
+    Removed,
 }
 
 impl Envelope {
@@ -324,6 +326,7 @@ impl Answer {
                 out.push(11);
                 values::encode_error(error, &mut out);
             }
+            Self::Removed => out.push(13),
         }
         out
     }
@@ -359,6 +362,7 @@ impl Answer {
             10 => Self::NotLeader(Some(reader.u64()?).filter(|leader| *leader != 0)),
             11 => Self::Refused(values::decode_error(reader)?),
             12 => Self::Remains(reader.i64()?, reader.i64()?),
+            13 => Self::Removed,
             _ => return reader.malformed(),
         };
         reader.end().map(|()| answer)

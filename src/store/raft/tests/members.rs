@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::net::{Cluster, address, contents, put};
+use crate::backend::Engine;
 use crate::kv::*;
 
 /// As long as an election may take, with all that may go wrong in one.
@@ -164,6 +165,40 @@ async fn who_was_away_longer_than_the_log_is_caught_up_by_a_checkpoint() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_log_that_an_absent_member_lacks_is_let_go_behind_a_checkpoint() {
+    for crashed in [true, false] {
+        let mut cluster = Cluster::of(3, 22).await;
+        cluster.store(2).txn(put("k0", "old")).await.unwrap();
+        let leader = cluster.leader().await;
+        let away = (leader + 1) % 3;
+        if crashed {
+            cluster.crash(away).await;
+        } else {
+            cluster.partition(&[away]);
+        }
+        let value = "x".repeat(10_000);
+        let engine = std::sync::Arc::clone(&cluster.nodes[&leader].engine);
+        let mut most = 0;
+        for n in 0..200 {
+            cluster.store(leader).txn(put(&format!("k{}", n % 7), &value)).await.unwrap();
+            if n % 20 == 0 {
+                crate::raft::write_checkpoint(&engine).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+            most = most.max(engine.disk_bytes());
+        }
+        // 2 MB were written, in segments of 256 KiB.
+        assert!(most < 1_300_000, "{most} bytes of log and checkpoint are kept for who is away");
+        if crashed {
+            cluster.start(away).await.unwrap();
+        } else {
+            cluster.heal();
+        }
+        assert_eq!(cluster.same_everywhere().await.len(), 7);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_member_that_joins_late_gets_a_checkpoint_and_one_that_is_removed_is_told_nothing() {
     let mut cluster = Cluster::of(1, 7).await;
     for n in 0..100 {
@@ -197,6 +232,7 @@ async fn a_member_that_joins_late_gets_a_checkpoint_and_one_that_is_removed_is_t
     assert_eq!(cluster.store(1).term(), term);
     let error = cluster.store(2).txn(put("from outside", "v")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    assert!(error.to_string().contains("was removed from the members"), "it knows why: {error}");
     cluster.store(1).txn(put("inside", "v")).await.unwrap();
 }
 

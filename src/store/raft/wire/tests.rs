@@ -131,6 +131,7 @@ fn answers() -> Vec<Answer> {
         Answer::Refused(StoreError::NotCaughtUp(300)),
         Answer::Refused(StoreError::KeyNotFound),
         Answer::Changed,
+        Answer::Removed,
         Answer::NotLeader(None),
         Answer::NotLeader(Some(300)),
         Answer::Refused(StoreError::LeaseNotFound),
