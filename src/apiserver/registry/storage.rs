@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use store::Revision;
 use store::kv::{
-    Backend, Compare, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest, RangeResponse,
-    StoreError, Target, Txn,
+    Backend, Compare, Durability, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest,
+    RangeResponse, StoreError, Target, Txn,
 };
 
 use super::Resource;

@@ -51,7 +51,9 @@ impl State {
         if requested > newest {
             return Err(StoreError::Future { requested, newest });
         }
-        if requested < self.compacted {
+        // etcd's oldest revision is -1 until something is compacted, and what is below 1 is read as the newest.
+        let oldest = if self.compacted == 0 { -1 } else { self.compacted };
+        if requested < oldest {
             return Err(StoreError::Compacted { requested, oldest: self.compacted });
         }
         match self.gaps.iter().find(|gap| gap.from < requested && requested < gap.to) {

@@ -111,6 +111,22 @@ fn limits_and_counts() {
 }
 
 #[test]
+fn etcds_oldest_revision_is_minus_one_until_something_is_compacted() {
+    let mut state = written(&[("a", "1"), ("a", "2")]);
+    let read = |state: &State, revision| {
+        let request =
+            RangeRequest { revision: Some(Revision(revision)), ..RangeRequest::new(all()) };
+        let txn = Txn { success: vec![Op::Range(request)], ..Txn::default() };
+        state.read_txn(&txn).map(Option::unwrap)
+    };
+    let found = read(&state, -1).unwrap();
+    assert!(matches!(&found.responses[..], [OpResponse::Range(all)] if all.kvs[0].value == "2"));
+    assert!(matches!(read(&state, -2), Err(StoreError::Compacted { .. })));
+    apply(&mut state, &Command::Compact(2)).unwrap();
+    assert!(matches!(read(&state, -1), Err(StoreError::Compacted { .. })));
+}
+
+#[test]
 fn comparisons_with_present_absent_and_ranges() {
     let state = written(&[("a", "1"), ("b", "2"), ("a", "3")]);
     let holds = |range: KeyRange, target: Target, ordering: Ordering| {

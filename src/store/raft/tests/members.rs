@@ -188,7 +188,12 @@ async fn the_log_that_an_absent_member_lacks_is_let_go_behind_a_checkpoint() {
             most = most.max(engine.disk_bytes());
         }
         // 2 MB were written, in segments of 256 KiB.
-        assert!(most < 1_300_000, "{most} bytes of log and checkpoint are kept for who is away");
+        use openraft::async_runtime::watch::WatchReceiver;
+        let m = engine.raft().metrics().borrow_watched().clone();
+        assert!(
+            most < 1_300_000,
+            "{most} bytes of log and checkpoint are kept for who is away {crashed} {m}"
+        );
         if crashed {
             cluster.start(away).await.unwrap();
         } else {

@@ -241,7 +241,7 @@ fn sum(runs: &[Run]) -> Run {
 fn a_seed_decides_everything() {
     for seed in [1, 2, 3] {
         let first = run(seed, false).unwrap();
-        assert!(first.digest.1 > 1000, "hardly anything happened: {first:?}");
+        assert!(first.digest.1 > 500, "hardly anything happened: {first:?}");
         assert_eq!(run(seed, false).unwrap(), first, "seed {seed}");
         assert_ne!(run(seed + 100, false).unwrap().digest, first.digest);
     }
