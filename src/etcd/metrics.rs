@@ -1,5 +1,5 @@
 //! `/metrics` under etcd's names: what is measured here and means the same. What etcd has and this store has not, such as
-//! commits of a database file, is absent; so are figures of the way between members.
+//! commits of a database file, is absent.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -253,6 +253,7 @@ impl Etcd {
         self.identity_metrics(&mut page);
         self.store_metrics(&mut page);
         self.debugging_metrics(&mut page);
+        self.peer_metrics(&mut page);
         self.counters.health_metrics(&mut page);
         self.counters.grpc_metrics(&mut page);
         page.0
@@ -375,6 +376,47 @@ impl Etcd {
         ] {
             let help = format!("Total number of {name}s seen by this member.");
             page.one(&format!("etcd_mvcc_{name}_total"), "counter", &help, value);
+        }
+    }
+
+    /// The way to other members; nothing where there are none.
+    fn peer_metrics(&self, page: &mut Page) {
+        let Some(members) = self.backend.members() else { return };
+        let connected = members.connected();
+        if !connected.is_empty() {
+            let help = "The current number of active peer connections.";
+            page.head("etcd_network_active_peers", "gauge", help);
+        }
+        for (peer, count) in connected {
+            let labels = format!("{{Local=\"{:x}\",Remote=\"{peer:x}\"}}", members.id());
+            page.line("etcd_network_active_peers", &labels, count);
+        }
+        let traffic = members.traffic();
+        if traffic.is_empty() {
+            return;
+        }
+        type Count = fn(&store::Traffic) -> u64;
+        let counts: [(&str, &str, &str, Count); 4] = [
+            ("sent_bytes", "To", "The total number of bytes sent to peers.", |t| t.sent_bytes),
+            ("received_bytes", "From", "The total number of bytes received from peers.", |t| {
+                t.received_bytes
+            }),
+            ("sent_failures", "To", "The total number of send failures from peers.", |t| {
+                t.sent_failures
+            }),
+            (
+                "received_failures",
+                "From",
+                "The total number of receive failures from peers.",
+                |t| t.received_failures,
+            ),
+        ];
+        for (name, label, help, count) in counts {
+            let name = format!("etcd_network_peer_{name}_total");
+            page.head(&name, "counter", help);
+            for (peer, traffic) in &traffic {
+                page.line(&name, &format!("{{{label}=\"{peer:x}\"}}"), count(traffic));
+            }
         }
     }
 

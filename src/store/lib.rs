@@ -25,6 +25,6 @@ pub use memory::{open_memory, open_memory_with};
 pub use mvcc::Profile;
 pub use raft::{
     CallError, Conversation, Lane, Leadership, MAX_MESSAGE_BYTES, Member, Members, Peer, Role,
-    Transport, to_promote,
+    Traffic, Transport, to_promote,
 };
 pub use snapshot::{Facts, Reset, ResetError, Saved, SnapshotError, inspect, inspect_bytes, reset};

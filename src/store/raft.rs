@@ -31,7 +31,7 @@ pub(crate) use codec::{
     decode_head, decode_id, decode_membership, decode_vote, encode_entry, encode_id,
     encode_membership, encode_vote,
 };
-pub use link::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Transport};
+pub use link::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Traffic, Transport};
 pub(crate) use machine::Applied;
 pub use members::{Leadership, Member, Members, Role, to_promote};
 pub(crate) use start::{Options, Started, start};

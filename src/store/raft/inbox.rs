@@ -31,18 +31,30 @@ fn failed(error: &RaftError<Types>) -> Answer {
 impl Members {
     /// Answers what another member sent by its [`super::Transport`]; who that is must have been made sure of before.
     pub async fn answer(&self, request: &[u8]) -> Vec<u8> {
+        let link = self.engine.link();
+        let mut from = 0;
         let answer = match Envelope::decode(request) {
             Ok((envelope, reader)) => match self.check(&envelope) {
                 None if self.was_removed(envelope.from).await => Answer::Removed,
-                None => match Request::decode(reader) {
-                    Ok(request) => self.answer_to(request).await,
-                    Err(error) => refused(format!("the request is {error}")),
-                },
+                None => {
+                    from = envelope.from;
+                    match Request::decode(reader) {
+                        Ok(request) => self.answer_to(request).await,
+                        Err(error) => {
+                            link.count(from, |traffic| traffic.received_failures += 1);
+                            refused(format!("the request is {error}"))
+                        }
+                    }
+                }
                 Some(refusal) => refusal,
             },
             Err(error) => refused(format!("the request is {error}, or of another release")),
         };
         let bytes = answer.encode();
+        link.count(from, |traffic| {
+            traffic.received_bytes += request.len() as u64;
+            traffic.sent_bytes += bytes.len() as u64;
+        });
         if bytes.len() <= MAX_MESSAGE_BYTES {
             return bytes;
         }

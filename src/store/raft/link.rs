@@ -1,6 +1,6 @@
 //! The seam to other members: bytes there and an answer back, whatever carries them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -61,6 +61,26 @@ pub trait Transport: Send + Sync + std::fmt::Debug + 'static {
     async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError>;
 }
 
+/// What went between this member and another one since the start: requests and answers of both.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes sent to it.
+    pub sent_bytes: u64,
+    /// Bytes that came from it.
+    pub received_bytes: u64,
+    /// Requests that it did not get or did not answer.
+    pub sent_failures: u64,
+    /// Requests and answers of it that could not be understood.
+    pub received_failures: u64,
+}
+
+/// What is known of another member.
+#[derive(Debug, Default)]
+struct Known {
+    at: Whereabouts,
+    traffic: Traffic,
+}
+
 /// Where a member may be. One that came back elsewhere is in no agreed place before the others have agreed on it, and it may be
 /// needed for that; it says itself where it is.
 #[derive(Debug, Default)]
@@ -108,7 +128,7 @@ pub(crate) struct Link {
     /// The leader has no such member as this one.
     removed: AtomicBool,
     /// Of each member: one may move while it is being called.
-    members: Mutex<HashMap<u64, Whereabouts>>,
+    members: Mutex<HashMap<u64, Known>>,
 }
 
 impl Link {
@@ -145,7 +165,7 @@ impl Link {
     /// Notes where the members agree that one of them is reached.
     pub(crate) fn locate(&self, member: u64, address: &Address) {
         if !address.is_unknown() {
-            self.members.lock().entry(member).or_default().agree(address);
+            self.members.lock().entry(member).or_default().at.agree(address);
         }
     }
 
@@ -154,14 +174,28 @@ impl Link {
         if !address.is_unknown()
             && let Some(known) = self.members.lock().get_mut(&member)
         {
-            known.hear(address);
+            known.at.hear(address);
         }
     }
 
     fn miss(&self, member: u64, address: &Address) {
         if let Some(known) = self.members.lock().get_mut(&member) {
-            known.miss(address);
+            known.at.miss(address);
         }
+    }
+
+    /// Counts what goes to a member and comes from it.
+    pub(crate) fn count(&self, member: u64, count: impl FnOnce(&mut Traffic)) {
+        if let Some(known) = self.members.lock().get_mut(&member) {
+            count(&mut known.traffic);
+        }
+    }
+
+    /// What was counted, for each other member.
+    pub(crate) fn traffic(&self) -> BTreeMap<u64, Traffic> {
+        let members = self.members.lock();
+        let others = members.iter().filter(|(id, _)| **id != self.me);
+        others.map(|(id, known)| (*id, known.traffic)).collect()
     }
 
     /// Asks a member and waits no longer than `limit`.
@@ -172,7 +206,7 @@ impl Link {
         request: &Request,
         limit: Duration,
     ) -> Result<Answer, CallError> {
-        let address = self.members.lock().get(&to).map(|known| known.next().clone());
+        let address = self.members.lock().get(&to).map(|known| known.at.next().clone());
         let (Some(transport), Some(address)) = (&self.transport, address) else {
             let text = format!("there is no way to the member {to:016x}");
             return Err(CallError::NotSent(text));
@@ -186,11 +220,19 @@ impl Link {
             return Err(CallError::NotSent(text));
         }
         let late = |_| CallError::Unanswered(format!("nothing came within {limit:?}"));
+        let sent = bytes.len() as u64;
+        self.count(to, |traffic| traffic.sent_bytes += sent);
         let call = transport.call(&peer, lane, bytes.into());
         let answer = tokio::time::timeout(limit, call).await.map_err(late).flatten();
+        self.count(to, |traffic| match &answer {
+            Ok(answer) => traffic.received_bytes += answer.len() as u64,
+            Err(_) => traffic.sent_failures += 1,
+        });
         let answer = answer.and_then(|answer| {
-            Answer::decode(&answer)
-                .map_err(|error| CallError::Unanswered(format!("its answer is {error}")))
+            Answer::decode(&answer).map_err(|error| {
+                self.count(to, |traffic| traffic.received_failures += 1);
+                CallError::Unanswered(format!("its answer is {error}"))
+            })
         });
         if matches!(answer, Ok(Answer::Removed)) {
             self.set_removed(true);

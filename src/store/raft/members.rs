@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use super::engine::RaftEngine;
 use super::forward::{Asked, LEADER_WAIT};
 use super::incoming::Incoming;
+use super::link::Traffic;
 use super::suspicion::Connections;
 use super::wire::{Answer, Change, Request};
 use super::{Address, Membership, behind};
@@ -70,7 +71,7 @@ pub struct Members {
     changing: tokio::sync::Mutex<()>,
     pub(super) connections: Connections,
     /// Told when a member that had no connection has one.
-    pub(super) connected: Notify,
+    pub(super) met: Notify,
 }
 
 impl std::fmt::Debug for Members {
@@ -106,7 +107,7 @@ impl Members {
             address,
             changing: tokio::sync::Mutex::default(),
             connections: Connections::default(),
-            connected: Notify::new(),
+            met: Notify::new(),
         }
     }
 
@@ -118,6 +119,16 @@ impl Members {
     /// Whose member it is.
     pub fn cluster(&self) -> ClusterId {
         self.engine.link().cluster
+    }
+
+    /// What went between this member and each other one since the start.
+    pub fn traffic(&self) -> BTreeMap<u64, Traffic> {
+        self.engine.link().traffic()
+    }
+
+    /// How many connections each other member has to this one.
+    pub fn connected(&self) -> BTreeMap<u64, usize> {
+        self.connections.lock().iter().map(|(id, count)| (*id, *count)).collect()
     }
 
     /// Who leads; changes are told.

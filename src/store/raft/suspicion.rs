@@ -37,7 +37,7 @@ impl Conversation {
             && self.from.compare_exchange(0, envelope.from, Relaxed, Relaxed).is_ok()
         {
             *self.members.connections.lock().entry(envelope.from).or_default() += 1;
-            self.members.connected.notify_waiters();
+            self.members.met.notify_waiters();
         }
         self.members.answer(request).await
     }
@@ -93,7 +93,7 @@ impl Members {
         let other = leadership.wait_for(|now| now.leader.is_some_and(|id| id != leader));
         let back = async {
             loop {
-                let connected = self.connected.notified();
+                let connected = self.met.notified();
                 if self.connections.lock().contains_key(&leader) {
                     return;
                 }

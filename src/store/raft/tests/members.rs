@@ -29,6 +29,14 @@ async fn what_one_member_writes_all_read() {
     let all = cluster.same_everywhere().await;
     assert_eq!(all.values().collect::<Vec<_>>(), ["2", "2", "2"]);
     assert_eq!((0..3).map(|m| cluster.voters(m)).collect::<Vec<_>>(), [3, 3, 3]);
+    // Each counted what went to the others and came from them.
+    let ids: Vec<u64> = (0..3).map(|m| cluster.nodes[&m].members.id()).collect();
+    let [to_1, to_2] = [1, 2].map(|m| cluster.nodes[&0].members.traffic()[&ids[m]]);
+    for traffic in [to_1, to_2] {
+        assert!(traffic.sent_bytes > 500 && traffic.received_bytes > 100, "{traffic:?}");
+        assert_eq!((traffic.sent_failures, traffic.received_failures), (0, 0));
+    }
+    assert!(!cluster.nodes[&0].members.traffic().contains_key(&ids[0]));
 }
 
 #[tokio::test(start_paused = true)]
