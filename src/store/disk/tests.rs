@@ -426,11 +426,15 @@ fn a_full_disk_refuses_writes_lets_deletions_through_and_recovers() {
     let before = node.shared.state.read().revision();
     assert!(matches!(commit(&node, put("k", &value)), Err(StoreError::NoSpace(_))));
     assert_eq!(node.shared.state.read().revision(), before);
+    let [(key, problem)] = &node.tasks.problems().list()[..] else { panic!("not told") };
+    assert_eq!(key, "store/room");
+    assert!(problem.fix.contains("make space"), "{problem:?}");
     commit(&node, delete("k0")).unwrap();
     let newest = commit(&node, delete("k1")).unwrap();
     commit(&node, Command::Compact(newest)).unwrap();
     disk.set_capacity(u64::MAX);
     commit(&node, put("k", &value)).unwrap();
+    assert!(node.tasks.problems().list().is_empty());
     assert_eq!(everything(&open(&disk.copy()).unwrap()).len(), written - 2 + 1);
 }
 

@@ -394,6 +394,9 @@ impl RaftEngine {
         }
         let (left, next) = *self.status.room.lock();
         if next || bytes + crate::disk::RESERVE_BYTES <= left {
+            if next {
+                self.link.tell_room(None);
+            }
             return Ok(());
         }
         let (done, made) = oneshot::channel();
@@ -401,6 +404,7 @@ impl RaftEngine {
             return Err(self.stop_reason());
         }
         let made = made.await.unwrap_or_else(|_| Err(self.stop_reason()));
+        self.link.tell_room(made.as_ref().err());
         if matches!(made, Err(StoreError::NoSpace(_))) {
             self.checkpoints.want_room();
         }

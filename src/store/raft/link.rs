@@ -22,6 +22,13 @@ const REMOVED: &str = "store/removed";
 pub(crate) const REMOVED_TEXT: &str =
     "it was removed from the members of the store, as the others say";
 
+/// Key of what is wrong when the log cannot grow.
+const ROOM: &str = "store/room";
+
+/// What to do about a full device.
+pub(crate) const MAKE_SPACE: &str =
+    "make space on the file system of the data directory; writes go on by themselves";
+
 /// Largest message in bytes, there and back: every entry fits, for a segment of the log has half as many.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
@@ -127,6 +134,8 @@ pub(crate) struct Link {
     problems: Problems,
     /// The leader has no such member as this one.
     removed: AtomicBool,
+    /// The log has no room for more than what frees some.
+    short: AtomicBool,
     /// Of each member: one may move while it is being called.
     members: Mutex<HashMap<u64, Known>>,
 }
@@ -140,8 +149,21 @@ impl Link {
         transport: Option<Arc<dyn Transport>>,
         problems: Problems,
     ) -> Self {
-        let (removed, members) = (AtomicBool::new(false), Mutex::default());
-        Self { cluster, me, address, transport, problems, removed, members }
+        let (removed, short) = (AtomicBool::new(false), AtomicBool::new(false));
+        let members = Mutex::default();
+        Self { cluster, me, address, transport, problems, removed, short, members }
+    }
+
+    /// Says whether there was room for what was to be written.
+    pub(crate) fn tell_room(&self, refused: Option<&StoreError>) {
+        if let Some(error @ StoreError::NoSpace(_)) = refused {
+            self.short.store(true, Relaxed);
+            let what = format!("only what frees space is written: {error}");
+            self.problems.put(ROOM, what, MAKE_SPACE);
+        } else if self.short.load(Relaxed) {
+            self.short.store(false, Relaxed);
+            self.problems.clear(ROOM);
+        }
     }
 
     /// Whether the leader said that this is no member any more.

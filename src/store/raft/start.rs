@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::checkpoints::Checkpoints;
 use super::engine::RaftEngine;
 use super::incoming::Incoming;
-use super::link::Link;
+use super::link::{Link, MAKE_SPACE};
 use super::log_store::{LogReader, LogStore};
 use super::machine::{Machine, Place};
 use super::members::Members;
