@@ -349,9 +349,7 @@ fn tell_space(tasks: &Tasks, full: Option<&String>) {
     match full {
         Some(text) => {
             let what = format!("the device of the store is full, writes are refused: {text}");
-            let fix =
-                "make space on the file system of the data directory; writes go on by themselves";
-            tasks.problems().put(FULL, what, fix);
+            tasks.problems().put(FULL, what, MAKE_SPACE);
         }
         None => tasks.problems().clear(FULL),
     }
