@@ -39,7 +39,7 @@ async fn write(
 ) -> Result<(), Failure> {
     let key = format!("{PREFIX}{writer}");
     let mut next = newest(&store, &key).await? + 1;
-    while left.fetch_sub(1, Relaxed) > 0 {
+    while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
         let (at, value) = (key.clone().into(), value(next).into());
         let op = Op::Put { key: at, value, lease: 0, prev_kv: false };
         let answer = store.txn(Txn { success: vec![op], ..Txn::default() }).await?;
