@@ -89,8 +89,16 @@ async fn check(store: &Arc<dyn Backend>) -> Result<String, Failure> {
 
 /// Frees space, as who meets a full disk may.
 async fn free(store: &Arc<dyn Backend>) -> Result<String, Failure> {
-    let op = Op::Delete { range: KeyRange::prefix(format!("{PREFIX}filler/")), prev_kv: false };
-    let answer = store.txn(Txn { success: vec![op], ..Txn::default() }).await?;
+    let first = format!("{PREFIX}filler/1");
+    let all = KeyRange::prefix(format!("{PREFIX}filler/"));
+    let rest = KeyRange { start: format!("{first}\0").into(), end: all.end };
+    let delete = |range| {
+        let op = Op::Delete { range, prev_kv: false };
+        store.txn(Txn { success: vec![op], ..Txn::default() })
+    };
+    delete(rest).await?;
+    // A compaction keeps what its own revision deleted, for watches from there.
+    let answer = delete(KeyRange::key(first)).await?;
     match store.compact(answer.revision).await {
         Ok(()) | Err(StoreError::Compacted { .. }) => {}
         Err(error) => return Err(error.into()),
