@@ -119,7 +119,7 @@ fn reserve(file: &File, size: u64) -> io::Result<()> {
 
 /// Writes zeros behind the end of a file up to `size`.
 fn fill(file: &File, size: u64) -> io::Result<()> {
-    const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
     let mut at = file.metadata()?.len();
     while at < size {
         let count = usize::try_from(size - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
