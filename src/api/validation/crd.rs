@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use self::columns::{of_column, scale, selectable};
 use self::options::Options;
-pub use self::warnings::warnings;
+pub use self::warnings::{has_rules, warnings};
 use super::checks::texts;
 use super::{immutable, names, one_of};
 use crate::field::{Error, ErrorList, Path};
