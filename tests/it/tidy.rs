@@ -22,6 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("node", &["api", "base", "client", "proto", "stream"]),
     ("net", &["api", "base", "client"]),
     ("cluster", &["api", "base", "client"]),
+    ("kcel", &[]),
     ("base2histogram", &[]),
     ("xtask", &[]),
     ("benches", &["base", "cluster"]),

@@ -1,0 +1,115 @@
+//! The tree of an expression. Every node has a number under which position, type and overloads are kept.
+
+/// Number of a node, given in the order in which cel-go gives it: messages show it.
+pub(crate) type Id = usize;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Expr {
+    pub(crate) id: Id,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Literal {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(String),
+    Bytes(Vec<u8>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Kind {
+    /// Stands where a fault was reported.
+    Unspecified,
+    Literal(Literal),
+    Ident(String),
+    Select {
+        operand: Box<Expr>,
+        field: String,
+        /// `has(operand.field)`.
+        test: bool,
+    },
+    Call {
+        target: Option<Box<Expr>>,
+        function: String,
+        args: Vec<Expr>,
+    },
+    List {
+        elements: Vec<Element>,
+    },
+    Map {
+        entries: Vec<Entry>,
+    },
+    Struct {
+        name: String,
+        fields: Vec<Field>,
+    },
+    Comprehension(Box<Comprehension>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Element {
+    pub(crate) value: Expr,
+    pub(crate) optional: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) id: Id,
+    pub(crate) key: Expr,
+    pub(crate) value: Expr,
+    pub(crate) optional: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Field {
+    pub(crate) id: Id,
+    pub(crate) name: String,
+    pub(crate) value: Expr,
+    pub(crate) optional: bool,
+}
+
+/// A loop over a list or a map: what macros become.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Comprehension {
+    pub(crate) range: Expr,
+    pub(crate) variable: String,
+    /// Of the forms with two variables: the value, and the first is index or key.
+    pub(crate) second: Option<String>,
+    pub(crate) accumulator: String,
+    pub(crate) init: Expr,
+    pub(crate) condition: Expr,
+    pub(crate) step: Expr,
+    pub(crate) result: Expr,
+}
+
+/// Calls `visit` for the expression and everything in it, parents first.
+pub(crate) fn walk<'e>(expr: &'e Expr, visit: &mut dyn FnMut(&'e Expr)) {
+    visit(expr);
+    match &expr.kind {
+        Kind::Unspecified | Kind::Literal(_) | Kind::Ident(_) => {}
+        Kind::Select { operand, .. } => walk(operand, visit),
+        Kind::Call { target, args, .. } => {
+            if let Some(target) = target {
+                walk(target, visit);
+            }
+            args.iter().for_each(|arg| walk(arg, visit));
+        }
+        Kind::List { elements } => elements.iter().for_each(|e| walk(&e.value, visit)),
+        Kind::Map { entries } => {
+            for entry in entries {
+                walk(&entry.key, visit);
+                walk(&entry.value, visit);
+            }
+        }
+        Kind::Struct { fields, .. } => fields.iter().for_each(|f| walk(&f.value, visit)),
+        Kind::Comprehension(fold) => {
+            for part in [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result] {
+                walk(part, visit);
+            }
+        }
+    }
+}

@@ -1,0 +1,516 @@
+//! Types of an expression: which variable, function and overload each part means, and what does not fit.
+
+mod unify;
+mod validators;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::ast::{Comprehension, Element, Entry, Expr, Field, Id, Kind, Literal};
+use crate::declarations::Function;
+use crate::env::Env;
+use crate::parser::{Offsets, Parsed};
+use crate::source::{CompileError, Fault, Source};
+use crate::types::Type;
+use unify::{Mapping, most_general, unwrapped};
+
+/// An expression whose parts have types.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) root: Expr,
+    types: HashMap<Id, Type>,
+    /// Overloads that a call may be, by the call's number.
+    pub(crate) overloads: HashMap<Id, Vec<&'static str>>,
+    /// Nodes that are variables of the environment, and not of a loop.
+    pub(crate) globals: HashSet<Id>,
+    /// Nodes that are names of types.
+    pub(crate) types_named: HashSet<Id>,
+}
+
+impl Checked {
+    pub(crate) fn type_of(&self, id: Id) -> &Type {
+        self.types.get(&id).unwrap_or(&Type::Dyn)
+    }
+}
+
+/// Checks an expression in an environment.
+pub(crate) fn check(env: &Env, parsed: Parsed) -> Result<Checked, CompileError> {
+    let Parsed { source, mut root, offsets } = parsed;
+    let mut checker = Checker {
+        env,
+        source: &source,
+        offsets: &offsets,
+        faults: Vec::new(),
+        types: HashMap::new(),
+        overloads: HashMap::new(),
+        globals: HashSet::new(),
+        types_named: HashSet::new(),
+        scopes: Vec::new(),
+        mapping: Mapping::default(),
+        variables: 0,
+    };
+    checker.check(&mut root);
+    let Checker { mut faults, mut types, overloads, globals, types_named, mapping, .. } = checker;
+    for of in types.values_mut() {
+        *of = mapping.substitute(of, true);
+    }
+    let checked = Checked { root, types, overloads, globals, types_named };
+    if faults.is_empty() {
+        faults = validators::faults(&checked, &source, &offsets);
+    }
+    if faults.is_empty() { Ok(checked) } else { Err(CompileError::new(&source, faults)) }
+}
+
+/// What a name means.
+#[derive(Clone, Copy)]
+enum Place {
+    Local,
+    Global,
+    Type,
+}
+
+struct Checker<'e> {
+    env: &'e Env,
+    source: &'e Source,
+    offsets: &'e Offsets,
+    faults: Vec<Fault>,
+    types: HashMap<Id, Type>,
+    overloads: HashMap<Id, Vec<&'static str>>,
+    globals: HashSet<Id>,
+    types_named: HashSet<Id>,
+    /// Variables of loops, innermost last.
+    scopes: Vec<(String, Type)>,
+    mapping: Mapping,
+    variables: usize,
+}
+
+impl Checker<'_> {
+    fn report(&mut self, id: Id, message: String) {
+        let location = self.offsets.location(self.source, id);
+        self.faults.push(Fault { location, message });
+    }
+
+    fn mismatch(&mut self, id: Id, expected: &Type, actual: &Type) {
+        self.report(id, format!("expected type '{expected}' but found '{actual}'"));
+    }
+
+    fn undeclared(&mut self, id: Id, name: &str) {
+        self.report(id, format!("undeclared reference to '{name}' (in container '')"));
+        self.types.insert(id, Type::Error);
+    }
+
+    fn set(&mut self, id: Id, of: Type) {
+        self.types.entry(id).or_insert(of);
+    }
+
+    fn get(&self, id: Id) -> Type {
+        self.types.get(&id).cloned().unwrap_or(Type::Error)
+    }
+
+    fn free(&mut self) -> Type {
+        self.variables += 1;
+        Type::param(format!("_var{}", self.variables - 1))
+    }
+
+    fn resolved(&self, id: Id) -> Type {
+        self.mapping.substitute(&self.get(id), false)
+    }
+
+    fn check(&mut self, expr: &mut Expr) {
+        let id = expr.id;
+        match &mut expr.kind {
+            Kind::Unspecified => {}
+            Kind::Literal(literal) => {
+                let of = literal_type(literal);
+                self.set(id, of);
+            }
+            Kind::Ident(name) => {
+                let name = name.clone();
+                match self.variable(&name) {
+                    Some((resolved, of, place)) => {
+                        self.set(id, of);
+                        self.remember(id, place);
+                        expr.kind = Kind::Ident(resolved);
+                    }
+                    None => self.undeclared(id, &name),
+                }
+            }
+            Kind::Select { .. } => self.select(expr),
+            Kind::Call { .. } => self.call(expr),
+            Kind::List { elements } => self.list(id, elements),
+            Kind::Map { entries } => self.map(id, entries),
+            Kind::Struct { name, fields } => self.construct(id, name, fields),
+            Kind::Comprehension(fold) => self.comprehension(id, fold),
+        }
+    }
+
+    fn remember(&mut self, id: Id, place: Place) {
+        match place {
+            Place::Local => {}
+            Place::Global => {
+                self.globals.insert(id);
+            }
+            Place::Type => {
+                self.types_named.insert(id);
+            }
+        }
+    }
+
+    /// The variable or type of a simple name: its name at run time, its type and what it is.
+    fn variable(&self, name: &str) -> Option<(String, Type, Place)> {
+        let local = self.scopes.iter().rev().find(|(local, _)| local == name);
+        if let Some((name, of)) = local {
+            return Some((name.clone(), of.clone(), Place::Local));
+        }
+        let plain = name.strip_prefix('.').unwrap_or(name);
+        let (of, is_type) = self.env.identifier(plain)?;
+        let hidden = self.scopes.iter().any(|(local, _)| local == plain);
+        let name = if hidden { format!(".{plain}") } else { plain.to_owned() };
+        Some((name, of, if is_type { Place::Type } else { Place::Global }))
+    }
+
+    /// `a.b.c` as one name, if the environment has it.
+    fn qualified(&self, expr: &Expr) -> Option<(String, Type, Place)> {
+        let name = dotted(expr)?;
+        let first = name.split('.').next()?;
+        if self.scopes.iter().any(|(local, _)| local == first) {
+            return None;
+        }
+        let plain = name.strip_prefix('.').unwrap_or(&name);
+        let (of, is_type) = self.env.identifier(plain)?;
+        Some((plain.to_owned(), of, if is_type { Place::Type } else { Place::Global }))
+    }
+
+    fn select(&mut self, expr: &mut Expr) {
+        if let Some((name, of, place)) = self.qualified(expr) {
+            self.set(expr.id, of);
+            self.remember(expr.id, place);
+            expr.kind = Kind::Ident(name);
+            return;
+        }
+        let id = expr.id;
+        let Kind::Select { operand, field, test } = &mut expr.kind else { return };
+        let (field, test) = (field.clone(), *test);
+        let found = self.field(id, operand, &field, false);
+        let of = if test { Type::Bool } else { self.mapping.substitute(&found, false) };
+        self.set(id, of);
+    }
+
+    /// The type of a field of an operand, which is checked here.
+    fn field(&mut self, id: Id, operand: &mut Expr, field: &str, optional: bool) -> Type {
+        self.check(operand);
+        let (target, was_optional) = unwrapped(&self.resolved(operand.id));
+        let result = match &target {
+            Type::Map(_, value) => (**value).clone(),
+            Type::Object(object) => match self.env.field(object, field) {
+                Some(of) => of,
+                None => {
+                    let message = if self.env.knows(object) {
+                        format!("undefined field '{field}'")
+                    } else {
+                        format!("unexpected failed resolution of '{}'", object.name)
+                    };
+                    self.report(id, message);
+                    Type::Error
+                }
+            },
+            Type::Param(_) => {
+                self.mapping.assignable(&Type::Dyn, &target);
+                Type::Dyn
+            }
+            other => {
+                if !other.is_dyn_or_error() {
+                    self.report(id, format!("type '{other}' does not support field selection"));
+                }
+                Type::Dyn
+            }
+        };
+        if was_optional || optional { Type::optional(result) } else { result }
+    }
+
+    fn call(&mut self, expr: &mut Expr) {
+        let id = expr.id;
+        // A target that is only a prefix of the function's name is none.
+        let joined = match &expr.kind {
+            Kind::Call { target: Some(target), function, .. } => {
+                dotted(target).map(|prefix| format!("{prefix}.{function}"))
+            }
+            _ => None,
+        };
+        let Kind::Call { target, function, args } = &mut expr.kind else { return };
+        if function == "_?._"
+            && target.is_none()
+            && let [operand, name] = args.as_mut_slice()
+        {
+            let Kind::Literal(Literal::String(name)) = &name.kind else { return };
+            let name = name.clone();
+            let of = self.field(id, operand, &name, true);
+            let of = self.mapping.substitute(&of, false);
+            self.set(id, of);
+            self.overloads.insert(id, vec!["select_optional_field"]);
+            return;
+        }
+        args.iter_mut().for_each(|arg| self.check(arg));
+        if target.is_some() {
+            let plain = joined.as_deref().map(|name| name.strip_prefix('.').unwrap_or(name));
+            match plain.and_then(|name| self.env.function(name)) {
+                Some(found) => {
+                    *target = None;
+                    found.name.clone_into(function);
+                }
+                None => {
+                    if let Some(target) = target {
+                        self.check(target);
+                    }
+                }
+            }
+        }
+        let plain = function.strip_prefix('.').unwrap_or(function);
+        let Some(found) = self.env.function(plain) else {
+            let name = function.clone();
+            return self.undeclared(id, &name);
+        };
+        found.name.clone_into(function);
+        let target = target.as_ref().map(|target| target.id);
+        let ids: Vec<Id> = target.into_iter().chain(args.iter().map(|arg| arg.id)).collect();
+        self.resolve(id, found, &ids, target.is_some());
+    }
+
+    /// Finds the overloads of a function that its arguments allow.
+    fn resolve(&mut self, id: Id, function: &'static Function, args: &[Id], member: bool) {
+        let types: Vec<Type> = args.iter().map(|arg| self.get(*arg)).collect();
+        if matches!(function.name, "_&&_" | "_||_") {
+            let mut fits = true;
+            for (arg, of) in args.iter().zip(&types) {
+                if !self.mapping.assignable(of, &Type::Bool) {
+                    self.mismatch(*arg, &Type::Bool, of);
+                    fits = false;
+                }
+            }
+            let overload = if function.name == "_&&_" { "logical_and" } else { "logical_or" };
+            self.set(id, if fits { Type::Bool } else { Type::Error });
+            if fits {
+                self.overloads.insert(id, vec![overload]);
+            }
+            return;
+        }
+        let mut result: Option<Type> = None;
+        let mut chosen = Vec::new();
+        for overload in function.overloads.iter().filter(|overload| overload.member == member) {
+            let mut fresh = HashMap::new();
+            for name in &overload.parameters {
+                fresh.insert(name.clone(), self.free());
+            }
+            let expected: Vec<Type> = overload.args.iter().map(|of| rename(of, &fresh)).collect();
+            if !self.mapping.all_assignable(&types, &expected) {
+                continue;
+            }
+            chosen.push(overload.id);
+            let of = self.mapping.substitute(&rename(&overload.result, &fresh), false);
+            result = Some(match result {
+                None => of,
+                Some(known) if !known.is_dyn() && of != known => Type::Dyn,
+                Some(known) => known,
+            });
+        }
+        let Some(result) = result else {
+            let types: Vec<Type> =
+                types.iter().map(|of| self.mapping.substitute(of, true)).collect();
+            let signature = signature(&types, member);
+            let name = function.name;
+            self.report(
+                id,
+                format!("found no matching overload for '{name}' applied to '{signature}'"),
+            );
+            self.types.insert(id, Type::Error);
+            return;
+        };
+        self.set(id, result);
+        self.overloads.insert(id, chosen);
+    }
+
+    fn list(&mut self, id: Id, elements: &mut [Element]) {
+        let mut joined: Option<Type> = None;
+        for element in elements {
+            self.check(&mut element.value);
+            let mut of = self.get(element.value.id);
+            if element.optional {
+                of = self.opened(element.value.id, &of);
+            }
+            joined = Some(self.join(joined, of));
+        }
+        let of = joined.unwrap_or_else(|| self.free());
+        self.set(id, Type::list(of));
+    }
+
+    fn map(&mut self, id: Id, entries: &mut [Entry]) {
+        let (mut keys, mut values): (Option<Type>, Option<Type>) = (None, None);
+        for entry in entries {
+            self.check(&mut entry.key);
+            let of = self.get(entry.key.id);
+            keys = Some(self.join(keys, of));
+            self.check(&mut entry.value);
+            let mut of = self.get(entry.value.id);
+            if entry.optional {
+                of = self.opened(entry.value.id, &of);
+            }
+            values = Some(self.join(values, of));
+        }
+        let key = keys.unwrap_or_else(|| self.free());
+        let value = values.unwrap_or_else(|| self.free());
+        self.set(id, Type::map(key, value));
+    }
+
+    /// What is in an optional that stands where one must.
+    fn opened(&mut self, id: Id, of: &Type) -> Type {
+        let (inner, was_optional) = unwrapped(of);
+        if !was_optional && !inner.is_dyn() {
+            self.mismatch(id, &Type::optional(inner.clone()), &inner);
+        }
+        inner
+    }
+
+    /// The type of two elements; whether they may differ is asked afterwards, see `validators`.
+    fn join(&mut self, previous: Option<Type>, current: Type) -> Type {
+        let Some(previous) = previous else { return current };
+        if self.mapping.assignable(&previous, &current) {
+            return most_general(&previous, &current).clone();
+        }
+        Type::Dyn
+    }
+
+    fn construct(&mut self, id: Id, name: &mut String, fields: &mut [Field]) {
+        let plain = name.strip_prefix('.').unwrap_or(name).to_owned();
+        let Some(of) = self.env.type_named(&plain) else {
+            let name = name.clone();
+            return self.undeclared(id, &name);
+        };
+        *name = plain;
+        let object = match &of {
+            Type::Object(object) => Some(object.clone()),
+            other => {
+                self.report(id, format!("'{}' is not a message type", other.name()));
+                None
+            }
+        };
+        self.set(id, if object.is_some() { of.clone() } else { Type::Error });
+        for field in fields {
+            self.check(&mut field.value);
+            let declared = match &object {
+                Some(object) => self.env.field(object, &field.name),
+                None => None,
+            };
+            let expected = match declared {
+                Some(of) => of,
+                None => {
+                    let message = match &object {
+                        Some(_) => format!("undefined field '{}'", field.name),
+                        None => format!("unexpected failed resolution of '{name}'"),
+                    };
+                    self.report(field.id, message);
+                    Type::Error
+                }
+            };
+            let mut actual = self.get(field.value.id);
+            if field.optional {
+                actual = self.opened(field.value.id, &actual);
+            }
+            if !self.mapping.assignable(&expected, &actual) {
+                let name = &field.name;
+                self.report(field.id, format!("expected type of field '{name}' is '{expected}' but provided type is '{actual}'"));
+            }
+        }
+    }
+
+    fn comprehension(&mut self, id: Id, fold: &mut Comprehension) {
+        self.check(&mut fold.range);
+        self.check(&mut fold.init);
+        let range = self.resolved(fold.range.id);
+        let accumulated = self.get(fold.init.id);
+        let outer = self.scopes.len();
+        self.scopes.push((fold.accumulator.clone(), accumulated.clone()));
+        let (first, second) = match &range {
+            Type::List(of) if fold.second.is_some() => (Type::Int, (**of).clone()),
+            Type::List(of) => ((**of).clone(), Type::Error),
+            Type::Map(key, value) => ((**key).clone(), (**value).clone()),
+            Type::Dyn | Type::Error | Type::Param(_) => {
+                self.mapping.assignable(&Type::Dyn, &range);
+                (Type::Dyn, Type::Dyn)
+            }
+            other => {
+                self.report(fold.range.id, format!("expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"));
+                (Type::Error, Type::Error)
+            }
+        };
+        let inner = self.scopes.len();
+        self.scopes.push((fold.variable.clone(), first));
+        if let Some(name) = &fold.second {
+            self.scopes.push((name.clone(), second));
+        }
+        self.check(&mut fold.condition);
+        self.assert(fold.condition.id, &Type::Bool);
+        self.check(&mut fold.step);
+        self.assert(fold.step.id, &accumulated);
+        self.scopes.truncate(inner);
+        self.check(&mut fold.result);
+        self.scopes.truncate(outer);
+        let of = self.resolved(fold.result.id);
+        self.set(id, of);
+    }
+
+    fn assert(&mut self, id: Id, expected: &Type) {
+        let actual = self.get(id);
+        if !self.mapping.assignable(expected, &actual) {
+            self.mismatch(id, expected, &actual);
+        }
+    }
+}
+
+fn literal_type(literal: &Literal) -> Type {
+    match literal {
+        Literal::Null => Type::Null,
+        Literal::Bool(_) => Type::Bool,
+        Literal::Int(_) => Type::Int,
+        Literal::Uint(_) => Type::Uint,
+        Literal::Double(_) => Type::Double,
+        Literal::String(_) => Type::String,
+        Literal::Bytes(_) => Type::Bytes,
+    }
+}
+
+/// `a.b.c` of plain selections of a name.
+fn dotted(expr: &Expr) -> Option<String> {
+    match &expr.kind {
+        Kind::Ident(name) => Some(name.clone()),
+        Kind::Select { operand, field, test: false } => {
+            let mut name = dotted(operand)?;
+            name.push('.');
+            name.push_str(field);
+            Some(name)
+        }
+        _ => None,
+    }
+}
+
+fn rename(of: &Type, fresh: &HashMap<Arc<str>, Type>) -> Type {
+    match of {
+        Type::Param(name) => fresh.get(name).cloned().unwrap_or_else(|| of.clone()),
+        Type::List(of) => Type::list(rename(of, fresh)),
+        Type::Map(key, value) => Type::map(rename(key, fresh), rename(value, fresh)),
+        Type::Opaque(name, parameters) => {
+            Type::Opaque(name.clone(), parameters.iter().map(|p| rename(p, fresh)).collect())
+        }
+        Type::Type(Some(of)) => Type::Type(Some(Arc::new(rename(of, fresh)))),
+        same => same.clone(),
+    }
+}
+
+fn signature(types: &[Type], member: bool) -> String {
+    let (target, args) = match types {
+        [target, args @ ..] if member => (Some(target), args),
+        args => (None, args),
+    };
+    let args: Vec<String> = args.iter().map(Type::to_string).collect();
+    let target = target.map(|target| format!("{target}.")).unwrap_or_default();
+    format!("{target}({})", args.join(", "))
+}

@@ -1,0 +1,146 @@
+//! What Kubernetes checks of an expression whose types are right: constants that must be durations, moments and patterns, lists of one type.
+
+use super::Checked;
+use crate::ast::{Expr, Kind, Literal, walk};
+use crate::functions::format::Wrong;
+use crate::parser::Offsets;
+use crate::source::{Fault, Source};
+use crate::types::Type;
+
+pub(super) fn faults(checked: &Checked, source: &Source, offsets: &Offsets) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut report = |expr: &Expr, message: String| {
+        faults.push(Fault { location: offsets.location(source, expr.id), message });
+    };
+    walk(&checked.root, &mut |expr| {
+        let Kind::Call { function, args, target } = &expr.kind else { return };
+        if let Some(literal) = args.first()
+            && !is_valid(function, literal)
+        {
+            report(literal, format!("invalid {function} argument"));
+        }
+        if let ("format", Some(target), [values]) = (function.as_str(), target, args.as_slice()) {
+            format(checked, expr, target, values, &mut report);
+        }
+    });
+    homogeneous(checked, &checked.root, false, &mut report);
+    faults
+}
+
+/// A pattern that is written out, with its values.
+fn format(
+    checked: &Checked,
+    call: &Expr,
+    target: &Expr,
+    values: &Expr,
+    report: &mut dyn FnMut(&Expr, String),
+) {
+    let (Kind::Literal(Literal::String(pattern)), Kind::List { elements }) =
+        (&target.kind, &values.kind)
+    else {
+        return;
+    };
+    let types: Vec<&str> =
+        elements.iter().map(|element| checked.type_of(element.value.id).name()).collect();
+    if let Err(Wrong(at, message)) = crate::functions::format::check(pattern, &types) {
+        let place = at.and_then(|at| elements.get(at)).map_or(call, |element| &element.value);
+        report(place, message);
+    }
+}
+
+/// Whether a constant is one that the function takes.
+fn is_valid(function: &str, literal: &Expr) -> bool {
+    let Kind::Literal(literal) = &literal.kind else { return true };
+    match (function, literal) {
+        ("duration", Literal::String(text)) => crate::time::parse_duration(text).is_some(),
+        ("timestamp", Literal::String(text)) => {
+            crate::time::parse_rfc3339(text).is_some_and(|at| crate::time::in_range(at.seconds))
+        }
+        ("timestamp", Literal::Int(seconds)) => crate::time::in_range(*seconds),
+        ("matches", Literal::String(text)) => crate::functions::pattern(text).is_ok(),
+        _ => true,
+    }
+}
+
+/// Lists and maps that are written out have elements of one type, but in arguments of `format`.
+fn homogeneous(
+    checked: &Checked,
+    expr: &Expr,
+    exempt: bool,
+    report: &mut dyn FnMut(&Expr, String),
+) {
+    let mut exempt = exempt;
+    match &expr.kind {
+        Kind::Call { function, .. } if function == "format" => exempt = true,
+        Kind::List { elements } if !exempt => {
+            let mut first: Option<Type> = None;
+            for element in elements {
+                let of = opened(checked.type_of(element.value.id), element.optional);
+                match &first {
+                    None => first = Some(of),
+                    Some(known) if *known != of => {
+                        report(&element.value, mismatch(known, &of));
+                        break;
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        Kind::Map { entries } if !exempt => {
+            let mut first: Option<(Type, Type)> = None;
+            for entry in entries {
+                let key = checked.type_of(entry.key.id).clone();
+                let value = opened(checked.type_of(entry.value.id), entry.optional);
+                let Some((known_key, known_value)) = &first else {
+                    first = Some((key, value));
+                    continue;
+                };
+                if *known_key != key {
+                    report(&entry.key, mismatch(known_key, &key));
+                }
+                if *known_value != value {
+                    report(&entry.value, mismatch(known_value, &value));
+                }
+            }
+        }
+        _ => {}
+    }
+    children(expr, &mut |child| homogeneous(checked, child, exempt, report));
+}
+
+fn opened(of: &Type, optional: bool) -> Type {
+    match of.unwrap_optional() {
+        Some(inner) if optional => inner.clone(),
+        _ => of.clone(),
+    }
+}
+
+fn mismatch(expected: &Type, actual: &Type) -> String {
+    format!("expected type '{expected}' but found '{actual}'")
+}
+
+fn children<'e>(expr: &'e Expr, visit: &mut dyn FnMut(&'e Expr)) {
+    match &expr.kind {
+        Kind::Unspecified | Kind::Literal(_) | Kind::Ident(_) => {}
+        Kind::Select { operand, .. } => visit(operand),
+        Kind::Call { target, args, .. } => {
+            if let Some(target) = target {
+                visit(target);
+            }
+            args.iter().for_each(visit);
+        }
+        Kind::List { elements } => elements.iter().for_each(|element| visit(&element.value)),
+        Kind::Map { entries } => {
+            for entry in entries {
+                visit(&entry.key);
+                visit(&entry.value);
+            }
+        }
+        Kind::Struct { fields, .. } => fields.iter().for_each(|field| visit(&field.value)),
+        Kind::Comprehension(fold) => {
+            for part in [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result] {
+                visit(part);
+            }
+        }
+    }
+}

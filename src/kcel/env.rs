@@ -1,0 +1,174 @@
+//! What an expression may use: variables, object types and the functions of Kubernetes 1.37.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::checker;
+use crate::declarations::{Function, functions};
+use crate::parser;
+use crate::program::Program;
+use crate::source::CompileError;
+use crate::types::{ObjectType, Type};
+
+/// The names and functions for which expressions are compiled. Cheap to make: functions are one table for all.
+#[derive(Clone, Debug, Default)]
+pub struct Env {
+    variables: BTreeMap<String, Type>,
+    objects: BTreeMap<Arc<str>, Type>,
+    mutation: bool,
+}
+
+impl Env {
+    /// The base environment: no variables.
+    pub fn new() -> Env {
+        Env::default()
+    }
+
+    /// Declares a variable; its object types become known by their names.
+    #[must_use]
+    pub fn variable(mut self, name: &str, of: Type) -> Env {
+        self.register(&of);
+        self.variables.insert(name.into(), of);
+        self
+    }
+
+    /// Allows what mutating policies may use: objects `Object{...}`, `JSONPatch{...}` and `jsonpatch.escapeKey`.
+    #[must_use]
+    pub fn with_mutation(mut self) -> Env {
+        self.mutation = true;
+        self
+    }
+
+    fn register(&mut self, of: &Type) {
+        match of {
+            Type::Object(object) => {
+                let known = self.objects.insert(object.name.clone(), of.clone());
+                let fields = object.fields.values().filter(|_| known.is_none());
+                fields.for_each(|field| self.register(field));
+            }
+            Type::List(of) | Type::Type(Some(of)) => self.register(of),
+            Type::Map(key, value) => {
+                self.register(key);
+                self.register(value);
+            }
+            Type::Opaque(_, parameters) => parameters.iter().for_each(|of| self.register(of)),
+            _ => {}
+        }
+    }
+
+    /// Parses and checks an expression that shall have the type `want`.
+    ///
+    /// # Errors
+    /// Text of cel-go's with place and mark; for a wrong type `must evaluate to ...` as upstream says it, and faults of constants that cannot be
+    /// computed ([`CompileError::instantiation`]).
+    pub fn compile(&self, source: &str, want: &Type) -> Result<Program, CompileError> {
+        let program = self.compile_any(source)?;
+        let fits = want.is_dyn() || program.output().is_dyn() || program.output() == want;
+        if fits {
+            return Ok(program);
+        }
+        Err(CompileError::plain(format!("must evaluate to {}", want.name())))
+    }
+
+    /// Parses and checks an expression of any type; [`Program::output`] tells which.
+    ///
+    /// # Errors
+    /// As [`Env::compile`].
+    pub fn compile_any(&self, source: &str) -> Result<Program, CompileError> {
+        if !is_deep(source) {
+            return self.compile_here(source);
+        }
+        // Nesting up to the parser's limits needs more stack than a worker's thread has.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+            let compiled = thread.spawn_scoped(scope, || self.compile_here(source));
+            let failed = || CompileError::plain("the expression could not be compiled: no thread");
+            compiled.map_err(|_| failed())?.join().map_err(|_| failed())?
+        })
+    }
+
+    fn compile_here(&self, source: &str) -> Result<Program, CompileError> {
+        let parsed = parser::parse(source)?;
+        let checked = checker::check(self, parsed)?;
+        Program::plan(checked)
+    }
+
+    /// The type of a name that is no variable of a loop, and whether it names a type.
+    pub(crate) fn identifier(&self, name: &str) -> Option<(Type, bool)> {
+        if let Some(of) = self.variables.get(name) {
+            return Some((of.clone(), false));
+        }
+        let of = match name {
+            "bool" => Type::Bool,
+            "bytes" => Type::Bytes,
+            "double" => Type::Double,
+            "google.protobuf.Duration" => Type::Duration,
+            "google.protobuf.Timestamp" => Type::Timestamp,
+            "int" => Type::Int,
+            "list" => Type::list(Type::param("A")),
+            "map" => Type::map(Type::param("A"), Type::param("B")),
+            "null_type" => Type::Null,
+            "optional_type" => Type::optional(Type::param("V")),
+            "string" => Type::String,
+            "type" => Type::Type(None),
+            "uint" => Type::Uint,
+            name => self.type_named(name)?,
+        };
+        Some((Type::Type(Some(Arc::new(of))), true))
+    }
+
+    /// An object type by its name.
+    pub(crate) fn type_named(&self, name: &str) -> Option<Type> {
+        if let Some(of) = self.objects.get(name) {
+            return Some(of.clone());
+        }
+        let known = self.mutation
+            && (name == "JSONPatch" || name == "Object" || name.starts_with("Object."));
+        known.then(|| Type::object(name, BTreeMap::new()))
+    }
+
+    /// The type of an object's field, if the object has it.
+    pub(crate) fn field(&self, object: &ObjectType, field: &str) -> Option<Type> {
+        if let Some(of) = object.fields.get(field) {
+            return Some(of.clone());
+        }
+        match &*object.name {
+            "JSONPatch" if self.mutation => match field {
+                "op" | "path" | "from" => Some(Type::String),
+                "value" => Some(Type::Dyn),
+                _ => None,
+            },
+            // Fields of objects that a policy makes are as their values are.
+            name if self.mutation && (name == "Object" || name.starts_with("Object.")) => {
+                Some(Type::Dyn)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether fields of this object can be asked for at all.
+    pub(crate) fn knows(&self, object: &ObjectType) -> bool {
+        self.type_named(&object.name).is_some()
+    }
+
+    pub(crate) fn function(&self, name: &str) -> Option<&'static Function> {
+        let found = functions().get(name)?;
+        // Named formats are not here yet: their names are as unknown as any other.
+        if name == "validate" || name.starts_with("format.") {
+            return None;
+        }
+        (self.mutation || name != "jsonpatch.escapeKey").then_some(found)
+    }
+}
+
+/// Stack for expressions that may be deep.
+const STACK_BYTES: usize = 32 << 20;
+/// Bytes and brackets up to which an expression is compiled on the caller's stack.
+const SHALLOW_BYTES: usize = 400;
+const SHALLOW_BRACKETS: usize = 20;
+
+/// Whether an expression may nest deeply.
+fn is_deep(source: &str) -> bool {
+    let brackets = source.bytes().filter(|byte| matches!(byte, b'(' | b'[' | b'{' | b'?')).count();
+    source.len() > SHALLOW_BYTES || brackets > SHALLOW_BRACKETS
+}

@@ -1,0 +1,154 @@
+//! Functions by name: which overload the values choose, and what it does.
+
+pub(crate) mod format;
+mod hosts;
+mod lists;
+mod patterns;
+mod standard;
+mod strings;
+
+use regex::Regex;
+
+use crate::declarations::{Function, Overload, functions};
+use crate::plan::Call;
+use crate::types::{OPTIONAL, Type};
+use crate::value::{Error, Value};
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// Functions with one implementation for all overloads, which looks at the values itself.
+const SINGLE: &[&str] = &[
+    "!_",
+    "-_",
+    "@in",
+    "@sortByAssociatedKeys",
+    "_!=_",
+    "_%_",
+    "_*_",
+    "_+_",
+    "_-_",
+    "_/_",
+    "_<=_",
+    "_<_",
+    "_==_",
+    "_>=_",
+    "_>_",
+    "_[_]",
+    "dyn",
+    "matches",
+    "size",
+    "sort",
+    "type",
+];
+
+/// Functions that do not look at the types of their arguments beforehand.
+const UNGUARDED: &[&str] = &["contains", "endsWith", "startsWith", "flatten"];
+
+/// Whether only the values say which overload is meant.
+pub(crate) fn is_chosen_late(call: &Call) -> bool {
+    call.overload.is_none()
+        && !SINGLE.contains(&call.function.as_str())
+        && functions().get(call.function.as_str()).is_some_and(|f| f.overloads.len() > 1)
+}
+
+/// Calls a function. Arguments are moved, so that a list that only the caller has can grow in place.
+pub(crate) fn call<'a>(call: &Call, args: Vec<Value<'a>>) -> Result<Value<'a>> {
+    let name = call.function.as_str();
+    if !SINGLE.contains(&name) && !UNGUARDED.contains(&name) {
+        guard(call, &args)?;
+    }
+    if let Some(result) = standard::call(call, args)? {
+        return Ok(result);
+    }
+    Err(Error::new(format!("the function {name} is not supported")))
+}
+
+/// Refuses arguments that no overload takes.
+fn guard(call: &Call, args: &[Value<'_>]) -> Result<()> {
+    let Some(function) = functions().get(call.function.as_str()) else {
+        return Err(Error::new(format!("no such overload: {}", call.function)));
+    };
+    if candidates(function, call.overload).any(|overload| takes(overload, args)) {
+        return Ok(());
+    }
+    let types: Vec<&str> = args.iter().map(Value::type_name).collect();
+    Err(Error::new(format!("no such overload: {}({})", call.function, types.join(", "))))
+}
+
+fn candidates<'f>(
+    function: &'f Function,
+    overload: Option<&'f str>,
+) -> impl Iterator<Item = &'f Overload> {
+    function.overloads.iter().filter(move |one| overload.is_none_or(|id| one.id == id))
+}
+
+fn takes(overload: &Overload, args: &[Value<'_>]) -> bool {
+    overload.args.len() == args.len()
+        && overload.args.iter().zip(args).all(|(of, value)| holds(of, value))
+}
+
+/// Whether a value is of a type; of lists and maps the first element decides.
+fn holds(of: &Type, value: &Value<'_>) -> bool {
+    match (of, value) {
+        (Type::Dyn | Type::Param(_), _) => true,
+        (Type::List(of), Value::List(list)) => {
+            list.is_empty() || list.get(0).is_ok_and(|first| holds(of, &first))
+        }
+        (Type::Map(key, of), Value::Map(map)) => match map.keys().first() {
+            None => true,
+            Some(first) => {
+                holds(key, first) && matches!(map.find(first), Ok(Some(v)) if holds(of, &v))
+            }
+        },
+        (Type::Opaque(name, _), Value::Optional(_)) => &**name == OPTIONAL,
+        (of, value) => of.name() == value.type_name(),
+    }
+}
+
+/// Largest size of a compiled pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 1 << 20;
+
+/// A pattern in Go's syntax.
+///
+/// # Errors
+/// What is wrong with it, in Go's words where these are known.
+pub(crate) fn pattern(text: &str) -> std::result::Result<Regex, String> {
+    patterns::translated(text).and_then(|translated| {
+        regex::RegexBuilder::new(&translated)
+            .size_limit(PATTERN_BYTES_MAX)
+            .build()
+            .map_err(|error| patterns::fault(text, &error))
+    })
+}
+
+/// The pattern of a call: compiled before if it is a constant.
+fn pattern_of(call: &Call, text: &Value<'_>) -> Result<Regex> {
+    if let Some(regex) = &call.regex {
+        return Ok(regex.clone());
+    }
+    let text = text.as_str().ok_or_else(Error::no_overload)?;
+    pattern(text).map_err(Error::new)
+}
+
+/// The arguments as a slice of a known length.
+fn exactly<'s, 'a, const N: usize>(args: &'s [Value<'a>]) -> Result<&'s [Value<'a>; N]> {
+    args.try_into().map_err(|_| Error::no_overload())
+}
+
+fn text<'s>(value: &'s Value<'_>) -> Result<&'s str> {
+    value.as_str().ok_or_else(Error::no_overload)
+}
+
+fn int(value: &Value<'_>) -> Result<i64> {
+    match value {
+        Value::Int(value) => Ok(*value),
+        _ => Err(Error::no_overload()),
+    }
+}
+
+fn list<'s, 'a>(value: &'s Value<'a>) -> Result<&'s crate::value::List<'a>> {
+    match value {
+        Value::List(list) => Ok(list),
+        _ => Err(Error::no_overload()),
+    }
+}

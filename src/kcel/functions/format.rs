@@ -1,0 +1,353 @@
+//! `format` of strings, as version 2 of cel-go's extension.
+
+use crate::convert::{self, to_string};
+use crate::ops::VALUE_BYTES_MAX;
+use crate::value::{Error, List, Map, Value};
+
+type Result<T> = std::result::Result<T, Error>;
+
+/// Digits behind the point if none are asked for.
+const PRECISION: usize = 6;
+/// Digits that can be asked for.
+const PRECISION_MAX: usize = 1000;
+
+fn during(message: String) -> Error {
+    Error::new(format!("error during formatting: {message}"))
+}
+
+fn unreadable(message: &str) -> Error {
+    Error::new(format!("could not parse formatting clause: {message}"))
+}
+
+pub(super) fn format<'a>(pattern: &str, values: &List<'a>) -> Result<Value<'a>> {
+    let mut out = String::new();
+    let mut rest = pattern;
+    let mut at = 0;
+    while let Some(place) = rest.find('%') {
+        out.push_str(rest.get(..place).unwrap_or_default());
+        rest = rest.get(place + 1..).unwrap_or_default();
+        if let Some(after) = rest.strip_prefix('%') {
+            out.push('%');
+            rest = after;
+            continue;
+        }
+        if at >= values.len() {
+            return Err(Error::new(format!("index {at} out of range")));
+        }
+        if rest.is_empty() {
+            return Err(Error::new("unexpected end of string"));
+        }
+        let value = values.get(at)?;
+        at += 1;
+        let (precision, after) = precision(rest)?;
+        let mut chars = after.chars();
+        let clause = chars.next().ok_or_else(|| unreadable("unexpected end of string"))?;
+        rest = chars.as_str();
+        out.push_str(&formatted(clause, precision, &value)?);
+        if out.len() > VALUE_BYTES_MAX {
+            return Err(Error::limit());
+        }
+    }
+    out.push_str(rest);
+    Ok(Value::text(out))
+}
+
+/// A clause that is wrong for the type of its argument: the argument, or none for the call as a whole, and what is wrong.
+pub(crate) struct Wrong(pub(crate) Option<usize>, pub(crate) String);
+
+/// Checks a pattern with the names of its arguments' types; `dyn` fits everywhere.
+pub(crate) fn check(pattern: &str, types: &[&str]) -> std::result::Result<(), Wrong> {
+    let mut rest = pattern;
+    let mut at = 0;
+    while let Some(place) = rest.find('%') {
+        rest = rest.get(place + 1..).unwrap_or_default();
+        if let Some(after) = rest.strip_prefix('%') {
+            rest = after;
+            continue;
+        }
+        if rest.is_empty() {
+            return Err(Wrong(None, "unexpected end of string".into()));
+        }
+        let Some(of) = types.get(at) else {
+            return Err(Wrong(None, format!("index {at} out of range")));
+        };
+        let whole = |error: Error| Wrong(None, error.to_string());
+        let (_, after) = precision(rest).map_err(whole)?;
+        let mut chars = after.chars();
+        let clause = chars.next().unwrap_or(' ');
+        rest = chars.as_str();
+        let (fits, message): (&[&str], &str) = match clause {
+            's' => (
+                SHOWN,
+                "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps",
+            ),
+            'd' => (&["int", "uint"], "decimal clause can only be used on integers"),
+            'f' => (&["double", "string"], "fixed-point clause can only be used on doubles"),
+            'e' => (&["double", "string"], "scientific clause can only be used on doubles"),
+            'b' => (&["int", "uint", "bool"], "only integers and bools can be formatted as binary"),
+            'x' | 'X' => (
+                &["int", "uint", "string", "bytes"],
+                "only integers, byte buffers, and strings can be formatted as hex",
+            ),
+            'o' => (&["int", "uint"], "octal clause can only be used on integers"),
+            other => {
+                let message = format!("unrecognized formatting clause \"{other}\"");
+                return Err(whole(unreadable(&message)));
+            }
+        };
+        if *of != "dyn" && !fits.contains(of) {
+            let message = during(format!("{message}, was given {of}")).to_string();
+            return Err(Wrong(Some(at), message));
+        }
+        at += 1;
+    }
+    if types.len() > at {
+        let count = types.len();
+        let message =
+            format!("too many arguments supplied to string.format (expected {at}, got {count})");
+        return Err(Wrong(None, message));
+    }
+    Ok(())
+}
+
+/// Names of types that `%s` takes.
+const SHOWN: &[&str] = &[
+    "list",
+    "map",
+    "int",
+    "uint",
+    "double",
+    "bool",
+    "string",
+    "google.protobuf.Timestamp",
+    "bytes",
+    "google.protobuf.Duration",
+    "type",
+    "null_type",
+];
+
+fn precision(text: &str) -> Result<(Option<usize>, &str)> {
+    let Some(after) = text.strip_prefix('.') else { return Ok((None, text)) };
+    let count = after.bytes().take_while(u8::is_ascii_digit).count();
+    let (digits, rest) = after.split_at(count);
+    if rest.is_empty() {
+        return Err(unreadable(
+            "error while parsing precision: could not find end of precision specifier",
+        ));
+    }
+    let number: usize = digits.parse().map_err(|_| {
+        unreadable(&format!("error while parsing precision: error while converting precision to integer: strconv.Atoi: parsing {digits:?}: invalid syntax"))
+    })?;
+    if number > PRECISION_MAX {
+        return Err(unreadable(&format!(
+            "error while parsing precision: precision {number} exceeds maximum allowed precision {PRECISION_MAX}"
+        )));
+    }
+    Ok((Some(number), rest))
+}
+
+fn formatted(clause: char, precision: Option<usize>, value: &Value<'_>) -> Result<String> {
+    let digits = precision.unwrap_or(PRECISION);
+    match clause {
+        's' => shown(value).map_err(during),
+        'd' => decimal(value).map_err(during),
+        'f' => fixed(value, digits),
+        'e' => scientific(value, digits),
+        'b' => match value {
+            Value::Int(v) => Ok(signed(*v, |v| format!("{v:b}"))),
+            Value::Uint(v) => Ok(format!("{v:b}")),
+            Value::Bool(v) => Ok(if *v { "1" } else { "0" }.into()),
+            other => Err(during(format!(
+                "only integers and bools can be formatted as binary, was given {}",
+                other.type_name()
+            ))),
+        },
+        'x' => hexadecimal(value),
+        'X' => hexadecimal(value).map(|text| text.to_ascii_uppercase()),
+        'o' => match value {
+            Value::Int(v) => Ok(signed(*v, |v| format!("{v:o}"))),
+            Value::Uint(v) => Ok(format!("{v:o}")),
+            other => Err(during(format!(
+                "octal clause can only be used on integers, was given {}",
+                other.type_name()
+            ))),
+        },
+        other => Err(unreadable(&format!("unrecognized formatting clause \"{other}\""))),
+    }
+}
+
+fn signed(value: i64, write: impl Fn(u64) -> String) -> String {
+    let sign = if value < 0 { "-" } else { "" };
+    format!("{sign}{}", write(value.unsigned_abs()))
+}
+
+fn hexadecimal(value: &Value<'_>) -> Result<String> {
+    let bytes = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    match value {
+        Value::String(text) => Ok(bytes(text.as_bytes())),
+        Value::Bytes(content) => Ok(bytes(content)),
+        Value::Int(v) => Ok(signed(*v, |v| format!("{v:x}"))),
+        Value::Uint(v) => Ok(format!("{v:x}")),
+        other => Err(during(format!(
+            "only integers, byte buffers, and strings can be formatted as hex, was given {}",
+            other.type_name()
+        ))),
+    }
+}
+
+fn double(value: &Value<'_>, clause: &str) -> Result<f64> {
+    match value {
+        Value::Double(value) => Ok(*value),
+        Value::String(text) => match &**text {
+            "NaN" => Ok(f64::NAN),
+            "Infinity" => Ok(f64::INFINITY),
+            "-Infinity" => Ok(f64::NEG_INFINITY),
+            _ => Err(during(format!(
+                "{clause} clause can only be used on doubles, was given string"
+            ))),
+        },
+        other => Err(during(format!(
+            "{clause} clause can only be used on doubles, was given {}",
+            other.type_name()
+        ))),
+    }
+}
+
+/// What is no number is written in words and signs.
+fn endless(value: f64) -> Option<String> {
+    if value.is_nan() {
+        return Some("NaN".into());
+    }
+    value.is_infinite().then(|| if value > 0.0 { "\u{221e}" } else { "-\u{221e}" }.to_owned())
+}
+
+/// In English: thousands have commas.
+fn fixed(value: &Value<'_>, digits: usize) -> Result<String> {
+    let value = double(value, "fixed-point")?;
+    if let Some(text) = endless(value) {
+        return Ok(text);
+    }
+    let text = format!("{:.digits$}", value.abs());
+    let (whole, fraction) = text.split_once('.').unwrap_or((&text, ""));
+    let mut grouped = String::new();
+    for (at, digit) in whole.char_indices() {
+        if at > 0 && (whole.len() - at) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    let sign = if value.is_sign_negative() { "-" } else { "" };
+    let dot = if fraction.is_empty() { "" } else { "." };
+    Ok(format!("{sign}{grouped}{dot}{fraction}"))
+}
+
+fn scientific(value: &Value<'_>, digits: usize) -> Result<String> {
+    let value = double(value, "scientific")?;
+    if let Some(text) = endless(value) {
+        return Ok(text);
+    }
+    // Upstream takes what should be the precision for the width.
+    let text = format!("{value:.PRECISION$e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let text = format!("{mantissa}\u{d7}10{}", superscript(exponent));
+    Ok(format!("{text:>digits$}"))
+}
+
+fn superscript(exponent: i32) -> String {
+    const DIGITS: [char; 10] = [
+        '\u{2070}', '\u{b9}', '\u{b2}', '\u{b3}', '\u{2074}', '\u{2075}', '\u{2076}', '\u{2077}',
+        '\u{2078}', '\u{2079}',
+    ];
+    let mut out = String::new();
+    if exponent < 0 {
+        out.push('\u{207b}');
+    }
+    for digit in format!("{:02}", exponent.unsigned_abs()).bytes() {
+        out.extend(DIGITS.get(usize::from(digit - b'0')));
+    }
+    out
+}
+
+fn decimal(value: &Value<'_>) -> std::result::Result<String, String> {
+    match value {
+        Value::Int(v) => Ok(v.to_string()),
+        Value::Uint(v) => Ok(v.to_string()),
+        other => Err(format!(
+            "decimal clause can only be used on integers, was given {}",
+            other.type_name()
+        )),
+    }
+}
+
+/// A value for `%s`.
+fn shown(value: &Value<'_>) -> std::result::Result<String, String> {
+    match value {
+        Value::List(list) => listed(list),
+        Value::Map(map) => mapped(map),
+        Value::Null => Ok("null".into()),
+        Value::Int(_)
+        | Value::Uint(_)
+        | Value::Double(_)
+        | Value::Bool(_)
+        | Value::String(_)
+        | Value::Timestamp(_)
+        | Value::Bytes(_)
+        | Value::Duration(_)
+        | Value::Type(_) => {
+            to_string(value).map(|text| text.to_string()).map_err(|error| error.to_string())
+        }
+        other => Err(format!(
+            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps, was given {}",
+            other.type_name()
+        )),
+    }
+}
+
+/// A value within a list or a map.
+fn nested(value: &Value<'_>) -> std::result::Result<String, String> {
+    Ok(match value {
+        Value::Timestamp(_) => format!("timestamp({:?})", shown(value)?),
+        Value::Duration(_) => format!("duration({:?})", shown(value)?),
+        Value::String(text) => format!("{:?}", &**text),
+        Value::Bytes(_) => format!("b{:?}", shown(value)?),
+        Value::Double(v) if !v.is_finite() => format!("{:?}", convert::general(*v)),
+        Value::Double(v) => format!("{v:.PRECISION$}"),
+        Value::List(_) | Value::Map(_) | Value::Int(_) | Value::Uint(_) | Value::Bool(_) => {
+            shown(value)?
+        }
+        Value::Null | Value::Type(_) => shown(value)?,
+        other => return Err(format!("no formatting function for {}", other.type_name())),
+    })
+}
+
+fn listed(list: &List<'_>) -> std::result::Result<String, String> {
+    let mut parts = Vec::with_capacity(list.len());
+    for item in list.iter() {
+        parts.push(nested(&item.map_err(|error| error.to_string())?)?);
+    }
+    Ok(format!("[{}]", parts.join(", ")))
+}
+
+fn mapped(map: &Map<'_>) -> std::result::Result<String, String> {
+    let mut parts = Vec::with_capacity(map.len());
+    for key in map.keys() {
+        let name = match &key {
+            Value::String(text) => format!("{:?}", &**text),
+            Value::Bool(_) | Value::Int(_) | Value::Uint(_) => shown(&key)?,
+            other => {
+                return Err(format!(
+                    "no formatting function for map key of type {}",
+                    other.type_name()
+                ));
+            }
+        };
+        let value = map.find(&key).map_err(|error| error.to_string())?;
+        let value = value.ok_or_else(|| format!("could not find key: {key}"))?;
+        parts.push((name, nested(&value)?));
+    }
+    parts.sort();
+    let parts: Vec<String> =
+        parts.into_iter().map(|(name, value)| format!("{name}:{value}")).collect();
+    Ok(format!("{{{}}}", parts.join(", ")))
+}

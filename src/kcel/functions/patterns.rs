@@ -1,0 +1,127 @@
+//! Regular expressions of Go (RE2) in the syntax of the crate that runs them.
+
+/// Largest count of a repetition.
+const REPEAT_MAX: u32 = 1000;
+
+/// The same pattern for the crate `regex`: classes of letters and digits are those of ASCII, brackets nest nowhere, and `\Q...\E` quotes.
+pub(super) fn translated(pattern: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(pattern.len() + 16);
+    let mut rest = pattern;
+    let mut class = false;
+    // Where a class begins, `]` is an element.
+    let mut first = false;
+    while let Some(character) = rest.chars().next() {
+        let after = rest.get(character.len_utf8()..).unwrap_or_default();
+        let was_first = std::mem::take(&mut first);
+        match character {
+            '\\' => {
+                rest = escaped(after, class, &mut out);
+                continue;
+            }
+            '[' if class => {
+                // Named classes are the same.
+                if let Some(end) = after.strip_prefix(':').and_then(|name| name.find(":]")) {
+                    let length = end + 4;
+                    out.push_str(rest.get(..length).unwrap_or_default());
+                    rest = rest.get(length..).unwrap_or_default();
+                    continue;
+                }
+                out.push_str("\\[");
+            }
+            '[' => {
+                class = true;
+                first = true;
+                out.push('[');
+                if after.starts_with('^') {
+                    out.push('^');
+                    rest = after.get(1..).unwrap_or_default();
+                    continue;
+                }
+            }
+            ']' if class && was_first => out.push_str("\\]"),
+            ']' if class => {
+                class = false;
+                out.push(']');
+            }
+            '&' | '~' if class => {
+                out.push('\\');
+                out.push(character);
+            }
+            '{' if !class => match repetition(rest) {
+                Some(most) if most > REPEAT_MAX => {
+                    let end = rest.find('}').map_or(rest.len(), |at| at + 1);
+                    let count = rest.get(..end).unwrap_or_default();
+                    return Err(format!("error parsing regexp: invalid repeat count: `{count}`"));
+                }
+                Some(_) => out.push('{'),
+                None => out.push_str("\\{"),
+            },
+            other => out.push(other),
+        }
+        rest = after;
+    }
+    Ok(out)
+}
+
+/// Writes what a backslash begins; the rest behind it.
+fn escaped<'p>(after: &'p str, class: bool, out: &mut String) -> &'p str {
+    let Some(letter) = after.chars().next() else {
+        out.push('\\');
+        return "";
+    };
+    let rest = after.get(letter.len_utf8()..).unwrap_or_default();
+    match letter {
+        'd' => out.push_str("[0-9]"),
+        'D' => out.push_str("[^0-9]"),
+        'w' => out.push_str("[0-9A-Za-z_]"),
+        'W' => out.push_str("[^0-9A-Za-z_]"),
+        's' => out.push_str("[\\t\\n\\f\\r ]"),
+        'S' => out.push_str("[^\\t\\n\\f\\r ]"),
+        'b' if !class => out.push_str("(?-u:\\b)"),
+        'B' if !class => out.push_str("(?-u:\\B)"),
+        'Q' if !class => {
+            let (quoted, rest) = rest.split_once("\\E").unwrap_or((rest, ""));
+            out.push_str(&regex::escape(quoted));
+            return rest;
+        }
+        other => {
+            out.push('\\');
+            out.push(other);
+        }
+    }
+    rest
+}
+
+/// The largest count of `{n}`, `{n,}` or `{n,m}`; none if it is no repetition.
+fn repetition(text: &str) -> Option<u32> {
+    let inner = text.strip_prefix('{')?;
+    let inner = inner.get(..inner.find('}')?)?;
+    let (least, most) = inner.split_once(',').unwrap_or((inner, ""));
+    let digits = |text: &str| text.bytes().all(|c| c.is_ascii_digit());
+    if least.is_empty() || !digits(least) || !digits(most) {
+        return None;
+    }
+    let count = |text: &str| text.parse().unwrap_or(u32::MAX);
+    Some(count(least).max(if most.is_empty() { 0 } else { count(most) }))
+}
+
+/// What Go says of a pattern that cannot be compiled.
+pub(super) fn fault(pattern: &str, error: &regex::Error) -> String {
+    let text = error.to_string();
+    let why = if text.contains("unclosed group") {
+        format!("missing closing ): `{pattern}`")
+    } else if text.contains("unopened group") {
+        format!("unexpected ): `{pattern}`")
+    } else if text.contains("unclosed character class") {
+        let from = pattern.find('[').and_then(|at| pattern.get(at..)).unwrap_or(pattern);
+        format!("missing closing ]: `{from}`")
+    } else if text.contains("size limit") {
+        "expression too large".to_owned()
+    } else if text.contains("repetition operator missing expression") {
+        let operator = pattern.chars().find(|c| matches!(c, '*' | '+' | '?')).unwrap_or('*');
+        format!("missing argument to repetition operator: `{operator}`")
+    } else {
+        text.lines().last().unwrap_or_default().to_owned()
+    };
+    format!("error parsing regexp: {why}")
+}

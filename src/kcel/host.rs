@@ -1,0 +1,89 @@
+//! Values of Kubernetes' libraries: addresses, networks, URLs, quantities, versions and questions to the authorizer.
+
+mod authorizer;
+mod quantity;
+mod semver;
+mod url;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+pub(crate) use authorizer::{Asked, Stage};
+pub use authorizer::{Authorize, Check, Decision};
+pub(crate) use quantity::Quantity;
+pub(crate) use semver::Version;
+pub(crate) use url::Url;
+
+use crate::value::Error;
+
+/// A value of a library.
+#[derive(Clone, Debug)]
+pub struct Host(pub(crate) Kind);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Ip(IpAddr),
+    Cidr(IpAddr, u8),
+    Url(Arc<Url>),
+    Quantity(Quantity),
+    Semver(Arc<Version>),
+    Asked(Arc<Asked>),
+    Decision(Arc<Decision>),
+}
+
+impl Host {
+    /// The variable `authorizer`: asks for the user of the request.
+    pub fn authorizer(by: Arc<dyn Authorize>) -> Host {
+        Host(Kind::Asked(Arc::new(Asked { by, stage: Stage::Authorizer, check: Check::default() })))
+    }
+
+    /// The variable `authorizer.requestResource`: the resource of the request is given.
+    pub fn resource_check(by: Arc<dyn Authorize>, check: Check) -> Host {
+        Host(Kind::Asked(Arc::new(Asked { by, stage: Stage::Resource, check })))
+    }
+
+    pub(crate) fn type_name(&self) -> &'static str {
+        match &self.0 {
+            Kind::Ip(_) => "net.IP",
+            Kind::Cidr(..) => "net.CIDR",
+            Kind::Url(_) => "kubernetes.URL",
+            Kind::Quantity(_) => "kubernetes.Quantity",
+            Kind::Semver(_) => "kubernetes.Semver",
+            Kind::Asked(asked) => asked.stage.type_name(),
+            Kind::Decision(_) => "kubernetes.authorization.Decision",
+        }
+    }
+
+    pub(crate) fn equal(&self, other: &Host) -> Result<bool, Error> {
+        match (&self.0, &other.0) {
+            (Kind::Ip(a), Kind::Ip(b)) => Ok(a == b),
+            (Kind::Cidr(a, b), Kind::Cidr(c, d)) => Ok(a == c && b == d),
+            (Kind::Url(a), Kind::Url(b)) => Ok(a == b),
+            (Kind::Quantity(a), Kind::Quantity(b)) => Ok(a.nanos() == b.nanos()),
+            (Kind::Semver(a), Kind::Semver(b)) => Ok(a.order(b).is_eq()),
+            _ => Err(Error::no_overload()),
+        }
+    }
+
+    /// Bytes of an address or of a prefix; 1 for all else.
+    pub(crate) fn size(&self) -> u64 {
+        match &self.0 {
+            Kind::Ip(IpAddr::V4(_)) => 4,
+            Kind::Ip(IpAddr::V6(_)) => 16,
+            Kind::Cidr(_, bits) => u64::from(*bits).div_ceil(8),
+            _ => 1,
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Ip(address) => write!(out, "{address}"),
+            Kind::Cidr(address, bits) => write!(out, "{address}/{bits}"),
+            Kind::Semver(version) => write!(out, "{version}"),
+            _ => out.write_str(self.type_name()),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Quantities as `1.5Gi`: what of upstream's `resource.Quantity` expressions can see.
+
+const FORMAT: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+const NUMERIC: &str = "unable to parse numeric part of quantity";
+const SUFFIX: &str = "unable to parse quantity's suffix";
+/// Digits that upstream's fast form holds.
+const DIGITS_MAX: i64 = 18;
+
+/// An amount. Upstream keeps small ones as a number with a power of ten, all others as a decimal that is never an integer for expressions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Quantity {
+    /// A value times ten to the power of a scale.
+    Small(i64, i32),
+    /// Billionths.
+    Decimal(i128),
+}
+
+fn power(scale: u32) -> i128 {
+    10i128.checked_pow(scale).unwrap_or(i128::MAX)
+}
+
+impl Quantity {
+    pub(crate) fn parse(text: &str) -> Result<Quantity, &'static str> {
+        if text.is_empty() {
+            return Err(FORMAT);
+        }
+        let (negative, rest) = match text.as_bytes() {
+            [b'-', ..] => (true, text.get(1..).unwrap_or_default()),
+            [b'+', ..] => (false, text.get(1..).unwrap_or_default()),
+            _ => (false, text),
+        };
+        let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+        let rest = rest.trim_start_matches('0');
+        let (whole, rest) = rest.split_at(digits(rest));
+        let (fraction, suffix) = match rest.strip_prefix('.') {
+            Some(after) => after.split_at(digits(after)),
+            None => ("", rest),
+        };
+        let letters = suffix.bytes().take_while(|c| b"eEinumkKMGTP".contains(c)).count();
+        let tail = suffix.get(letters..).unwrap_or_default();
+        let tail = tail.strip_prefix(['-', '+']).unwrap_or(tail);
+        if !tail.bytes().all(|c| c.is_ascii_digit()) {
+            return Err(FORMAT);
+        }
+        let (binary, exponent) = exponent(suffix).ok_or(SUFFIX)?;
+        // A sign or a dot alone is no number; zeros that were stripped are one.
+        if whole.is_empty() && fraction.is_empty() && !text.contains('0') {
+            return Err(if text.bytes().any(|c| c.is_ascii_digit()) { FORMAT } else { NUMERIC });
+        }
+        let whole = if whole.is_empty() { "0" } else { whole };
+        build(negative, whole, fraction, binary, exponent)
+    }
+
+    /// Billionths, as far as there are so many.
+    pub(crate) fn nanos(&self) -> i128 {
+        match self {
+            Quantity::Small(value, scale) => {
+                let shift = u32::try_from(scale + 9).unwrap_or(0);
+                i128::from(*value).saturating_mul(power(shift))
+            }
+            Quantity::Decimal(nanos) => *nanos,
+        }
+    }
+
+    /// The value as an integer, if upstream's form holds one.
+    pub(crate) fn integer(&self) -> Option<i64> {
+        match self {
+            Quantity::Small(value, 0) => Some(*value),
+            Quantity::Small(value, scale) => {
+                let by = i64::try_from(power(u32::try_from(*scale).ok()?)).ok()?;
+                value.checked_mul(by)
+            }
+            Quantity::Decimal(_) => None,
+        }
+    }
+
+    pub(crate) fn approximate(&self) -> f64 {
+        match self {
+            Quantity::Small(value, 0) => *value as f64,
+            Quantity::Small(value, scale) => *value as f64 * 10f64.powi(*scale),
+            Quantity::Decimal(nanos) => *nanos as f64 * 1e-9,
+        }
+    }
+
+    /// The sum, or with `minus` the difference.
+    pub(crate) fn plus(self, other: Quantity, minus: bool) -> Quantity {
+        let decimal = |a: Quantity, b: Quantity| {
+            let b = if minus { -b.nanos() } else { b.nanos() };
+            Quantity::Decimal(a.nanos().saturating_add(b))
+        };
+        let (Quantity::Small(a, scale), Quantity::Small(b, other_scale)) = (self, other) else {
+            return decimal(self, other);
+        };
+        let Some(b) = (if minus { b.checked_neg() } else { Some(b) }) else {
+            return decimal(self, other);
+        };
+        if b == 0 {
+            return self;
+        }
+        if a == 0 {
+            return Quantity::Small(b, other_scale);
+        }
+        let low = scale.min(other_scale);
+        let shifted = |value: i64, scale: i32| {
+            let by = power(u32::try_from(scale - low).ok()?);
+            i64::try_from(i128::from(value).checked_mul(by)?).ok()
+        };
+        match shifted(a, scale).zip(shifted(b, other_scale)).and_then(|(a, b)| a.checked_add(b)) {
+            Some(sum) => Quantity::Small(sum, low),
+            None => decimal(self, other),
+        }
+    }
+}
+
+/// Whether a suffix counts in powers of two, and the power.
+fn exponent(suffix: &str) -> Option<(bool, i32)> {
+    Some(match suffix {
+        "" => (false, 0),
+        "n" => (false, -9),
+        "u" => (false, -6),
+        "m" => (false, -3),
+        "k" => (false, 3),
+        "M" => (false, 6),
+        "G" => (false, 9),
+        "T" => (false, 12),
+        "P" => (false, 15),
+        "E" => (false, 18),
+        "Ki" => (true, 10),
+        "Mi" => (true, 20),
+        "Gi" => (true, 30),
+        "Ti" => (true, 40),
+        "Pi" => (true, 50),
+        "Ei" => (true, 60),
+        other => {
+            let number = other.strip_prefix(['e', 'E'])?;
+            let exponent: i32 = number.parse().ok()?;
+            // What is beyond this is zero or the largest amount in any case.
+            (false, exponent.clamp(-40, 40))
+        }
+    })
+}
+
+fn build(
+    negative: bool,
+    whole: &str,
+    fraction: &str,
+    binary: bool,
+    exponent: i32,
+) -> Result<Quantity, &'static str> {
+    let count = |text: &str| i64::try_from(text.len()).unwrap_or(i64::MAX);
+    let signed = |value: i64| if negative { -value } else { value };
+    if binary && fraction.is_empty() {
+        let precision = 15 - count(whole) - i64::from(exponent) * 3 / 10 - 1;
+        let value = whole.parse::<i64>().ok();
+        let value = value.and_then(|value| value.checked_mul(1i64 << exponent));
+        if let (true, Some(value)) = (precision >= 0, value) {
+            return Ok(Quantity::Small(signed(value), 0));
+        }
+    }
+    if !binary {
+        let places = i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+        let scale = exponent.saturating_sub(places);
+        if count(whole) + count(fraction) <= DIGITS_MAX && scale >= -9 {
+            let value = format!("{whole}{fraction}").parse::<i64>().map_err(|_| NUMERIC)?;
+            return Ok(Quantity::Small(signed(value), scale));
+        }
+    }
+    let nanos = decimal(whole, fraction, binary, exponent);
+    // Binary amounts stop at the largest int64.
+    let nanos = if binary { nanos.min(i128::from(i64::MAX) * power(9)) } else { nanos };
+    Ok(Quantity::Decimal(if negative { -nanos } else { nanos }))
+}
+
+/// Billionths of a number that is written out, rounded up.
+fn decimal(whole: &str, fraction: &str, binary: bool, exponent: i32) -> i128 {
+    let digits = || whole.bytes().chain(fraction.bytes()).map(|c| i128::from(c - b'0'));
+    let unscaled =
+        digits().try_fold(0i128, |sum, d| sum.checked_mul(10)?.checked_add(d)).unwrap_or(i128::MAX);
+    let mut shift = 9 - i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    let mut value = unscaled;
+    if binary {
+        value = value.saturating_mul(1i128 << exponent);
+    } else {
+        shift = shift.saturating_add(exponent);
+    }
+    match u32::try_from(shift) {
+        Ok(shift) => value.saturating_mul(power(shift)),
+        Err(_) => {
+            let by = power(shift.unsigned_abs());
+            value / by + i128::from(value % by != 0)
+        }
+    }
+}

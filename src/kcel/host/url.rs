@@ -1,0 +1,160 @@
+//! URLs as Go's `url.ParseRequestURI` and `url.Parse` read them.
+
+/// A URL in its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Url {
+    pub(crate) scheme: String,
+    user: String,
+    /// With the port.
+    pub(crate) host: String,
+    /// As it is written.
+    path: String,
+    query: String,
+    fragment: String,
+}
+
+/// What is wrong, as Go writes it.
+fn wrong(text: &str, why: &str) -> String {
+    format!("parse {text:?}: {why}")
+}
+
+impl Url {
+    pub(crate) fn parse(text: &str) -> Result<Url, String> {
+        if text.is_empty() {
+            return Err(wrong(text, "empty url"));
+        }
+        if text.bytes().any(|c| c < b' ' || c == 0x7f) {
+            return Err(wrong(text, "net/url: invalid control character in URL"));
+        }
+        let (scheme, rest) = scheme(text)?;
+        if scheme.is_empty() && !rest.starts_with('/') {
+            return Err(wrong(text, "invalid URI for request"));
+        }
+        let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = match rest.strip_prefix("//").filter(|_| !scheme.is_empty()) {
+            Some(after) => after.split_at(after.find('/').unwrap_or(after.len())),
+            None => ("", rest),
+        };
+        let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+        check_host(host).map_err(|why| wrong(text, &why))?;
+        if let Err(escape) = unescape(path, false) {
+            return Err(wrong(text, &format!("invalid URL escape {escape:?}")));
+        }
+        Ok(Url {
+            scheme: scheme.to_ascii_lowercase(),
+            user: user.into(),
+            host: host.into(),
+            path: path.into(),
+            query: query.into(),
+            fragment: fragment.into(),
+        })
+    }
+
+    pub(crate) fn hostname(&self) -> &str {
+        let host = self.host.as_str();
+        if let Some(inner) = host.strip_prefix('[') {
+            return inner.split_once(']').map_or(inner, |(address, _)| address);
+        }
+        host.rsplit_once(':').map_or(host, |(name, _)| name)
+    }
+
+    pub(crate) fn port(&self) -> &str {
+        let after = self.host.rsplit_once(']').map_or(self.host.as_str(), |(_, after)| after);
+        after.rsplit_once(':').map_or("", |(_, port)| port)
+    }
+
+    pub(crate) fn escaped_path(&self) -> String {
+        let plain = |c: u8| c.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&c);
+        if self.path.bytes().all(|c| plain(c) || b"!'()*[]%".contains(&c)) {
+            return self.path.clone();
+        }
+        let mut out = String::new();
+        for byte in unescape(&self.path, false).unwrap_or_default() {
+            if plain(byte) {
+                out.push(char::from(byte));
+            } else {
+                out.push_str(&format!("%{byte:02X}"));
+            }
+        }
+        out
+    }
+
+    /// Names and values of the query in their order.
+    pub(crate) fn query(&self) -> Vec<(String, String)> {
+        let text = |part: &str| {
+            let bytes = unescape(part, true).ok()?;
+            Some(String::from_utf8_lossy(&bytes).into_owned())
+        };
+        self.query
+            .split('&')
+            .filter(|part| !part.is_empty() && !part.contains(';'))
+            .filter_map(|part| {
+                let (name, value) = part.split_once('=').unwrap_or((part, ""));
+                Some((text(name)?, text(value)?))
+            })
+            .collect()
+    }
+}
+
+fn scheme(text: &str) -> Result<(&str, &str), String> {
+    for (at, c) in text.char_indices() {
+        match c {
+            'a'..='z' | 'A'..='Z' => {}
+            '0'..='9' | '+' | '-' | '.' if at > 0 => {}
+            ':' if at == 0 => return Err(wrong(text, "missing protocol scheme")),
+            ':' => {
+                let (scheme, rest) = text.split_at(at);
+                return Ok((scheme, rest.get(1..).unwrap_or_default()));
+            }
+            _ => break,
+        }
+    }
+    Ok(("", text))
+}
+
+fn check_host(host: &str) -> Result<(), String> {
+    let port = if let Some(inner) = host.strip_prefix('[') {
+        inner.split_once(']').ok_or("missing ']' in host")?.1
+    } else {
+        host.rfind(':').and_then(|at| host.get(at..)).unwrap_or("")
+    };
+    let valid = match port.strip_prefix(':') {
+        Some(digits) => digits.bytes().all(|c| c.is_ascii_digit()),
+        None => port.is_empty(),
+    };
+    if !valid {
+        return Err(format!("invalid port {port:?} after host"));
+    }
+    match host.chars().find(|c| matches!(c, ' ' | '{' | '}' | '|' | '\\' | '^' | '`')) {
+        Some(c) => Err(format!("invalid character {:?} in host name", c.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// The bytes that a text with percent signs stands for; the bad escape if there is one.
+fn unescape(text: &str, query: bool) -> Result<Vec<u8>, String> {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'%' => {
+                let digits = bytes.get(at + 1..at + 3).and_then(|d| std::str::from_utf8(d).ok());
+                let value = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+                let Some(value) = value else {
+                    let end = (at + 3).min(bytes.len());
+                    let bad = bytes.get(at..end).unwrap_or_default();
+                    return Err(String::from_utf8_lossy(bad).into_owned());
+                };
+                out.push(value);
+                at += 3;
+                continue;
+            }
+            b'+' if query => out.push(b' '),
+            other => out.push(*other),
+        }
+        at += 1;
+    }
+    Ok(out)
+}

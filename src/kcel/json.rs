@@ -1,0 +1,274 @@
+//! JSON as expressions see it: by a declared type, or as it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine;
+
+use crate::escape::{escape, unescape};
+use crate::types::{ObjectType, Type};
+use crate::value::{Error, Items, List, ListKind, Map, Text, Value};
+
+type Json = serde_json::Value;
+
+/// How JSON is to be read: what matters of a schema.
+#[derive(Clone, Debug)]
+pub enum Declared {
+    /// Whatever it is.
+    Dyn,
+    Boolean,
+    Integer,
+    Number,
+    String(Format),
+    /// `x-kubernetes-int-or-string`.
+    IntOrString,
+    /// Null is a value too.
+    Nullable(Box<Declared>),
+    Array {
+        items: Box<Declared>,
+        list: ListType,
+    },
+    /// `additionalProperties`.
+    Map(Box<Declared>),
+    /// `properties`; other properties are not seen.
+    Object(Arc<Properties>),
+    /// `type: object` without either.
+    Unspecified,
+    /// No type, `x-kubernetes-preserve-unknown-fields`: only compared.
+    Preserved,
+}
+
+/// The properties of an object.
+#[derive(Debug)]
+pub struct Properties {
+    /// Name of the object's type.
+    pub name: String,
+    /// By the name that stands in JSON.
+    pub fields: BTreeMap<String, Declared>,
+}
+
+/// `format` of a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Plain,
+    Date,
+    DateTime,
+    Duration,
+    Byte,
+}
+
+/// `x-kubernetes-list-type`.
+#[derive(Clone, Debug)]
+pub enum ListType {
+    Atomic,
+    Set,
+    /// With `x-kubernetes-list-map-keys`.
+    Map(Vec<String>),
+}
+
+impl Declared {
+    /// The type for the checker.
+    pub fn to_type(&self) -> Type {
+        match self {
+            Declared::Dyn | Declared::IntOrString | Declared::Preserved => Type::Dyn,
+            Declared::Boolean => Type::Bool,
+            Declared::Integer => Type::Int,
+            Declared::Number => Type::Double,
+            Declared::String(Format::Plain) => Type::String,
+            Declared::String(Format::Byte) => Type::Bytes,
+            Declared::String(Format::Duration) => Type::Duration,
+            Declared::String(Format::Date | Format::DateTime) => Type::Timestamp,
+            Declared::Nullable(inner) => inner.to_type(),
+            Declared::Array { items, .. } => Type::list(items.to_type()),
+            Declared::Map(values) => Type::map(Type::String, values.to_type()),
+            Declared::Unspecified => Type::object("object", BTreeMap::new()),
+            Declared::Object(properties) => {
+                let fields = properties.fields.iter();
+                let fields = fields.filter_map(|(name, of)| Some((escape(name)?, of.to_type())));
+                Type::Object(Arc::new(ObjectType {
+                    name: properties.name.as_str().into(),
+                    fields: fields.collect(),
+                }))
+            }
+        }
+    }
+
+    /// The value that JSON is.
+    ///
+    /// # Errors
+    /// Where it is not as declared, with upstream's words.
+    pub fn value<'a>(&'a self, json: &'a Json) -> Result<Value<'a>, Error> {
+        let (declared, nullable) = match self {
+            Declared::Nullable(inner) => (&**inner, true),
+            Declared::Dyn => return Ok(native(json)),
+            other => (other, false),
+        };
+        if json.is_null() {
+            return if nullable {
+                Ok(Value::Null)
+            } else {
+                Err(Error::new("invalid data, got null for schema with nullable=false"))
+            };
+        }
+        match (declared, json) {
+            (Declared::Boolean, Json::Bool(value)) => Ok(Value::Bool(*value)),
+            (Declared::Boolean, other) => Err(unfit("bool", other)),
+            (Declared::Integer, Json::Number(number)) => {
+                number.as_i64().map(Value::Int).ok_or_else(|| unfit("int", json))
+            }
+            (Declared::Integer, other) => Err(unfit("int", other)),
+            (Declared::Number, Json::Number(number)) => {
+                number.as_f64().map(Value::Double).ok_or_else(|| unfit("float", json))
+            }
+            (Declared::Number, other) => Err(unfit("float", other)),
+            (Declared::String(format), Json::String(text)) => formatted(*format, text),
+            (Declared::String(_), other) => Err(unfit("string", other)),
+            (Declared::IntOrString, Json::String(text)) => Ok(Value::borrowed(text)),
+            (Declared::IntOrString, other) => other.as_i64().map(Value::Int).ok_or_else(|| {
+                Error::new(
+                    "invalid data, expected XIntOrString value to be either a string or integer",
+                )
+            }),
+            (Declared::Array { items, list }, Json::Array(elements)) => {
+                let kind = match list {
+                    ListType::Atomic => ListKind::Atomic,
+                    ListType::Set => ListKind::Set,
+                    ListType::Map(keys) => ListKind::Keyed(keys),
+                };
+                Ok(Value::List(List { items: Items::Json(elements, items), kind }))
+            }
+            (Declared::Array { .. }, _) => Err(Error::new(
+                "invalid data, expected an array for the provided schema with type=array",
+            )),
+            (
+                Declared::Map(_) | Declared::Object(_) | Declared::Unspecified,
+                Json::Object(object),
+            ) => Ok(Value::Map(Map::Json(JsonMap { object, declared }))),
+            (Declared::Map(_) | Declared::Object(_) | Declared::Unspecified, _) => Err(Error::new(
+                "invalid data, expected a map for the provided schema with type=object",
+            )),
+            (Declared::Preserved, other) => Ok(Value::Preserved(other)),
+            (Declared::Nullable(inner), other) => inner.value(other),
+            (Declared::Dyn, other) => Ok(native(other)),
+        }
+    }
+}
+
+fn unfit(expected: &str, json: &Json) -> Error {
+    let got = match json {
+        Json::Null => "<nil>",
+        Json::Bool(_) => "bool",
+        Json::Number(number) if number.is_i64() => "int64",
+        Json::Number(_) => "float64",
+        Json::String(_) => "string",
+        Json::Array(_) => "[]interface {}",
+        Json::Object(_) => "map[string]interface {}",
+    };
+    Error::new(format!("invalid data, expected {expected}, got {got}"))
+}
+
+fn formatted(format: Format, text: &str) -> Result<Value<'_>, Error> {
+    match format {
+        Format::Plain => Ok(Value::borrowed(text)),
+        Format::Duration => crate::time::parse_lenient_duration(text)
+            .map(Value::Duration)
+            .ok_or_else(|| Error::new(format!("Invalid duration {text}: unable to parse"))),
+        Format::Date => crate::time::parse_date(text)
+            .map(Value::Timestamp)
+            .ok_or_else(|| Error::new(format!("Invalid date formatted string {text}"))),
+        Format::DateTime => crate::time::parse_lenient_datetime(text)
+            .map(Value::Timestamp)
+            .ok_or_else(|| Error::new(format!("Invalid date-time formatted string {text}"))),
+        Format::Byte => base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .map(|bytes| Value::Bytes(bytes.into()))
+            .map_err(|error| Error::new(format!("Invalid byte formatted string {text}: {error}"))),
+    }
+}
+
+/// For what nobody declared.
+static DYN: Declared = Declared::Dyn;
+
+/// JSON as it is.
+pub(crate) fn native(json: &Json) -> Value<'_> {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => match number.as_i64() {
+            Some(value) => Value::Int(value),
+            None => Value::Double(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::borrowed(text),
+        Json::Array(items) => {
+            Value::List(List { items: Items::Json(items, &DYN), kind: ListKind::Atomic })
+        }
+        Json::Object(object) => Value::Map(Map::Json(JsonMap { object, declared: &DYN })),
+    }
+}
+
+/// An object of JSON.
+#[derive(Clone, Copy, Debug)]
+pub struct JsonMap<'a> {
+    pub(crate) object: &'a serde_json::Map<String, Json>,
+    pub(crate) declared: &'a Declared,
+}
+
+impl<'a> JsonMap<'a> {
+    pub(crate) fn len(&self) -> usize {
+        self.object.len()
+    }
+
+    pub(crate) fn keys(&self) -> Vec<Value<'a>> {
+        let names = self.object.keys();
+        match self.declared {
+            Declared::Object(properties) => names
+                .filter(|name| properties.fields.contains_key(*name))
+                .map(|name| match escape(name) {
+                    Some(escaped) if escaped != *name => Value::text(escaped),
+                    _ => Value::borrowed(name),
+                })
+                .collect(),
+            Declared::Unspecified => Vec::new(),
+            _ => names.map(|name| Value::borrowed(name)).collect(),
+        }
+    }
+
+    pub(crate) fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>, Error> {
+        let Value::String(key) = key else {
+            return match self.declared {
+                Declared::Dyn => Ok(None),
+                _ => Err(Error::no_overload()),
+            };
+        };
+        match self.declared {
+            Declared::Object(properties) => {
+                let Some(name) = unescape(key) else { return Ok(None) };
+                let found = self.object.get(&name).filter(|value| !value.is_null());
+                match (found, properties.fields.get(&name)) {
+                    (Some(value), Some(declared)) => declared.value(value).map(Some),
+                    _ => Ok(None),
+                }
+            }
+            Declared::Map(values) => {
+                self.object.get(&**key).map(|value| values.value(value)).transpose()
+            }
+            Declared::Unspecified => Ok(None),
+            _ => Ok(self.object.get(&**key).map(native)),
+        }
+    }
+
+    /// The raw value of a property and whether a type is declared for it.
+    pub(crate) fn declares(&self, name: &str) -> bool {
+        match self.declared {
+            Declared::Object(properties) => properties.fields.contains_key(name),
+            Declared::Unspecified => false,
+            _ => true,
+        }
+    }
+}
+
+impl<'a> From<&'a str> for Text<'a> {
+    fn from(text: &'a str) -> Text<'a> {
+        Text::Borrowed(text)
+    }
+}

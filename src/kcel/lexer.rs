@@ -1,0 +1,228 @@
+//! Tokens of CEL.
+
+use crate::source::Source;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Token {
+    /// Punctuation and operators, and the words that are tokens: `in`, `true`, `false`, `null`.
+    Mark(&'static str),
+    Int,
+    Uint,
+    Float,
+    String,
+    Bytes,
+    Ident,
+    /// A name in back-quotes.
+    Escaped,
+    End,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Lexeme {
+    pub(crate) token: Token,
+    pub(crate) begin: usize,
+    pub(crate) text: String,
+}
+
+/// Longest first.
+const MARKS: &[&str] = &[
+    "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!",
+    "?", ":", "+", "*", "/", "%",
+];
+
+/// What the lexer could not read: the place and what cel-go says of it.
+pub(crate) struct Unread {
+    pub(crate) offset: usize,
+    pub(crate) message: String,
+}
+
+/// All tokens with `End` last, and what was skipped because it is none.
+pub(crate) fn tokens(source: &Source) -> (Vec<Lexeme>, Vec<Unread>) {
+    let text = &source.text;
+    let (mut out, mut unread) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    while let Some(character) = text.get(at) {
+        if matches!(character, ' ' | '\t' | '\r' | '\n' | '\u{c}') {
+            at += 1;
+            continue;
+        }
+        if *character == '/' && text.get(at + 1) == Some(&'/') {
+            while text.get(at).is_some_and(|c| *c != '\n') {
+                at += 1;
+            }
+            continue;
+        }
+        match next(text, at) {
+            Ok((token, end)) => {
+                let content = text.get(at..end).unwrap_or_default().iter().collect();
+                out.push(Lexeme { token, begin: at, text: content });
+                at = end;
+            }
+            Err(end) => {
+                let skipped: String = text.get(at..end).unwrap_or_default().iter().collect();
+                let shown = skipped.replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t");
+                let message = format!("token recognition error at: '{shown}'");
+                unread.push(Unread { offset: at, message });
+                at = end;
+            }
+        }
+    }
+    out.push(Lexeme { token: Token::End, begin: text.len(), text: "<EOF>".into() });
+    (out, unread)
+}
+
+/// The token at `at` and where it ends; where nothing begins, the end of what is to be skipped.
+fn next(text: &[char], at: usize) -> Result<(Token, usize), usize> {
+    let first = text.get(at).copied().unwrap_or_default();
+    if let Some(found) = literal(text, at) {
+        return found;
+    }
+    if first.is_ascii_alphabetic() || first == '_' {
+        let end = run(text, at, |c| c.is_ascii_alphanumeric() || c == '_');
+        let word: String = text.get(at..end).unwrap_or_default().iter().collect();
+        let token = match word.as_str() {
+            "in" => Token::Mark("in"),
+            "true" => Token::Mark("true"),
+            "false" => Token::Mark("false"),
+            "null" => Token::Mark("null"),
+            _ => Token::Ident,
+        };
+        return Ok((token, end));
+    }
+    if first == '`' {
+        let inside = |c: char| c.is_ascii_alphanumeric() || "_.-/ ".contains(c);
+        let end = run(text, at + 1, inside);
+        let whole = end > at + 1 && text.get(end) == Some(&'`');
+        return if whole { Ok((Token::Escaped, end + 1)) } else { Err((end + 1).min(text.len())) };
+    }
+    if first.is_ascii_digit() || first == '.' && text.get(at + 1).is_some_and(char::is_ascii_digit)
+    {
+        return Ok(number(text, at));
+    }
+    for mark in MARKS {
+        if mark.chars().enumerate().all(|(n, c)| text.get(at + n) == Some(&c)) {
+            return Ok((Token::Mark(mark), at + mark.len()));
+        }
+    }
+    // `&`, `|` and `=` alone begin a token that does not end: the next character is skipped too.
+    Err(match first {
+        '&' | '|' | '=' => (at + 2).min(text.len()),
+        _ => at + 1,
+    })
+}
+
+fn run(text: &[char], from: usize, inside: impl Fn(char) -> bool) -> usize {
+    let mut end = from;
+    while text.get(end).is_some_and(|c| inside(*c)) {
+        end += 1;
+    }
+    end
+}
+
+fn number(text: &[char], at: usize) -> (Token, usize) {
+    let unsigned = |end: usize| matches!(text.get(end), Some('u' | 'U'));
+    if text.get(at) == Some(&'0') && text.get(at + 1) == Some(&'x') {
+        let end = run(text, at + 2, |c| c.is_ascii_hexdigit());
+        if end > at + 2 {
+            return if unsigned(end) { (Token::Uint, end + 1) } else { (Token::Int, end) };
+        }
+    }
+    let digits = |from: usize| run(text, from, |c| c.is_ascii_digit());
+    let mut end = digits(at);
+    let mut float = false;
+    if text.get(end) == Some(&'.') && text.get(end + 1).is_some_and(char::is_ascii_digit) {
+        end = digits(end + 1);
+        float = true;
+    }
+    if matches!(text.get(end), Some('e' | 'E')) {
+        let sign = usize::from(matches!(text.get(end + 1), Some('+' | '-')));
+        let after = digits(end + 1 + sign);
+        if after > end + 1 + sign {
+            end = after;
+            float = true;
+        }
+    }
+    if float {
+        return (Token::Float, end);
+    }
+    if unsigned(end) { (Token::Uint, end + 1) } else { (Token::Int, end) }
+}
+
+/// A string or bytes literal, if one begins here: an optional `b`, an optional `r`, and quotes.
+fn literal(text: &[char], at: usize) -> Option<Result<(Token, usize), usize>> {
+    let mut from = at;
+    let bytes = matches!(text.get(from), Some('b' | 'B'));
+    from += usize::from(bytes);
+    let raw = matches!(text.get(from), Some('r' | 'R'));
+    from += usize::from(raw);
+    let quote = *text.get(from).filter(|c| matches!(c, '"' | '\''))?;
+    let token = if bytes { Token::Bytes } else { Token::String };
+    let triple = text.get(from + 1) == Some(&quote) && text.get(from + 2) == Some(&quote);
+    if triple && let Some(end) = quoted(text, from + 3, quote, raw, true) {
+        return Some(Ok((token, end)));
+    }
+    Some(match quoted(text, from + 1, quote, raw, false) {
+        Some(end) => Ok((token, end)),
+        None => Err(unfinished(text, from + 1, quote, raw)),
+    })
+}
+
+/// Where a string ends that begins at `at` behind its opening quotes.
+fn quoted(text: &[char], mut at: usize, quote: char, raw: bool, triple: bool) -> Option<usize> {
+    loop {
+        let character = *text.get(at)?;
+        if character == quote {
+            if !triple {
+                return Some(at + 1);
+            }
+            if text.get(at + 1) == Some(&quote) && text.get(at + 2) == Some(&quote) {
+                return Some(at + 3);
+            }
+        }
+        if !triple && matches!(character, '\n' | '\r') {
+            return None;
+        }
+        if character == '\\' && !raw {
+            at = escape(text, at)?;
+        } else {
+            at += 1;
+        }
+    }
+}
+
+/// The end of the escape that begins at `at`, if it is one.
+fn escape(text: &[char], at: usize) -> Option<usize> {
+    let hex = |count: usize| {
+        let digits = text.get(at + 2..at + 2 + count)?;
+        digits.iter().all(char::is_ascii_hexdigit).then_some(at + 2 + count)
+    };
+    match text.get(at + 1)? {
+        'a' | 'b' | 'f' | 'n' | 'r' | 't' | 'v' | '"' | '\'' | '\\' | '?' | '`' => Some(at + 2),
+        'x' | 'X' => hex(2),
+        'u' => hex(4),
+        'U' => hex(8),
+        '0'..='3' => {
+            let digits = text.get(at + 2..at + 4)?;
+            digits.iter().all(|c| ('0'..='7').contains(c)).then_some(at + 4)
+        }
+        _ => None,
+    }
+}
+
+/// Where the lexer gives up on a string: behind the character that cannot be in it.
+fn unfinished(text: &[char], mut at: usize, quote: char, raw: bool) -> usize {
+    while let Some(character) = text.get(at) {
+        if matches!(character, '\n' | '\r') || *character == quote {
+            return at + 1;
+        }
+        if *character == '\\' && !raw {
+            match escape(text, at) {
+                Some(end) => at = end,
+                None => return (at + 2).min(text.len()),
+            }
+        } else {
+            at += 1;
+        }
+    }
+    text.len()
+}

@@ -1,0 +1,42 @@
+//! CEL as Kubernetes 1.37 uses it: parser, type checker, evaluation and costs, with cel-go's messages. Pure: no I/O, no clock.
+//!
+//! An [`Env`] compiles text to a [`Program`]; that is evaluated with an [`Activation`] and a budget, or estimated by sizes. JSON is read where it
+//! lies, by a [`Declared`] type or as it is.
+#![forbid(unsafe_code)]
+
+mod env;
+mod program;
+mod types;
+mod value;
+
+mod ast;
+mod checker;
+mod convert;
+mod cost;
+mod declarations;
+mod escape;
+mod eval;
+mod functions;
+mod host;
+mod json;
+mod lexer;
+pub mod limits;
+mod ops;
+mod parser;
+mod plan;
+mod runtime_cost;
+mod source;
+#[cfg(test)]
+mod tests;
+mod time;
+
+pub use cost::{Range, SizeEstimator, Unknown};
+pub use env::Env;
+pub use escape::{escape, unescape};
+pub use host::{Authorize, Check, Decision, Host};
+pub use json::{Declared, Format, JsonMap, ListType, Properties};
+pub use parser::CODE_POINTS_MAX;
+pub use program::{Activation, Program, Variables};
+pub use source::CompileError;
+pub use types::{OPTIONAL, ObjectType, Type};
+pub use value::{Error, Key, List, ListKind, Map, Object, Text, Timestamp, Value};

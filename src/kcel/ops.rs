@@ -1,0 +1,456 @@
+//! Operators: equality, order and arithmetic.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::json::{Declared, JsonMap};
+use crate::time;
+use crate::value::{Error, Items, Key, List, ListKind, Map, Value};
+
+type Json = serde_json::Value;
+
+/// `a == b`. Only values of Kubernetes' own types can fail at it.
+pub(crate) fn equal(one: &Value<'_>, other: &Value<'_>) -> Result<bool, Error> {
+    match (one, other) {
+        (Value::Null, Value::Null) => Ok(true),
+        (Value::Null, _) | (_, Value::Null) => Ok(false),
+        _ => equal_values(one, other),
+    }
+}
+
+fn equal_values(one: &Value<'_>, other: &Value<'_>) -> Result<bool, Error> {
+    Ok(match (one, other) {
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Int(_) | Value::Uint(_) | Value::Double(_), _) => {
+            number_order(one, other) == Some(Ordering::Equal)
+        }
+        (Value::String(a), Value::String(b)) => **a == **b,
+        (Value::Bytes(a), Value::Bytes(b)) => a == b,
+        (Value::Timestamp(a), Value::Timestamp(b)) => a.order(b) == Ordering::Equal,
+        (Value::Duration(a), Value::Duration(b)) => a == b,
+        (Value::Type(a), Value::Type(b)) => a == b,
+        (Value::Optional(a), Value::Optional(b)) => match (a, b) {
+            (None, None) => true,
+            (Some(a), Some(b)) => equal_values(a, b)?,
+            _ => false,
+        },
+        (Value::List(a), b) => return equal_lists(a, b),
+        (Value::Map(a), b) => return equal_maps(a, b),
+        (Value::Host(a), Value::Host(b)) => return a.equal(b),
+        (Value::Host(_), _) => return Err(Error::no_overload()),
+        (Value::Preserved(a), b) => same_json(a, b),
+        (Value::Object(a), Value::Object(b)) => {
+            if a.name != b.name || a.fields.len() != b.fields.len() {
+                return Ok(false);
+            }
+            for (name, value) in &a.fields {
+                match b.fields.get(name) {
+                    Some(other) if equal(value, other)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            true
+        }
+        _ => false,
+    })
+}
+
+fn same_json(json: &Json, value: &Value<'_>) -> bool {
+    match value {
+        Value::Preserved(other) => json == *other,
+        other => equal(&Value::json(json), other).unwrap_or(false),
+    }
+}
+
+/// Whether a list came from JSON with a declared type: such lists refuse to be compared with what is no list.
+fn is_declared(list: &List<'_>) -> bool {
+    !matches!(list.items, Items::Json(_, Declared::Dyn) | Items::Owned(_))
+}
+
+fn equal_lists(one: &List<'_>, other: &Value<'_>) -> Result<bool, Error> {
+    let strict = is_declared(one) || one.kind != ListKind::Atomic;
+    let Value::List(other) = other else {
+        return if strict { Err(Error::no_overload()) } else { Ok(false) };
+    };
+    if one.len() != other.len() {
+        return Ok(false);
+    }
+    match one.kind {
+        ListKind::Set => equal_sets(one, other),
+        ListKind::Keyed(keys) => equal_keyed(one, other, keys),
+        ListKind::Atomic => {
+            for at in 0..one.len() {
+                let (a, b) = (one.get(at)?, other.get(at)?);
+                match if strict { equal_values(&a, &b) } else { equal(&a, &b) } {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(false),
+                    Err(error) if strict => return Err(error),
+                    Err(_) => {}
+                }
+            }
+            Ok(true)
+        }
+    }
+}
+
+/// What identifies an element of a set.
+fn set_key(value: &Value<'_>) -> Result<String, Error> {
+    match value {
+        Value::List(_) | Value::Map(_) => {
+            Err(Error::new("listSet operations are only supported on lists of scalar values"))
+        }
+        Value::Timestamp(at) => Ok(format!("t{}.{}", at.seconds, at.nanos)),
+        other => Ok(format!("{} {other}", other.type_name())),
+    }
+}
+
+fn equal_sets(one: &List<'_>, other: &List<'_>) -> Result<bool, Error> {
+    let mut known = BTreeSet::new();
+    for item in one.iter() {
+        known.insert(set_key(&item?)?);
+    }
+    let mut seen = BTreeSet::new();
+    for item in other.iter() {
+        let key = set_key(&item?)?;
+        if !known.contains(&key) {
+            return Ok(false);
+        }
+        seen.insert(key);
+    }
+    Ok(seen.len() == known.len())
+}
+
+/// What identifies an element of a list with keys.
+fn element_key(value: &Value<'_>, keys: &[String]) -> Result<Vec<String>, Error> {
+    let Value::Map(map) = value else {
+        return Err(Error::new(format!(
+            "unexpected data format for element of array with x-kubernetes-list-type=map: {}",
+            value.type_name()
+        )));
+    };
+    keys.iter()
+        .map(|key| {
+            let name = crate::escape::escape(key).unwrap_or_else(|| key.clone());
+            Ok(match map.find(&Value::text(name))? {
+                Some(value) => format!("{} {value}", value.type_name()),
+                None => String::new(),
+            })
+        })
+        .collect()
+}
+
+fn equal_keyed(one: &List<'_>, other: &List<'_>, keys: &[String]) -> Result<bool, Error> {
+    let mut known = std::collections::BTreeMap::new();
+    for item in one.iter() {
+        let item = item?;
+        known.insert(element_key(&item, keys)?, item);
+    }
+    let mut seen = BTreeSet::new();
+    for item in other.iter() {
+        let item = item?;
+        let key = element_key(&item, keys)?;
+        match known.get(&key) {
+            Some(mine) if equal_values(mine, &item)? => seen.insert(key),
+            _ => return Ok(false),
+        };
+    }
+    Ok(seen.len() == known.len())
+}
+
+fn equal_maps(one: &Map<'_>, other: &Value<'_>) -> Result<bool, Error> {
+    let declared = match one {
+        Map::Json(map) if !matches!(map.declared, Declared::Dyn) => Some(*map),
+        _ => None,
+    };
+    let Value::Map(other) = other else {
+        return if declared.is_some() { Err(Error::no_overload()) } else { Ok(false) };
+    };
+    if one.len() != other.len() {
+        return Ok(false);
+    }
+    if let Some(declared) = declared {
+        return equal_declared(one, declared, other);
+    }
+    for key in one.keys() {
+        let (Some(a), Some(b)) = (one.find(&key)?, other.find(&key)?) else { return Ok(false) };
+        if matches!(equal(&a, &b), Ok(false)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn equal_declared(one: &Map<'_>, map: JsonMap<'_>, other: &Map<'_>) -> Result<bool, Error> {
+    for (name, value) in map.object {
+        if map.declares(name) {
+            // Upstream looks properties up by their own names here, which escapes some only.
+            let key = Value::text(name.as_str());
+            match (one.find(&key)?, other.find(&key)?) {
+                (None, None) => {}
+                (Some(a), Some(b)) if equal_values(&a, &b)? => {}
+                _ => return Ok(false),
+            }
+        } else {
+            let Map::Json(other) = other else { return Err(Error::no_overload()) };
+            if other.object.get(name).is_some_and(|theirs| theirs != value) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// The order of two numbers of any types; none for NaN and for what is no number.
+fn number_order(one: &Value<'_>, other: &Value<'_>) -> Option<Ordering> {
+    match (one, other) {
+        (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
+        (Value::Uint(a), Value::Uint(b)) => Some(a.cmp(b)),
+        (Value::Double(a), Value::Double(b)) => a.partial_cmp(b),
+        (Value::Int(a), Value::Uint(b)) => Some(i128::from(*a).cmp(&i128::from(*b))),
+        (Value::Uint(a), Value::Int(b)) => Some(i128::from(*a).cmp(&i128::from(*b))),
+        (Value::Double(a), Value::Int(b)) => a.partial_cmp(&(*b as f64)),
+        (Value::Int(a), Value::Double(b)) => (*a as f64).partial_cmp(b),
+        (Value::Double(a), Value::Uint(b)) => a.partial_cmp(&(*b as f64)),
+        (Value::Uint(a), Value::Double(b)) => (*a as f64).partial_cmp(b),
+        _ => None,
+    }
+}
+
+/// Whether values of this kind have an order.
+pub(crate) fn is_comparable(value: &Value<'_>) -> bool {
+    matches!(
+        value,
+        Value::Bool(_)
+            | Value::Int(_)
+            | Value::Uint(_)
+            | Value::Double(_)
+            | Value::String(_)
+            | Value::Bytes(_)
+            | Value::Timestamp(_)
+            | Value::Duration(_)
+    )
+}
+
+/// The order of two values.
+pub(crate) fn order(one: &Value<'_>, other: &Value<'_>) -> Result<Ordering, Error> {
+    let is_nan = |value: &Value<'_>| matches!(value, Value::Double(v) if v.is_nan());
+    match (one, other) {
+        (Value::Bool(a), Value::Bool(b)) => Ok(a.cmp(b)),
+        (Value::String(a), Value::String(b)) => Ok((**a).cmp(&**b)),
+        (Value::Bytes(a), Value::Bytes(b)) => Ok(a.cmp(b)),
+        (Value::Timestamp(a), Value::Timestamp(b)) => Ok(a.order(b)),
+        (Value::Duration(a), Value::Duration(b)) => Ok(a.cmp(b)),
+        (Value::Int(_) | Value::Uint(_) | Value::Double(_), _) => {
+            if is_nan(one) || is_nan(other) {
+                return Err(Error::new("NaN values cannot be ordered"));
+            }
+            number_order(one, other).ok_or_else(Error::no_overload)
+        }
+        _ => Err(Error::no_overload()),
+    }
+}
+
+/// Bytes that a string or a list of an expression may have at most; upstream has no such bound, and what costs allow stays far below.
+pub(crate) const VALUE_BYTES_MAX: usize = 64 << 20;
+
+pub(crate) fn add<'a>(one: Value<'a>, other: Value<'a>) -> Result<Value<'a>, Error> {
+    let overflow = || Error::new("integer overflow");
+    Ok(match (one, other) {
+        (Value::Int(a), Value::Int(b)) => Value::Int(a.checked_add(b).ok_or_else(overflow)?),
+        (Value::Uint(a), Value::Uint(b)) => {
+            Value::Uint(a.checked_add(b).ok_or_else(|| Error::new("unsigned integer overflow"))?)
+        }
+        (Value::Double(a), Value::Double(b)) => Value::Double(a + b),
+        (Value::String(a), Value::String(b)) => {
+            if a.len() + b.len() > VALUE_BYTES_MAX {
+                return Err(Error::limit());
+            }
+            let mut out = String::with_capacity(a.len() + b.len());
+            out.push_str(&a);
+            out.push_str(&b);
+            Value::text(out)
+        }
+        (Value::Bytes(a), Value::Bytes(b)) => {
+            if a.len() + b.len() > VALUE_BYTES_MAX {
+                return Err(Error::limit());
+            }
+            Value::Bytes(a.iter().chain(b.iter()).copied().collect())
+        }
+        (Value::Duration(a), Value::Duration(b)) => {
+            Value::Duration(a.checked_add(b).ok_or_else(overflow)?)
+        }
+        (Value::Timestamp(at), Value::Duration(by))
+        | (Value::Duration(by), Value::Timestamp(at)) => Value::Timestamp(time::add(&at, by)?),
+        (Value::List(a), Value::List(b)) => Value::List(append(a, &b)?),
+        _ => return Err(Error::no_overload()),
+    })
+}
+
+/// A list behind another; sets and lists with keys keep one element of each.
+fn append<'a>(one: List<'a>, other: &List<'a>) -> Result<List<'a>, Error> {
+    // Nothing and a list is that list, whatever its kind.
+    if one.is_empty() && one.kind == ListKind::Atomic && !is_declared(&one) {
+        return Ok(other.clone());
+    }
+    if other.is_empty() && one.kind == ListKind::Atomic {
+        return Ok(one);
+    }
+    let kind = one.kind;
+    let mut items = match one.items {
+        // The only owner goes on with the same elements: loops collect in this way.
+        Items::Owned(items) => Arc::unwrap_or_clone(items),
+        Items::Json(..) => one.iter().collect::<Result<Vec<_>, _>>()?,
+    };
+    match kind {
+        ListKind::Atomic => {
+            for item in other.iter() {
+                items.push(item?);
+            }
+        }
+        ListKind::Set => {
+            let mut known = items.iter().map(set_key).collect::<Result<BTreeSet<_>, _>>()?;
+            for item in other.iter() {
+                let item = item?;
+                if known.insert(set_key(&item)?) {
+                    items.push(item);
+                }
+            }
+        }
+        ListKind::Keyed(keys) => {
+            let mut places = std::collections::BTreeMap::new();
+            for (at, item) in items.iter().enumerate() {
+                places.insert(element_key(item, keys)?, at);
+            }
+            for item in other.iter() {
+                let item = item?;
+                match places.get(&element_key(&item, keys)?).and_then(|at| items.get_mut(*at)) {
+                    Some(place) => *place = item,
+                    None => items.push(item),
+                }
+            }
+        }
+    }
+    Ok(List { items: Items::Owned(Arc::new(items)), kind })
+}
+
+pub(crate) fn subtract<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>, Error> {
+    let overflow = || Error::new("integer overflow");
+    Ok(match (one, other) {
+        (Value::Int(a), Value::Int(b)) => Value::Int(a.checked_sub(*b).ok_or_else(overflow)?),
+        (Value::Uint(a), Value::Uint(b)) => {
+            Value::Uint(a.checked_sub(*b).ok_or_else(|| Error::new("unsigned integer overflow"))?)
+        }
+        (Value::Double(a), Value::Double(b)) => Value::Double(a - b),
+        (Value::Duration(a), Value::Duration(b)) => {
+            Value::Duration(a.checked_sub(*b).ok_or_else(overflow)?)
+        }
+        (Value::Timestamp(at), Value::Duration(by)) => {
+            Value::Timestamp(time::add(at, by.checked_neg().ok_or_else(overflow)?)?)
+        }
+        (Value::Timestamp(a), Value::Timestamp(b)) => Value::Duration(time::between(a, b)?),
+        _ => return Err(Error::no_overload()),
+    })
+}
+
+pub(crate) fn multiply<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>, Error> {
+    Ok(match (one, other) {
+        (Value::Int(a), Value::Int(b)) => {
+            Value::Int(a.checked_mul(*b).ok_or_else(|| Error::new("integer overflow"))?)
+        }
+        (Value::Uint(a), Value::Uint(b)) => {
+            Value::Uint(a.checked_mul(*b).ok_or_else(|| Error::new("unsigned integer overflow"))?)
+        }
+        (Value::Double(a), Value::Double(b)) => Value::Double(a * b),
+        _ => return Err(Error::no_overload()),
+    })
+}
+
+pub(crate) fn divide<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>, Error> {
+    let by_zero = || Error::new("division by zero");
+    Ok(match (one, other) {
+        (Value::Int(_), Value::Int(0)) | (Value::Uint(_), Value::Uint(0)) => return Err(by_zero()),
+        (Value::Int(a), Value::Int(b)) => {
+            Value::Int(a.checked_div(*b).ok_or_else(|| Error::new("integer overflow"))?)
+        }
+        (Value::Uint(a), Value::Uint(b)) => Value::Uint(a.checked_div(*b).ok_or_else(by_zero)?),
+        (Value::Double(a), Value::Double(b)) => Value::Double(a / b),
+        _ => return Err(Error::no_overload()),
+    })
+}
+
+pub(crate) fn modulo<'a>(one: &Value<'a>, other: &Value<'a>) -> Result<Value<'a>, Error> {
+    let by_zero = || Error::new("modulus by zero");
+    Ok(match (one, other) {
+        (Value::Int(_), Value::Int(0)) | (Value::Uint(_), Value::Uint(0)) => return Err(by_zero()),
+        (Value::Int(a), Value::Int(b)) => {
+            Value::Int(a.checked_rem(*b).ok_or_else(|| Error::new("integer overflow"))?)
+        }
+        (Value::Uint(a), Value::Uint(b)) => Value::Uint(a.checked_rem(*b).ok_or_else(by_zero)?),
+        _ => return Err(Error::no_overload()),
+    })
+}
+
+pub(crate) fn negate<'a>(value: &Value<'a>) -> Result<Value<'a>, Error> {
+    let overflow = || Error::new("integer overflow");
+    Ok(match value {
+        Value::Int(v) => Value::Int(v.checked_neg().ok_or_else(overflow)?),
+        Value::Double(v) => Value::Double(-v),
+        Value::Duration(v) => Value::Duration(v.checked_neg().ok_or_else(overflow)?),
+        _ => return Err(Error::no_overload()),
+    })
+}
+
+/// Whether a list has an element, as `in` asks.
+pub(crate) fn contains(list: &List<'_>, value: &Value<'_>) -> Result<bool, Error> {
+    let strict = is_declared(list);
+    let mut failed = None;
+    for item in list.iter() {
+        let found = item.and_then(|item| {
+            if strict { equal_values(&item, value) } else { equal_values(value, &item) }
+        });
+        match found {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error) if strict => failed = failed.or(Some(error)),
+            Err(_) => {}
+        }
+    }
+    failed.map_or(Ok(false), Err)
+}
+
+/// `x in y`.
+pub(crate) fn is_in(value: &Value<'_>, of: &Value<'_>) -> Result<bool, Error> {
+    match of {
+        Value::List(list) => contains(list, value),
+        Value::Map(map) => Ok(map.find(value)?.is_some()),
+        _ => Err(Error::no_overload()),
+    }
+}
+
+/// A map with one more entry, which must be new.
+pub(crate) fn insert<'a>(
+    map: Map<'a>,
+    key: &Value<'a>,
+    value: Value<'a>,
+) -> Result<Map<'a>, Error> {
+    if map.find(key)?.is_some() {
+        return Err(Error::new(format!("insert failed: key {key} already exists")));
+    }
+    let mut entries = match map {
+        Map::Owned(entries) => Arc::unwrap_or_clone(entries),
+        Map::Json(_) => {
+            let mut entries = std::collections::BTreeMap::new();
+            for key in map.keys() {
+                if let (Some(k), Some(value)) = (Key::of(&key), map.find(&key)?) {
+                    entries.insert(k, value);
+                }
+            }
+            entries
+        }
+    };
+    let key = Key::of(key)
+        .ok_or_else(|| Error::new(format!("unsupported key type: {}", key.type_name())))?;
+    entries.insert(key, value);
+    Ok(Map::owned(entries))
+}

@@ -1,0 +1,109 @@
+//! Lists, maps and objects that are written out.
+
+use super::{ELEMENT, ENTRY, EXPRESSION, Node, Parse, Parser};
+use crate::ast::{Element, Entry, Expr, Field, Kind};
+use crate::lexer::Token;
+
+impl Parser<'_> {
+    /// The end of a list, a map or an object; it is never thought to be there.
+    fn end(&mut self, mark: &'static str, expected: &str) -> Parse<()> {
+        if *self.peek(0) == Token::End {
+            return self.syntax(expected);
+        }
+        self.expect_among(mark, expected).map(|_| ())
+    }
+
+    /// Whether a token begins a further element; otherwise the comma before it was the last.
+    fn goes_on(&self, ahead: usize) -> bool {
+        self.begins(ahead) || matches!(self.peek(ahead), Token::Mark("?"))
+    }
+
+    pub(super) fn list(&mut self, begin: usize) -> Parse<Node> {
+        let id = self.id(begin);
+        let (mut elements, mut depth) = (Vec::new(), 0);
+        while !(self.is("]") || self.is(",") && elements.is_empty()) {
+            let optional = self.take("?");
+            let value = self.expr_among(if optional { EXPRESSION } else { ELEMENT })?;
+            depth = depth.max(value.depth);
+            elements.push(Element { value: value.expr, optional });
+            if !self.is(",") || !self.goes_on(1) {
+                break;
+            }
+            self.at += 1;
+        }
+        let expected = if self.take(",") { "']'" } else { "{']', ','}" };
+        self.end("]", expected)?;
+        Ok(Node { expr: Expr { id, kind: Kind::List { elements } }, depth })
+    }
+
+    pub(super) fn map(&mut self, begin: usize) -> Parse<Node> {
+        let id = self.id(begin);
+        let (mut entries, mut depth) = (Vec::new(), 0);
+        while !(self.is("}") || self.is(",") && entries.is_empty()) {
+            let optional = self.take("?");
+            // The entry's number comes before those of its key, its place is the colon.
+            let entry = self.id(0);
+            let key = self.expr_among(if optional { EXPRESSION } else { ENTRY })?;
+            let colon = self.expect(":")?;
+            if let Some(offset) = self.offsets.0.get_mut(entry) {
+                *offset = Some(colon);
+            }
+            let value = self.expr_among(EXPRESSION)?;
+            depth = depth.max(key.depth).max(value.depth);
+            entries.push(Entry { id: entry, key: key.expr, value: value.expr, optional });
+            if !self.is(",") || !self.goes_on(1) {
+                break;
+            }
+            self.at += 1;
+        }
+        let expected = if self.take(",") { "'}'" } else { "{'}', ','}" };
+        self.end("}", expected)?;
+        Ok(Node { expr: Expr { id, kind: Kind::Map { entries } }, depth })
+    }
+
+    /// `a.b.C{field: value}`, if that is what stands here.
+    pub(super) fn object(&mut self, dot: &str) -> Parse<Option<Node>> {
+        let mut ahead = 1;
+        while *self.peek(ahead) == Token::Mark(".") && *self.peek(ahead + 1) == Token::Ident {
+            ahead += 2;
+        }
+        if *self.peek(ahead) != Token::Mark("{") {
+            return Ok(None);
+        }
+        let mut name = dot.to_owned();
+        for _ in 0..ahead {
+            name.push_str(&self.advance());
+        }
+        let open = self.offset();
+        self.at += 1;
+        let id = self.id(open);
+        let (mut fields, mut depth) = (Vec::new(), 0);
+        while !(self.is("}") || self.is(",") && fields.is_empty()) {
+            let optional = self.take("?");
+            let at = self.offset();
+            let field = match self.peek(0) {
+                Token::Ident => self.advance(),
+                Token::Escaped => {
+                    self.advance();
+                    self.report(at, "unsupported syntax: '`'");
+                    String::new()
+                }
+                _ => return self.syntax("{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}"),
+            };
+            let colon = self.expect(":")?;
+            let number = self.id(colon);
+            let value = self.expr_among(EXPRESSION)?;
+            depth = depth.max(value.depth);
+            fields.push(Field { id: number, name: field, value: value.expr, optional });
+            if !self.is(",")
+                || !matches!(self.peek(1), Token::Ident | Token::Escaped | Token::Mark("?"))
+            {
+                break;
+            }
+            self.at += 1;
+        }
+        let expected = if self.take(",") { "'}'" } else { "{'}', ','}" };
+        self.end("}", expected)?;
+        Ok(Some(Node { expr: Expr { id, kind: Kind::Struct { name, fields } }, depth }))
+    }
+}

@@ -1,0 +1,108 @@
+//! Text of an expression: positions, and faults with the line and a mark below it as cel-go prints them.
+
+use std::fmt;
+
+/// The text of an expression by code points, with the begins of its lines.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) text: Vec<char>,
+    lines: Vec<usize>,
+}
+
+/// A place: the line counted from 1, the column in code points from 0. Nowhere is (-1, -1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Location {
+    pub(crate) line: i64,
+    pub(crate) column: i64,
+}
+
+pub(crate) const NOWHERE: Location = Location { line: -1, column: -1 };
+
+/// Longest line that is shown under a fault, in bytes.
+const SNIPPET_MAX: usize = 16384;
+/// As many faults are shown at most.
+const FAULTS_MAX: usize = 100;
+
+impl Source {
+    pub(crate) fn new(text: &str) -> Source {
+        let text: Vec<char> = text.chars().collect();
+        let mut lines = vec![0];
+        lines.extend(text.iter().enumerate().filter(|(_, c)| **c == '\n').map(|(at, _)| at + 1));
+        Source { text, lines }
+    }
+
+    pub(crate) fn location(&self, offset: usize) -> Location {
+        let line = self.lines.partition_point(|begin| *begin <= offset);
+        let begin = line.checked_sub(1).and_then(|at| self.lines.get(at)).copied().unwrap_or(0);
+        Location {
+            line: i64::try_from(line).unwrap_or(i64::MAX),
+            column: i64::try_from(offset.saturating_sub(begin)).unwrap_or(i64::MAX),
+        }
+    }
+
+    fn line(&self, number: i64) -> Option<&[char]> {
+        let at = usize::try_from(number).ok()?.checked_sub(1)?;
+        let begin = *self.lines.get(at)?;
+        let end = self.lines.get(at + 1).map_or(self.text.len(), |next| next - 1);
+        self.text.get(begin..end)
+    }
+}
+
+/// What is wrong with an expression, at one place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) location: Location,
+    pub(crate) message: String,
+}
+
+/// Why an expression does not compile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct CompileError {
+    text: String,
+    /// Whether text and types were right, and only a constant in it cannot be computed.
+    pub instantiation: bool,
+}
+
+impl fmt::Display for CompileError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+impl CompileError {
+    pub(crate) fn instantiation(text: impl Into<String>) -> CompileError {
+        CompileError { text: text.into(), instantiation: true }
+    }
+
+    pub(crate) fn plain(text: impl Into<String>) -> CompileError {
+        CompileError { text: text.into(), instantiation: false }
+    }
+
+    pub(crate) fn new(source: &Source, mut faults: Vec<Fault>) -> CompileError {
+        let count = faults.len();
+        faults.truncate(FAULTS_MAX);
+        faults.sort_by_key(|fault| fault.location);
+        let mut shown: Vec<String> = faults.iter().map(|fault| show(source, fault)).collect();
+        if count > FAULTS_MAX {
+            shown.push(format!("{} more errors were truncated", count - FAULTS_MAX));
+        }
+        CompileError { text: shown.join("\n"), instantiation: false }
+    }
+}
+
+fn show(source: &Source, fault: &Fault) -> String {
+    let Location { line, column } = fault.location;
+    let mut out = format!("ERROR: <input>:{line}:{}: {}", column + 1, fault.message);
+    let Some(text) = source.line(line) else { return out };
+    if text.iter().map(|c| c.len_utf8()).sum::<usize>() > SNIPPET_MAX {
+        return out;
+    }
+    let wide = |c: &char| c.len_utf8() > 1;
+    let column = usize::try_from(column).unwrap_or(0);
+    out.push_str("\n | ");
+    out.extend(text.iter().map(|c| if *c == '\t' { ' ' } else { *c }));
+    out.push_str("\n | ");
+    out.extend(text.iter().take(column).map(|c| if wide(c) { '\u{ff0e}' } else { '.' }));
+    out.push(if text.get(column).is_some_and(wide) { '\u{ff3e}' } else { '^' });
+    out
+}

@@ -1,0 +1,192 @@
+//! Types of CEL as its checker knows them, and how they are written in messages.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// The type of an expression.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Type {
+    /// Known only at run time: everything is allowed.
+    Dyn,
+    /// What an expression has that the checker already reported.
+    Error,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    String,
+    Bytes,
+    Timestamp,
+    Duration,
+    List(Arc<Type>),
+    Map(Arc<Type>, Arc<Type>),
+    /// An object with declared fields, equal to every other of the same name.
+    Object(Arc<ObjectType>),
+    /// A type of a library, perhaps with parameters: `optional_type(T)`, `net.IP`.
+    Opaque(Arc<str>, Arc<[Type]>),
+    /// The type of a type; `None` is `type` itself.
+    Type(Option<Arc<Type>>),
+    /// A parameter of a function's declaration, or a free variable of the checker.
+    Param(Arc<str>),
+}
+
+/// An object: its name, and its fields if it has any that an expression may select.
+#[derive(Debug)]
+pub struct ObjectType {
+    /// The qualified name, as `kubernetes.URL`.
+    pub name: Arc<str>,
+    /// Fields by the name that expressions use (escaped, see [`crate::escape`]).
+    pub fields: BTreeMap<String, Type>,
+}
+
+impl PartialEq for ObjectType {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// The name of the type of optional values.
+pub const OPTIONAL: &str = "optional_type";
+
+impl Type {
+    /// `list(of)`.
+    pub fn list(of: Type) -> Type {
+        Type::List(Arc::new(of))
+    }
+
+    /// `map(key, value)`.
+    pub fn map(key: Type, value: Type) -> Type {
+        Type::Map(Arc::new(key), Arc::new(value))
+    }
+
+    /// `optional_type(of)`.
+    pub fn optional(of: Type) -> Type {
+        Type::Opaque(OPTIONAL.into(), [of].into())
+    }
+
+    /// An object of this name and these fields.
+    pub fn object(name: &str, fields: BTreeMap<String, Type>) -> Type {
+        Type::Object(Arc::new(ObjectType { name: name.into(), fields }))
+    }
+
+    pub(crate) fn param(name: impl Into<Arc<str>>) -> Type {
+        Type::Param(name.into())
+    }
+
+    pub(crate) fn is_dyn(&self) -> bool {
+        matches!(self, Type::Dyn)
+    }
+
+    pub(crate) fn is_dyn_or_error(&self) -> bool {
+        matches!(self, Type::Dyn | Type::Error)
+    }
+
+    /// What is in an optional, if this is one.
+    pub fn unwrap_optional(&self) -> Option<&Type> {
+        match self {
+            Type::Opaque(name, parameters) if &**name == OPTIONAL => parameters.first(),
+            _ => None,
+        }
+    }
+
+    /// The name at run time, without parameters: what `type(x)` shows.
+    pub fn name(&self) -> &str {
+        match self {
+            Type::Dyn => "dyn",
+            Type::Error => "*error*",
+            Type::Null => "null_type",
+            Type::Bool => "bool",
+            Type::Int => "int",
+            Type::Uint => "uint",
+            Type::Double => "double",
+            Type::String => "string",
+            Type::Bytes => "bytes",
+            Type::Timestamp => "google.protobuf.Timestamp",
+            Type::Duration => "google.protobuf.Duration",
+            Type::List(_) => "list",
+            Type::Map(..) => "map",
+            Type::Object(object) => &object.name,
+            Type::Opaque(name, _) | Type::Param(name) => name,
+            Type::Type(_) => "type",
+        }
+    }
+
+    /// Reads the spelling that messages use, as the table of declarations has it.
+    pub(crate) fn parse(text: &str) -> Option<Type> {
+        let text = text.trim();
+        let (head, inner) = match text.find('(') {
+            Some(at) => (text.get(..at)?, Some(text.get(at + 1..)?.strip_suffix(')')?)),
+            None => (text, None),
+        };
+        let simple = match head {
+            "dyn" => Type::Dyn,
+            "null" => Type::Null,
+            "bool" => Type::Bool,
+            "int" => Type::Int,
+            "uint" => Type::Uint,
+            "double" => Type::Double,
+            "string" => Type::String,
+            "bytes" => Type::Bytes,
+            "timestamp" => Type::Timestamp,
+            "duration" => Type::Duration,
+            "list" => return Some(Type::list(Type::parse(inner?)?)),
+            "map" => {
+                let (key, value) = split_parameters(inner?)?;
+                return Some(Type::map(Type::parse(key)?, Type::parse(value)?));
+            }
+            "type" => {
+                return Some(Type::Type(match inner {
+                    Some(inner) => Some(Arc::new(Type::parse(inner)?)),
+                    None => None,
+                }));
+            }
+            OPTIONAL => return Some(Type::optional(Type::parse(inner?)?)),
+            "net.IP" | "net.CIDR" => Type::Opaque(head.into(), [].into()),
+            name if name.len() == 1 => Type::param(name),
+            name => Type::object(name, BTreeMap::new()),
+        };
+        inner.is_none().then_some(simple)
+    }
+}
+
+/// Splits `K, V` at the comma outside parentheses.
+fn split_parameters(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0usize;
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            ',' if depth == 0 => return Some((text.get(..at)?, text.get(at + 1..)?)),
+            _ => {}
+        }
+    }
+    None
+}
+
+impl fmt::Display for Type {
+    /// As cel-go's `FormatCELType`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Type::Error => out.write_str("!error!"),
+            Type::Null => out.write_str("null"),
+            Type::Timestamp => out.write_str("timestamp"),
+            Type::Duration => out.write_str("duration"),
+            Type::List(of) => write!(out, "list({of})"),
+            Type::Map(key, value) => write!(out, "map({key}, {value})"),
+            Type::Type(Some(of)) => write!(out, "type({of})"),
+            Type::Opaque(name, parameters) if !parameters.is_empty() => {
+                write!(out, "{name}(")?;
+                for (at, parameter) in parameters.iter().enumerate() {
+                    if at > 0 {
+                        out.write_str(", ")?;
+                    }
+                    write!(out, "{parameter}")?;
+                }
+                out.write_str(")")
+            }
+            other => out.write_str(other.name()),
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Values that expressions compute with. Those of JSON are looked at where they lie.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::host::Host;
+use crate::json::{Declared, JsonMap};
+use crate::types::OPTIONAL;
+
+type Json = serde_json::Value;
+
+/// A value; `'a` is how long the JSON lives that it may look at.
+#[derive(Clone, Debug)]
+pub enum Value<'a> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(Text<'a>),
+    Bytes(Arc<[u8]>),
+    Timestamp(Timestamp),
+    /// Nanoseconds.
+    Duration(i64),
+    List(List<'a>),
+    Map(Map<'a>),
+    Optional(Option<Arc<Value<'a>>>),
+    /// A type, by its name at run time.
+    Type(Arc<str>),
+    /// A value of a library.
+    Host(Host),
+    /// JSON without a declared type under `x-kubernetes-preserve-unknown-fields`: it can only be compared.
+    Preserved(&'a Json),
+    /// An object that the expression made.
+    Object(Arc<Object<'a>>),
+}
+
+/// An object that an expression made: `Object{...}` or `JSONPatch{...}` of a mutating policy.
+#[derive(Clone, Debug)]
+pub struct Object<'a> {
+    /// Name of its type.
+    pub name: String,
+    /// Fields that were given.
+    pub fields: BTreeMap<String, Value<'a>>,
+}
+
+/// A string, shared or where it lies.
+#[derive(Clone, Debug)]
+pub enum Text<'a> {
+    Shared(Arc<str>),
+    Borrowed(&'a str),
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Text::Shared(text) => text,
+            Text::Borrowed(text) => text,
+        }
+    }
+}
+
+/// A moment: seconds since 1970 and nanoseconds in the second; the offset from UTC is only how it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Timestamp {
+    pub seconds: i64,
+    pub nanos: u32,
+    /// Seconds east of UTC.
+    pub offset: i32,
+}
+
+impl Timestamp {
+    pub(crate) fn order(&self, other: &Timestamp) -> Ordering {
+        (self.seconds, self.nanos).cmp(&(other.seconds, other.nanos))
+    }
+}
+
+/// How a list compares and adds: `x-kubernetes-list-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListKind<'a> {
+    Atomic,
+    Set,
+    /// Elements are the same if these properties are.
+    Keyed(&'a [String]),
+}
+
+/// A list.
+#[derive(Clone, Debug)]
+pub struct List<'a> {
+    pub(crate) items: Items<'a>,
+    pub(crate) kind: ListKind<'a>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Items<'a> {
+    Owned(Arc<Vec<Value<'a>>>),
+    Json(&'a [Json], &'a Declared),
+}
+
+impl<'a> List<'a> {
+    pub(crate) fn owned(items: Vec<Value<'a>>) -> List<'a> {
+        List { items: Items::Owned(Arc::new(items)), kind: ListKind::Atomic }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match &self.items {
+            Items::Owned(items) => items.len(),
+            Items::Json(items, _) => items.len(),
+        }
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The element at an index that must be there.
+    ///
+    /// # Errors
+    /// Where JSON is not as declared, or the index is outside.
+    pub fn get(&self, at: usize) -> Result<Value<'a>, Error> {
+        let outside = || Error::new(format!("index out of bounds: {at}"));
+        match &self.items {
+            Items::Owned(items) => items.get(at).cloned().ok_or_else(outside),
+            Items::Json(items, declared) => declared.value(items.get(at).ok_or_else(outside)?),
+        }
+    }
+
+    /// All elements.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Value<'a>, Error>> + '_ {
+        (0..self.len()).map(|at| self.get(at))
+    }
+}
+
+/// A map.
+#[derive(Clone, Debug)]
+pub enum Map<'a> {
+    Owned(Arc<BTreeMap<Key<'a>, Value<'a>>>),
+    Json(JsonMap<'a>),
+}
+
+/// A key of a map. Numbers of different types that are equal are different keys and found by each other.
+#[derive(Clone, Debug)]
+pub enum Key<'a> {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(u64),
+    String(Text<'a>),
+}
+
+impl PartialEq for Key<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Key<'_> {}
+
+impl PartialOrd for Key<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let rank = |key: &Key<'_>| match key {
+            Key::Bool(_) => 0,
+            Key::Int(_) => 1,
+            Key::Uint(_) => 2,
+            Key::Double(_) => 3,
+            Key::String(_) => 4,
+        };
+        match (self, other) {
+            (Key::Bool(a), Key::Bool(b)) => a.cmp(b),
+            (Key::Int(a), Key::Int(b)) => a.cmp(b),
+            (Key::Uint(a), Key::Uint(b)) | (Key::Double(a), Key::Double(b)) => a.cmp(b),
+            (Key::String(a), Key::String(b)) => (**a).cmp(&**b),
+            _ => rank(self).cmp(&rank(other)),
+        }
+    }
+}
+
+impl<'a> Key<'a> {
+    pub(crate) fn of(value: &Value<'a>) -> Option<Key<'a>> {
+        Some(match value {
+            Value::Bool(v) => Key::Bool(*v),
+            Value::Int(v) => Key::Int(*v),
+            Value::Uint(v) => Key::Uint(*v),
+            Value::Double(v) => Key::Double(v.to_bits()),
+            Value::String(v) => Key::String(v.clone()),
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn value(&self) -> Value<'a> {
+        match self {
+            Key::Bool(v) => Value::Bool(*v),
+            Key::Int(v) => Value::Int(*v),
+            Key::Uint(v) => Value::Uint(*v),
+            Key::Double(v) => Value::Double(f64::from_bits(*v)),
+            Key::String(v) => Value::String(v.clone()),
+        }
+    }
+}
+
+impl<'a> Map<'a> {
+    pub(crate) fn owned(entries: BTreeMap<Key<'a>, Value<'a>>) -> Map<'a> {
+        Map::Owned(Arc::new(entries))
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        match self {
+            Map::Owned(entries) => entries.len(),
+            Map::Json(map) => map.len(),
+        }
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The keys in their order.
+    pub fn keys(&self) -> Vec<Value<'a>> {
+        match self {
+            Map::Owned(entries) => entries.keys().map(Key::value).collect(),
+            Map::Json(map) => map.keys(),
+        }
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// Where JSON is not as declared, or the key cannot be one of this map.
+    pub fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>, Error> {
+        let entries = match self {
+            Map::Json(map) => return map.find(key),
+            Map::Owned(entries) => entries,
+        };
+        let Some(exact) = Key::of(key) else { return Ok(None) };
+        if let Some(value) = entries.get(&exact) {
+            return Ok(Some(value.clone()));
+        }
+        let found = same_number(key).into_iter().find_map(|key| entries.get(&key).cloned());
+        Ok(found)
+    }
+}
+
+/// The keys of other number types that are equal.
+fn same_number<'a>(key: &Value<'_>) -> Vec<Key<'a>> {
+    match key {
+        Value::Int(v) => u64::try_from(*v).ok().map(Key::Uint).into_iter().collect(),
+        Value::Uint(v) => i64::try_from(*v).ok().map(Key::Int).into_iter().collect(),
+        Value::Double(v) => {
+            let int = crate::convert::double_to_int(*v).filter(|i| *i as f64 == *v).map(Key::Int);
+            let uint =
+                crate::convert::double_to_uint(*v).filter(|u| *u as f64 == *v).map(Key::Uint);
+            int.into_iter().chain(uint).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Why an expression has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    message: Arc<str>,
+    /// The budget was used up; nothing absorbs this.
+    pub limit: bool,
+}
+
+impl Error {
+    pub(crate) fn new(message: impl Into<Arc<str>>) -> Error {
+        Error { message: message.into(), limit: false }
+    }
+
+    pub(crate) fn limit() -> Error {
+        Error { message: "operation cancelled: actual cost limit exceeded".into(), limit: true }
+    }
+
+    pub(crate) fn no_overload() -> Error {
+        Error::new("no such overload")
+    }
+}
+
+impl<'a> Value<'a> {
+    /// A string that is shared.
+    pub fn text(text: impl Into<Arc<str>>) -> Value<'a> {
+        Value::String(Text::Shared(text.into()))
+    }
+
+    /// A list of values.
+    pub fn list(items: Vec<Value<'a>>) -> Value<'a> {
+        Value::List(List::owned(items))
+    }
+
+    /// JSON without a declaration: numbers are ints or doubles, as they are written.
+    pub fn json(value: &'a Json) -> Value<'a> {
+        crate::json::native(value)
+    }
+
+    /// A string where it lies.
+    pub fn borrowed(text: &'a str) -> Value<'a> {
+        Value::String(Text::Borrowed(text))
+    }
+
+    pub(crate) fn some(self) -> Value<'a> {
+        Value::Optional(Some(Arc::new(self)))
+    }
+
+    /// The name of its type at run time.
+    pub fn type_name(&self) -> &str {
+        match self {
+            Value::Null => "null_type",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Uint(_) => "uint",
+            Value::Double(_) => "double",
+            Value::String(_) => "string",
+            Value::Bytes(_) => "bytes",
+            Value::Timestamp(_) => "google.protobuf.Timestamp",
+            Value::Duration(_) => "google.protobuf.Duration",
+            Value::List(_) => "list",
+            Value::Map(_) => "map",
+            Value::Optional(_) => OPTIONAL,
+            Value::Type(_) => "type",
+            Value::Host(host) => host.type_name(),
+            Value::Preserved(_) => "unknown",
+            Value::Object(object) => &object.name,
+        }
+    }
+
+    /// The string, if it is one.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The truth value, if it is one.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Value::Bool(value) => Some(*value),
+            _ => None,
+        }
+    }
+
+    /// What costs call its size: characters, bytes, elements or entries; 1 for all else.
+    pub(crate) fn size(&self) -> u64 {
+        let size = match self {
+            Value::String(text) => text.chars().count(),
+            Value::Bytes(bytes) => bytes.len(),
+            Value::List(list) => list.len(),
+            Value::Map(map) => map.len(),
+            Value::Optional(Some(inner)) => return inner.size(),
+            Value::Host(host) => return host.size(),
+            _ => 1,
+        };
+        size as u64
+    }
+}
+
+impl fmt::Display for Value<'_> {
+    /// As messages show it: Go's `%v`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Null => out.write_str("null"),
+            Value::Bool(value) => write!(out, "{value}"),
+            Value::Int(value) => write!(out, "{value}"),
+            Value::Uint(value) => write!(out, "{value}"),
+            Value::Double(value) => out.write_str(&crate::convert::general(*value)),
+            Value::String(value) => out.write_str(value),
+            Value::Bytes(bytes) => {
+                let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
+                write!(out, "[{}]", bytes.join(" "))
+            }
+            Value::Timestamp(value) => out.write_str(&crate::time::shown(value)),
+            Value::Duration(value) => out.write_str(&crate::time::go_duration(*value)),
+            Value::List(list) => {
+                out.write_str("[")?;
+                for (at, item) in list.iter().enumerate() {
+                    let comma = if at > 0 { ", " } else { "" };
+                    match item {
+                        Ok(item) => write!(out, "{comma}{item}")?,
+                        Err(error) => write!(out, "{comma}{error}")?,
+                    }
+                }
+                out.write_str("]")
+            }
+            Value::Map(map) => {
+                out.write_str("{")?;
+                for (at, key) in map.keys().iter().enumerate() {
+                    let comma = if at > 0 { ", " } else { "" };
+                    match map.find(key) {
+                        Ok(Some(value)) => write!(out, "{comma}{key}: {value}")?,
+                        Ok(None) => {}
+                        Err(error) => write!(out, "{comma}{key}: {error}")?,
+                    }
+                }
+                out.write_str("}")
+            }
+            Value::Optional(None) => out.write_str("optional.none()"),
+            Value::Optional(Some(inner)) => write!(out, "optional({inner})"),
+            Value::Type(name) => out.write_str(name),
+            Value::Host(host) => write!(out, "{host}"),
+            Value::Preserved(json) => write!(out, "{json}"),
+            Value::Object(object) => out.write_str(&object.name),
+        }
+    }
+}
