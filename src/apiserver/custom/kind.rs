@@ -111,7 +111,7 @@ impl Family {
                 None
             }
         });
-        let types = types::of(source.as_ref().filter(|_| !definition.preserve_unknown));
+        let types = types::of(schema.as_ref().filter(|_| !definition.preserve_unknown));
         Compiled { schema, types, keeps_unknown: definition.preserve_unknown }
     }
 
