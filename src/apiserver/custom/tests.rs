@@ -86,8 +86,9 @@ fn definition() -> Value {
 async fn until(server: &ApiServer, wanted: impl Fn(Option<&Value>) -> bool) {
     let gvr = Gvr::new("apiextensions.k8s.io", "v1", "customresourcedefinitions");
     let user = User::anonymous();
-    let stream = server.watch_objects(&user, &gvr, &Select::default(), WatchStart::List);
-    let mut stream = std::pin::pin!(stream.await.unwrap());
+    let select = Select::default();
+    let stream = server.watch_objects(&user, &gvr, &select, WatchStart::List).await.unwrap();
+    let mut stream = std::pin::pin!(stream);
     let waiting = async {
         while let Some(event) = stream.next().await {
             let seen = match event {
