@@ -90,10 +90,14 @@ async fn until(server: &ApiServer, wanted: impl Fn(Option<&Value>) -> bool) {
     let stream = server.watch_objects(&user, &gvr, &select, WatchStart::List).await.unwrap();
     let mut stream = std::pin::pin!(stream);
     let waiting = async {
+        let mut any = false;
         while let Some(event) = stream.next().await {
+            any |= matches!(event, WatchEvent::Added(_));
             let seen = match event {
                 WatchEvent::Added(o) | WatchEvent::Modified(o) => Some(o.value().unwrap()),
                 WatchEvent::Deleted(_) => None,
+                // It was gone before the watch began.
+                WatchEvent::Bookmark { initial: true, .. } if !any => None,
                 _ => continue,
             };
             if wanted(seen.as_ref()) {

@@ -150,7 +150,8 @@ impl Storage {
         if foreign.is_empty() {
             return out;
         }
-        let converted = custom.convert(foreign, self.callout.get()).await;
+        // On the heap: a call to a webhook is a large future, and seldom made.
+        let converted = Box::pin(custom.convert(foreign, self.callout.get())).await;
         let mut values = match converted {
             Ok(values) => values.into_iter(),
             Err(why) => {
@@ -251,7 +252,8 @@ impl Storage {
 =======
         let plain = match &row.spec.custom {
             Some(custom) => {
-                let bytes = custom.to_stored(value, &row.spec.storage, self.callout.get()).await;
+                let bytes =
+                    Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
                 bytes.map_err(|why| status::unmapped(500, why))?
             }
             None => Bytes::from(encode(row, value)),
@@ -361,7 +363,7 @@ impl Storage {
         let key = row.key(&found.key.namespace, &found.key.name);
         let there = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
         let there = there.map_err(|e| status::of_store(&e))?;
-        let wanted = custom.to_stored(value, &row.spec.storage, self.callout.get()).await;
+        let wanted = Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
         let wanted = wanted.map_err(|why| status::unmapped(500, why))?;
         Ok(there
             .kvs
