@@ -18,11 +18,14 @@ use crate::status;
 /// The version that the documents state.
 const VERSION: &str = "v1.37.1";
 
+/// Documents by path and media type.
+type Rendered = HashMap<String, Arc<Document>>;
+
 /// Documents of one registry, rendered when asked for.
 #[derive(Debug, Default)]
 pub(crate) struct OpenApi {
     /// Compressed documents with their tags, by path; valid for this registry.
-    rendered: Mutex<(Option<Arc<Registry>>, HashMap<String, Arc<Document>>)>,
+    rendered: Mutex<(Option<Arc<Registry>>, Rendered)>,
 }
 
 #[derive(Debug)]
