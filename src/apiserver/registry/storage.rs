@@ -221,7 +221,6 @@ impl Storage {
         value: &Value,
         expected: i64,
     ) -> Result<Written, Status> {
-<<<<<<< HEAD
         self.put(row, value, expected, row.spec.durability(false)).await
     }
 
@@ -246,10 +245,6 @@ impl Storage {
         expected: i64,
         durability: Durability,
     ) -> Result<Written, Status> {
-        let plain = Bytes::from(encode(row, value));
-        let mut object =
-            Object::from_stored(plain.clone(), 0).map_err(|e| Status::internal(&e.to_string()))?;
-=======
         let plain = match &row.spec.custom {
             Some(custom) => {
                 let bytes =
@@ -274,7 +269,6 @@ impl Storage {
             None => Object::from_stored(plain.clone(), 0)
                 .map_err(|e| Status::internal(&e.to_string()))?,
         };
->>>>>>> 44c109e (apiserver: custom resources)
         let key = row.key(&object.key.namespace, &object.key.name);
         let stored = self.seal(row, &key, &plain)?;
         let lease = match row.spec.ttl {
@@ -380,7 +374,6 @@ impl Storage {
     }
 }
 
-<<<<<<< HEAD
 /// Whether a change of a Lease only says that its holder is still there. A crash that forgets that is seen as a late renewal;
 /// one that forgot who holds it would give it back to who had lost it.
 fn is_renewal(old: &Value, new: &Value) -> bool {
@@ -394,11 +387,11 @@ fn is_renewal(old: &Value, new: &Value) -> bool {
         fields(old) == fields(new)
     };
     same("spec", &["renewTime"]) && same("metadata", &["managedFields", "resourceVersion"])
-=======
+}
+
 fn unreadable(kv: &KeyValue, why: &str) -> Status {
     let key = String::from_utf8_lossy(&kv.key);
     Status::internal(&format!("the stored object {key} cannot be read: {why}"))
->>>>>>> 44c109e (apiserver: custom resources)
 }
 
 /// The stored form of an object: kind and version first, metadata next, `resourceVersion` left out.
