@@ -2,6 +2,7 @@
 //!
 //! Nothing is kept: a document of one group version is a few hundred kilobytes and is wanted once per client.
 
+mod custom;
 mod definitions;
 mod gnostic;
 mod operations;
@@ -12,6 +13,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde_json::{Map, Value, json};
 
+pub use self::custom::CustomSchema;
 pub use self::gnostic::NotEncodable;
 use crate::object::{Gvk, Gvr};
 use crate::schema::{Schema, TypeId};
@@ -29,6 +31,8 @@ pub struct Served {
     pub verbs: Vec<String>,
     /// Subresources under the name of an object.
     pub subresources: Vec<ServedSubresource>,
+    /// A custom resource: its type comes from its definition instead of the table.
+    pub custom: Option<CustomSchema>,
 }
 
 /// One subresource.
@@ -66,12 +70,13 @@ pub fn v2(schema: &Schema, served: &[Served], version: &str) -> Value {
         .into_iter()
         .flat_map(|(group, v)| operations::of_group_version(schema, served, &group, &v))
         .collect();
-    let definitions = definitions::reachable(
+    let mut definitions = definitions::reachable(
         schema,
         &roots(schema, &operations),
         Version::V2,
         &kinds_index(schema, served),
     );
+    add_custom(&mut definitions, served.iter(), Version::V2);
     json!({
         "swagger": "2.0",
         "info": { "title": "Kubernetes", "version": version },
@@ -106,12 +111,13 @@ pub fn v3(
     if operations.is_empty() {
         return None;
     }
-    let schemas = definitions::reachable(
+    let mut schemas = definitions::reachable(
         schema,
         &roots(schema, &operations),
         Version::V3,
         &kinds_index(schema, served),
     );
+    add_custom(&mut schemas, of_version(served, group, group_version), Version::V3);
     Some(json!({
         "openapi": "3.0.0",
         "info": { "title": "Kubernetes", "version": version },
@@ -151,10 +157,7 @@ pub fn group_hash(
     version.hash(&mut hasher);
     env!("CARGO_PKG_VERSION").hash(&mut hasher);
     let mut roots = BTreeSet::new();
-    for one in served
-        .iter()
-        .filter(|s| s.gvr.group.as_ref() == group && s.gvr.version.as_ref() == group_version)
-    {
+    for one in of_version(served, group, group_version) {
         one.hash(&mut hasher);
         roots.extend(schema.kind(&one.gvk));
         roots.extend(one.subresources.iter().filter_map(|s| schema.kind(&s.gvk)));
@@ -170,6 +173,26 @@ pub fn group_hash(
         }
     }
     hasher.finish()
+}
+
+fn of_version<'a>(
+    served: &'a [Served],
+    group: &'a str,
+    version: &'a str,
+) -> impl Iterator<Item = &'a Served> {
+    served.iter().filter(move |s| *s.gvr.group == *group && *s.gvr.version == *version)
+}
+
+/// Adds the types of custom resources.
+fn add_custom<'a>(out: &mut Value, served: impl Iterator<Item = &'a Served>, version: Version) {
+    let Some(map) = out.as_object_mut() else { return };
+    for one in served {
+        let Some(custom) = &one.custom else { continue };
+        let list = Gvk::new(&one.gvk.group, &one.gvk.version, &custom.list_kind);
+        map.insert(custom::model(&one.gvk), custom::object(&one.gvk, custom, version));
+        let plural = &one.gvr.resource;
+        map.insert(custom::model(&list), custom::list(&one.gvk, plural, custom, version));
+    }
 }
 
 /// Group versions in the order of the list, each once.
@@ -194,12 +217,18 @@ fn roots(schema: &Schema, operations: &[operations::Operation]) -> BTreeSet<Type
     let named = operations.iter().flat_map(|o| {
         o.body.iter().map(|b| b.0.as_str()).chain(o.responses.iter().filter_map(|r| r.1.as_deref()))
     });
-    named.filter_map(|name| schema.by_name(name)).collect()
+    let mut found: BTreeSet<TypeId> = named.filter_map(|name| schema.by_name(name)).collect();
+    if operations.iter().any(|o| o.custom) {
+        found.extend(custom::REFERRED.iter().filter_map(|name| schema.by_name(name)));
+    }
+    found
 }
 
 /// Kinds of each type: those of the table, and for kinds of every group one per served group version.
 fn kinds_index(schema: &Schema, served: &[Served]) -> definitions::Kinds {
     let mut kinds = definitions::Kinds::new();
+    let built_in: Vec<Served> = served.iter().filter(|s| s.custom.is_none()).cloned().collect();
+    let built_in = group_versions(&built_in);
     for (gvk, id) in schema.kinds() {
         let everywhere = matches!(gvk.kind.as_ref(), "DeleteOptions" | "WatchEvent");
         // the unversioned kinds of `meta.k8s.io` belong to the core group on the wire
@@ -207,7 +236,9 @@ fn kinds_index(schema: &Schema, served: &[Served]) -> definitions::Kinds {
         let gvk = if core { Gvk::new("", "v1", &gvk.kind) } else { gvk.clone() };
         let list = kinds.entry(id).or_default();
         if everywhere {
-            list.extend(group_versions(served).iter().map(|(g, v)| Gvk::new(g, v, &gvk.kind)));
+            // Definitions come and go; the documents of built-in groups stay what they are.
+            let versions = built_in.iter();
+            list.extend(versions.map(|(g, v)| Gvk::new(g, v, &gvk.kind)));
         }
         list.push(gvk);
     }

@@ -1,16 +1,37 @@
 //! Discovery, old and aggregated, made from the same rows; rebuilt when the registry changes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base64::Engine;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::body::{self, Body};
 use crate::negotiate::{self, Media, Offer};
 use crate::registry::{Registry, Resource, Version};
 use crate::request::Query;
+
+/// The documents of the registry that is served, made when somebody asks: definitions may come by the hundred.
+#[derive(Debug, Default)]
+pub(crate) struct Cached(Mutex<Option<(Arc<Registry>, Arc<Documents>)>>);
+
+impl Cached {
+    /// The documents of this registry.
+    pub(crate) fn of(&self, registry: &Arc<Registry>) -> Arc<Documents> {
+        let mut cached = self.0.lock();
+        match &*cached {
+            Some((of, documents)) if Arc::ptr_eq(of, registry) => Arc::clone(documents),
+            _ => {
+                let documents = Arc::new(Documents::of(registry));
+                *cached = Some((Arc::clone(registry), Arc::clone(&documents)));
+                documents
+            }
+        }
+    }
+}
 
 /// All documents, encoded once.
 #[derive(Debug)]
@@ -144,10 +165,18 @@ fn texts(list: &[std::sync::Arc<str>]) -> Vec<&str> {
     list.iter().map(|t| &**t).collect()
 }
 
+/// The verbs that discovery shows.
+fn verbs(row: &Resource) -> Vec<&str> {
+    match &row.spec.custom {
+        Some(custom) if custom.is_terminating() => crate::custom::LAST_VERBS.to_vec(),
+        _ => texts(&row.spec.verbs),
+    }
+}
+
 fn legacy_resource(row: &Resource) -> Value {
     let spec = &row.spec;
     let mut value = json!({"name": *spec.gvr.resource, "singularName": *spec.singular, "namespaced": spec.namespaced,
-        "kind": *spec.gvk.kind, "verbs": texts(&spec.verbs)});
+        "kind": *spec.gvk.kind, "verbs": verbs(row)});
     if let Some(map) = value.as_object_mut() {
         if !spec.short_names.is_empty() {
             map.insert("shortNames".into(), texts(&spec.short_names).into());
@@ -171,9 +200,14 @@ fn aggregated_version(version: &Version) -> Value {
 fn aggregated_resource(row: &Resource) -> Value {
     let spec = &row.spec;
     let kind = |k: &api::Gvk| json!({"group": *k.group, "version": *k.version, "kind": *k.kind});
-    let own = api::Gvk::new("", "", &spec.gvk.kind);
+    // Built-in kinds are those of their group version and do not say so; upstream's definitions do.
+    let full = |k: &api::Gvk| match (&spec.custom, k.version.is_empty()) {
+        (Some(_), true) => api::Gvk { kind: Arc::clone(&k.kind), ..spec.gvk.clone() },
+        _ => k.clone(),
+    };
+    let own = full(&api::Gvk::new("", "", &spec.gvk.kind));
     let mut value = json!({"resource": *spec.gvr.resource, "responseKind": kind(&own),
-        "scope": if spec.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": *spec.singular, "verbs": texts(&spec.verbs)});
+        "scope": if spec.namespaced { "Namespaced" } else { "Cluster" }, "singularResource": *spec.singular, "verbs": verbs(row)});
     if let Some(map) = value.as_object_mut() {
         if !spec.short_names.is_empty() {
             map.insert("shortNames".into(), texts(&spec.short_names).into());
@@ -183,7 +217,7 @@ fn aggregated_resource(row: &Resource) -> Value {
         }
         if !spec.subresources.is_empty() {
             let subs = spec.subresources.iter();
-            let subs = subs.map(|s| json!({"subresource": *s.name, "responseKind": kind(&s.kind), "verbs": texts(&s.verbs)}));
+            let subs = subs.map(|s| json!({"subresource": *s.name, "responseKind": kind(&full(&s.kind)), "verbs": texts(&s.verbs)}));
             map.insert("subresources".into(), subs.collect::<Vec<_>>().into());
         }
     }

@@ -17,7 +17,7 @@ mod update;
 pub(crate) mod watch;
 mod write;
 
-pub(crate) use options::WriteOptions;
+pub(crate) use options::{FieldValidation, WriteOptions};
 pub(crate) use scale::{scale_of, set_replicas};
 
 use std::sync::Arc;
@@ -78,6 +78,9 @@ pub(crate) async fn dispatch(
     if let Some(warning) = deprecation(&spec.gvk) {
         context.warn(warning);
     }
+    if let Some(warning) = spec.custom.as_ref().and_then(|custom| custom.deprecation()) {
+        context.warn(warning);
+    }
     if !context.row.is_stored() && verb != "create" {
         return list::component_statuses(context).await;
     }
@@ -114,7 +117,12 @@ fn deprecation(kind: &api::Gvk) -> Option<&'static str> {
 
 async fn subresource(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
     let info = &context.info;
-    let Some(subresource) = &context.subresource else { return Err(status::no_resource()) };
+    let Some(subresource) = &context.subresource else {
+        return Err(match &context.row.spec.custom {
+            Some(_) => context.not_found(&info.name),
+            None => status::no_resource(),
+        });
+    };
     let placed =
         context.row.spec.namespaced != info.namespace.is_empty() || info.resource == "namespaces";
     if !placed {
@@ -152,7 +160,9 @@ pub(crate) async fn plain(
 ) -> Response<Body> {
     let path = info.path.as_str();
     let reads = matches!(info.verb, "get" | "head");
-    if let Some(response) = inner.documents.load().answer(path, request.headers(), query) {
+    if let Some(response) =
+        inner.documents.of(&inner.objects.registry()).answer(path, request.headers(), query)
+    {
         return if reads { response } else { status::response(&status::no_method()) };
     }
     let root = path.trim_matches('/').split('/').next().unwrap_or_default();
@@ -211,7 +221,7 @@ fn issuer(inner: &Inner, path: &str) -> Response<Body> {
 }
 
 fn roots(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
-    let mut paths = inner.documents.load().paths();
+    let mut paths = inner.documents.of(&inner.objects.registry()).paths();
     paths.extend(
         ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
             .map(str::to_owned),

@@ -10,6 +10,7 @@ pub mod bootstrap;
 pub mod connect;
 mod context;
 mod convert;
+mod custom;
 mod deadline;
 mod discovery;
 pub mod encryption;

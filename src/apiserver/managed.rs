@@ -1,6 +1,6 @@
 //! Who set which field: tracking of `metadata.managedFields` on every write, and server-side apply.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use api::fields::Set;
 use api::patch::apply;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::context::Context;
-use crate::handlers::WriteOptions;
+use crate::handlers::{FieldValidation, WriteOptions};
 use crate::registry::{Resource, metadata};
 use crate::wire;
 
@@ -18,7 +18,10 @@ static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
 /// What a write of `status` resets.
 static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
 
-fn reset(row: &Resource, subresource: &str) -> Option<&'static Set> {
+pub(crate) fn reset(row: &Resource, subresource: &str) -> Option<&'static Set> {
+    if let Some(custom) = &row.spec.custom {
+        return custom.reset(subresource);
+    }
     row.subresource("status")?;
     match subresource {
         "status" => Some(&SPEC),
@@ -53,6 +56,21 @@ pub(crate) fn track(
     value: &mut Value,
 ) {
     let reset = reset(row, subresource);
+    if let Some(custom) = &row.spec.custom {
+        let (schema, ty) = custom.types();
+        let now = metadata::now();
+        let write = apply::Write {
+            schema: &schema,
+            ty,
+            gvk: &row.spec.gvk,
+            custom: true,
+            manager: manager(context, given),
+            subresource,
+            reset,
+            now: &now,
+        };
+        return apply::track_update(&write, old, value);
+    }
     track_kind(
         context,
         &row.spec.gvk,
@@ -118,9 +136,21 @@ impl Applied {
     ///
     /// # Errors
     /// 400 as upstream.
-    pub(crate) fn decode(bytes: &Bytes, options: &WriteOptions) -> Result<Self, Status> {
-        let config = wire::any_yaml(bytes)
+    pub(crate) fn decode(
+        context: &Context,
+        bytes: &Bytes,
+        options: &WriteOptions,
+    ) -> Result<Self, Status> {
+        let (config, doubled) = wire::any_yaml_doubled(bytes)
             .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
+        let doubled = doubled.map(|text| format!("error converting YAML to JSON: {text}"));
+        match (doubled, options.validation) {
+            (None, _) | (_, FieldValidation::Ignore) => {}
+            (Some(text), FieldValidation::Warn) => context.warn(text),
+            (Some(text), FieldValidation::Strict) => {
+                return Err(Status::bad_request(format!("error strict decoding patch: {text}")));
+            }
+        }
         Ok(Self { config, manager: options.manager.clone(), force: options.force.unwrap_or(false) })
     }
 
@@ -142,12 +172,15 @@ impl Applied {
         live: Option<&Value>,
     ) -> Result<Value, Status> {
         let registry = context.server.objects.registry();
-        let Some(ty) = registry.schema.kind(kind) else {
-            return Err(crate::negotiate::unsupported());
+        let own = row.spec.custom.as_ref().filter(|_| *kind == row.spec.gvk);
+        let (schema, ty) = match (own, registry.schema.kind(kind)) {
+            (Some(custom), _) => custom.types(),
+            (None, Some(ty)) => (Arc::clone(&registry.schema), ty),
+            (None, None) => return Err(crate::negotiate::unsupported()),
         };
         let now = metadata::now();
         let write = apply::Write {
-            schema: &registry.schema,
+            schema: &schema,
             ty,
             gvk: kind,
             custom: row.spec.unstructured,

@@ -11,18 +11,21 @@ use parking_lot::Mutex;
 
 use crate::body::{self, Body};
 use crate::negotiate;
-use crate::registry::Registry;
+use crate::registry::{Registry, Resource};
 use crate::request::Query;
 use crate::status;
 
 /// The version that the documents state.
 const VERSION: &str = "v1.37.1";
 
+/// Documents by path and media type.
+type Rendered = HashMap<String, Arc<Document>>;
+
 /// Documents of one registry, rendered when asked for.
 #[derive(Debug, Default)]
 pub(crate) struct OpenApi {
-    /// Compressed documents with their tags, by path; valid for the registry at this address.
-    rendered: Mutex<(usize, HashMap<String, Arc<Document>>)>,
+    /// Compressed documents with their tags, by path; valid for this registry.
+    rendered: Mutex<(Option<Arc<Registry>>, Rendered)>,
 }
 
 #[derive(Debug)]
@@ -57,9 +60,15 @@ fn form(path: &str, accept: &str) -> Option<&'static str> {
     })
 }
 
-fn served(registry: &Registry) -> Vec<Served> {
+/// What is served; of one group version alone when a document needs no more.
+fn served(registry: &Registry, of: Option<(&str, &str)>) -> Vec<Served> {
     let texts = |list: &[Arc<str>]| list.iter().map(|v| v.to_string()).collect::<Vec<_>>();
-    let rows = registry.rows().map(|row| Served {
+    let wanted = |row: &&Arc<Resource>| {
+        let gvr = &row.spec.gvr;
+        row.spec.custom.is_none() || of.is_none_or(|of| of == (&*gvr.group, &*gvr.version))
+    };
+    let rows = registry.rows().filter(wanted).map(|row| Served {
+        custom: row.spec.custom.as_ref().map(|kind| kind.openapi()),
         gvk: row.spec.gvk.clone(),
         gvr: row.spec.gvr.clone(),
         namespaced: row.spec.namespaced,
@@ -102,24 +111,27 @@ impl OpenApi {
             )));
         };
         let key = format!("{path} {media}");
-        let address = Arc::as_ptr(&registry) as usize;
         let known = {
             let mut rendered = self.rendered.lock();
-            if rendered.0 != address {
-                *rendered = (address, HashMap::new());
+            if !rendered.0.as_ref().is_some_and(|of| Arc::ptr_eq(of, &registry)) {
+                *rendered = (Some(Arc::clone(&registry)), HashMap::new());
             }
             rendered.1.get(&key).cloned()
         };
         let document = match known {
             Some(document) => document,
             None => {
-                let wanted = path.to_owned();
+                let (wanted, of) = (path.to_owned(), Arc::clone(&registry));
                 // Rendering walks the whole schema: away from the workers that answer requests.
                 let made = base::tasks::blocking(move || render(&registry, &wanted, media))
                     .await
                     .ok()??;
                 let document = Arc::new(made);
-                self.rendered.lock().1.insert(key, Arc::clone(&document));
+                let mut rendered = self.rendered.lock();
+                if rendered.0.as_ref().is_some_and(|current| Arc::ptr_eq(current, &of)) {
+                    rendered.1.insert(key, Arc::clone(&document));
+                }
+                drop(rendered);
                 document
             }
         };
@@ -128,11 +140,10 @@ impl OpenApi {
 }
 
 fn render(registry: &Registry, path: &str, media: &'static str) -> Option<Document> {
-    let served = served(registry);
     let schema = &registry.schema;
     let value = match path.strip_prefix("/openapi/")? {
-        "v2" => openapi::v2(schema, &served, VERSION),
-        "v3" => openapi::v3_index(schema, &served, VERSION),
+        "v2" => openapi::v2(schema, &served(registry, None), VERSION),
+        "v3" => openapi::v3_index(schema, &served(registry, None), VERSION),
         rest => {
             let (group, version) =
                 match rest.strip_prefix("v3/")?.split('/').collect::<Vec<_>>().as_slice() {
@@ -140,6 +151,7 @@ fn render(registry: &Registry, path: &str, media: &'static str) -> Option<Docume
                     ["apis", group, version] => ((*group).to_owned(), (*version).to_owned()),
                     _ => return None,
                 };
+            let served = served(registry, Some((&group, &version)));
             openapi::v3(schema, &served, &group, &version, VERSION)?
         }
     };

@@ -42,6 +42,20 @@ fn stored_names(fields: &FieldSelector) -> Result<FieldSelector, SelectorError> 
     FieldSelector::parse(&terms.join(","))
 }
 
+/// Custom resources have a refusal of their own (`crConverter.ConvertFieldLabel`).
+fn custom_fields(row: &Resource, fields: &FieldSelector, known: &[&str]) -> Result<(), Status> {
+    let common = |field: &str| {
+        field == "metadata.name" || (field == "metadata.namespace" && row.spec.namespaced)
+    };
+    let unknown = fields.terms().iter().find(|t| !common(&t.field) && !known.contains(&&*t.field));
+    match unknown {
+        None => Ok(()),
+        Some(term) => {
+            Err(Status::bad_request(format!("field label not supported: {}", term.field)))
+        }
+    }
+}
+
 impl Selection {
     /// Parses both selectors.
     ///
@@ -60,8 +74,11 @@ impl Selection {
         let known: Vec<&str> = if of_group {
             EVENT_FIELDS.iter().map(|(own, _)| *own).collect()
         } else {
-            declared.iter().map(|(name, _)| *name).collect()
+            declared.iter().map(|(name, _)| name.as_ref()).collect()
         };
+        if row.spec.custom.is_some() {
+            custom_fields(row, &fields, &known)?;
+        }
         let refuse = |e: SelectorError| Status::bad_request(e.to_string());
         fields.check(&known, row.spec.namespaced).map_err(refuse)?;
         let fields = if of_group { stored_names(&fields).map_err(refuse)? } else { fields };

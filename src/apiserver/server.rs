@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use api::schema::Schema;
 use api::{Gvk, Gvr, Status};
-use arc_swap::ArcSwap;
 use base::Tasks;
 use futures::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -83,7 +82,7 @@ pub(crate) struct Inner {
     pub(crate) tasks: Tasks,
     pub(crate) services: Services,
     pub(crate) ready: healthz::Checks,
-    pub(crate) documents: ArcSwap<discovery::Documents>,
+    pub(crate) documents: discovery::Cached,
     pub(crate) openapi: crate::openapi::OpenApi,
 }
 
@@ -109,7 +108,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
     let services =
         Services::new(&config.service_cidrs, config.node_ports).map_err(BuildError::Config)?;
     let objects = Arc::clone(&parts.objects);
-    let documents = ArcSwap::from_pointee(discovery::Documents::of(&objects.registry()));
+    let documents = discovery::Cached::default();
     let limits = Limits::new(config.reads_in_flight_max, config.writes_in_flight_max);
     let inner = Inner {
         services,
@@ -125,6 +124,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
     };
     let server = ApiServer { inner: Arc::new(inner) };
     server.start_compaction();
+    server.follow_definitions();
     Ok(server)
 }
 
@@ -137,17 +137,11 @@ impl ApiServer {
                 registry.add(spec.clone());
             }
         });
-        self.inner
-            .documents
-            .store(Arc::new(discovery::Documents::of(&self.inner.objects.registry())));
     }
 
     /// Stops serving a resource; what is stored stays.
     pub fn unregister(&self, gvr: &Gvr) {
         self.inner.objects.update_registry(|registry| registry.remove(gvr));
-        self.inner
-            .documents
-            .store(Arc::new(discovery::Documents::of(&self.inner.objects.registry())));
     }
 
     /// The schema of everything served.
@@ -376,6 +370,15 @@ impl ApiServer {
             }
         }
         response
+    }
+
+    /// Serves what CustomResourceDefinitions define; not ready before those that are stored are served.
+    fn follow_definitions(&self) {
+        self.unfinished(crate::custom::STEP);
+        let server = self.clone();
+        crate::custom::follow(&self.inner.objects, &self.inner.tasks, move || {
+            server.finished(crate::custom::STEP);
+        });
     }
 
     /// Drops the store's history every five minutes, as upstream: what was there at the last round is then gone.

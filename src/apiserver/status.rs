@@ -66,6 +66,13 @@ pub(crate) fn too_large_resource_version(wanted: i64, current: i64) -> Status {
     status
 }
 
+/// 429 while a resource changes the form in which it is served, as upstream's cacher says it.
+pub(crate) fn initializing() -> Status {
+    let mut status = Status::failure(429, "TooManyRequests", "storage is (re)initializing");
+    status.details = Some(api::status::Details { retry_after_seconds: 1, ..Default::default() });
+    status
+}
+
 /// A store's refusal of a write or read, as upstream shows etcd's.
 pub(crate) fn of_store(error: &StoreError) -> Status {
     match error {

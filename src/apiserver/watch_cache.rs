@@ -5,12 +5,13 @@
 mod interest;
 mod state;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::{Object, Status};
-use base::Tasks;
+use base::tasks::Shutdown;
+use base::{Kind, Tasks};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use store::Revision;
@@ -40,6 +41,22 @@ pub struct Cache {
     revision: watch::Sender<i64>,
     /// Who waits for changes. Locked after `state`.
     interests: Mutex<Interests>,
+    /// Its resource is served in another form, or no more.
+    stop: Shutdown,
+    /// Why its objects cannot be converted now.
+    fault: watch::Sender<Option<Arc<Status>>>,
+}
+
+/// Key suffix, the new object (none: deleted), revision.
+type Change = (Box<str>, Option<Object>, i64);
+
+/// Why a cache has to be loaded anew.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Convert(Arc<Status>),
 }
 
 impl std::fmt::Debug for Cache {
@@ -65,23 +82,36 @@ impl Caches {
     /// The cache of a row's storage; `since` is a revision from which the first asker wants events, if it can be had.
     pub fn of(&self, row: &Arc<Resource>, since: Option<i64>) -> Arc<Cache> {
         let mut running = self.running.lock();
-        if let Some(cache) = running.get(&row.spec.prefix) {
+        if let Some(cache) = running.get(&row.cache_key) {
             return Arc::clone(cache);
         }
+        // What can end before the server does has a set of tasks of its own, so that its end is no fault.
+        let own = row.spec.custom.as_ref().map(|_| self.tasks.child());
+        let tasks = own.as_ref().unwrap_or(&self.tasks);
         let cache = Arc::new(Cache {
             row: Arc::clone(row),
             storage: Arc::clone(&self.storage),
             state: RwLock::new(State::default()),
             revision: watch::Sender::new(0),
             interests: Mutex::default(),
+            stop: own.as_ref().map(|own| own.shutdown().clone()).unwrap_or_default(),
+            fault: watch::Sender::new(None),
         });
-        running.insert(Arc::clone(&row.spec.prefix), Arc::clone(&cache));
+        if row.spec.custom.as_ref().is_some_and(|custom| custom.is_retired()) {
+            // A request that began before the row went: nobody else would end this cache.
+            cache.stop.request();
+            return cache;
+        }
+        running.insert(Arc::clone(&row.cache_key), Arc::clone(&cache));
         let task = Arc::clone(&cache);
-        let shutdown = self.tasks.shutdown().clone();
-        self.tasks.spawn(base::tasks::Kind::Critical, "watch-cache", async move {
+        let shutdown = tasks.shutdown().clone();
+        tasks.spawn(Kind::Critical, "watch-cache", async move {
             tokio::select! {
                 () = task.run(since) => {}
                 () = shutdown.requested() => {}
+            }
+            if task.stop.is_requested() {
+                task.end();
             }
             Ok::<(), StoreError>(())
         });
@@ -90,7 +120,20 @@ impl Caches {
 
     /// The cache of a row's storage when it runs.
     pub fn running(&self, row: &Resource) -> Option<Arc<Cache>> {
-        self.running.lock().get(&row.spec.prefix).cloned()
+        self.running.lock().get(&row.cache_key).cloned()
+    }
+
+    /// Running caches of the objects that lie under this prefix.
+    pub(crate) fn of_prefix(&self, prefix: &str) -> Vec<Arc<Cache>> {
+        let running = self.running.lock();
+        running.values().filter(|cache| *cache.row.spec.prefix == *prefix).cloned().collect()
+    }
+
+    /// Ends a cache: its watches end, and whoever waits for it is told to come again. Its rows must be retired before.
+    pub(crate) fn stop(&self, key: &str) {
+        if let Some(cache) = self.running.lock().remove(key) {
+            cache.stop.request();
+        }
     }
 
     /// Number of objects per running cache, for metrics.
@@ -111,18 +154,21 @@ impl Cache {
             match self.follow(since.take()).await {
                 Ok(()) => backoff.reset(),
                 Err(error) => {
-                    tracing::warn!(resource = %self.row.spec.gvr, %error, "watch cache loads anew")
+                    tracing::warn!(resource = %self.row.spec.gvr, %error, "watch cache loads anew");
+                    if let Failed::Convert(refusal) = error {
+                        self.fault.send_replace(Some(refusal));
+                    }
                 }
             }
             base::clock::sleep(backoff.next_delay()).await;
         }
     }
 
-    async fn follow(&self, since: Option<i64>) -> Result<(), StoreError> {
+    async fn follow(&self, since: Option<i64>) -> Result<(), Failed> {
         let range = self.range();
         let loaded = match since {
             Some(since) if since > 0 => match self.load(&range, Some(Revision(since))).await {
-                Err(StoreError::Compacted { .. } | StoreError::Future { .. }) => {
+                Err(Failed::Store(StoreError::Compacted { .. } | StoreError::Future { .. })) => {
                     self.load(&range, None).await?
                 }
                 other => other?,
@@ -132,7 +178,7 @@ impl Cache {
         let mut watcher = self.storage.backend().watch(range, Some(Revision(loaded + 1))).await?;
         while let Some(batch) = watcher.batches.recv().await {
             let batch = batch?;
-            let changes: Vec<_> = batch.events.iter().map(|e| self.change(e)).collect();
+            let changes = self.changes(&batch.events).await?;
             self.apply(changes, batch.revision.0);
             self.revision.send_if_modified(|r| {
                 let moved = batch.revision.0 > *r;
@@ -143,11 +189,23 @@ impl Cache {
         Ok(())
     }
 
+    /// Ends all watches.
+    fn end(&self) {
+        let mut state = self.state.write();
+        let revision = self.revision();
+        state.load(BTreeMap::new(), revision);
+        let interests = self.interests.lock();
+        interests.tell_all();
+        let all = interests.all();
+        drop((interests, state));
+        all.notify_waiters();
+    }
+
     fn range(&self) -> KeyRange {
         KeyRange::prefix(Bytes::from(self.row.key_prefix("")))
     }
 
-    fn apply(&self, changes: Vec<(Box<str>, Option<Object>, i64)>, revision: i64) {
+    fn apply(&self, changes: Vec<Change>, revision: i64) {
         let mut state = self.state.write();
         let first = state.next_sequence();
         let events = state.apply(changes, revision);
@@ -161,19 +219,20 @@ impl Cache {
         all.notify_waiters();
     }
 
-    async fn load(&self, range: &KeyRange, revision: Option<Revision>) -> Result<i64, StoreError> {
+    async fn load(&self, range: &KeyRange, revision: Option<Revision>) -> Result<i64, Failed> {
         let mut request = RangeRequest::new(range.clone());
         request.revision = revision;
         let response = self.storage.backend().range(request).await?;
         let reached = revision.unwrap_or(response.revision).0;
-        let objects = response.kvs.iter().filter_map(|kv| match self.storage.decode(&self.row, kv) {
-            Ok(object) => Some((self.suffix(&kv.key), Entry::new(Arc::new(object)))),
-            Err(error) => {
-                tracing::error!(key = %String::from_utf8_lossy(&kv.key), %error, "stored object cannot be read");
-                None
+        let kvs: Vec<_> = response.kvs.iter().collect();
+        let read = self.storage.read_all(&self.row, &kvs).await;
+        let mut objects = BTreeMap::new();
+        for (kv, object) in kvs.iter().zip(read) {
+            if let Some(object) = self.readable(&kv.key, object)? {
+                objects.insert(self.suffix(&kv.key), Entry::new(Arc::new(object)));
             }
-        });
-        let objects = objects.collect();
+        }
+        self.fault.send_replace(None);
         let mut state = self.state.write();
         state.load(objects, reached);
         let interests = self.interests.lock();
@@ -192,19 +251,35 @@ impl Cache {
         text.strip_prefix(prefix.as_str()).unwrap_or(&text).into()
     }
 
-    fn change(&self, event: &StoreEvent) -> (Box<str>, Option<Object>, i64) {
-        let object = if event.deleted {
-            None
-        } else {
-            match self.storage.decode(&self.row, &event.kv) {
-                Ok(object) => Some(object),
-                Err(error) => {
-                    tracing::error!(key = %String::from_utf8_lossy(&event.kv.key), %error, "stored object cannot be read");
-                    None
-                }
+    /// What was read of a value. One that cannot be read is left out; one that cannot be converted now may be later.
+    fn readable(&self, key: &[u8], read: Result<Object, Status>) -> Result<Option<Object>, Failed> {
+        match read {
+            Ok(object) => Ok(Some(object)),
+            Err(refusal) if self.row.spec.custom.is_some() => {
+                Err(Failed::Convert(Arc::new(refusal)))
             }
-        };
-        (self.suffix(&event.kv.key), object, event.kv.mod_revision.0)
+            Err(error) => {
+                tracing::error!(key = %String::from_utf8_lossy(key), %error, "stored object cannot be read");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn changes(&self, events: &[StoreEvent]) -> Result<Vec<Change>, Failed> {
+        let put: Vec<_> = events.iter().filter(|e| !e.deleted).map(|e| &e.kv).collect();
+        let mut read = self.storage.read_all(&self.row, &put).await.into_iter();
+        let mut changes = Vec::with_capacity(events.len());
+        for event in events {
+            let object = match (event.deleted, &event.kv.key) {
+                (false, key) => match read.next() {
+                    Some(object) => self.readable(key, object)?,
+                    None => None,
+                },
+                (true, _) => None,
+            };
+            changes.push((self.suffix(&event.kv.key), object, event.kv.mod_revision.0));
+        }
+        Ok(changes)
     }
 
     /// The row whose storage this is.
@@ -228,10 +303,25 @@ impl Cache {
             self.storage.backend().tell_progress(&self.range());
         }
         let reached = seen.wait_for(|r| *r >= revision.max(1));
-        let outcome = tokio::time::timeout(CATCH_UP_MAX, reached).await;
+        let outcome = tokio::select! {
+            outcome = tokio::time::timeout(CATCH_UP_MAX, reached) => outcome,
+            () = self.stop.requested() => return Err(status::initializing()),
+            refusal = self.faulty() => return Err(refusal),
+        };
         match outcome {
+            Ok(Ok(_)) if self.stop.is_requested() => Err(status::initializing()),
             Ok(Ok(_)) => Ok(()),
             _ => Err(status::too_large_resource_version(revision, self.revision())),
+        }
+    }
+
+    /// Completes with the reason while the objects cannot be converted.
+    async fn faulty(&self) -> Status {
+        let mut fault = self.fault.subscribe();
+        match fault.wait_for(Option::is_some).await.ok().and_then(|found| found.clone()) {
+            Some(refusal) => Status::clone(&refusal),
+            // The sender lives as long as the cache.
+            None => std::future::pending().await,
         }
     }
 

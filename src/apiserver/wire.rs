@@ -112,6 +112,14 @@ pub(crate) fn any_yaml(bytes: &[u8]) -> Result<Value, String> {
     codec::yaml::parse(bytes).map_err(|e| e.to_string())
 }
 
+/// The same, of repeated keys the last; the text of the strict decoder about the first of them.
+///
+/// # Errors
+/// The parser's sentence.
+pub(crate) fn any_yaml_doubled(bytes: &[u8]) -> Result<(Value, Option<String>), String> {
+    codec::yaml::parse_doubled(bytes).map_err(|e| e.to_string())
+}
+
 /// Go's words for a fault of JSON.
 pub(crate) fn go_json(bytes: &[u8], error: &serde_json::Error) -> String {
     codec::json::parse(bytes).err().map_or_else(|| error.to_string(), |e| e.to_string())

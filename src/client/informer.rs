@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use api::{Gvr, Object};
+use base::tasks::Shutdown;
 use base::{Kind as TaskKind, Tasks};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) cache: Cache,
     pub(crate) listeners: RwLock<Vec<Listener>>,
     pub(crate) synced: watch::Sender<bool>,
+    /// Ends the reflector alone; only of resources that can go while the process runs.
+    stop: Option<Shutdown>,
 }
 
 impl Shared {
@@ -168,25 +171,49 @@ impl Informers {
 
     /// The informer of any resource, untyped (`Informer<()>` has the cache and listeners only).
     pub fn of_gvr(&self, gvr: Gvr) -> Informer<()> {
-        self.scoped(Scope::all(gvr))
+        self.begin(Scope::all(gvr), true)
+    }
+
+    /// Ends the informer of a resource that is served no more; `told`: its listeners hear that its objects are gone. One that was
+    /// asked for by its type goes on.
+    pub fn forget(&self, gvr: &Gvr, told: bool) {
+        let scope = Scope::all(gvr.clone());
+        let mut running = self.running.lock();
+        if running.get(&scope).is_none_or(|shared| shared.stop.is_none()) {
+            return;
+        }
+        let gone = running.remove(&scope);
+        drop(running);
+        let Some(shared) = gone else { return };
+        if let Some(stop) = &shared.stop {
+            stop.request();
+        }
+        for object in shared.cache.list("").into_iter().filter(|_| told) {
+            shared.tell(&Change::Deleted(object));
+        }
     }
 
     /// The informer of a narrower scope, such as the pods of one node.
     pub fn scoped<K>(&self, scope: Scope) -> Informer<K> {
+        self.begin(scope, false)
+    }
+
+    fn begin<K>(&self, scope: Scope, ends: bool) -> Informer<K> {
         let mut running = self.running.lock();
         let shared = running.entry(scope.clone()).or_insert_with(|| {
+            // What can end before the process does has a set of tasks of its own, so that its end is no fault.
+            let own = ends.then(|| self.tasks.child());
+            let tasks = own.as_ref().unwrap_or(&self.tasks);
             let shared = Arc::new(Shared {
                 scope,
                 cache: Cache::default(),
                 listeners: RwLock::default(),
                 synced: watch::Sender::new(false),
+                stop: own.as_ref().map(|own| own.shutdown().clone()),
             });
-            let run = reflector::run(
-                self.client.clone(),
-                Arc::clone(&shared),
-                self.tasks.shutdown().clone(),
-            );
-            self.tasks.spawn(TaskKind::Critical, "reflector", run);
+            let run =
+                reflector::run(self.client.clone(), Arc::clone(&shared), tasks.shutdown().clone());
+            tasks.spawn(TaskKind::Critical, "reflector", run);
             shared
         });
         Informer { shared: Arc::clone(shared), kind: PhantomData }

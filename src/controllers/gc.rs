@@ -34,6 +34,8 @@ struct Collector {
     queue: Queue<String>,
     /// Resource and scope by group and kind.
     kinds: RwLock<HashMap<(String, String), (Gvr, bool)>>,
+    /// Definitions of custom resources changed, so that discovery has to be asked.
+    defined: tokio::sync::Notify,
 }
 
 /// Starts the collector: one watch per resource that can be listed, watched and deleted.
@@ -44,6 +46,7 @@ pub(crate) fn start(context: &Context) {
         graph: RwLock::default(),
         queue: Queue::new(),
         kinds: RwLock::default(),
+        defined: tokio::sync::Notify::new(),
     });
     let (this, run) = (Arc::clone(&collector), context.clone());
     context.tasks.spawn(Kind::Critical, "garbage-collector-discovery", async move {
@@ -72,21 +75,36 @@ impl Collector {
     /// Watches every resource, those that come later, too.
     async fn watch_all(self: &Arc<Self>, context: &Context) {
         let shutdown = context.tasks.shutdown();
-        let mut watched = std::collections::HashSet::new();
+        // The watched version of each resource, by group and name.
+        let mut watched: HashMap<(String, String), Gvr> = HashMap::new();
         while !shutdown.is_requested() {
             match resources::preferred(&self.client).await {
                 Ok(all) => {
                     *self.kinds.write() = resources::by_kind(&all);
+                    let name = |gvr: &Gvr| (gvr.group.to_string(), gvr.resource.to_string());
                     for served in all.iter().filter(|s| is_watched(s)) {
-                        if watched.insert(served.gvr.clone()) {
+                        let before = watched.insert(name(&served.gvr), served.gvr.clone());
+                        if before.as_ref() != Some(&served.gvr) {
                             self.watch(context, served);
+                            if let Some(other) = before {
+                                // The same objects in another version.
+                                context.informers.forget(&other, false);
+                            }
                         }
                     }
+                    watched.retain(|known, gvr| {
+                        let there = all.iter().any(|s| name(&s.gvr) == *known);
+                        if !there {
+                            context.informers.forget(gvr, true);
+                        }
+                        there
+                    });
                 }
                 Err(error) => tracing::debug!(%error, "discovery failed, asking again"),
             }
             tokio::select! {
                 () = clock::sleep(RESYNC) => {}
+                () = self.defined.notified() => {}
                 () = shutdown.requested() => {}
             }
         }
@@ -95,7 +113,11 @@ impl Collector {
     fn watch(self: &Arc<Self>, context: &Context, served: &Served) {
         let informer = context.informers.of_gvr(served.gvr.clone());
         let (this, gvr) = (Arc::clone(self), served.gvr.clone());
+        let defines = &*served.gvr.resource == "customresourcedefinitions";
         informer.on_change(move |change| {
+            if defines {
+                this.defined.notify_one();
+            }
             let object = change.object();
             let touched = match (change, meta(object)) {
                 (Change::Deleted(_), _) => this.graph.write().remove(&object.uid),

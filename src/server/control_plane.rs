@@ -111,6 +111,7 @@ pub(crate) async fn start(
         callout: callout(&objects, &reach, tasks),
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
+    objects.storage().reach_webhooks(security.callout.clone());
     let server = build(config, &objects, &security, &certs, &reach, tasks)?;
     security
         .follow(&objects, tasks)

@@ -97,5 +97,16 @@ pub fn parse(body: &[u8]) -> Result<serde_json::Value, DecodeError> {
     Ok(value)
 }
 
+/// As [`parse`], with the paths of keys that an object has twice (`spec.ports[0].name`).
+///
+/// # Errors
+/// When the body is no JSON.
+pub fn parse_strict(body: &[u8]) -> Result<(serde_json::Value, Vec<String>), DecodeError> {
+    let (mut scanner, mut doubled) = (Scanner::new(body), Vec::new());
+    let value = scanner.any_strict(&mut String::new(), &mut doubled)?;
+    scanner.end()?;
+    Ok((value, doubled))
+}
+
 #[cfg(test)]
 mod tests;

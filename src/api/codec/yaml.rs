@@ -103,6 +103,40 @@ impl<'de> Deserialize<'de> for Node {
 /// # Errors
 /// When the text is no YAML, repeats a key, nests too deeply or expands to too much.
 pub fn parse(body: &[u8]) -> Result<Value, DecodeError> {
+    read(body, DuplicateKeyPolicy::Error).map_err(|error| refusal(&error))
+}
+
+/// As [`parse`], but of repeated keys the last one counts; the text of upstream's strict decoder names the first of them.
+///
+/// # Errors
+/// As [`parse`], but for repeated keys.
+pub fn parse_doubled(body: &[u8]) -> Result<(Value, Option<String>), DecodeError> {
+    let error = match read(body, DuplicateKeyPolicy::Error) {
+        Ok(value) => return Ok((value, None)),
+        Err(error) => error,
+    };
+    let serde_saphyr::Error::DuplicateMappingKey { key, location } = error.without_snippet() else {
+        return Err(refusal(&error));
+    };
+    let key = crate::field::go_quote(key.as_deref().unwrap_or_default());
+    let text = format!(
+        "yaml: unmarshal errors:\n  line {}: key {key} already set in map",
+        location.line()
+    );
+    match read(body, DuplicateKeyPolicy::LastWins) {
+        Ok(value) => Ok((value, Some(text))),
+        Err(error) => Err(refusal(&error)),
+    }
+}
+
+fn refusal(error: &serde_saphyr::Error) -> DecodeError {
+    DecodeError::Syntax(format!(
+        "error converting YAML to JSON: yaml: {}",
+        first_line(&error.to_string())
+    ))
+}
+
+fn read(body: &[u8], doubled: DuplicateKeyPolicy) -> Result<Value, Box<serde_saphyr::Error>> {
     let budget = serde_saphyr::budget! {
         max_depth: DEPTH_MAX,
         max_nodes: NODES_MAX,
@@ -111,19 +145,14 @@ pub fn parse(body: &[u8]) -> Result<Value, DecodeError> {
     };
     let options = serde_saphyr::options! {
         budget: budget,
-        duplicate_keys: DuplicateKeyPolicy::Error,
+        duplicate_keys: doubled,
         legacy_octal_numbers: true,
         strict_booleans: false,
         ignore_binary_tag_for_string: true,
     };
-    let node: Result<Option<Node>, _> = serde_saphyr::from_slice_with_options(body, options);
-    match node {
-        Ok(node) => Ok(node.map_or(Value::Null, |Node(value)| value)),
-        Err(error) => Err(DecodeError::Syntax(format!(
-            "error converting YAML to JSON: yaml: {}",
-            first_line(&error.to_string())
-        ))),
-    }
+    let node: Option<Node> =
+        serde_saphyr::from_slice_with_options(body, options).map_err(Box::new)?;
+    Ok(node.map_or(Value::Null, |Node(value)| value))
 }
 
 fn first_line(text: &str) -> &str {
@@ -173,6 +202,19 @@ mod tests {
 
     use super::*;
     use crate::object::Gvk;
+
+    #[test]
+    fn repeated_keys_are_told_as_go_does_and_the_last_counts() {
+        // Line and text of upstream's conformance test of field validation.
+        let text = b"\napiVersion: v1\nkind: K\nmetadata:\n  name: a\nspec:\n  unknown: uk1\n  foo: foo1\n  foo: foo2\n";
+        let (value, doubled) = parse_doubled(text).unwrap();
+        assert_eq!(value["spec"]["foo"], "foo2");
+        assert_eq!(
+            doubled.as_deref(),
+            Some("yaml: unmarshal errors:\n  line 9: key \"foo\" already set in map")
+        );
+        assert_eq!(parse_doubled(b"a: 1").unwrap().1, None);
+    }
 
     #[test]
     fn types_scalars_as_yaml_1_1() {

@@ -178,6 +178,9 @@ fn property(schema: &Schema, owner: &Type, field: &Field, version: Version) -> V
     if let Some(key) = &field.patch.merge_key {
         extras.insert("x-kubernetes-patch-merge-key".into(), key.as_ref().into());
     }
+    if let Some(text) = describe(&owner.name, &field.json) {
+        extras.insert("description".into(), text.into());
+    }
     if version == Version::V3 {
         if let Some(default) = default(field) {
             extras.insert("default".into(), default);
@@ -192,6 +195,40 @@ fn property(schema: &Schema, owner: &Type, field: &Field, version: Version) -> V
         map.append(&mut extras);
     }
     base
+}
+
+/// What fields of `metadata` are, in a sentence each.
+fn describe(owner: &str, field: &str) -> Option<&'static str> {
+    if owner != "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta" {
+        return None;
+    }
+    Some(match field {
+        "name" => {
+            "Name is unique among objects of the kind in the namespace, and cannot be changed."
+        }
+        "generateName" => "GenerateName is what the server begins a name with when none is given.",
+        "namespace" => "Namespace is where the object lives; empty for objects of the cluster.",
+        "uid" => "UID tells this object from all others that ever had its name.",
+        "resourceVersion" => {
+            "ResourceVersion changes with every write; it is to be compared for equality only."
+        }
+        "generation" => "Generation counts the changes of what is wanted.",
+        "creationTimestamp" => {
+            "CreationTimestamp is a timestamp of the server's time when the object was created."
+        }
+        "deletionTimestamp" => {
+            "DeletionTimestamp is when the object is to go; set by the server when a client deletes it."
+        }
+        "deletionGracePeriodSeconds" => {
+            "DeletionGracePeriodSeconds is how long the object may take to end."
+        }
+        "labels" => "Labels are keys and values by which objects are selected.",
+        "annotations" => "Annotations are keys and values that tools keep with the object.",
+        "ownerReferences" => "OwnerReferences are the objects with which this one goes.",
+        "finalizers" => "Finalizers must all be taken away before the object goes.",
+        "managedFields" => "ManagedFields says who set which field.",
+        _ => return None,
+    })
 }
 
 /// What v3 states as default: the table's, an empty object for structs that are always there, the zero of fields that are always written.

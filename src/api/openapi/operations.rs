@@ -28,6 +28,8 @@ pub(super) struct Operation {
     pub(super) responses: Vec<(u16, Option<String>)>,
     /// A patch: other media types.
     pub(super) patch: bool,
+    /// Of a custom resource: no protobuf, no strategic merge.
+    pub(super) custom: bool,
     /// `core_v1`, `apps_v1`, ….
     pub(super) tag: String,
 }
@@ -85,6 +87,7 @@ pub(super) fn of_group_version(
             body: None,
             responses: vec![(200, Some(format!("{META}.APIResourceList")))],
             patch: false,
+            custom: false,
             tag: names.tag,
         });
     }
@@ -135,8 +138,11 @@ impl Maker<'_> {
         let kind = one.gvk.kind.as_ref();
         let noun = if one.namespaced { format!("Namespaced{kind}") } else { kind.to_owned() };
         let Some(object) = self.type_name(&one.gvk) else { return };
-        let list =
-            self.type_name(&Gvk::new(&one.gvk.group, &one.gvk.version, &format!("{kind}List")));
+        let list_kind = match &one.custom {
+            Some(custom) => custom.list_kind.clone(),
+            None => format!("{kind}List"),
+        };
+        let list = self.type_name(&Gvk::new(&one.gvk.group, &one.gvk.version, &list_kind));
         let has = |verb: &str| one.verbs.iter().any(|v| v == verb);
 
         if let Some(list) = list.filter(|_| has("list")) {
@@ -198,7 +204,7 @@ impl Maker<'_> {
         }
         let named = format!("{scoped}/{{name}}");
         self.object(&named, &noun, &object, &one.verbs, "");
-        if has("watch") {
+        if has("watch") && one.custom.is_none() {
             self.watches(&base, resource, &noun, kind);
         }
         for sub in &one.subresources {
@@ -384,11 +390,16 @@ impl Maker<'_> {
             body,
             responses,
             patch: false,
+            custom: self.served.custom.is_some(),
             tag: self.names.tag.clone(),
         });
     }
 
     fn type_name(&self, gvk: &Gvk) -> Option<String> {
+        let own = (&gvk.group, &gvk.version) == (&self.served.gvk.group, &self.served.gvk.version);
+        if own && self.served.custom.is_some() {
+            return Some(super::custom::model(gvk));
+        }
         self.schema.kind(gvk).map(|id| self.schema.get(id).name.to_string())
     }
 }

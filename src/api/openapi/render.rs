@@ -20,6 +20,13 @@ const PATCHES: &[&str] = &[
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
+/// Custom resources have no protobuf form and no strategic merge.
+const CUSTOM_READS: &[&str] = &["application/json", "application/yaml"];
+const CUSTOM_PATCHES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+];
 const ANY: &[&str] = &["*/*"];
 
 /// The object `paths`.
@@ -62,10 +69,16 @@ fn parameter(name: &str, place: &str, ty: &str, version: Version) -> Value {
 fn one(operation: &Operation, version: Version) -> Value {
     let produces = match operation.action {
         "connect" => ANY,
+        _ if operation.custom => CUSTOM_READS,
         "list" | "watch" | "watchlist" => WATCHES,
         _ => READS,
     };
-    let consumes = if operation.patch { PATCHES } else { ANY };
+    let consumes = match (operation.patch, operation.custom) {
+        (true, true) => CUSTOM_PATCHES,
+        (true, false) => PATCHES,
+        (false, true) => CUSTOM_READS,
+        (false, false) => ANY,
+    };
     let mut parameters: Vec<Value> =
         operation.query.iter().map(|(name, ty)| parameter(name, "query", ty, version)).collect();
     let mut out = json!({ "operationId": operation.id, "tags": [operation.tag] });

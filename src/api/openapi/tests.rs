@@ -9,6 +9,7 @@ fn served() -> Vec<Served> {
         Served {
             gvk: Gvk::new("", "v1", "Pod"),
             gvr: Gvr::new("", "v1", "pods"),
+            custom: None,
             namespaced: true,
             verbs: verbs(&all),
             subresources: vec![
@@ -35,6 +36,7 @@ fn served() -> Vec<Served> {
         Served {
             gvk: Gvk::new("apps", "v1", "Deployment"),
             gvr: Gvr::new("apps", "v1", "deployments"),
+            custom: None,
             namespaced: true,
             verbs: verbs(&all),
             subresources: vec![ServedSubresource {
@@ -47,6 +49,7 @@ fn served() -> Vec<Served> {
         Served {
             gvk: Gvk::new("rbac.authorization.k8s.io", "v1", "ClusterRole"),
             gvr: Gvr::new("rbac.authorization.k8s.io", "v1", "clusterroles"),
+            custom: None,
             namespaced: false,
             verbs: verbs(&all),
             subresources: vec![],

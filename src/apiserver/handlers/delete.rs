@@ -126,6 +126,15 @@ pub(super) async fn remove(
             write.admit_delete(name, &value).await?;
         }
         let plan = plan(row, &mut value, options);
+        // The objects of a definition go first; also where upstream's deletion of a collection leaves them behind for ever.
+        let plan = match holds_instances(row, &found)? {
+            Some(old) => {
+                value = old;
+                crate::custom::status::begin_deletion(&mut value);
+                Plan::Mark
+            }
+            None => plan,
+        };
         if matches!(plan, Plan::Pending) {
             return Ok(Deleted::Marked(Arc::new(found)));
         }
@@ -163,6 +172,15 @@ pub(super) async fn remove(
         }
     }
     Err(write.conflict(name))
+}
+
+/// A CustomResourceDefinition whose deletion begins, as it is.
+fn holds_instances(row: &Resource, found: &Object) -> Result<Option<Value>, Status> {
+    if row.spec.gvr != crate::custom::status::definitions() {
+        return Ok(None);
+    }
+    let old = found.value().map_err(|e| Status::internal(&e.to_string()))?;
+    Ok(metadata::text(&old, "deletionTimestamp").is_empty().then_some(old))
 }
 
 fn preconditions(row: &Resource, found: &Object, options: &DeleteOptions) -> Result<(), Status> {

@@ -35,6 +35,12 @@ pub(super) fn decode(
     kind: &api::Gvk,
     validation: FieldValidation,
 ) -> Result<Value, Status> {
+    if let Some(custom) = context.row.spec.custom.as_ref().filter(|_| *kind == context.row.spec.gvk)
+    {
+        let body = crate::custom::decode_body(custom, kind, media, bytes)?;
+        strict(context, &body.strict_errors, validation, kind)?;
+        return Ok(body.value);
+    }
     let schema = &context.server.objects.registry().schema;
     let decoded = wire::decode(schema, media, bytes, kind)?;
     strict(context, &decoded.strict_errors, validation, kind)?;

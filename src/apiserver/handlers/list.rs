@@ -140,8 +140,9 @@ async fn page_at(
         head.revision = at.0;
         let prefix = row.key_prefix("");
         let total = found.kvs.len();
-        for (index, kv) in found.kvs.iter().enumerate() {
-            let object = storage.decode(row, kv)?;
+        let read = storage.read_all(row, &found.kvs.iter().collect::<Vec<_>>()).await;
+        for (index, (kv, object)) in found.kvs.iter().zip(read).enumerate() {
+            let object = object?;
             let entry = Entry::new(Arc::new(object));
             let suffix = String::from_utf8_lossy(&kv.key)
                 .strip_prefix(prefix.as_str())

@@ -149,7 +149,10 @@ pub(crate) fn list(
         return Ok(negotiate::respond(&context.headers, StatusCode::OK, Media::Json.name(), bytes));
     }
     let items: Vec<Arc<Object>> = items.iter().map(|object| convert::object(row, object)).collect();
-    if accepted.media == Media::Protobuf && accepted.transform == Transform::None {
+    if accepted.media == Media::Protobuf
+        && accepted.transform == Transform::None
+        && row.spec.custom.is_none()
+    {
         let kind = &row.spec.gvk;
         let list = api::Gvk::new(&kind.group, &kind.version, &format!("{}List", kind.kind));
         let json: Vec<Vec<u8>> = items.iter().map(|object| object.json()).collect();
@@ -186,12 +189,11 @@ pub(crate) fn list(
 fn list_json(row: &Resource, head: &ListHead, items: &[Arc<Object>]) -> Vec<u8> {
     let size: usize = items.iter().map(|object| object.raw().len() + 40).sum();
     let mut out = Vec::with_capacity(size + 256);
-    let kind = &row.spec.gvk;
     out.extend_from_slice(
         format!(
-            "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":",
-            kind.kind,
-            kind.api_version()
+            "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":",
+            list_kind(row),
+            row.spec.gvk.api_version()
         )
         .as_bytes(),
     );
@@ -208,7 +210,18 @@ fn list_json(row: &Resource, head: &ListHead, items: &[Arc<Object>]) -> Vec<u8> 
     out
 }
 
+/// The kind of a list.
+fn list_kind(row: &Resource) -> String {
+    match &row.spec.custom {
+        Some(custom) => custom.list_kind().to_owned(),
+        None => format!("{}List", row.spec.gvk.kind),
+    }
+}
+
 fn item_json(row: &Resource, object: &Object, out: &mut Vec<u8>) {
+    if row.spec.custom.is_some() {
+        return object.write_json(out);
+    }
     if object.raw().starts_with(row.stored_head.as_bytes()) && !row.keeps_item_kind() {
         object.write_json_behind(row.stored_head.len(), out);
         return;
@@ -234,9 +247,7 @@ fn list_value(row: &Resource, items: &[Arc<Object>]) -> Result<Value, Status> {
         items.iter().map(|object| object.value().map(|value| item_value(row, value))).collect();
     let items = items.map_err(|e| Status::internal(&e.to_string()))?;
     let kind = &row.spec.gvk;
-    Ok(
-        json!({"kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(), "items": items}),
-    )
+    Ok(json!({"kind": list_kind(row), "apiVersion": kind.api_version(), "items": items}))
 }
 
 /// `PartialObjectMetadata` of an object.

@@ -15,6 +15,10 @@ use crate::negotiate::Media;
 use crate::registry::metadata;
 use crate::{managed, wire};
 
+/// Custom resources know no strategic merge.
+const NO_STRATEGIC: &str = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \
+                            application/merge-patch+json, application/apply-patch+yaml";
+
 /// Kind of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PatchType {
@@ -34,6 +38,9 @@ pub(super) fn patch_type(context: &Context) -> Result<PatchType, Status> {
     match text.split(';').next().unwrap_or("").trim() {
         "application/json-patch+json" => Ok(PatchType::Json),
         "application/merge-patch+json" => Ok(PatchType::Merge),
+        "application/strategic-merge-patch+json" if context.row.spec.custom.is_some() => {
+            Err(Status::failure(415, "UnsupportedMediaType", NO_STRATEGIC))
+        }
         "application/strategic-merge-patch+json" => Ok(PatchType::Strategic),
         "application/apply-patch+yaml" => Ok(PatchType::Apply),
         _ => {
@@ -147,7 +154,7 @@ async fn apply(
     bytes: &Bytes,
 ) -> Result<Response<Body>, Status> {
     let gvk = &context.row.spec.gvk;
-    let applied = managed::Applied::decode(bytes, write.options)?;
+    let applied = managed::Applied::decode(context, bytes, write.options)?;
     let subresource = context.info.subresource.as_str();
     let given = metadata::text(applied.config(), "name");
     if !given.is_empty() && given != name {

@@ -14,13 +14,33 @@ use crate::body::{self, Body};
 use crate::context::Context;
 use crate::negotiate::Media;
 use crate::registry::{Resource, metadata};
+use crate::{custom, status};
 
 fn kind() -> Gvk {
     Gvk::new("autoscaling", "v1", "Scale")
 }
 
+/// The Scale of an object, and whether the object states a count.
+///
+/// # Errors
+/// 500 when a custom resource has something else where its definition says that the numbers are.
+fn shown(row: &Resource, object: &Value) -> Result<(Value, bool), Status> {
+    match &row.spec.custom {
+        Some(kind) => custom::scale::of(kind, object).map_err(|e| status::unmapped(500, e)),
+        None => Ok((scale_of_workload(row, object), true)),
+    }
+}
+
+/// The Scale of an object.
+///
+/// # Errors
+/// As [`shown`].
+pub(crate) fn scale_of(row: &Resource, object: &Value) -> Result<Value, Status> {
+    shown(row, object).map(|(scale, _)| scale)
+}
+
 /// The Scale of a workload.
-pub(crate) fn scale_of(row: &Resource, object: &Value) -> Value {
+fn scale_of_workload(row: &Resource, object: &Value) -> Value {
     let mut shown = serde_json::Map::new();
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         let text = metadata::text(object, field);
@@ -42,11 +62,23 @@ pub(crate) fn scale_of(row: &Resource, object: &Value) -> Value {
 }
 
 /// Takes the replica count of a Scale over.
-pub(crate) fn set_replicas(object: &mut Value, scale: &Value) {
+///
+/// # Errors
+/// 500 when a custom resource has no map where its definition says that the count is.
+pub(crate) fn set_replicas(
+    row: &Resource,
+    object: &mut Value,
+    scale: &Value,
+) -> Result<(), Status> {
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    if let Some(kind) = &row.spec.custom {
+        return custom::scale::set_replicas(kind, object, replicas)
+            .map_err(|e| status::unmapped(500, e));
+    }
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
         spec.insert("replicas".into(), replicas.into());
     }
+    Ok(())
 }
 
 /// The selector as a string; replication controllers select by a plain map.
@@ -67,7 +99,13 @@ fn selector_text(row: &Resource, object: &Value) -> String {
 pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
     let object =
         get::current(context).await?.value().map_err(|e| Status::internal(&e.to_string()))?;
-    output::value(context, StatusCode::OK, &scale_of(&context.row, &object))
+    let (scale, found) = shown(&context.row, &object)?;
+    if let Some(kind) = context.row.spec.custom.as_ref().filter(|_| !found) {
+        let path = kind.scale().map(|s| s.spec_replicas_path.as_str()).unwrap_or_default();
+        let path = api::field::go_quote(path);
+        return Err(Status::internal(&format!("the spec replicas field {path} does not exist")));
+    }
+    output::value(context, StatusCode::OK, &scale)
 }
 
 /// Answers an update of the scale.
@@ -95,7 +133,7 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
         WriteOptions::read(&context.query, "PatchOptions", kind_of_patch == PatchType::Apply)?;
     let bytes = body::read(exchange.body).await?;
     if kind_of_patch == PatchType::Apply {
-        let applied = crate::managed::Applied::decode(&bytes, &options)?;
+        let applied = crate::managed::Applied::decode(context, &bytes, &options)?;
         return write(context, name, &options, true, &mut |scale| {
             applied.merge(context, &context.row, &kind(), "scale", Some(scale))
         })
@@ -112,12 +150,15 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
 }
 
 /// Where the replica count is, in the version of the request.
-fn replicas_path(context: &Context) -> Vec<(&str, &'static [&'static str])> {
+fn replicas_path(context: &Context) -> Vec<(String, Vec<String>)> {
+    if let Some(kind) = &context.row.spec.custom {
+        return custom::scale::paths(kind);
+    }
     let version = match &*context.row.spec.gvk.group {
         "" => "v1",
         _ => "apps/v1",
     };
-    vec![(version, &["spec", "replicas"])]
+    vec![(version.to_owned(), vec!["spec".to_owned(), "replicas".to_owned()])]
 }
 
 async fn write(
@@ -130,12 +171,22 @@ async fn write(
     let mut write = Write::new(context, options);
     // Owners are kept by way of the Scale below.
     write.applies = true;
+    let paths = replicas_path(context);
+    let steps: Vec<Vec<&str>> =
+        paths.iter().map(|(_, path)| path.iter().map(String::as_str).collect()).collect();
+    let paths: Vec<(&str, &[&str])> = paths
+        .iter()
+        .zip(&steps)
+        .map(|((version, _), steps)| (version.as_str(), steps.as_slice()))
+        .collect();
     let updated = write
         .update(name, None, &mut |old| {
-            let paths = replicas_path(context);
             let owners = old.pointer("/metadata/managedFields");
             let fault = |why: String| Status::internal(&why);
-            let mut before = scale_of(&context.row, old);
+            let (mut before, found) = shown(&context.row, old)?;
+            if !found && let Some(spec) = before.get_mut("spec").and_then(Value::as_object_mut) {
+                spec.insert("replicas".into(), custom::scale::ABSENT.into());
+            }
             if let Some(fields) = api::patch::scale::to_scale(owners, &paths).map_err(fault)? {
                 metadata::metadata_mut(&mut before).insert("managedFields".into(), fields);
             }
@@ -160,13 +211,21 @@ async fn write(
                 return Err(Status::bad_request(text));
             }
             let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-            if replicas < 0 {
+            let kind = context.row.spec.custom.as_ref();
+            if let Some(kind) = kind.filter(|_| replicas == custom::scale::ABSENT) {
+                let path = kind.scale().map(|s| s.spec_replicas_path.as_str()).unwrap_or_default();
+                let path = api::field::go_quote(path);
+                let text = format!("the spec replicas field {path} cannot be empty");
+                return Err(Status::bad_request(text));
+            }
+            // The strategy of a custom resource checks the number where it stands.
+            if replicas < 0 && kind.is_none() {
                 let path = Path::new("spec").child("replicas");
                 let error = Error::invalid(&path, replicas, "must be greater than or equal to 0");
                 return Err(Status::invalid("autoscaling", "Scale", name, &[error]));
             }
             let mut new = old.clone();
-            set_replicas(&mut new, &scale);
+            set_replicas(&context.row, &mut new, &scale)?;
             let fields = scale.pointer("/metadata/managedFields");
             let version = context.row.spec.gvk.api_version();
             let fields =
@@ -187,5 +246,5 @@ async fn write(
         })
         .await?;
     let object = updated.object.value().map_err(|e| Status::internal(&e.to_string()))?;
-    output::value(context, StatusCode::OK, &scale_of(&context.row, &object))
+    output::value(context, StatusCode::OK, &shown(&context.row, &object)?.0)
 }

@@ -136,6 +136,11 @@ impl<'a> Write<'a> {
     /// Any refusal on the way.
     pub(super) async fn create(&self, mut value: Value) -> Result<Arc<Object>, Status> {
         let spec = &self.row.spec;
+        if spec.custom.as_ref().is_some_and(|custom| custom.is_terminating()) {
+            let why = "create not allowed while custom resource definition is terminating";
+            let name = metadata::text(&value, "name");
+            return Err(Status::forbidden(&spec.gvr.group, &spec.gvr.resource, name, why));
+        }
         input::name_kind(&mut value, &spec.gvk);
         self.place(&mut value)?;
         self.default(&mut value);
@@ -260,9 +265,12 @@ impl<'a> Write<'a> {
 
     /// The object as it would be stored.
     pub(super) fn dry(&self, value: &Value, revision: i64) -> Result<Arc<Object>, Status> {
-        let bytes = storage::encode(self.row, value);
-        let object = Object::from_stored(bytes.into(), revision)
-            .map_err(|e| Status::internal(&e.to_string()))?;
+        let bytes = match &self.row.spec.custom {
+            Some(custom) => custom.bytes(value),
+            None => storage::encode(self.row, value).into(),
+        };
+        let object =
+            Object::from_stored(bytes, revision).map_err(|e| Status::internal(&e.to_string()))?;
         Ok(Arc::new(object))
     }
 
@@ -421,6 +429,18 @@ impl<'a> Write<'a> {
         Ok(())
     }
 
+    /// The write would store what is there. A custom resource that lies in another version, or without defaults that came
+    /// since, is stored anew: so objects are brought to a new storage version.
+    async fn is_stored(&self, found: &Object, value: &Value) -> Result<bool, Status> {
+        let Some(custom) = &self.row.spec.custom else {
+            return Ok(storage::encode(self.row, value) == found.raw().as_ref());
+        };
+        if custom.bytes(value) != *found.raw() {
+            return Ok(false);
+        }
+        self.context.server.objects.storage().is_stored(self.row, found, value).await
+    }
+
     async fn finish_update(
         &self,
         name: &str,
@@ -436,7 +456,7 @@ impl<'a> Write<'a> {
         self.warn_unsupported(&value);
         api::patch::apply::keep_times_if_unchanged(old, &mut value);
         let value = convert::to_storage(self.row, value);
-        if storage::encode(self.row, &value) == found.raw().as_ref() {
+        if self.is_stored(found, &value).await? {
             return Ok(Ok(Arc::new(found.clone())));
         }
         if self.options.dry_run {

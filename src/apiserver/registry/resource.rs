@@ -74,6 +74,8 @@ pub struct ResourceSpec {
     pub unstructured: bool,
     /// Printer columns of a custom resource.
     pub columns: Option<Arc<CustomColumns>>,
+    /// The version of a CustomResourceDefinition that this row serves.
+    pub custom: Option<Arc<crate::custom::Kind>>,
 }
 
 /// Which writes of a resource need not be durable before they are answered.
@@ -117,9 +119,21 @@ impl ResourceSpec {
             ttl: None,
             unstructured: true,
             columns: None,
+            custom: None,
             strategy,
             gvr,
             gvk,
+        }
+    }
+
+    /// Name of the watch cache: one for all rows of a storage, but one for each version of a custom resource, whose objects
+    /// stand in it as that version shows them.
+    pub(crate) fn cache_key(&self) -> Arc<str> {
+        match &self.custom {
+            None => Arc::clone(&self.prefix),
+            Some(custom) => {
+                format!("{}@{}#{}", self.prefix, self.gvr.version, custom.number()).into()
+            }
         }
     }
 }
@@ -139,14 +153,18 @@ pub struct Resource {
     pub stored_head: String,
     /// `storageVersionHash` of discovery.
     pub storage_hash: String,
-    /// Several versions share this storage, so stored objects may have to be converted.
+    /// Several versions share this storage, so stored objects may have to be converted on their way out. Custom resources are
+    /// converted as they are read from the store.
     pub converts: bool,
+    /// Name of the watch cache.
+    pub cache_key: Arc<str>,
     /// Revision of the newest write of this server, so that its own readers of the cache can wait for it.
     pub written: AtomicI64,
 }
 
 impl Resource {
-    fn new(spec: ResourceSpec) -> Self {
+    /// A row of its own, in no registry.
+    pub(crate) fn new(spec: ResourceSpec) -> Self {
         let storage = &spec.storage;
         let stored_head = format!(
             "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",",
@@ -154,8 +172,9 @@ impl Resource {
             storage.api_version()
         );
         let storage_hash = storage_hash(&spec);
-        let converts = spec.storage != spec.gvk;
-        Self { stored_head, storage_hash, converts, written: AtomicI64::new(0), spec }
+        let converts = spec.storage != spec.gvk && spec.custom.is_none();
+        let cache_key = spec.cache_key();
+        Self { stored_head, storage_hash, converts, cache_key, written: AtomicI64::new(0), spec }
     }
 
     /// The verb is served on the resource itself.
@@ -312,6 +331,43 @@ impl Registry {
         self.groups.retain(|g| !g.versions.is_empty());
     }
 
+    /// Replaces rows of custom resources, each set by the other. What is built in is never replaced.
+    pub(crate) fn exchange(&mut self, old: &[ResourceSpec], new: &[ResourceSpec]) {
+        let own = |registry: &Self, gvr: &Gvr| {
+            registry.rows.get(gvr).is_none_or(|row| row.spec.custom.is_some())
+        };
+        for spec in old {
+            if own(self, &spec.gvr) {
+                self.remove(&spec.gvr);
+            }
+        }
+        for spec in new {
+            if own(self, &spec.gvr) {
+                self.add(spec.clone());
+            } else {
+                tracing::warn!(resource = %spec.gvr, "a custom resource has the name of a built-in one and is not served");
+            }
+        }
+        self.arrange();
+    }
+
+    /// Groups of custom resources stand behind the others by their names, versions the preferred one first.
+    fn arrange(&mut self) {
+        let custom = |group: &Group| {
+            group.versions.iter().all(|v| v.resources.iter().all(|r| r.spec.custom.is_some()))
+        };
+        self.groups.sort_by_cached_key(|group| {
+            let custom = custom(group);
+            (custom, if custom { Arc::clone(&group.name) } else { "".into() })
+        });
+        for group in self.groups.iter_mut().rev().take_while(|group| custom(group)) {
+            group.versions.sort_by(|a, b| crate::custom::compare_versions(&a.name, &b.name));
+            for version in &mut group.versions {
+                version.resources.sort_by(|a, b| a.spec.gvr.resource.cmp(&b.spec.gvr.resource));
+            }
+        }
+    }
+
     /// The row of a resource.
     pub fn row(&self, gvr: &Gvr) -> Option<&Arc<Resource>> {
         self.rows.get(gvr)
@@ -399,6 +455,7 @@ fn parse_row(line: &str) -> Option<ResourceSpec> {
         ttl: (resource == "events").then_some(EVENT_TTL),
         unstructured: false,
         columns: None,
+        custom: None,
         strategy: strategy_for(&gvk),
         gvk,
     })

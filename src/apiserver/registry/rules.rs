@@ -1,5 +1,7 @@
 //! One table row per kind: a [`Strategy`] made of functions, with everything regular done once.
 
+use std::borrow::Cow;
+
 use api::defaults::{Defaulter, defaulter};
 use api::field::ErrorList;
 use api::validation::names::{NameRule, name_is_subdomain};
@@ -155,8 +157,8 @@ impl Strategy for Rules {
         self.unconditional_update
     }
 
-    fn selectable_fields(&self, object: &Value) -> Vec<(&'static str, String)> {
-        (self.selectable)(object)
+    fn selectable_fields(&self, object: &Value) -> Vec<(Cow<'static, str>, String)> {
+        (self.selectable)(object).into_iter().map(|(name, value)| (name.into(), value)).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Objects in the store: compact JSON under upstream's keys, sealed where a transformer says so, written with preconditions.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::{Object, Status};
 use bytes::Bytes;
@@ -14,7 +14,9 @@ use store::kv::{
 use super::Resource;
 use super::leases::Leases;
 use crate::convert;
+use crate::custom::Read;
 use crate::status;
+use crate::webhook::Callout;
 
 /// Seals values of some resources before they reach the store, such as Secrets (encryption at rest).
 pub trait Transformer: Send + Sync + std::fmt::Debug {
@@ -40,6 +42,8 @@ pub struct Storage {
     backend: Arc<dyn Backend>,
     transformer: Option<Arc<dyn Transformer>>,
     leases: Leases,
+    /// The way to webhooks that convert custom resources.
+    callout: OnceLock<Callout>,
 }
 
 /// A write whose precondition did not hold: the version that is there now.
@@ -54,7 +58,13 @@ pub enum Written {
 impl Storage {
     /// Over a backend.
     pub fn new(backend: Arc<dyn Backend>, transformer: Option<Arc<dyn Transformer>>) -> Self {
-        Self { backend, transformer, leases: Leases::default() }
+        Self { backend, transformer, leases: Leases::default(), callout: OnceLock::new() }
+    }
+
+    /// Says how webhooks are reached; the first word counts.
+    pub fn reach_webhooks(&self, callout: Callout) {
+        // There is one way, told once at start.
+        let _ = self.callout.set(callout);
     }
 
     /// The store below.
@@ -79,7 +89,10 @@ impl Storage {
             .range(RangeRequest::new(KeyRange::key(key)))
             .await
             .map_err(|e| status::of_store(&e))?;
-        found.kvs.first().map(|kv| self.decode(row, kv)).transpose()
+        match found.kvs.first() {
+            Some(kv) => self.read(row, kv).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// Keys of a row (of one namespace, or all) at an exact revision, from `start` (a key suffix) on.
@@ -103,15 +116,74 @@ impl Storage {
             .await
     }
 
-    /// A stored value as an object of the storage version.
+    /// A stored value as an object of the storage version; of a custom resource, as one of the row's version.
+    ///
+    /// # Errors
+    /// 500 that names the key when the value cannot be read, or says why it cannot be converted.
+    pub async fn read(&self, row: &Resource, kv: &KeyValue) -> Result<Object, Status> {
+        let read = self.read_all(row, &[kv]).await;
+        read.into_iter().next().unwrap_or_else(|| Err(Status::internal("nothing was read")))
+    }
+
+    /// The same for many, whose conversion is asked for at once.
+    pub async fn read_all(&self, row: &Resource, kvs: &[&KeyValue]) -> Vec<Result<Object, Status>> {
+        let Some(custom) = &row.spec.custom else {
+            return kvs.iter().map(|kv| self.decode(row, kv)).collect();
+        };
+        let (mut out, mut foreign, mut places) =
+            (Vec::with_capacity(kvs.len()), Vec::new(), Vec::new());
+        for kv in kvs {
+            let revision = kv.mod_revision.0;
+            let read = self
+                .open(row, kv)
+                .and_then(|bytes| custom.read(bytes, revision).map_err(|why| unreadable(kv, &why)));
+            match read {
+                Ok(Read::Ready(object)) => out.push(Ok(object)),
+                Err(error) => out.push(Err(error)),
+                Ok(Read::Foreign(value)) => {
+                    places.push((out.len(), revision));
+                    foreign.push(value);
+                    out.push(Err(Status::internal("the object was not converted")));
+                }
+            }
+        }
+        if foreign.is_empty() {
+            return out;
+        }
+        // On the heap: a call to a webhook is a large future, and seldom made.
+        let converted = Box::pin(custom.convert(foreign, self.callout.get())).await;
+        let mut values = match converted {
+            Ok(values) => values.into_iter(),
+            Err(why) => {
+                for (at, _) in places {
+                    if let Some(slot) = out.get_mut(at) {
+                        *slot = Err(status::unmapped(500, why.clone()));
+                    }
+                }
+                return out;
+            }
+        };
+        for (at, revision) in places {
+            if let (Some(slot), Some(value)) = (out.get_mut(at), values.next()) {
+                *slot = custom.finish(value, revision).map_err(|why| status::unmapped(500, why));
+            }
+        }
+        out
+    }
+
+    /// A stored value as an object of the version that it is stored in.
     ///
     /// # Errors
     /// 500 that names the key when the value cannot be read.
     pub fn decode(&self, row: &Resource, kv: &KeyValue) -> Result<Object, Status> {
+        let value = self.open(row, kv)?;
+        Object::from_stored(value, kv.mod_revision.0).map_err(|e| unreadable(kv, &e.to_string()))
+    }
+
+    /// The plain JSON of a stored value.
+    fn open(&self, row: &Resource, kv: &KeyValue) -> Result<Bytes, Status> {
         let key = String::from_utf8_lossy(&kv.key);
-        let bad = |why: String| {
-            Status::internal(&format!("the stored object {key} cannot be read: {why}"))
-        };
+        let bad = |why: String| unreadable(kv, &why);
         let value = if kv.value.starts_with(SEALED) {
             let transformer = self
                 .transformer
@@ -121,8 +193,7 @@ impl Storage {
         } else {
             kv.value.clone()
         };
-        let value = convert::stored_json(row, value).map_err(bad)?;
-        Object::from_stored(value, kv.mod_revision.0).map_err(|e| bad(e.to_string()))
+        convert::stored_json(row, value).map_err(bad)
     }
 
     fn seal(&self, row: &Resource, key: &str, plain: &Bytes) -> Result<Bytes, Status> {
@@ -174,9 +245,30 @@ impl Storage {
         expected: i64,
         durability: Durability,
     ) -> Result<Written, Status> {
-        let plain = Bytes::from(encode(row, value));
-        let mut object =
-            Object::from_stored(plain.clone(), 0).map_err(|e| Status::internal(&e.to_string()))?;
+        let plain = match &row.spec.custom {
+            Some(custom) => {
+                let bytes =
+                    Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
+                bytes.map_err(|why| status::unmapped(500, why))?
+            }
+            None => Bytes::from(encode(row, value)),
+        };
+        let mut object = match &row.spec.custom {
+            // What is answered is what a read of it would answer.
+            Some(_) => {
+                let kv = KeyValue {
+                    key: Bytes::new(),
+                    value: plain.clone(),
+                    create_revision: Revision(0),
+                    mod_revision: Revision(0),
+                    version: 0,
+                    lease: 0,
+                };
+                self.read(row, &kv).await?
+            }
+            None => Object::from_stored(plain.clone(), 0)
+                .map_err(|e| Status::internal(&e.to_string()))?,
+        };
         let key = row.key(&object.key.namespace, &object.key.name);
         let stored = self.seal(row, &key, &plain)?;
         let lease = match row.spec.ttl {
@@ -242,12 +334,35 @@ impl Storage {
             return Ok(Ok(answer.revision.0));
         }
         let current = match answer.responses.first() {
-            Some(OpResponse::Range(found)) => {
-                found.kvs.first().map(|kv| self.decode(row, kv)).transpose()?
-            }
+            Some(OpResponse::Range(found)) => match found.kvs.first() {
+                Some(kv) => Some(self.read(row, kv).await?),
+                None => None,
+            },
             _ => None,
         };
         Ok(Err(current))
+    }
+
+    /// The bytes at `found`'s key are those that writing `value` would put there; that is false when they changed since.
+    ///
+    /// # Errors
+    /// As the store.
+    pub async fn is_stored(
+        &self,
+        row: &Resource,
+        found: &Object,
+        value: &Value,
+    ) -> Result<bool, Status> {
+        let Some(custom) = &row.spec.custom else { return Ok(false) };
+        let key = row.key(&found.key.namespace, &found.key.name);
+        let there = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
+        let there = there.map_err(|e| status::of_store(&e))?;
+        let wanted = Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
+        let wanted = wanted.map_err(|why| status::unmapped(500, why))?;
+        Ok(there
+            .kvs
+            .first()
+            .is_some_and(|kv| kv.mod_revision.0 == found.resource_version && kv.value == wanted))
     }
 
     /// Drops history before `revision`.
@@ -274,10 +389,20 @@ fn is_renewal(old: &Value, new: &Value) -> bool {
     same("spec", &["renewTime"]) && same("metadata", &["managedFields", "resourceVersion"])
 }
 
+fn unreadable(kv: &KeyValue, why: &str) -> Status {
+    let key = String::from_utf8_lossy(&kv.key);
+    Status::internal(&format!("the stored object {key} cannot be read: {why}"))
+}
+
 /// The stored form of an object: kind and version first, metadata next, `resourceVersion` left out.
 pub fn encode(row: &Resource, value: &Value) -> Vec<u8> {
+    encode_as(&row.stored_head, value)
+}
+
+/// The same behind this head (`{"kind":"K","apiVersion":"V",`).
+pub(crate) fn encode_as(head: &str, value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(1024);
-    out.extend_from_slice(row.stored_head.as_bytes());
+    out.extend_from_slice(head.as_bytes());
     out.extend_from_slice(b"\"metadata\":{");
     let empty = Map::new();
     let object = value.as_object().unwrap_or(&empty);

@@ -1,5 +1,7 @@
 //! What is particular to one kind: defaults a table cannot say, validation, which write may touch what.
 
+use std::borrow::Cow;
+
 use api::field::ErrorList;
 use serde_json::Value;
 
@@ -92,7 +94,7 @@ pub trait Strategy: Send + Sync {
     }
 
     /// Values of the declared selectable fields beyond `metadata.name` and `metadata.namespace`.
-    fn selectable_fields(&self, object: &Value) -> Vec<(&'static str, String)> {
+    fn selectable_fields(&self, object: &Value) -> Vec<(Cow<'static, str>, String)> {
         let _ = object;
         Vec::new()
     }

@@ -1,5 +1,6 @@
 //! The pure part of the cache: objects in key order, the ring of changes, and what a filter sees of a change.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
@@ -24,7 +25,7 @@ const RING_AGE_MAX: Duration = Duration::from_secs(300);
 const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Selectable fields of one object.
-pub(crate) type Fields = Box<[(&'static str, String)]>;
+pub(crate) type Fields = Box<[(Cow<'static, str>, String)]>;
 
 /// An object in the cache, with its selectable fields once somebody asked for them.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Number, Value};
 
-use super::super::DEPTH_MAX;
+use super::super::{DEPTH_MAX, STRICT_ERRORS_MAX};
 
 /// A syntax error with Go's text.
 #[derive(Debug)]
@@ -325,6 +325,48 @@ impl<'a> Scanner<'a> {
             Kind::Number => self.number().map(number_value),
             Kind::Bool(value) => self.literal(kind).map(|()| Value::Bool(value)),
             Kind::Null => self.literal(kind).map(|()| Value::Null),
+        }
+    }
+
+    /// As [`Scanner::any`]; keys that an object has twice are noted with their path, as Go's strict decoder has them.
+    pub(super) fn any_strict(
+        &mut self,
+        path: &mut String,
+        doubled: &mut Vec<String>,
+    ) -> Result<Value, Syntax> {
+        let kind = self.peek()?;
+        let length = path.len();
+        match kind {
+            Kind::Object => {
+                self.open()?;
+                let mut map = Map::new();
+                let mut first = true;
+                while let Some(key) = self.key(&mut first)? {
+                    if length > 0 {
+                        path.push('.');
+                    }
+                    path.push_str(&key);
+                    if map.contains_key(key.as_ref()) && doubled.len() < STRICT_ERRORS_MAX {
+                        doubled.push(path.clone());
+                    }
+                    let value = self.any_strict(path, doubled)?;
+                    map.insert(key.into_owned(), value);
+                    path.truncate(length);
+                }
+                Ok(Value::Object(map))
+            }
+            Kind::Array => {
+                self.open()?;
+                let mut list = Vec::new();
+                let mut first = true;
+                while self.element(&mut first)? {
+                    path.push_str(&format!("[{}]", list.len()));
+                    list.push(self.any_strict(path, doubled)?);
+                    path.truncate(length);
+                }
+                Ok(Value::Array(list))
+            }
+            _ => self.any(),
         }
     }
 

@@ -147,12 +147,12 @@ impl Plugin for MutatingAdmissionWebhook {
         let Some(row) = self.matcher.scaled(request) else {
             return self.ask_all(&hooks, request, object).await;
         };
-        let old = request.old.map(|old| scale_of(&row, old));
-        let mut scale = object.as_ref().map(|object| scale_of(&row, object));
+        let old = request.old.map(|old| scale_of(&row, old)).transpose()?;
+        let mut scale = object.as_ref().map(|object| scale_of(&row, object)).transpose()?;
         let request = Request { old: old.as_ref(), ..*request };
         self.ask_all(&hooks, &request, &mut scale).await?;
         if let (Some(object), Some(scale)) = (object, scale) {
-            set_replicas(object, &scale);
+            set_replicas(&row, object, &scale)?;
         }
         Ok(())
     }

@@ -108,8 +108,8 @@ impl Plugin for ValidatingAdmissionWebhook {
         let Some(row) = self.matcher.scaled(request) else {
             return self.ask_all(&hooks, request, object).await;
         };
-        let old = request.old.map(|old| scale_of(&row, old));
-        let scale = object.map(|object| scale_of(&row, object));
+        let old = request.old.map(|old| scale_of(&row, old)).transpose()?;
+        let scale = object.map(|object| scale_of(&row, object)).transpose()?;
         let request = Request { old: old.as_ref(), ..*request };
         self.ask_all(&hooks, &request, scale.as_ref()).await
     }

@@ -1,0 +1,343 @@
+//! Rules of custom resources: what a write may touch, generation, status, checks by the schema of the version.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use api::field::{Error, ErrorList, Path};
+use api::validation::names;
+use api::value::semantic_equal;
+use serde_json::{Map, Value};
+
+use super::definition::ScalePaths;
+use super::kind::Kind;
+use crate::registry::{Strategy, WriteContext, metadata};
+
+/// The strategy of one version.
+#[derive(Debug)]
+pub(crate) struct Custom {
+    kind: Arc<Kind>,
+    /// Selectable fields: name without the dot in front, and the path.
+    selectable: Vec<(Arc<str>, Vec<String>)>,
+}
+
+impl Custom {
+    pub(crate) fn new(kind: &Arc<Kind>) -> Self {
+        let version = kind.version();
+        let paths = version.into_iter().flat_map(super::definition::Version::selectable);
+        let selectable = paths
+            .map(|path| {
+                let name = path.strip_prefix('.').unwrap_or(path);
+                (name.into(), name.split('.').map(str::to_owned).collect())
+            })
+            .collect();
+        Self { kind: Arc::clone(kind), selectable }
+    }
+
+    fn has_status(&self) -> bool {
+        self.kind.version().is_some_and(super::definition::Version::has_status)
+    }
+}
+
+impl Strategy for Custom {
+    fn default(&self, object: &mut Value) {
+        self.kind.default(object);
+    }
+
+    fn prepare_for_create(&self, _: &WriteContext<'_>, object: &mut Value) {
+        if self.has_status()
+            && let Some(map) = object.as_object_mut()
+        {
+            map.remove("status");
+        }
+        metadata::metadata_mut(object).insert("generation".into(), 1.into());
+    }
+
+    fn prepare_for_update(&self, context: &WriteContext<'_>, object: &mut Value, old: &Value) {
+        if context.subresource == "status" {
+            let status = object.as_object_mut().and_then(|map| map.remove("status"));
+            let owners = metadata::metadata_mut(object).remove("managedFields");
+            *object = old.clone();
+            replace(metadata::metadata_mut(object), "managedFields", owners);
+            if let Some(map) = object.as_object_mut() {
+                replace(map, "status", status);
+            }
+            return;
+        }
+        if self.has_status()
+            && let Some(map) = object.as_object_mut()
+        {
+            replace(map, "status", old.get("status").cloned());
+        }
+        if !same_but_metadata(object, old) {
+            let generation = metadata::number(old, "generation").unwrap_or(0) + 1;
+            metadata::metadata_mut(object).insert("generation".into(), generation.into());
+        }
+    }
+
+    fn validate(&self, _: &WriteContext<'_>, object: &Value) -> ErrorList {
+        let mut errors = self.kind.values(object, None);
+        errors.extend(self.scale(object, true));
+        let more = self.kind.invariants(object, None, &errors);
+        errors.extend(more);
+        errors
+    }
+
+    fn validate_update(
+        &self,
+        context: &WriteContext<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> ErrorList {
+        let of_status = context.subresource == "status";
+        let mut errors = if of_status {
+            self.kind.status_values(object, old)
+        } else {
+            self.kind.values(object, Some(old))
+        };
+        errors.extend(self.scale(object, !of_status));
+        let more = if of_status {
+            self.kind.status_invariants(object, old)
+        } else {
+            self.kind.invariants(object, Some(old), &errors)
+        };
+        errors.extend(more);
+        errors
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        names::name_is_subdomain(name, prefix)
+    }
+
+    fn warnings_on_create(&self, _: &WriteContext<'_>, object: &Value) -> Vec<String> {
+        finalizer_warnings(object, &[])
+    }
+
+    fn warnings_on_update(
+        &self,
+        context: &WriteContext<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<String> {
+        if context.subresource == "status" {
+            return Vec::new();
+        }
+        finalizer_warnings(object, &metadata::finalizers(old))
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        false
+    }
+
+    fn selectable_fields(&self, object: &Value) -> Vec<(Cow<'static, str>, String)> {
+        let one = |(name, path): &(Arc<str>, Vec<String>)| {
+            let found = path.iter().try_fold(object, |value, key| value.get(key));
+            let text = match found {
+                None | Some(Value::Null) => String::new(),
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => other.to_string(),
+            };
+            (Cow::Owned(name.to_string()), text)
+        };
+        self.selectable.iter().map(one).collect()
+    }
+}
+
+impl Custom {
+    /// Numbers of the scale subresource are numbers that a Scale can hold (`ValidateScaleSpec`, `ValidateScaleStatus`).
+    fn scale(&self, object: &Value, with_spec: bool) -> ErrorList {
+        let Some(scale) = self.kind.scale() else { return ErrorList::new() };
+        let mut errors = ErrorList::new();
+        if with_spec {
+            errors.extend(replicas(object, &scale.spec_replicas_path));
+        }
+        errors.extend(replicas(object, &scale.status_replicas_path));
+        errors.extend(selector(object, scale));
+        errors
+    }
+}
+
+fn replace(map: &mut Map<String, Value>, key: &str, value: Option<Value>) {
+    match value {
+        Some(value) => map.insert(key.to_owned(), value),
+        None => map.remove(key),
+    };
+}
+
+fn same_but_metadata(a: &Value, b: &Value) -> bool {
+    let fields = |value: &Value| -> Map<String, Value> {
+        let fields = value.as_object().into_iter().flatten().filter(|(key, _)| *key != "metadata");
+        fields.map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    semantic_equal(&Value::Object(fields(a)), &Value::Object(fields(b)))
+}
+
+/// The value at a simple path (`.spec.replicas`).
+///
+/// # Errors
+/// Upstream's words (`unstructured.NestedFieldNoCopy`) when something on the way is no map.
+pub(crate) fn nested<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Value>, String> {
+    let mut value = object;
+    let mut walked = String::new();
+    for key in path.strip_prefix('.').unwrap_or(path).split('.') {
+        match value {
+            Value::Object(map) => match map.get(key) {
+                Some(next) => value = next,
+                None => return Ok(None),
+            },
+            Value::Null => return Ok(None),
+            other => {
+                return Err(format!(
+                    "{walked}.{key} accessor error: {} is of the type {}, expected map[string]interface{{}}",
+                    go_value(other),
+                    go_type(other)
+                ));
+            }
+        }
+        walked.push('.');
+        walked.push_str(key);
+    }
+    Ok(Some(value))
+}
+
+/// A number at a simple path; 0 and false when it is absent.
+///
+/// # Errors
+/// Upstream's words when it is no integer.
+pub(crate) fn nested_integer(object: &Value, path: &str) -> Result<(i64, bool), String> {
+    match nested(object, path)? {
+        None => Ok((0, false)),
+        Some(value) => match value.as_i64() {
+            Some(number) => Ok((number, true)),
+            None => Err(format!(
+                "{} accessor error: {} is of the type {}, expected int64",
+                if path.starts_with('.') { path.to_owned() } else { format!(".{path}") },
+                go_value(value),
+                go_type(value)
+            )),
+        },
+    }
+}
+
+/// A text at a simple path; empty when it is absent.
+///
+/// # Errors
+/// Upstream's words when it is no string.
+pub(crate) fn nested_text<'a>(object: &'a Value, path: &str) -> Result<&'a str, String> {
+    match nested(object, path)? {
+        None => Ok(""),
+        Some(Value::String(text)) => Ok(text),
+        Some(other) => Err(format!(
+            "{path} accessor error: {} is of the type {}, expected string",
+            go_value(other),
+            go_type(other)
+        )),
+    }
+}
+
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+/// A value as Go's `%v` prints it.
+fn go_value(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => {
+            format!("[{}]", list.iter().map(go_value).collect::<Vec<_>>().join(" "))
+        }
+        Value::Object(map) => {
+            let fields: Vec<String> =
+                map.iter().map(|(k, v)| format!("{k}:{}", go_value(v))).collect();
+            format!("map[{}]", fields.join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
+fn replicas(object: &Value, path: &str) -> Option<Error> {
+    let field = Path::new(path);
+    match nested_integer(object, path) {
+        Err(why) => Some(Error::invalid(&field, 0, why)),
+        Ok((number, _)) if number < 0 => {
+            Some(Error::invalid(&field, number, "should be a non-negative integer"))
+        }
+        Ok((number, _)) if number > i64::from(i32::MAX) => {
+            let text = format!("should be less than or equal to {}", i32::MAX);
+            Some(Error::invalid(&field, number, text))
+        }
+        Ok(_) => None,
+    }
+}
+
+fn selector(object: &Value, scale: &ScalePaths) -> Option<Error> {
+    let path = scale.label_selector_path.as_deref().filter(|path| !path.is_empty())?;
+    let why = nested_text(object, path).err()?;
+    Some(Error::invalid(&Path::new(path), "", why))
+}
+
+/// Finalizers that are new and have a name that others may use, too (`validateKubeFinalizerName`).
+fn finalizer_warnings(object: &Value, old: &[String]) -> Vec<String> {
+    const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+    let mut names = metadata::finalizers(object);
+    names.retain(|name| !old.contains(name));
+    names.sort();
+    names.dedup();
+    let mut warnings = Vec::new();
+    for name in names {
+        let quoted = api::field::go_quote(&name);
+        for message in names::qualified_name(&name) {
+            warnings.push(format!("metadata.finalizers: {quoted}: {message}"));
+        }
+        if !name.contains('/') && !STANDARD.contains(&name.as_str()) {
+            let path = if name.contains('.') { " including a path (/)" } else { "" };
+            warnings.push(format!(
+                "metadata.finalizers: {quoted}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other \
+                 finalizer writers"
+            ));
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn finalizers_without_a_domain_are_warned_of() {
+        let object =
+            json!({"metadata": {"finalizers": ["a", "a.b", "example.com/c", "orphan", "old"]}});
+        assert_eq!(
+            finalizer_warnings(&object, &["old".to_owned()]),
+            [
+                "metadata.finalizers: \"a\": prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers",
+                "metadata.finalizers: \"a.b\": prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers",
+            ]
+        );
+    }
+
+    #[test]
+    fn numbers_are_found_by_their_path() {
+        let object = json!({"spec": {"replicas": 3, "name": "x"}});
+        assert_eq!(nested_integer(&object, ".spec.replicas"), Ok((3, true)));
+        assert_eq!(nested_integer(&object, ".spec.other"), Ok((0, false)));
+        assert_eq!(
+            nested_integer(&object, ".spec.name").unwrap_err(),
+            ".spec.name accessor error: x is of the type string, expected int64"
+        );
+        assert_eq!(
+            nested_integer(&object, ".spec.name.deep").unwrap_err(),
+            ".spec.name.deep accessor error: x is of the type string, expected map[string]interface{}"
+        );
+    }
+}
