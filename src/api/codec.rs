@@ -40,6 +40,14 @@ pub fn cannot_handle(kind: &str, version: &str, wanted_kind: &str, cause: &str) 
     format!("{kind} in version {version:?} cannot be handled as a {wanted_kind}: {cause}")
 }
 
+/// Whether a text is base64 as Go reads it.
+///
+/// # Errors
+/// Go's sentence.
+pub(crate) fn base64(text: &str) -> Result<(), String> {
+    leaf::bytes(text.to_owned()).map(|_| ())
+}
+
 /// The message of a body whose kind could not be read.
 pub fn unrecognized(wanted_kind: &str, cause: &str, body: &[u8]) -> String {
     const SHOWN: usize = 30;

@@ -7,9 +7,18 @@ mod managed;
 pub mod scale;
 mod strategic;
 mod typed;
+mod unstructured;
 
 pub use json::{json_patch, json_patch_strict_errors, merge_patch};
 pub use strategic::strategic;
+pub use unstructured::restore;
+
+use serde_json::Value;
+
+/// A decoded patch as Go's `%v` prints it, for messages.
+pub fn shown(patch: &Value) -> String {
+    gotext::v(patch)
+}
 
 use crate::Status;
 

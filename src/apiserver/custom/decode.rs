@@ -1,6 +1,6 @@
 //! Bodies of custom resources: any JSON or YAML, `metadata` by its type, unknown fields by the schema of the version.
 
-use api::codec::{self, DecodeError};
+use api::codec::{self, DecodeError, Decoded};
 use api::{Gvk, Status};
 use serde_json::Value;
 
@@ -8,19 +8,11 @@ use super::kind::Kind;
 use super::types::OBJECT_META;
 use crate::negotiate::{self, Media};
 
-/// An object and what strict decoding has against it.
-#[derive(Debug)]
-pub(crate) struct Body {
-    pub(crate) value: Value,
-    /// Texts as upstream's decoder has them.
-    pub(crate) strict_errors: Vec<String>,
-}
-
 /// Decodes a body as an object of this version.
 ///
 /// # Errors
 /// 400 with upstream's texts, 415 for protobuf, which custom resources have not.
-pub(crate) fn body(kind: &Kind, gvk: &Gvk, media: Media, bytes: &[u8]) -> Result<Body, Status> {
+pub(crate) fn body(kind: &Kind, gvk: &Gvk, media: Media, bytes: &[u8]) -> Result<Decoded, Status> {
     let unrecognized =
         |e: DecodeError| Status::bad_request(codec::unrecognized(&gvk.kind, &e.to_string(), bytes));
     let text;
@@ -67,7 +59,7 @@ pub(crate) fn body(kind: &Kind, gvk: &Gvk, media: Media, bytes: &[u8]) -> Result
     strict.extend(doubled.into_iter().map(|path| format!("duplicate field \"{path}\"")));
     metadata(&mut value, &mut strict).map_err(|cause| refuse(&cause))?;
     strict.extend(kind.prune(&mut value).map_err(|cause| refuse(&cause))?);
-    Ok(Body { value, strict_errors: strict })
+    Ok(Decoded { value, strict_errors: strict })
 }
 
 /// Brings `metadata` into the form of its type.
@@ -93,7 +85,7 @@ mod tests {
     use super::*;
     use crate::custom::testing;
 
-    fn decode(text: &str) -> Result<Body, Status> {
+    fn decode(text: &str) -> Result<Decoded, Status> {
         let (kind, gvk) = testing::kind("v1");
         body(&kind, &gvk, Media::Json, text.as_bytes())
     }

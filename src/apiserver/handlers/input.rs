@@ -1,6 +1,7 @@
 //! Bodies as objects: decoded by the schema, with unknown and duplicate fields refused, warned of or ignored.
 
 use api::Status;
+use api::codec::Decoded;
 use serde_json::{Map, Value};
 
 use super::options::FieldValidation;
@@ -35,19 +36,50 @@ pub(super) fn decode(
     kind: &api::Gvk,
     validation: FieldValidation,
 ) -> Result<Value, Status> {
+    let decoded = read(context, media, bytes, kind)?;
+    let refuse = |cause: String| {
+        let (name, version) = (&kind.kind, &kind.version);
+        Status::bad_request(api::codec::cannot_handle(name, version, name, &cause))
+    };
+    strict(context, &decoded.strict_errors, validation).map_err(refuse)?;
+    Ok(decoded.value)
+}
+
+/// Decodes bytes as an object of a kind, whatever stands in them beyond the schema.
+///
+/// # Errors
+/// 400 with upstream's texts.
+pub(super) fn read(
+    context: &Context,
+    media: Media,
+    bytes: &[u8],
+    kind: &api::Gvk,
+) -> Result<Decoded, Status> {
     if let Some(custom) = context.row.spec.custom.as_ref().filter(|_| *kind == context.row.spec.gvk)
     {
-        let body = crate::custom::decode_body(custom, kind, media, bytes)?;
-        strict(context, &body.strict_errors, validation, kind)?;
-        return Ok(body.value);
+        return crate::custom::decode_body(custom, kind, media, bytes);
     }
     let schema = &context.server.objects.registry().schema;
-    let decoded = wire::decode(schema, media, bytes, kind)?;
-    strict(context, &decoded.strict_errors, validation, kind)?;
-    let mut value = decoded.value;
-    template_generation(kind, &value)?;
-    name_kind(&mut value, kind);
-    Ok(value)
+    let mut decoded = wire::decode(schema, media, bytes, kind)?;
+    template_generation(kind, &decoded.value)?;
+    name_kind(&mut decoded.value, kind);
+    Ok(decoded)
+}
+
+/// What the decoder itself said, without the sentence about the body of a request around it.
+pub(super) fn cause<'a>(refusal: &'a Status, kind: &api::Gvk) -> &'a str {
+    let message = refusal.message.as_str();
+    let handled = format!(" cannot be handled as a {}: ", kind.kind);
+    let recognized =
+        format!("the object provided is unrecognized (must be of type {}): ", kind.kind);
+    if let Some((_, cause)) = message.split_once(&handled) {
+        cause
+    } else if let Some(cause) = message.strip_prefix(&recognized) {
+        // The first bytes of the body follow.
+        cause.rsplit_once(" (").map_or(cause, |(cause, _)| cause)
+    } else {
+        message
+    }
 }
 
 /// `apps/v1` keeps a number of daemon sets in an annotation, which upstream reads with the body.
@@ -71,26 +103,17 @@ fn template_generation(kind: &api::Gvk, value: &Value) -> Result<(), Status> {
 /// Refuses or warns of what the decoder found beyond the schema.
 ///
 /// # Errors
-/// 400 under strict validation.
+/// Upstream's sentence, under strict validation.
 pub(super) fn strict(
     context: &Context,
     errors: &[String],
     validation: FieldValidation,
-    kind: &api::Gvk,
-) -> Result<(), Status> {
+) -> Result<(), String> {
     match validation {
         _ if errors.is_empty() => {}
         FieldValidation::Ignore => {}
         FieldValidation::Warn => errors.iter().for_each(|error| context.warn(error.clone())),
-        FieldValidation::Strict => {
-            let cause = api::codec::strict_message(errors);
-            return Err(Status::bad_request(api::codec::cannot_handle(
-                &kind.kind,
-                &kind.version,
-                &kind.kind,
-                &cause,
-            )));
-        }
+        FieldValidation::Strict => return Err(api::codec::strict_message(errors)),
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! PATCH in its four kinds: JSON, merge, strategic merge, apply.
 
+use api::field::{Error, Path};
 use api::schema::Schema;
 use api::{Gvk, Status};
 use bytes::Bytes;
@@ -111,6 +112,24 @@ impl Patch {
             PatchType::Apply => Err(Status::internal("apply is no patch of this kind")),
         }
     }
+
+    /// 422 as upstream's patcher says that what came of the patch is no object of the kind: it shows the patched object, or the strategic patch.
+    fn undecodable(&self, patched: &[u8], cause: &str) -> Status {
+        let shown = match self.kind {
+            PatchType::Strategic => api::patch::shown(&self.value),
+            _ => String::from_utf8_lossy(patched).into_owned(),
+        };
+        Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
+    }
+}
+
+/// A strategic merge works on maps, of which upstream makes the typed object; nobody looks at the kind that they name.
+fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Result<(), String> {
+    if let Some(ty) = schema.kind(kind) {
+        api::patch::restore(schema, ty, patched)?;
+        input::name_kind(patched, kind);
+    }
+    Ok(())
 }
 
 /// Answers a patch.
@@ -137,11 +156,19 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
                 Some(patch) => patch,
                 None => decoded.insert(Patch::decode(kind, &bytes)?),
             };
-            let patched = patch.apply(&registry.schema, gvk, old)?;
+            let mut patched = patch.apply(&registry.schema, gvk, old)?;
+            if kind == PatchType::Strategic {
+                restore(&registry.schema, gvk, &mut patched)
+                    .map_err(|cause| patch.undecodable(&[], &cause))?;
+            }
             // The patched object is decoded like any body, so that wrong types and unknown fields are found.
             let bytes =
                 serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
-            input::decode(context, Media::Json, &bytes, gvk, options.validation)
+            let decoded = input::read(context, Media::Json, &bytes, gvk)
+                .map_err(|refusal| patch.undecodable(&bytes, input::cause(&refusal, gvk)))?;
+            input::strict(context, &decoded.strict_errors, options.validation)
+                .map_err(|cause| patch.undecodable(&bytes, &cause))?;
+            Ok(decoded.value)
         })
         .await?;
     output::object(context, StatusCode::OK, &updated.object)

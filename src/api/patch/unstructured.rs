@@ -1,0 +1,195 @@
+//! A strategic merge patch's outcome as the typed object: what upstream's converter from maps to structs takes, and says when it does not fit
+//! (`apimachinery/pkg/runtime/converter.go`). It differs from the JSON decoder in its words, and cuts numbers to the width of their field.
+
+use serde_json::{Map, Number, Value};
+
+use super::gotext;
+use crate::codec;
+use crate::schema::{Field, Schema, Shape, TypeId};
+
+/// Makes `value` fit the type.
+///
+/// # Errors
+/// The converter's sentence, which names no field.
+pub fn restore(schema: &Schema, ty: TypeId, value: &mut Value) -> Result<(), String> {
+    match value {
+        Value::Null => Ok(()),
+        Value::Object(map) => fields(schema, ty, map),
+        other => Err(format!("cannot restore struct from: {}", kind(other))),
+    }
+}
+
+fn fields(schema: &Schema, ty: TypeId, map: &mut Map<String, Value>) -> Result<(), String> {
+    for field in &schema.get(ty).fields {
+        if let Some(value) = map.get_mut(&*field.json) {
+            one(schema, &field.shape, Some(field), value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Go's kind of a decoded value.
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+        other => gotext::type_name(other),
+    }
+}
+
+fn one(
+    schema: &Schema,
+    shape: &Shape,
+    field: Option<&Field>,
+    value: &mut Value,
+) -> Result<(), String> {
+    if value.is_null() {
+        return Ok(());
+    }
+    match shape {
+        Shape::String => match value {
+            Value::String(_) => Ok(()),
+            // Go converts integers to text, which the converter does not mean.
+            Value::Number(n) if !n.is_f64() => Err(cannot("int64", named(field, "string"))),
+            _ => Err("unrecognized type: string".into()),
+        },
+        Shape::Bool => match value {
+            Value::Bool(_) => Ok(()),
+            _ => Err("unrecognized type: bool".into()),
+        },
+        Shape::Int32 => integer(value, "int32", field, |n| i64::from(wrapped(n))),
+        Shape::Int64 => integer(value, "int64", field, |n| n),
+        Shape::Double => match value {
+            Value::Number(_) => Ok(()),
+            _ => Err("unrecognized type: float64".into()),
+        },
+        Shape::Struct(ty) => restore(schema, *ty, value),
+        Shape::List(element) => match value {
+            Value::Array(items) => {
+                items.iter_mut().try_for_each(|item| one(schema, element, None, item))
+            }
+            other => Err(format!("cannot restore slice from {}", kind(other))),
+        },
+        Shape::Map(element) => match value {
+            Value::Object(map) => {
+                map.values_mut().try_for_each(|item| one(schema, element, None, item))
+            }
+            other => Err(format!("cannot restore map from {}", kind(other))),
+        },
+        Shape::Bytes => match value {
+            Value::String(text) => {
+                codec::base64(text).map_err(|cause| format!("error decoding from json: {cause}"))
+            }
+            Value::Array(_) => Ok(()),
+            other => Err(format!("cannot restore slice from {}", kind(other))),
+        },
+        // These read their JSON themselves.
+        Shape::Time | Shape::MicroTime | Shape::Duration if !value.is_string() => {
+            Err(unmarshal(value, "string"))
+        }
+        Shape::IntOrString if !value.is_string() && !value.is_number() => {
+            Err(unmarshal(value, "int32"))
+        }
+        // What is wrong with the others, the decoder behind this says in the same words.
+        _ => Ok(()),
+    }
+}
+
+fn named<'a>(field: Option<&'a Field>, plain: &'a str) -> &'a str {
+    field.and_then(|f| f.go_type.as_deref()).map_or(plain, |name| name.trim_start_matches('*'))
+}
+
+fn unmarshal(value: &Value, go: &str) -> String {
+    format!("json: cannot unmarshal {} into Go value of type {go}", gotext::json_kind(value))
+}
+
+fn cannot(from: &str, to: &str) -> String {
+    format!("cannot convert {from} to {to}")
+}
+
+/// What Go's conversion leaves of a larger number.
+fn wrapped(number: i64) -> i32 {
+    #[expect(clippy::cast_possible_truncation, reason = "Go's conversion keeps the low 32 bits")]
+    let low = number as i32;
+    low
+}
+
+fn integer(
+    value: &mut Value,
+    plain: &str,
+    field: Option<&Field>,
+    fit: fn(i64) -> i64,
+) -> Result<(), String> {
+    let Value::Number(number) = value else {
+        return Err(format!("unrecognized type: {plain}"));
+    };
+    let whole = match (number.as_i64(), number.as_f64()) {
+        (Some(whole), _) => whole,
+        #[expect(clippy::cast_possible_truncation, reason = "whole, and saturated beyond i64")]
+        (None, Some(float)) if float.fract() == 0.0 => float as i64,
+        _ => return Err(cannot("float64", named(field, plain))),
+    };
+    *value = Value::Number(Number::from(fit(whole)));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Gvk;
+    use serde_json::json;
+
+    fn said(group: &str, version: &str, kind: &str, mut value: Value) -> Result<Value, String> {
+        let schema = Schema::builtin();
+        let ty = schema.kind(&Gvk::new(group, version, kind)).unwrap();
+        restore(&schema, ty, &mut value).map(|()| value)
+    }
+
+    /// Answers of kube-apiserver 1.37.1 to strategic merge patches.
+    #[test]
+    fn what_does_not_fit_is_said_as_the_converter_says_it() {
+        let refused = |group, kind, value| said(group, "v1", kind, value).unwrap_err();
+        let job = |spec| json!({"spec": spec});
+        assert_eq!(
+            refused("batch", "CronJob", job(json!({"timeZone": -1}))),
+            "cannot convert int64 to string"
+        );
+        assert_eq!(
+            refused("", "Event", json!({"reportingComponent": [1]})),
+            "unrecognized type: string"
+        );
+        assert_eq!(
+            refused("storage.k8s.io", "CSINode", job(json!({"drivers": "a"}))),
+            "cannot restore slice from string"
+        );
+        assert_eq!(refused("", "Pod", job(json!(1))), "cannot restore struct from: int64");
+        assert_eq!(
+            refused("", "ConfigMap", json!({"metadata": []})),
+            "cannot restore struct from: slice"
+        );
+        assert_eq!(refused("", "ConfigMap", json!({"data": true})), "cannot restore map from bool");
+        assert_eq!(
+            refused("", "Service", job(json!({"ports": [{"port": "x"}]}))),
+            "unrecognized type: int32"
+        );
+        assert_eq!(
+            refused("", "Service", job(json!({"ports": [{"port": 1.5}]}))),
+            "cannot convert float64 to int32"
+        );
+        assert_eq!(
+            refused("", "Pod", job(json!({"restartPolicy": 7}))),
+            "cannot convert int64 to v1.RestartPolicy"
+        );
+        assert_eq!(
+            refused("", "Secret", json!({"data": {"a": "é"}})),
+            "error decoding from json: illegal base64 data at input byte 0"
+        );
+    }
+
+    #[test]
+    fn numbers_are_cut_to_their_field() {
+        let service = json!({"spec": {"ports": [{"port": 4_294_967_376_i64}, {"port": 80.0}]}});
+        let made = said("", "v1", "Service", service).unwrap();
+        assert_eq!(made, json!({"spec": {"ports": [{"port": 80}, {"port": 80}]}}));
+    }
+}
