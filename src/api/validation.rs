@@ -4,6 +4,7 @@ pub mod admission;
 pub mod apps;
 pub mod batch;
 pub mod checks;
+pub mod conditions;
 pub mod core;
 pub mod crd;
 pub mod endpoints;
@@ -20,6 +21,7 @@ pub mod others;
 pub mod rbac;
 pub mod resource;
 pub mod scaling;
+pub mod signers;
 pub mod storage;
 pub mod warnings;
 

@@ -76,6 +76,7 @@ resources! {
     INGRESS_CLASSES = "networking.k8s.io", "v1", "ingressclasses";
     PRIORITY_CLASSES = "scheduling.k8s.io", "v1", "priorityclasses";
     CSI_DRIVERS = "storage.k8s.io", "v1", "csidrivers";
+    POD_CERTIFICATE_REQUESTS = "certificates.k8s.io", "v1", "podcertificaterequests";
     RESOURCE_CLAIMS = "resource.k8s.io", "v1", "resourceclaims";
     MUTATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations";
     VALIDATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations";

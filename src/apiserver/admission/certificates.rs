@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use api::Status;
-use api::field::go_quote;
-use api::value::{at, str_in};
+use api::field::{Error, Path, go_quote};
+use api::value::{at, get, semantic_equal, str_in};
 use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -91,6 +91,37 @@ fn is_csr(request: &Request<'_>, subresource: &str, operation: Operation) -> boo
         && request.operation == operation
 }
 
+/// A signer decides a pod's request.
+fn is_decision_for_pod(request: &Request<'_>) -> bool {
+    request.is(GROUP, "podcertificaterequests")
+        && request.subresource == "status"
+        && request.operation == Operation::Update
+}
+
+impl CertificateSigning {
+    /// Whoever changes the status of a pod's request needs `sign` on its signer; upstream's strategy asks, and says so as
+    /// a fault of the object (`pkg/registry/certificates/podcertificaterequest`).
+    async fn decision_for_pod(
+        &self,
+        request: &Request<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        let (Some(old), Some(new)) = (request.old, object) else { return Ok(()) };
+        let signer = str_in(old, &["spec", "signerName"]);
+        if semantic_equal(get(old, "status"), get(new, "status"))
+            || may(&*self.0, request.user, "sign", signer).await
+        {
+            return Ok(());
+        }
+        let (user, signer) = (go_quote(&request.user.name), go_quote(signer));
+        let error = Error::forbidden(
+            &Path::new("spec").child("signerName"),
+            format!("User {user} is not permitted to \"sign\" for signer {signer}"),
+        );
+        Err(Status::invalid(GROUP, &request.gvk.kind, request.name, &[error]))
+    }
+}
+
 #[async_trait]
 impl Plugin for CertificateApproval {
     fn name(&self) -> &'static str {
@@ -120,6 +151,9 @@ impl Plugin for CertificateSigning {
     }
 
     async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        if is_decision_for_pod(request) {
+            return self.decision_for_pod(request, object).await;
+        }
         let (Some(old), Some(new)) =
             (request.old.filter(|_| is_csr(request, "status", Operation::Update)), object)
         else {
@@ -166,7 +200,7 @@ impl Plugin for CertificateSubjectRestriction {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{admit, creates};
+    use super::super::testing::{Ask, admit, creates};
     use super::*;
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
     use serde_json::json;
@@ -217,5 +251,46 @@ mod tests {
             ),
             Err("can only create a node CSR with CN=system:node:n1".into())
         );
+    }
+    /// May sign for `a.b/c` alone.
+    struct OneSigner;
+
+    #[async_trait]
+    impl Authorizer for OneSigner {
+        async fn authorize(&self, user: &User, a: &Attributes<'_>) -> Decision {
+            if (&*user.name, a.verb, a.resource, a.name) == ("ann", "sign", "signers", "a.b/c") {
+                Decision::Allow(String::new())
+            } else {
+                Decision::NoOpinion(String::new())
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_of_pods_are_decided_by_who_may_sign_for_the_signer() {
+        let gvr = api::Gvr::new(GROUP, "v1", "podcertificaterequests");
+        let decide = async |user: &str, signer: &str, status: Value| {
+            let old = json!({"metadata": {"name": "r"}, "spec": {"signerName": signer}});
+            let mut new = old.clone();
+            new["status"] = status;
+            let ask = Ask {
+                operation: Operation::Update,
+                subresource: "status",
+                user: User::authenticated(user, &[]),
+                old: Some(old),
+                ..creates(&gvr, "PodCertificateRequest")
+            };
+            admit(&CertificateSigning(Arc::new(OneSigner)), ask, new).await.map(|_| ())
+        };
+        let denied = json!({"conditions": [{"type": "Denied", "status": "True"}]});
+        assert!(decide("ann", "a.b/c", denied.clone()).await.is_ok());
+        assert!(decide("bob", "a.b/c", json!({})).await.is_ok());
+        let refused = decide("bob", "a.b/c", denied.clone()).await.unwrap_err();
+        assert_eq!((refused.code, &*refused.reason), (422, "Invalid"));
+        assert_eq!(
+            refused.message,
+            "PodCertificateRequest.certificates.k8s.io \"r\" is invalid: spec.signerName: Forbidden: User \"bob\" is not permitted to \"sign\" for signer \"a.b/c\""
+        );
+        assert!(decide("ann", "a.b/d", denied).await.is_err());
     }
 }

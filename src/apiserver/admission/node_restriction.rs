@@ -1,5 +1,7 @@
 //! NodeRestriction: a node writes its own objects only, and of them only what is a node's to say.
 
+mod pod_certificate;
+
 use std::sync::Arc;
 
 use api::Status;
@@ -102,6 +104,9 @@ impl NodeRestriction {
                 if r.operation == Operation::Create =>
             {
                 super::certificates::node_request(node, object).map_err(No::Because)
+            }
+            ("certificates.k8s.io", "podcertificaterequests", _) => {
+                self.pod_certificate(node, r, object).await
             }
             _ => Ok(()),
         }
@@ -472,6 +477,9 @@ pub(super) fn references(pod: &Value) -> Option<&'static str> {
     }
     if projected("serviceAccountToken") {
         return Some("serviceaccounts");
+    }
+    if projected("podCertificate") {
+        return Some("podcertificates");
     }
     if volume("persistentVolumeClaim") || volume("ephemeral") {
         return Some("persistentvolumeclaims");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use api::Object;
+use api::{Gvr, Object};
 use async_trait::async_trait;
 use serde_json::Value;
 
@@ -70,6 +70,9 @@ impl Node {
             ("coordination.k8s.io", "leases") => lease(node, a),
             ("storage.k8s.io", "csinodes") => csi_node(node, a),
             ("resource.k8s.io", "resourceslices") => resource_slice(node, a),
+            ("certificates.k8s.io", "podcertificaterequests") => {
+                self.pod_certificate_request(node, a).await
+            }
             ("", "nodes") => own_node(node, a),
             ("", "pods") => self.pod(node, a).await,
             _ if self.rules.iter().any(|rule| rule.allows(a)) => Ok(()),
@@ -97,6 +100,22 @@ impl Node {
         }
     }
 
+    /// Creates are limited by NodeRestriction to the node's own pods.
+    async fn pod_certificate_request(&self, node: &str, a: &Attributes<'_>) -> Refused {
+        if !a.subresource.is_empty() {
+            return refuse("nodes may not access the status subresource of PodCertificateRequests");
+        }
+        match a.verb {
+            "create" => Ok(()),
+            "get" => self.related(node, a).await,
+            "list" | "watch" if selects(a.field_selector, "spec.nodeName", node) => Ok(()),
+            "list" | "watch" => {
+                refuse("can only list/watch podcertificaterequests with nodeName field selector")
+            }
+            verb => refuse(format!("nodes may not {verb} podcertificaterequests")),
+        }
+    }
+
     /// The named object belongs to a pod of the node.
     async fn related(&self, node: &str, a: &Attributes<'_>) -> Refused {
         if a.name.is_empty() {
@@ -104,7 +123,13 @@ impl Node {
         }
         let found = match a.resource {
             "persistentvolumes" => self.volume_of(node, a.name).await,
-            "volumeattachments" => self.attachment_of(node, a.name).await,
+            "volumeattachments" => {
+                self.names_node(&lookup::VOLUME_ATTACHMENTS, "", a.name, node).await
+            }
+            "podcertificaterequests" => {
+                let gvr = &lookup::POD_CERTIFICATE_REQUESTS;
+                self.names_node(gvr, a.namespace, a.name, node).await
+            }
             "secrets" => self.any_pod(node, a).await || self.secret_of_volume(node, a).await,
             _ => self.any_pod(node, a).await,
         };
@@ -125,9 +150,10 @@ impl Node {
         })
     }
 
-    async fn attachment_of(&self, node: &str, name: &str) -> bool {
-        let found = self.lookup.get(&lookup::VOLUME_ATTACHMENTS, "", name).await;
-        found.and_then(|va| va.value().ok()).is_some_and(|va| text(&va, "/spec/nodeName") == node)
+    /// The object is there and says that it is for this node.
+    async fn names_node(&self, gvr: &Gvr, namespace: &str, name: &str, node: &str) -> bool {
+        let found = self.lookup.get(gvr, namespace, name).await;
+        found.and_then(|o| o.value().ok()).is_some_and(|o| text(&o, "/spec/nodeName") == node)
     }
 
     /// The volume is bound to a claim that a pod of the node uses.
@@ -403,8 +429,14 @@ mod tests {
             "metadata": {"name": "pv1"},
             "spec": {"claimRef": {"namespace": "shop", "name": "data"}, "csi": {"nodeStageSecretRef": {"namespace": "csi", "name": "stage"}}},
         });
+        let request =
+            json!({"metadata": {"name": "req-1", "namespace": "shop"}, "spec": {"nodeName": "a"}});
         Node::new(
-            Fixed::new(&[(&lookup::PODS, pod), (&lookup::PERSISTENT_VOLUMES, volume)]),
+            Fixed::new(&[
+                (&lookup::PODS, pod),
+                (&lookup::PERSISTENT_VOLUMES, volume),
+                (&lookup::POD_CERTIFICATE_REQUESTS, request),
+            ]),
             Vec::new(),
         )
     }
@@ -466,6 +498,45 @@ mod tests {
         assert!(
             !selects("spec.nodeName!=a", "spec.nodeName", "a")
                 && !selects("", "spec.nodeName", "a")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_node_asks_for_certificates_of_its_own_pods() {
+        let ask = async |node: &str, verb, subresource, name, field_selector| {
+            let attributes = Attributes {
+                verb,
+                group: "certificates.k8s.io",
+                version: "v1",
+                resource: "podcertificaterequests",
+                subresource,
+                namespace: "shop",
+                name,
+                field_selector,
+                ..Attributes::default()
+            };
+            let user = User::authenticated(&format!("system:node:{node}"), &["system:nodes"]);
+            world().authorize(&user, &attributes).await
+        };
+        let no = |why: &str| Decision::NoOpinion(why.into());
+        assert_eq!(ask("a", "create", "", "", "").await, allowed());
+        assert_eq!(ask("a", "get", "", "req-1", "").await, allowed());
+        assert_eq!(
+            ask("b", "get", "", "req-1", "").await,
+            no("no relationship found between node 'b' and this object")
+        );
+        assert_eq!(ask("a", "watch", "", "", "spec.nodeName=a").await, allowed());
+        assert_eq!(
+            ask("a", "list", "", "", "spec.nodeName=b").await,
+            no("can only list/watch podcertificaterequests with nodeName field selector")
+        );
+        assert_eq!(
+            ask("a", "update", "status", "req-1", "").await,
+            no("nodes may not access the status subresource of PodCertificateRequests")
+        );
+        assert_eq!(
+            ask("a", "delete", "", "req-1", "").await,
+            no("nodes may not delete podcertificaterequests")
         );
     }
 

@@ -5,6 +5,7 @@ mod certificates;
 mod core;
 mod others;
 mod pod;
+mod pod_certificate;
 mod pod_fields;
 mod service;
 mod storage;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::volumes::{downward_file, key_to_path, local_path, mode};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::labels::validate_selector;
-use crate::validation::one_of;
+use crate::validation::{each, one_of, signers};
 use crate::value::{get, has, int_at, items, str_at};
 
 const KEY_TYPES: [&str; 6] =
@@ -113,9 +113,13 @@ fn bundle(source: &Value, field: &Path) -> ErrorList {
             "only one of name and signerName may be used",
         )),
         (true, false) => {
-            if str_at(source, "name").is_empty() {
+            let name = str_at(source, "name");
+            if name.is_empty() {
                 errors.push(Error::required(&field.child("name"), "must be a valid object name"));
             }
+            let texts = signers::bundle_name(name, &signers::signer_of_bundle(name)).into_iter();
+            let texts = texts.map(|text| format!("not a valid clustertrustbundlename: {text}"));
+            errors.extend(each(&field.child("name"), name, texts.collect()));
             if has(source, "labelSelector") {
                 let text = "labelSelector must be unset if name is specified";
                 errors.push(Error::invalid(
@@ -132,6 +136,8 @@ fn bundle(source: &Value, field: &Path) -> ErrorList {
                     "must be a valid signer name",
                 ));
             }
+            let signer = str_at(source, "signerName");
+            errors.extend(signers::signer_name(signer, &field.child("signerName")));
             errors.extend(validate_selector(
                 get(source, "labelSelector"),
                 &field.child("labelSelector"),
@@ -157,13 +163,21 @@ fn certificate(
     paths: &mut BTreeSet<String>,
 ) -> ErrorList {
     let mut errors = ErrorList::new();
-    if str_at(source, "signerName").is_empty() {
-        errors.push(Error::required(&field.child("signerName"), ""));
-    }
+    let signer = str_at(source, "signerName");
+    errors.extend(signers::signer_name(signer, &field.child("signerName")));
+    errors.extend(signers::user_annotations(source, "userAnnotations", field));
     errors.extend(one_of(str_at(source, "keyType"), &KEY_TYPES, &field.child("keyType")));
-    if let Some(seconds) = int_at(source, "maxExpirationSeconds").filter(|s| *s < 3600) {
-        let text = "if provided, maxExpirationSeconds must be >= 3600";
-        errors.push(Error::invalid(&field.child("maxExpirationSeconds"), seconds, text));
+    if let Some(seconds) = int_at(source, "maxExpirationSeconds") {
+        let (min, max) = (signers::EXPIRATION_MIN, signers::expiration_max(signer));
+        let limit = match seconds {
+            s if s < min => Some(format!(">= {min}")),
+            s if s > max => Some(format!("<= {max}")),
+            _ => None,
+        };
+        if let Some(limit) = limit {
+            let text = format!("if provided, maxExpirationSeconds must be {limit}");
+            errors.push(Error::invalid(&field.child("maxExpirationSeconds"), seconds, text));
+        }
     }
     let mut count = 0;
     for key in ["credentialBundlePath", "keyPath", "certificateChainPath"] {
@@ -181,4 +195,72 @@ fn certificate(
         ));
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn texts(source: Value) -> Vec<String> {
+        let errors = projected(&json!({"sources": [source]}), &Path::new("p"));
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_certificate_names_its_signer_key_life_and_files() {
+        let source = |signer: &str, seconds: i64| {
+            json!({"podCertificate": {"signerName": signer, "keyType": "ED25519",
+                "maxExpirationSeconds": seconds, "keyPath": "key", "userAnnotations": {"a.b/c": "d"}}})
+        };
+        assert_eq!(texts(source("a.b/c", 3600)), [""; 0]);
+        assert_eq!(texts(source("a.b/c", 7_862_400)), [""; 0]);
+        let life = |text: &str| {
+            vec![format!("p.sources[0].podCertificate.maxExpirationSeconds: Invalid value: {text}")]
+        };
+        assert_eq!(
+            texts(source("a.b/c", 3599)),
+            life("3599: if provided, maxExpirationSeconds must be >= 3600")
+        );
+        assert_eq!(
+            texts(source("a.b/c", 7_862_401)),
+            life("7862401: if provided, maxExpirationSeconds must be <= 7862400")
+        );
+        assert_eq!(
+            texts(source("kubernetes.io/c", 86_401)),
+            life("86401: if provided, maxExpirationSeconds must be <= 86400")
+        );
+        let mut bad = source("nobody", 3600);
+        bad["podCertificate"]["userAnnotations"] = json!({"c": "d"});
+        bad["podCertificate"]["certificateChainPath"] = json!("key");
+        assert_eq!(
+            texts(bad),
+            [
+                "p.sources[0].podCertificate.signerName: Invalid value: \"nobody\": must be a fully qualified domain and path of the form 'example.com/signer-name'",
+                "p.sources[0].podCertificate.userAnnotations: Invalid value: \"c\": must be a domain-prefixed key (such as \"acme.io/foo\")",
+                "p: Invalid value: \"key\": conflicting duplicate paths",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_bundle_is_named_as_bundles_are() {
+        let source = |name: &str| json!({"clusterTrustBundle": {"name": name, "path": "ca"}});
+        assert_eq!(texts(source("a.b:c:0")), [""; 0]);
+        assert_eq!(texts(source("plain")), [""; 0]);
+        let error = &texts(source("a.b:c:_"))[0];
+        assert!(
+            error.starts_with(
+                "p.sources[0].clusterTrustBundle.name: Invalid value: \"a.b:c:_\": not a valid clustertrustbundlename: a lowercase RFC 1123 subdomain"
+            ),
+            "{error}"
+        );
+        let signer = json!({"clusterTrustBundle": {"signerName": "x", "path": "ca"}});
+        assert_eq!(
+            texts(signer),
+            [
+                "p.sources[0].clusterTrustBundle.signerName: Invalid value: \"x\": must be a fully qualified domain and path of the form 'example.com/signer-name'"
+            ]
+        );
+    }
 }

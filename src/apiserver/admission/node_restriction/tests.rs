@@ -104,3 +104,100 @@ async fn tokens_are_for_pods_of_the_node() {
             .unwrap_err();
     assert!(error.ends_with("node requested token not bound to a pod"), "{error}");
 }
+
+fn certificate_request() -> Value {
+    json!({"metadata": {"generateName": "req-"}, "spec": {
+        "signerName": "a.b/c", "podName": "api", "podUID": "p2", "serviceAccountName": "bot",
+        "serviceAccountUID": "s1", "nodeName": "n1", "nodeUID": "u1"}})
+}
+
+/// What a node is answered that asks for certificates, in a world with its pod `a/api` and the mirror pod `a/static`.
+async fn ask(operation: Operation, change: impl FnOnce(&mut Value)) -> Result<(), (u16, String)> {
+    let pod = |name: &str, uid: &str, node: &str, annotations: Value| {
+        json!({"metadata": {"name": name, "namespace": "a", "uid": uid, "annotations": annotations},
+            "spec": {"nodeName": node, "serviceAccountName": "bot", "volumes": [
+                {"projected": {"sources": [{"podCertificate": {"signerName": "a.b/c"}}]}}]}})
+    };
+    let mirror = json!({"kubernetes.io/config.mirror": "h"});
+    let world = Fixed::new(&[
+        (&lookup::NODES, json!({"metadata": {"name": "n1", "uid": "u1"}})),
+        (&lookup::PODS, pod("api", "p2", "n1", json!({}))),
+        (&lookup::PODS, pod("far", "p3", "n2", json!({}))),
+        (&lookup::PODS, pod("static", "p4", "n1", mirror)),
+        (
+            &lookup::SERVICE_ACCOUNTS,
+            json!({"metadata": {"name": "bot", "namespace": "a", "uid": "s1"}}),
+        ),
+    ]);
+    let plugin = NodeRestriction::new(world, Arc::new(Chain::new(Vec::new())));
+    let user = User::authenticated("system:node:n1", &["system:nodes"]);
+    let gvr = api::Gvr::new("certificates.k8s.io", "v1", "podcertificaterequests");
+    let mut request = certificate_request();
+    change(&mut request);
+    let old = (operation == Operation::Update).then(|| request.clone());
+    let ask = Ask { operation, user, old, ..creates(&gvr, "PodCertificateRequest") };
+    admit(&plugin, ask, request).await.map(|_| ()).map_err(|e| (e.code, e.message))
+}
+
+#[tokio::test]
+async fn certificates_are_for_pods_of_the_node_and_signers_they_name() {
+    assert_eq!(ask(Operation::Create, |_| {}).await, Ok(()));
+    let refused = async |change: fn(&mut Value)| {
+        let (code, message) = ask(Operation::Create, change).await.unwrap_err();
+        let prefix = "podcertificaterequests.certificates.k8s.io \"req-\" is forbidden: ";
+        assert_eq!(code, 403, "{message}");
+        message.strip_prefix(prefix).unwrap().to_owned()
+    };
+    assert_eq!(
+        refused(|r| r["spec"]["nodeName"] = json!("n2")).await,
+        "PodCertificateRequest.Spec.NodeName=\"n2\", which is not the requesting node \"n1\""
+    );
+    let far = |r: &mut Value| {
+        r["spec"]["podName"] = json!("far");
+        r["spec"]["podUID"] = json!("p3");
+    };
+    assert_eq!(
+        refused(far).await,
+        "pod \"a/far\" is not running on node \"n1\" named in the PodCertificateRequest"
+    );
+    let mirror = |r: &mut Value| {
+        r["spec"]["podName"] = json!("static");
+        r["spec"]["podUID"] = json!("p4");
+    };
+    assert_eq!(refused(mirror).await, "pod \"a/static\" is a mirror pod");
+    assert_eq!(
+        refused(|r| r["spec"]["serviceAccountName"] = json!("root")).await,
+        "PodCertificateRequest for pod \"a/api\" contains serviceAccountName (\"root\") that differs from running pod (\"bot\")"
+    );
+    assert_eq!(
+        refused(|r| r["spec"]["signerName"] = json!("a.b/d")).await,
+        "pod \"a/api\" does not mount a podCertificate projected volume for signer \"a.b/d\""
+    );
+    let (_, message) = ask(Operation::Update, |_| {}).await.unwrap_err();
+    assert!(message.ends_with("is forbidden: unexpected operation UPDATE"), "{message}");
+}
+
+#[tokio::test]
+async fn what_a_late_cache_may_have_caused_can_be_asked_again() {
+    let later = async |change: fn(&mut Value)| {
+        let (code, message) = ask(Operation::Create, change).await.unwrap_err();
+        assert_eq!(code, 500, "{message}");
+        message
+    };
+    assert_eq!(
+        later(|r| r["spec"]["nodeUID"] = json!("u0")).await,
+        "PodCertificateRequest for pod \"a/api\" names node UID \"u0\", inconsistent with the running node (\"u1\")"
+    );
+    assert_eq!(
+        later(|r| r["spec"]["podName"] = json!("new")).await,
+        "while retrieving pod \"a/new\" named in the PodCertificateRequest: pod \"new\" not found"
+    );
+    assert_eq!(
+        later(|r| r["spec"]["podUID"] = json!("p0")).await,
+        "PodCertificateRequest for pod \"a/api\" contains pod UID (\"p0\") which differs from running pod \"p2\""
+    );
+    assert_eq!(
+        later(|r| r["spec"]["serviceAccountUID"] = json!("s0")).await,
+        "PodCertificateRequest for pod \"a/api\" names service account UID \"s0\", which differs from the running service account (\"s1\")"
+    );
+}

@@ -1,7 +1,7 @@
 //! What a certificate signing request must be: a signed request, known usages, a signer's name, and decisions that stay.
 
 use api::field::{Error, ErrorList, Path, go_quote};
-use api::validation::{each, names};
+use api::validation::signers::signer_name;
 use api::value::{get, int_at, items, str_at, str_in};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -188,47 +188,6 @@ fn conditions(object: &Value, old: &Value) -> ErrorList {
     }
     errors
 }
-
-/// A check of one part of a name.
-type NameCheck = fn(&str) -> names::Messages;
-
-/// `domain.example/path` (`ValidateSignerName` of `pkg/apis/core/validation/names.go`).
-pub(super) fn signer_name(name: &str, field: &Path) -> ErrorList {
-    if name.is_empty() {
-        return vec![Error::required(field, "")];
-    }
-    let Some((domain, path)) = name.split_once('/').filter(|(_, path)| !path.contains('/')) else {
-        let text =
-            "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        return vec![Error::invalid(field, name, text)];
-    };
-    let mut errors = ErrorList::new();
-    if domain.len() > SUBDOMAIN_MAX {
-        errors.push(Error::too_long(field, SUBDOMAIN_MAX));
-    }
-    let parts: [(&str, NameCheck); 2] =
-        [(domain, names::dns1123_label), (path, names::dns1123_subdomain)];
-    for (index, (part, rule)) in parts.into_iter().enumerate() {
-        let bad = part.split('.').map(|label| (label, rule(label))).find(|(_, e)| !e.is_empty());
-        if let Some((label, texts)) = bad {
-            let label = go_quote(label);
-            let texts = texts.into_iter().map(|t| format!("validating label {label}: {t}"));
-            errors.extend(each(field, part, texts.collect()));
-        }
-        if index == 0 && !domain.contains('.') {
-            let text = "should be a domain with at least two segments separated by dots";
-            errors.push(Error::invalid(field, domain, text));
-        }
-    }
-    if path.len() > PATH_MAX {
-        errors.push(Error::too_long(field, PATH_MAX));
-    }
-    errors
-}
-
-const SUBDOMAIN_MAX: usize = 253;
-/// Room for a label, a dot and a subdomain.
-const PATH_MAX: usize = SUBDOMAIN_MAX + 63 + 1;
 
 /// The PEM blocks of base64 text; what is no base64 or PEM has none.
 fn blocks(encoded: &str) -> Vec<Pem> {

@@ -5,11 +5,11 @@ use api::validation::warnings;
 use api::validation::{
     admission, crd, endpoints, flow, networking, others as small, rbac, resource,
 };
-use api::value::{bool_at, ensure_object, get, items, restore, set, str_at, str_in};
+use api::value::{bool_at, ensure_object, get, items, set, str_at, str_in};
 use serde_json::{Value, json};
 
 use super::super::rules::Rules;
-use super::trust_bundle;
+use super::{pod_certificate, trust_bundle};
 
 pub(super) const INGRESS: Rules = Rules {
     warnings: warnings::ingress,
@@ -204,14 +204,10 @@ pub(super) const POD_CERTIFICATE_REQUEST: Rules = Rules {
     status: Some("{}"),
     status_keeps_meta: true,
     unconditional_update: false,
-    prepare_change: |_, object, old| restore(object, old, "spec"),
-    selectable: |object| {
-        ["signerName", "podName", "nodeName"]
-            .into_iter()
-            .zip(["spec.signerName", "spec.podName", "spec.nodeName"])
-            .map(|(key, field)| (field, str_in(object, &["spec", key]).to_owned()))
-            .collect()
-    },
+    validate: pod_certificate::validate,
+    validate_change: pod_certificate::validate_change,
+    validate_subresource: pod_certificate::validate_status,
+    selectable: pod_certificate::selectable,
     ..Rules::BASE
 };
 

@@ -17,6 +17,18 @@ pub(crate) fn drop_disabled(spec: &mut Value, old: &Value) {
         if let Some(empty) = object_mut(volume, "emptyDir") {
             remove(empty, "mode");
         }
+        drop_users(volume);
+        if let Some(projected) = object_mut(volume, "projected") {
+            remove(projected, "defaultUser");
+            for source in items_mut(projected, "sources") {
+                drop_users(source);
+                for kind in ["serviceAccountToken", "clusterTrustBundle", "podCertificate"] {
+                    if let Some(file) = object_mut(source, kind) {
+                        remove(file, "user");
+                    }
+                }
+            }
+        }
     }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         items_mut(spec, list).iter_mut().for_each(drop_of_container);
@@ -27,6 +39,18 @@ pub(crate) fn drop_disabled(spec: &mut Value, old: &Value) {
 pub(crate) fn drop_of_template(template: &mut Value, old: &Value) {
     if let Some(spec) = object_mut(template, "spec") {
         drop_disabled(spec, get(old, "spec"));
+    }
+}
+
+/// Owners of the files of a volume, or of a source of one.
+fn drop_users(volume: &mut Value) {
+    for kind in ["secret", "configMap", "downwardAPI"] {
+        if let Some(source) = object_mut(volume, kind) {
+            remove(source, "defaultUser");
+            for item in items_mut(source, "items") {
+                remove(item, "user");
+            }
+        }
     }
 }
 
@@ -53,5 +77,29 @@ fn drop_of_container(container: &mut Value) {
                 remove(action, "tls");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn owners_of_files_are_not_kept() {
+        let items = json!([{"key": "k", "path": "p", "user": 1}]);
+        let mut spec = json!({"volumes": [
+            {"secret": {"secretName": "s", "defaultUser": 1, "items": items}},
+            {"projected": {"defaultUser": 1, "sources": [
+                {"configMap": {"name": "c", "items": items}},
+                {"podCertificate": {"keyPath": "k", "user": 1}}]}}]});
+        drop_disabled(&mut spec, &Value::Null);
+        let items = json!([{"key": "k", "path": "p"}]);
+        let left = json!({"volumes": [
+            {"secret": {"secretName": "s", "items": items}},
+            {"projected": {"sources": [
+                {"configMap": {"name": "c", "items": items}},
+                {"podCertificate": {"keyPath": "k"}}]}}]});
+        assert_eq!(spec, left);
     }
 }

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use api::field::{Error, ErrorList, Path};
-use api::validation::{immutable, names};
+use api::validation::immutable;
+use api::validation::signers::{bundle_name, signer_name};
 use api::value::{get, str_at, str_in};
 use serde_json::Value;
 use x509_parser::pem::Pem;
-
-use super::certificate_request::signer_name;
 
 /// `MaxTrustBundleSize`.
 const BUNDLE_BYTES_MAX: usize = 1 << 20;
@@ -37,18 +36,7 @@ pub(super) fn validate_change(object: &Value, old: &Value) -> ErrorList {
 fn named(object: &Value) -> ErrorList {
     let name = str_in(object, &["metadata", "name"]);
     let signer = str_in(object, &["spec", "signerName"]);
-    let prefix = format!("{}:", signer.replace('/', ":"));
-    let faults = if signer.is_empty() && name.contains(':') {
-        vec!["ClusterTrustBundle without signer name must not have \":\" in its name".to_owned()]
-    } else if signer.is_empty() {
-        names::name_is_subdomain(name, false)
-    } else if let Some(rest) = name.strip_prefix(&prefix) {
-        names::name_is_subdomain(rest, false)
-    } else {
-        vec![format!(
-            "ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}"
-        )]
-    };
+    let faults = bundle_name(name, signer);
     let field = Path::new("metadata").child("name");
     let mut errors: ErrorList =
         faults.into_iter().map(|fault| Error::invalid(&field, name, fault)).collect();

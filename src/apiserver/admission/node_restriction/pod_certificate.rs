@@ -1,0 +1,166 @@
+//! A node requests certificates only for its own pods, in the name of their accounts, from signers that they name.
+
+use api::Gvr;
+use api::field::go_quote;
+use api::value::{at, get, has, items, str_at, str_in};
+use serde_json::Value;
+
+use super::{No, NodeRestriction, Verdict, no};
+use crate::admission::{Operation, Request};
+use crate::authz::{Attributes, Decision};
+use crate::lookup;
+use crate::status::unmapped;
+
+/// What the next look of the node may find right: its cache or ours is behind. Upstream answers a plain error, 500.
+fn later(why: String) -> No {
+    No::Answer(Box::new(unmapped(500, why)))
+}
+
+impl NodeRestriction {
+    pub(super) async fn pod_certificate(
+        &self,
+        node: &str,
+        r: &Request<'_>,
+        request: &Value,
+    ) -> Verdict {
+        let operation = match r.operation {
+            Operation::Create => "",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        };
+        if !operation.is_empty() {
+            return no(format!("unexpected operation {operation}"));
+        }
+        if !r.subresource.is_empty() {
+            return no(format!("unexpected subresource {}", r.subresource));
+        }
+        let spec = get(request, "spec");
+        let pod_name = go_quote(&format!("{}/{}", r.namespace, str_at(spec, "podName")));
+        self.names_itself(node, spec, &pod_name).await?;
+        let (pod, account) = self.pod_of(node, r, spec, &pod_name).await?;
+        let wanted = str_at(spec, "serviceAccountUID");
+        if wanted != account {
+            return Err(later(format!(
+                "PodCertificateRequest for pod {pod_name} names service account UID {}, which differs from the running service account ({})",
+                go_quote(wanted),
+                go_quote(&account)
+            )));
+        }
+        self.may_ask(r, spec, &pod, &pod_name).await
+    }
+
+    async fn names_itself(&self, node: &str, spec: &Value, pod_name: &str) -> Verdict {
+        let named = str_at(spec, "nodeName");
+        let quoted = go_quote(named);
+        if named != node {
+            return no(format!(
+                "PodCertificateRequest.Spec.NodeName={quoted}, which is not the requesting node {}",
+                go_quote(node)
+            ));
+        }
+        let own = self.existing(&lookup::NODES, "", named).await;
+        let own = own.ok_or_else(|| {
+            later(format!(
+                "while retrieving node {quoted} named in the PodCertificateRequest: node {quoted} not found"
+            ))
+        })?;
+        let (uid, wanted) = (str_in(&own, &["metadata", "uid"]), str_at(spec, "nodeUID"));
+        if uid == wanted {
+            return Ok(());
+        }
+        Err(later(format!(
+            "PodCertificateRequest for pod {pod_name} names node UID {}, inconsistent with the running node ({})",
+            go_quote(wanted),
+            go_quote(uid)
+        )))
+    }
+
+    /// The pod, which is this node's, and the uid of its account.
+    async fn pod_of(
+        &self,
+        node: &str,
+        r: &Request<'_>,
+        spec: &Value,
+        pod_name: &str,
+    ) -> Result<(Value, String), No> {
+        let because = |why: String| Err(No::Because(why));
+        let pod = self.existing(&lookup::PODS, r.namespace, str_at(spec, "podName")).await;
+        let pod = pod.ok_or_else(|| {
+            later(format!(
+                "while retrieving pod {pod_name} named in the PodCertificateRequest: pod {} not found",
+                go_quote(str_at(spec, "podName"))
+            ))
+        })?;
+        let (uid, wanted) = (str_in(&pod, &["metadata", "uid"]), str_at(spec, "podUID"));
+        if uid != wanted {
+            return Err(later(format!(
+                "PodCertificateRequest for pod {pod_name} contains pod UID ({}) which differs from running pod {}",
+                go_quote(wanted),
+                go_quote(uid)
+            )));
+        }
+        if str_in(&pod, &["spec", "nodeName"]) != node {
+            return because(format!(
+                "pod {pod_name} is not running on node {} named in the PodCertificateRequest",
+                go_quote(node)
+            ));
+        }
+        if has(at(&pod, &["metadata", "annotations"]), "kubernetes.io/config.mirror") {
+            return because(format!("pod {pod_name} is a mirror pod"));
+        }
+        let account = str_at(spec, "serviceAccountName");
+        let own = str_in(&pod, &["spec", "serviceAccountName"]);
+        if account != own {
+            return because(format!(
+                "PodCertificateRequest for pod {pod_name} contains serviceAccountName ({}) that differs from running pod ({})",
+                go_quote(account),
+                go_quote(own)
+            ));
+        }
+        let found = self.existing(&lookup::SERVICE_ACCOUNTS, r.namespace, account).await;
+        let found = found.ok_or_else(|| {
+            let full = go_quote(&format!("{}/{account}", r.namespace));
+            later(format!(
+                "while retrieving service account {full} named in the PodCertificateRequest: serviceaccount {} not found",
+                go_quote(account)
+            ))
+        })?;
+        let uid = str_in(&found, &["metadata", "uid"]).to_owned();
+        Ok((pod, uid))
+    }
+
+    /// The pod has a volume of the signer, or the node may ask for it all the same.
+    async fn may_ask(&self, r: &Request<'_>, spec: &Value, pod: &Value, pod_name: &str) -> Verdict {
+        let signer = str_at(spec, "signerName");
+        let volumes = items(get(pod, "spec"), "volumes").iter();
+        let mut sources = volumes.flat_map(|v| items(get(v, "projected"), "sources"));
+        if sources.any(|s| {
+            has(s, "podCertificate") && str_in(s, &["podCertificate", "signerName"]) == signer
+        }) {
+            return Ok(());
+        }
+        // A resource's name has no slash: the signer's is written as in the names of trust bundles.
+        let resource = signer.replace('/', ":");
+        let attributes = Attributes {
+            verb: "request-serviceaccounts-podcertificate-signer",
+            group: &r.gvr.group,
+            version: &r.gvr.version,
+            resource: &resource,
+            namespace: r.namespace,
+            name: str_at(spec, "serviceAccountName"),
+            ..Attributes::default()
+        };
+        match self.authorizer.authorize(r.user, &attributes).await {
+            Decision::Allow(_) => Ok(()),
+            _ => no(format!(
+                "pod {pod_name} does not mount a podCertificate projected volume for signer {}",
+                go_quote(signer)
+            )),
+        }
+    }
+
+    async fn existing(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value> {
+        self.lookup.get(gvr, namespace, name).await.and_then(|found| found.value().ok())
+    }
+}
