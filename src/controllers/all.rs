@@ -38,6 +38,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("cronjob-controller", crate::cronjob::start),
     ("disruption-controller", crate::disruption::start),
     ("ttl-after-finished-controller", crate::ttl_after_finished::start),
+    ("podcertificaterequest-cleaner-controller", crate::pod_certificate_cleaner::start),
 ];
 
 /// Starts every controller that is not disabled.

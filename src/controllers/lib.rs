@@ -32,6 +32,7 @@ mod node_ipam;
 mod node_lifecycle;
 mod nodes;
 mod persistent_volume;
+mod pod_certificate_cleaner;
 mod pod_control;
 mod pod_gc;
 mod pods;

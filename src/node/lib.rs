@@ -23,6 +23,7 @@ mod observed;
 mod pause;
 mod plan;
 mod pod;
+mod pod_certificates;
 mod pods;
 mod power;
 mod pressure;

@@ -255,14 +255,16 @@ fn reference(pod: &Pod) -> Option<&'static str> {
     }
     spec.volumes.iter().flatten().find_map(|v| {
         let token = |s: &api::k8s::api::core::v1::VolumeProjection| {
-            s.service_account_token.is_some() || s.cluster_trust_bundle.is_some()
+            s.service_account_token.is_some()
+                || s.cluster_trust_bundle.is_some()
+                || s.pod_certificate.is_some()
         };
         if v.persistent_volume_claim.is_some() || v.ephemeral.is_some() {
             Some("persistentvolumeclaims")
         } else if v.csi.is_some() {
             Some("csidrivers (via CSI volumes)")
         } else if v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(token) {
-            Some("serviceaccounts or clustertrustbundles (via projected volumes)")
+            Some("serviceaccounts, clustertrustbundles or podcertificates (via projected volumes)")
         } else {
             None
         }

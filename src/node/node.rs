@@ -43,6 +43,7 @@ pub(crate) struct Node {
     pub(crate) objects: crate::objects::Objects,
     pub(crate) tokens: crate::tokens::Tokens,
     pub(crate) trust_bundles: crate::trust_bundles::TrustBundles,
+    pub(crate) pod_certificates: crate::pod_certificates::PodCertificates,
     pub(crate) cgroups: Cgroups,
     pub(crate) machine: Machine,
     pub(crate) pulls: Semaphore,

@@ -25,6 +25,7 @@ use crate::manifests::{self, Manifests};
 use crate::mirror;
 use crate::node::{Labels, Node};
 use crate::objects::Objects;
+use crate::pod_certificates::PodCertificates;
 use crate::pods::Pods;
 use crate::power;
 use crate::pressure::{self, Pressure};
@@ -93,6 +94,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         objects: Objects::new(client.clone(), tasks.clone()),
         tokens: Tokens::new(client.clone(), tasks.clone()),
         trust_bundles: TrustBundles::new(informers.clone()),
+        pod_certificates: PodCertificates::new(informers.clone(), &config.node_name),
         pulls: Node::pulls(),
         allocatable: ArcSwap::from_pointee(allocatable),
         labels: Labels::open(&client, &tasks).await,

@@ -123,7 +123,7 @@ fn text(object: &Object, pointer: &str) -> Option<String> {
 }
 
 /// One certificate in PEM, in lines of 64 as everybody writes them.
-fn pem(der: &[u8]) -> String {
+pub(crate) fn pem(der: &[u8]) -> String {
     let mut out = String::from("-----BEGIN CERTIFICATE-----\n");
     for line in der.chunks(48) {
         base64::engine::general_purpose::STANDARD.encode_string(line, &mut out);

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::node::Node;
 use crate::objects::{Found, Reference, Source};
 use crate::pod::{Member, Pod};
+use crate::pod_certificates::Held;
 use crate::runtime::Features;
 use crate::spec::{self, BadSpec, expand, hosts};
 
@@ -39,7 +40,7 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
     pub(crate) places: HashMap<String, Place>,
-    /// When a token in one of them is due.
+    /// When a token or certificate in one of them is due.
     pub(crate) refresh_at: Option<Instant>,
 }
 
@@ -92,11 +93,12 @@ pub(crate) fn references(pod: &Pod) -> BTreeSet<Reference> {
     out
 }
 
-/// Whether nothing but this machine and a token is between the pod and its volumes: every object is there, and no claim
-/// is to be looked up.
+/// Whether nothing but this machine and a token is between the pod and its volumes: every object is there, no claim is to
+/// be looked up, and no signer to be waited for.
 pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
     let is_claim = |v: &core::Volume| v.persistent_volume_claim.is_some() || v.ephemeral.is_some();
     !pod.spec().volumes.iter().flatten().any(is_claim)
+        && !crate::pod_certificates::has(pod)
         && references(pod).iter().all(|r| matches!(node.objects.get(r), Found::Present(_)))
 }
 
@@ -106,10 +108,11 @@ pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
 /// The first volume that cannot be made.
 pub(crate) async fn set_up(node: &Node, pod: &Pod, ips: &[String]) -> Result<Volumes, VolumeError> {
     let mut out = Volumes::default();
+    let held = node.pod_certificates.all(node, pod).await;
     for volume in pod.spec().volumes.iter().flatten() {
         let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
         let place =
-            set_up_one(node, pod, volume, ips, &mut out.refresh_at).await.map_err(failed)?;
+            set_up_one(node, pod, volume, ips, &held, &mut out.refresh_at).await.map_err(failed)?;
         out.places.insert(volume.name.clone(), place);
     }
     Ok(out)
@@ -120,6 +123,7 @@ async fn set_up_one(
     pod: &Pod,
     volume: &core::Volume,
     ips: &[String],
+    held: &Held,
     refresh_at: &mut Option<Instant>,
 ) -> Result<Place, String> {
     let base = node.config.pod_dir(&pod.uid).join("volumes");
@@ -149,7 +153,7 @@ async fn set_up_one(
         let name = format!("{}-{}", pod.name(), volume.name);
         return claims::place(node, pod, &name, false, fs_group).await;
     }
-    let content = content::render(node, pod, volume, ips).await?;
+    let content = content::render(node, pod, volume, ips, held).await?;
     let Some(content) = content else {
         return Err("this kind of volume is not supported by this node".to_owned());
     };

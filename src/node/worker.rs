@@ -273,6 +273,7 @@ impl Worker {
         let references = volumes::references(pod);
         self.node.objects.use_all(&pod.uid, &self.wake, &references);
         self.node.trust_bundles.follow(pod, &self.wake);
+        self.node.pod_certificates.follow(pod, &self.wake);
         self.forget_old_reasons(pod, &observed);
         self.publish(desired, &observed);
         let health = self.probes.results();

@@ -16,8 +16,6 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("apiregistration.k8s.io", "APIService", "requests are not handed to another API server"),
     ("autoscaling", "HorizontalPodAutoscaler", "nothing is scaled by it"),
     ("certificates.k8s.io", "CertificateSigningRequest", "no signer runs, it gets no certificate"),
-    ("certificates.k8s.io", "ClusterTrustBundle", "it cannot be mounted into pods"),
-    ("certificates.k8s.io", "PodCertificateRequest", "no signer runs, it gets no certificate"),
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", FLOW),
     ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", FLOW),
     ("networking.k8s.io", "Ingress", "no ingress controller is part of this server"),

@@ -186,7 +186,15 @@ mod tests {
             "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected ephemeral",
         ),
         ("EmptyDirVolumeSource", "medium sizeLimit"),
-        ("VolumeProjection", "secret downwardAPI configMap serviceAccountToken clusterTrustBundle"),
+        (
+            "VolumeProjection",
+            "secret downwardAPI configMap serviceAccountToken clusterTrustBundle podCertificate",
+        ),
+        // Keys that cannot be made are in the table by their type.
+        (
+            "PodCertificateProjection",
+            "signerName keyType maxExpirationSeconds credentialBundlePath keyPath certificateChainPath userAnnotations",
+        ),
         (
             "VolumeMount",
             "name readOnly recursiveReadOnly mountPath subPath mountPropagation subPathExpr",
@@ -232,6 +240,9 @@ mod tests {
                 "Volume" => volume(json!({field: value})),
                 "EmptyDirVolumeSource" => volume(json!({"emptyDir": {field: value}})),
                 "VolumeProjection" => volume(json!({"projected": {"sources": [{field: value}]}})),
+                "PodCertificateProjection" => {
+                    volume(json!({"projected": {"sources": [{"podCertificate": {field: value}}]}}))
+                }
                 "VolumeMount" => container(json!({"volumeMounts": [{field: value}]})),
                 "EnvVarSource" => container(json!({"env": [{"valueFrom": {field: value}}]})),
                 "ResourceRequirements" => container(json!({"resources": {field: value}})),

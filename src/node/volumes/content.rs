@@ -9,6 +9,7 @@ use super::atomic::{File, Files};
 use crate::node::Node;
 use crate::objects::{Found, Source, data};
 use crate::pod::Pod;
+use crate::pod_certificates::{Credentials, Held};
 use crate::spec::downward::{Facts, field, resource};
 use crate::worker::OBJECTS_WAIT;
 
@@ -22,6 +23,13 @@ pub(super) struct Content {
     pub(super) refresh_at: Option<Instant>,
 }
 
+impl Content {
+    /// The volume is to be written anew then.
+    fn due(&mut self, at: Instant) {
+        self.refresh_at = Some(self.refresh_at.map_or(at, |known| known.min(at)));
+    }
+}
+
 fn mode(item: Option<i32>, default: Option<i32>) -> u32 {
     item.or(default).and_then(|m| u32::try_from(m).ok()).unwrap_or(0o644) & 0o7777
 }
@@ -32,6 +40,7 @@ pub(super) async fn render(
     pod: &Pod,
     volume: &core::Volume,
     ips: &[String],
+    held: &Held,
 ) -> Result<Option<Content>, String> {
     let allocatable = node.allocatable.load();
     let node_ips = node.config.node_ips();
@@ -69,10 +78,10 @@ pub(super) async fn render(
         out.plugin = "kubernetes.io~downward-api";
         out.in_memory = true;
         downward(pod, source.items.as_deref(), source.default_mode, &facts, &mut out)?;
-    } else if let Some(source) = &volume.projected {
+    } else if volume.projected.is_some() {
         out.plugin = "kubernetes.io~projected";
         out.in_memory = true;
-        projected(node, pod, source, &facts, &mut out).await?;
+        projected(node, pod, volume, held, &facts, &mut out).await?;
     } else {
         return Ok(None);
     }
@@ -160,6 +169,14 @@ fn downward(
     Ok(())
 }
 
+/// Owner and mode of tokens, trust anchors and certificates: they are for the one user that there is, or for the group of
+/// the pod, whose right to read is added where files are written.
+fn access(pod: &Pod, default: Option<i32>) -> (Option<u32>, u32) {
+    let grouped = pod.spec().security_context.as_ref().is_some_and(|s| s.fs_group.is_some());
+    let user = if grouped { None } else { only_user(pod) };
+    (user, if grouped || user.is_some() { 0o600 } else { mode(None, default) })
+}
+
 /// The one user that all containers run as; then only it may read tokens.
 fn only_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec().security_context.as_ref().and_then(|s| s.run_as_user);
@@ -174,13 +191,15 @@ fn only_user(pod: &Pod) -> Option<u32> {
 async fn projected(
     node: &Node,
     pod: &Pod,
-    volume: &core::ProjectedVolumeSource,
+    volume: &core::Volume,
+    held: &Held,
     facts: &Facts<'_>,
     out: &mut Content,
 ) -> Result<(), String> {
-    let fs_group = pod.spec().security_context.as_ref().and_then(|s| s.fs_group);
-    for source in volume.sources.iter().flatten() {
-        let default = volume.default_mode;
+    let sources = volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
+    let default = volume.projected.as_ref().and_then(|p| p.default_mode);
+    let (user, own_mode) = access(pod, default);
+    for (at, source) in sources.enumerate() {
         if let Some(s) = &source.config_map {
             let optional = s.optional == Some(true);
             keys(
@@ -206,19 +225,29 @@ async fn projected(
                 .get(pod, audience, seconds)
                 .await
                 .map_err(|e| format!("failed to fetch token: {e}"))?;
-            out.refresh_at = Some(out.refresh_at.map_or(due, |at| at.min(due)));
-            let user = if fs_group.is_some() { None } else { only_user(pod) };
-            let mode =
-                if user.is_some() || fs_group.is_some() { 0o600 } else { mode(None, default) };
-            out.files.insert(s.path.clone(), File { data: token.into_bytes(), mode, user });
+            out.due(due);
+            let data = token.into_bytes();
+            out.files.insert(s.path.clone(), File { data, mode: own_mode, user });
         } else if let Some(s) = &source.cluster_trust_bundle {
             let data = node.trust_bundles.anchors(s, OBJECTS_WAIT).await?;
-            out.files.insert(s.path.clone(), File { data, mode: mode(None, default), user: None });
+            out.files.insert(s.path.clone(), File { data, mode: own_mode, user });
+        } else if let Some(s) = &source.pod_certificate {
+            let found = held.get(&(volume.name.clone(), at)).cloned();
+            let found = found.unwrap_or_else(|| Err("no credentials yet".to_owned()));
+            let (Credentials { key, chain }, due) = found?;
+            due.into_iter().for_each(|at| out.due(at));
+            for (path, data) in [
+                (&s.credential_bundle_path, format!("{key}{chain}")),
+                (&s.key_path, key.to_string()),
+                (&s.certificate_chain_path, chain.to_string()),
+            ] {
+                if let Some(path) = path.as_ref().filter(|p| !p.is_empty()) {
+                    let data = data.into_bytes();
+                    out.files.insert(path.clone(), File { data, mode: own_mode, user });
+                }
+            }
         } else {
-            return Err(
-                "a projected source of this kind (podCertificate) is not supported by this node"
-                    .to_owned(),
-            );
+            return Err("a projected source of this kind is not supported by this node".to_owned());
         }
     }
     Ok(())

@@ -156,6 +156,7 @@ impl Worker {
         self.publish(desired, &observed);
         self.node.objects.use_all(&pod.uid, &self.wake, &std::collections::BTreeSet::new());
         self.node.trust_bundles.forget(pod);
+        self.node.pod_certificates.forget(pod);
         if !desired.removed && !pod.is_deleted() {
             self.collect(pod, &observed).await;
             return Step::At(base::clock::now() + RELIST);
