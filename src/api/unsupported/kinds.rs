@@ -14,7 +14,6 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", ADMISSION),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", ADMISSION),
     ("apiextensions.k8s.io", "CustomResourceDefinition", "the kind it defines is not served"),
-    ("apiregistration.k8s.io", "APIService", "requests are not handed to another API server"),
     ("autoscaling", "HorizontalPodAutoscaler", "nothing is scaled by it"),
     ("certificates.k8s.io", "CertificateSigningRequest", "no signer runs, it gets no certificate"),
     ("certificates.k8s.io", "ClusterTrustBundle", "it cannot be mounted into pods"),
