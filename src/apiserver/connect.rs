@@ -1,6 +1,6 @@
 //! Connections through the server: to kubelets for logs, exec, attach and port-forward, and proxies to nodes, pods, services.
 
-mod headers;
+pub(crate) mod headers;
 mod html;
 mod target;
 mod tls;

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
+use crate::aggregator::Table;
 use crate::body::{self, Body};
 use crate::negotiate::{self, Media, Offer};
 use crate::registry::{Registry, Resource, Version};
@@ -89,6 +90,40 @@ impl Documents {
         Self { legacy, aggregated }
     }
 
+    /// The document of a path with what API servers beside this one serve; `None` when that changes nothing.
+    pub(crate) fn with(&self, remotes: &Table, path: &str) -> Option<Self> {
+        let path = path.trim_end_matches('/');
+        let groups = crate::aggregator::merge(remotes);
+        if path != "/apis" {
+            let name = path.strip_prefix("/apis/")?;
+            let (group, _) = groups.into_iter().find(|(g, _)| g["name"] == name)?;
+            let mut document = match self.legacy.get(path) {
+                Some(document) => document.clone(),
+                None => {
+                    json!({"kind": "APIGroup", "apiVersion": "v1", "preferredVersion": group["preferredVersion"]})
+                }
+            };
+            join_group(&mut document, &group);
+            document["name"] = name.into();
+            return Some(Self {
+                legacy: BTreeMap::from([(path.to_owned(), document)]),
+                aggregated: BTreeMap::new(),
+            });
+        }
+        let mut list = self.legacy.get(path)?.clone();
+        let (bytes, _) = self.aggregated.get(path)?;
+        let mut items: Value = serde_json::from_slice(bytes).ok()?;
+        for (group, discovered) in groups {
+            join_groups(&mut list["groups"], group, "/name");
+            join_groups(&mut items["items"], discovered, "/metadata/name");
+        }
+        let items = items["items"].as_array().cloned().unwrap_or_default();
+        Some(Self {
+            legacy: BTreeMap::from([(path.to_owned(), list)]),
+            aggregated: BTreeMap::from([("/apis", aggregated_document(items))]),
+        })
+    }
+
     /// All discovery paths.
     pub(crate) fn paths(&self) -> Vec<String> {
         self.legacy.keys().cloned().collect()
@@ -125,6 +160,22 @@ impl Documents {
             response.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
         }
         Some(response)
+    }
+}
+
+/// Adds the versions of a group to those there are.
+fn join_group(there: &mut Value, group: &Value) {
+    let mut versions = there["versions"].as_array().cloned().unwrap_or_default();
+    versions.extend(group["versions"].as_array().into_iter().flatten().cloned());
+    there["versions"] = versions.into();
+}
+
+/// Adds a group to a list, or its versions to the group of that name.
+fn join_groups(list: &mut Value, group: Value, name: &str) {
+    let Some(list) = list.as_array_mut() else { return };
+    match list.iter_mut().find(|there| there.pointer(name) == group.pointer(name)) {
+        Some(there) => join_group(there, &group),
+        None => list.push(group),
     }
 }
 

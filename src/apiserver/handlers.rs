@@ -160,9 +160,11 @@ pub(crate) async fn plain(
 ) -> Response<Body> {
     let path = info.path.as_str();
     let reads = matches!(info.verb, "get" | "head");
-    if let Some(response) =
-        inner.documents.of(&inner.objects.registry()).answer(path, request.headers(), query)
-    {
+    let remotes = inner.aggregator.remotes();
+    let documents = inner.documents.of(&inner.objects.registry());
+    let merged = if remotes.is_empty() { None } else { documents.with(&remotes, path) };
+    let documents = merged.as_ref().unwrap_or(&documents);
+    if let Some(response) = documents.answer(path, request.headers(), query) {
         return if reads { response } else { status::response(&status::no_method()) };
     }
     let root = path.trim_matches('/').split('/').next().unwrap_or_default();

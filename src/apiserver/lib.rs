@@ -3,6 +3,7 @@
 //! request → authn → authz → handler (verb) → admission → registry (strategy) → store; back through the watch cache.
 
 pub mod admission;
+pub mod aggregator;
 pub mod authn;
 pub mod authz;
 pub mod body;

@@ -80,6 +80,7 @@ resources! {
     RESOURCE_CLAIMS = "resource.k8s.io", "v1", "resourceclaims";
     MUTATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations";
     VALIDATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations";
+    API_SERVICES = "apiregistration.k8s.io", "v1", "apiservices";
     CLUSTER_ROLES = "rbac.authorization.k8s.io", "v1", "clusterroles";
     CLUSTER_ROLE_BINDINGS = "rbac.authorization.k8s.io", "v1", "clusterrolebindings";
     ROLES = "rbac.authorization.k8s.io", "v1", "roles";

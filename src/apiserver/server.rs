@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use parking_lot::Mutex;
 
 use crate::admission::Plugin;
+use crate::aggregator::{self, Aggregator};
 use crate::authn::Authenticator;
 use crate::authz::{Attributes, Authorizer, Decision};
 use crate::body::Body;
@@ -84,6 +85,7 @@ pub(crate) struct Inner {
     pub(crate) ready: healthz::Checks,
     pub(crate) documents: discovery::Cached,
     pub(crate) openapi: crate::openapi::OpenApi,
+    pub(crate) aggregator: Arc<Aggregator>,
 }
 
 /// The API server.
@@ -114,6 +116,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         services,
         documents,
         openapi: crate::openapi::OpenApi::default(),
+        aggregator: Arc::default(),
         limits,
         metrics: Metrics::new(),
         ready: healthz::Checks::new(Arc::clone(&objects)),
@@ -158,6 +161,15 @@ impl ApiServer {
     /// A step of [`ApiServer::unfinished`] is done.
     pub fn finished(&self, step: &'static str) {
         self.inner.ready.done(step);
+    }
+
+    /// Hands requests for group versions of other API servers over, as APIServices say. Await this before serving.
+    ///
+    /// # Errors
+    /// When a cache does not load.
+    pub async fn aggregate(&self, settings: &aggregator::Settings) -> Result<(), Status> {
+        let Inner { aggregator, objects, tasks, .. } = &*self.inner;
+        aggregator.follow(objects, settings, tasks).await
     }
 
     /// Stored objects that are a kind, or set a field, that nothing acts on yet.
@@ -257,6 +269,9 @@ impl ApiServer {
         };
         if let Err(refusal) = Self::authorize(&inner, &user, &info, &query).await {
             return status::response(&refusal);
+        }
+        if let Some(remote) = inner.aggregator.of_path(&info.path) {
+            return remote.serve(&user, request).await;
         }
         Self::route(inner, user, info, query, request).await
     }

@@ -38,11 +38,9 @@ pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
 
 /// What does not happen to this object as a whole.
 fn unused_kind(kind: &Gvk, value: &Value) -> Option<&'static str> {
-    // Groups that this server serves itself stand among the APIServices, without a service.
-    let own = &*kind.kind == "APIService" && value.pointer("/spec/service").is_none();
     let annotations = value.pointer("/metadata/annotations");
     let given = annotations.and_then(|a| a.get(AUTOUPDATE)).is_some();
-    kinds::kind(kind).filter(|_| !own && !given)
+    kinds::kind(kind).filter(|_| !given)
 }
 
 /// Stored objects that are a kind, or set a field, that nothing acts on.
@@ -135,10 +133,6 @@ mod tests {
                 "networking.k8s.io/v1 NetworkPolicy: stored, but not acted on yet: traffic of pods is not filtered"
             ]
         );
-        let served = Gvk::new("apiregistration.k8s.io", "v1", "APIService");
-        assert_eq!(warnings(&served, &json!({"spec": {"group": "apps"}})), Vec::<String>::new());
-        let other = json!({"spec": {"service": {"name": "metrics-server"}}});
-        assert_eq!(warnings(&served, &other).len(), 1);
         let job = Gvk::new("batch", "v1", "Job");
         let set = json!({"spec": {"template": {"spec": {"hostUsers": false}}}});
         assert_eq!(

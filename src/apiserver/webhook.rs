@@ -17,4 +17,6 @@ pub use config::{ClientConfig, Place};
 pub use errors::CallError;
 pub use reach::{Callout, Reach, Services};
 
-pub(crate) use errors::go_duration;
+pub(crate) use errors::{go_duration, handshake as handshake_text};
+pub(crate) use reach::dial_text;
+pub(crate) use tls::client as tls_client;

@@ -117,6 +117,14 @@ pub(crate) async fn start(
         .follow(&objects, tasks)
         .await
         .map_err(|e| SERVER_STOPPED.refuse(format!("roles and bindings cannot be loaded: {e}")))?;
+    let aggregation = apiserver::aggregator::Settings {
+        callout: security.callout.clone(),
+        certificate: Arc::clone(&certs.proxy_client),
+    };
+    server
+        .aggregate(&aggregation)
+        .await
+        .map_err(|e| SERVER_STOPPED.refuse(format!("APIServices cannot be loaded: {e}")))?;
     let settings = apiserver::bootstrap::Settings {
         service_ip: config.service_cidrs.first().and_then(|c| c.nth(1)).unwrap_or(config.advertise),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),

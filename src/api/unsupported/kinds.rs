@@ -13,7 +13,6 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", ADMISSION),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", ADMISSION),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", ADMISSION),
-    ("apiregistration.k8s.io", "APIService", "requests are not handed to another API server"),
     ("autoscaling", "HorizontalPodAutoscaler", "nothing is scaled by it"),
     ("certificates.k8s.io", "CertificateSigningRequest", "no signer runs, it gets no certificate"),
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", FLOW),

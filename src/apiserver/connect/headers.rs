@@ -11,7 +11,7 @@ use http::header::{
 const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Removes what was meant for this server: nobody behind it may act as its client.
-pub(super) fn forget_credentials(headers: &mut HeaderMap) {
+pub(crate) fn forget_credentials(headers: &mut HeaderMap) {
     headers.remove(AUTHORIZATION);
     let ours = |name: &HeaderName| {
         name.as_str().starts_with("impersonate-") || name.as_str().starts_with("x-remote-")
@@ -38,7 +38,7 @@ pub(super) fn forget_credentials(headers: &mut HeaderMap) {
 }
 
 /// Removes headers that concern one connection only (RFC 9110, 7.6.1).
-pub(super) fn forget_connection(headers: &mut HeaderMap) {
+pub(crate) fn forget_connection(headers: &mut HeaderMap) {
     let listed: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()

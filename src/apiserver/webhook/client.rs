@@ -77,7 +77,8 @@ impl Client {
         let body = serde_json::to_vec(review)
             .map_err(|e| CallError::Config(format!("the review cannot be encoded: {e}")))?;
         let request = self.request(&path, body.into())?;
-        let tls = self.tls.get_or_try_init(|| tls::client(&self.config.ca_bundle)).await?;
+        let tls =
+            self.tls.get_or_try_init(|| tls::client(&self.config.ca_bundle, false, None)).await?;
         let exchange = async {
             let (response, sender, address) =
                 self.send(request, tls).await.map_err(|e| failed(&e))?;

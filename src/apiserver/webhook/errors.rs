@@ -64,7 +64,7 @@ pub(super) fn dial(address: &str, error: &io::Error) -> String {
 }
 
 /// What went wrong in the handshake with a server that should be `host`.
-pub(super) fn handshake(host: &str, error: &io::Error) -> String {
+pub(crate) fn handshake(host: &str, error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
     let Some(inner) = inner else {
         return match error.kind() {

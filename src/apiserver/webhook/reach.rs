@@ -176,6 +176,6 @@ fn is_foreign(ip: IpAddr) -> bool {
 }
 
 /// The text of a dial that failed.
-pub(super) fn dial_text(address: SocketAddr, error: &io::Error) -> String {
+pub(crate) fn dial_text(address: SocketAddr, error: &io::Error) -> String {
     errors::dial(&address.to_string(), error)
 }

@@ -68,9 +68,12 @@ async fn hook_with(dir: tempfile::TempDir, ca: Ca, leaf: &Leaf, answer: Answer) 
                 let service =
                     service_fn(move |request: Request<hyper::body::Incoming>| async move {
                         let target = request.uri().to_string();
+                        let saw = saw(request.headers());
                         let body = request.into_body().collect().await.unwrap().to_bytes();
-                        let sent = serde_json::from_slice(&body).unwrap();
-                        Ok::<_, Infallible>(answer(&target, sent))
+                        let sent = serde_json::from_slice(&body).unwrap_or_default();
+                        let mut response = answer(&target, sent);
+                        response.headers_mut().insert("x-saw", saw.parse().unwrap());
+                        Ok::<_, Infallible>(response)
                     });
                 let _ = hyper::server::conn::http1::Builder::new()
                     .serve_connection(TokioIo::new(io), service)
@@ -81,6 +84,16 @@ async fn hook_with(dir: tempfile::TempDir, ca: Ca, leaf: &Leaf, answer: Answer) 
         Ok::<(), Infallible>(())
     });
     Hook { ca, address, connections, tasks, _dir: dir }
+}
+
+/// Who asks and with which credentials, for the header `x-saw`.
+fn saw(headers: &http::HeaderMap) -> String {
+    let all = |name: &str| {
+        let values = headers.get_all(name).iter().map(|v| v.to_str().unwrap());
+        values.collect::<Vec<_>>().join(",")
+    };
+    let authorization = headers.get("authorization").map_or("-", |v| v.to_str().unwrap());
+    format!("{} [{}] {authorization}", all("x-remote-user"), all("x-remote-group"))
 }
 
 /// Leads every Service to one address.

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use base::pki;
+use base::pki::live::LiveCert;
+use base::pki::tls::AnyServer;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -22,12 +24,24 @@ const SYSTEM_BUNDLES: [&str; 6] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// HTTP/1.1 alone, without a client certificate: one connection of HTTP/2 would keep a single endpoint busy (upstream's issue 75791).
+/// HTTP/1.1 alone: one connection of HTTP/2 would keep a single endpoint busy (upstream's issue 75791). `unverified` believes any
+/// server, as the one who configured it asked for; `certificate` is shown to the server.
 ///
 /// # Errors
 /// When the bundle holds no certificate that can be used.
-pub(super) async fn client(bundle: &[u8]) -> Result<Arc<ClientConfig>, CallError> {
+pub(crate) async fn client(
+    bundle: &[u8],
+    unverified: bool,
+    certificate: Option<Arc<LiveCert>>,
+) -> Result<Arc<ClientConfig>, CallError> {
     let bad = |why: String| CallError::Config(format!("unable to load root certificates: {why}"));
+    let made = pki::tls::client(&[], certificate, &["http/1.1"]);
+    let mut config = made.map_err(|e| bad(e.to_string()))?;
+    let provider = Arc::clone(config.crypto_provider());
+    if unverified {
+        config.dangerous().set_certificate_verifier(Arc::new(AnyServer::new(provider)));
+        return Ok(Arc::new(config));
+    }
     let pem = if bundle.iter().all(u8::is_ascii_whitespace) {
         system_bundle().await
     } else {
@@ -37,8 +51,6 @@ pub(super) async fn client(bundle: &[u8]) -> Result<Arc<ClientConfig>, CallError
     if roots.is_empty() {
         return Err(bad("the bundle holds no certificate".to_owned()));
     }
-    let mut config = pki::tls::client(&[], None, &["http/1.1"]).map_err(|e| bad(e.to_string()))?;
-    let provider = Arc::clone(config.crypto_provider());
     let mut store = rustls::RootCertStore::empty();
     // What webpki cannot use as an anchor may still be pinned: Go takes any certificate of the bundle.
     store.add_parsable_certificates(roots.iter().cloned());

@@ -1,0 +1,235 @@
+//! API servers beside this one: an APIService says which group version is another's, and requests for it are handed over with the
+//! identity of who asks (upstream's `kube-aggregator`).
+
+mod availability;
+mod discovery;
+mod proxy;
+mod remote;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{Gvr, Object, ObjectKey, Status};
+use arc_swap::ArcSwap;
+use base::pki::live::LiveCert;
+use base::{Kind, Tasks};
+
+use crate::follow::{self, Follower};
+use crate::lookup;
+use crate::objects::Objects;
+use crate::webhook::Callout;
+pub(crate) use discovery::merge;
+pub(crate) use remote::Remote;
+
+/// What another server knows this one by, and how it is reached.
+#[derive(Clone)]
+pub struct Settings {
+    /// The way to Services.
+    pub callout: Callout,
+    /// Client certificate of the front proxy (`--proxy-client-cert-file`), whose CA is told in `extension-apiserver-authentication`.
+    pub certificate: Arc<LiveCert>,
+}
+
+/// The remotes by group and version.
+pub(crate) type Table = BTreeMap<(String, String), Arc<Remote>>;
+
+/// All API servers beside this one.
+#[derive(Default)]
+pub(crate) struct Aggregator {
+    remotes: ArcSwap<Table>,
+}
+
+impl Aggregator {
+    /// The remotes as they are now.
+    pub(crate) fn remotes(&self) -> Arc<Table> {
+        self.remotes.load_full()
+    }
+
+    /// Whose a path is: `/apis/GROUP/VERSION` and everything below it.
+    pub(crate) fn of_path(&self, path: &str) -> Option<Arc<Remote>> {
+        let remotes = self.remotes.load();
+        if remotes.is_empty() {
+            return None;
+        }
+        let mut parts = path.strip_prefix("/apis/")?.split('/');
+        let (group, version) = (parts.next()?, parts.next()?);
+        remotes.get(&(group.to_owned(), version.to_owned())).cloned()
+    }
+
+    /// Follows APIServices, and the Services and EndpointSlices behind them, until shutdown.
+    ///
+    /// # Errors
+    /// When a cache does not load.
+    pub(crate) async fn follow(
+        self: &Arc<Self>,
+        objects: &Arc<Objects>,
+        settings: &Settings,
+        tasks: &Tasks,
+    ) -> Result<(), Status> {
+        let mut services = Services {
+            aggregator: Arc::clone(self),
+            objects: Arc::clone(objects),
+            settings: settings.clone(),
+            tasks: tasks.clone(),
+            table: Table::new(),
+        };
+        let position = follow::load(objects, &lookup::API_SERVICES, &mut services).await?;
+        let (of, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
+        tasks.spawn(Kind::Critical, "apiservices", async move {
+            tokio::select! {
+                () = follow::keep(&of, &lookup::API_SERVICES, &mut services, position) => {}
+                () = shutdown.requested() => {}
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        for (gvr, name) in [
+            (&*lookup::SERVICES, "services of apiservices"),
+            (&*lookup::ENDPOINT_SLICES, "endpoints of apiservices"),
+        ] {
+            let mut wakes = Wakes { aggregator: Arc::clone(self), gvr };
+            let position = follow::load(objects, gvr, &mut wakes).await?;
+            let (of, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
+            tasks.spawn(Kind::Critical, name, async move {
+                tokio::select! {
+                    () = follow::keep(&of, gvr, &mut wakes, position) => {}
+                    () = shutdown.requested() => {}
+                }
+                Ok::<(), std::convert::Infallible>(())
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the table of remotes, and one task for each that looks whether it answers.
+struct Services {
+    aggregator: Arc<Aggregator>,
+    objects: Arc<Objects>,
+    settings: Settings,
+    tasks: Tasks,
+    table: Table,
+}
+
+impl Services {
+    fn forget(&mut self, name: &str) {
+        self.table.retain(|_, remote| {
+            let other = remote.name != name;
+            if !other {
+                remote.end();
+            }
+            other
+        });
+    }
+}
+
+impl Follower for Services {
+    fn replace(&mut self, all: &[Arc<Object>]) {
+        let gone: Vec<String> = self
+            .table
+            .values()
+            .filter(|remote| !all.iter().any(|o| *o.key.name == *remote.name))
+            .map(|remote| remote.name.clone())
+            .collect();
+        for name in gone {
+            self.forget(&name);
+        }
+        for object in all {
+            self.put(object);
+        }
+    }
+
+    fn put(&mut self, object: &Arc<Object>) {
+        let value = match object.value() {
+            Ok(value) => value,
+            Err(error) => {
+                tracing::error!(apiservice = %object.key, %error, "a stored APIService cannot be read");
+                return;
+            }
+        };
+        let known = self.table.values().find(|remote| *remote.name == *object.key.name);
+        if let Some(known) = known
+            && known.is_same(&value)
+        {
+            return;
+        }
+        self.forget(&object.key.name);
+        let Some(remote) = Remote::of(&value, &self.settings) else { return };
+        let gv = (remote.group.clone(), remote.version.clone());
+        if self
+            .objects
+            .registry()
+            .rows()
+            .any(|row| *row.spec.gvr.group == *gv.0 && *row.spec.gvr.version == *gv.1)
+        {
+            tracing::warn!(
+                apiservice = remote.name,
+                "an APIService names another server for a group version that is served here; it is not asked"
+            );
+            return;
+        }
+        let remote = Arc::new(remote);
+        self.table.insert(gv, Arc::clone(&remote));
+        let watching = availability::watch(remote, Arc::clone(&self.objects));
+        let shutdown = self.tasks.shutdown().clone();
+        self.tasks.spawn(Kind::Request, "availability of an apiservice", async move {
+            tokio::select! {
+                () = watching => {}
+                () = shutdown.requested() => {}
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        self.forget(&key.name);
+    }
+
+    fn settled(&mut self) {
+        self.aggregator.remotes.store(Arc::new(self.table.clone()));
+    }
+}
+
+/// Wakes the remotes whose Service or endpoints changed.
+struct Wakes {
+    aggregator: Arc<Aggregator>,
+    gvr: &'static Gvr,
+}
+
+impl Wakes {
+    fn wake(&self, namespace: &str, service: &str) {
+        for remote in self.aggregator.remotes.load().values() {
+            if remote.namespace == namespace && remote.service == service {
+                remote.wake();
+            }
+        }
+    }
+}
+
+impl Follower for Wakes {
+    fn replace(&mut self, _: &[Arc<Object>]) {
+        for remote in self.aggregator.remotes.load().values() {
+            remote.wake();
+        }
+    }
+
+    fn put(&mut self, object: &Arc<Object>) {
+        let service = if *self.gvr == *lookup::SERVICES {
+            &*object.key.name
+        } else {
+            object.label("kubernetes.io/service-name").unwrap_or_default()
+        };
+        self.wake(&object.key.namespace, service);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        // A slice that is gone does not say whose it was: all of its namespace look again.
+        for remote in self.aggregator.remotes.load().values() {
+            if *remote.namespace == *key.namespace {
+                remote.wake();
+            }
+        }
+    }
+}

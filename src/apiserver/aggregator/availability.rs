@@ -1,0 +1,203 @@
+//! Whether an API server beside this one can be asked: decided from its Service and endpoints, then by asking it
+//! (upstream's `remote_available_controller.go`, with its reasons and messages).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::value::{get, int_at, is_empty, items, str_at, str_in};
+use base::Backoff;
+use serde_json::{Value, json};
+
+use super::Remote;
+use crate::lookup::{self, Lookup};
+use crate::objects::Objects;
+use crate::registry::metadata;
+
+/// How often it is asked while nothing changes (upstream's resync).
+const INTERVAL: Duration = Duration::from_secs(30);
+/// Time for one question.
+const QUESTION_MAX: Duration = Duration::from_secs(5);
+/// Largest list of resources that is read.
+const RESOURCES_BYTES_MAX: usize = 4 << 20;
+/// How often a status is written against a newer object.
+const RETRY_MAX: usize = 5;
+
+/// The condition `Available`, apart from its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Condition {
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+impl Condition {
+    fn no(reason: &'static str, message: String) -> Self {
+        Self { status: "False", reason, message }
+    }
+}
+
+/// Looks whether the remote answers, at each change of what it depends on and every 30 s, and writes that into its APIService.
+/// Ends with the remote.
+pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
+    // While it fails it is asked more often, as upstream's queue does.
+    let mut backoff = Backoff::new(Duration::from_millis(50), INTERVAL);
+    loop {
+        let condition = look(&remote, &objects).await;
+        let failed = condition.reason == "FailedDiscoveryCheck";
+        // Before it is told: who reads that it is available may ask at once.
+        remote.set_available(condition.status == "True");
+        if !remote.is_ended() {
+            write(&remote, &objects, &condition).await;
+        }
+        let pause = if failed {
+            backoff.next_delay()
+        } else {
+            backoff.reset();
+            INTERVAL
+        };
+        tokio::select! {
+            () = remote.changed() => {}
+            () = base::clock::sleep(pause) => {}
+        }
+        if remote.is_ended() {
+            return;
+        }
+    }
+}
+
+async fn look(remote: &Remote, objects: &Objects) -> Condition {
+    let service = objects.get(&lookup::SERVICES, &remote.namespace, &remote.service).await;
+    let service = service.and_then(|s| s.value().ok());
+    let slices = objects.list(&lookup::ENDPOINT_SLICES, &remote.namespace).await;
+    let slices: Vec<Value> = slices
+        .iter()
+        .filter(|s| s.label("kubernetes.io/service-name") == Some(remote.service.as_str()))
+        .filter_map(|s| s.value().ok())
+        .collect();
+    if let Some(why) = decide(remote, service.as_ref(), &slices) {
+        return why;
+    }
+    match ask(remote).await {
+        Ok(()) => {
+            Condition { status: "True", reason: "Passed", message: "all checks passed".to_owned() }
+        }
+        Err(why) => Condition::no("FailedDiscoveryCheck", why),
+    }
+}
+
+/// What stands against the remote before it is asked.
+fn decide(remote: &Remote, service: Option<&Value>, slices: &[Value]) -> Option<Condition> {
+    let (name, namespace) = (&remote.service, api::field::go_quote(&remote.namespace));
+    let Some(service) = service else {
+        let message = format!("service/{name} in {namespace} is not present");
+        return Some(Condition::no("ServiceNotFound", message));
+    };
+    if !matches!(str_in(service, &["spec", "type"]), "" | "ClusterIP") {
+        return None;
+    }
+    let ports = items(get(service, "spec"), "ports");
+    let Some(port) = ports.iter().find(|p| int_at(p, "port") == Some(i64::from(remote.port)))
+    else {
+        let port = remote.port;
+        let message = format!("service/{name} in {namespace} is not listening on port {port}");
+        return Some(Condition::no("ServicePortError", message));
+    };
+    if slices.is_empty() {
+        let message = format!("cannot find endpointslices for service/{name} in {namespace}");
+        return Some(Condition::no("EndpointsNotFound", message));
+    }
+    let port = str_at(port, "name");
+    if !slices.iter().any(|slice| has_endpoint(slice, port)) {
+        let port = api::field::go_quote(port);
+        let message = format!(
+            "endpointslices for service/{name} in {namespace} have no addresses with port name {port}"
+        );
+        return Some(Condition::no("MissingEndpoints", message));
+    }
+    None
+}
+
+fn has_endpoint(slice: &Value, port: &str) -> bool {
+    let ready = |e: &Value| get(get(e, "conditions"), "ready").as_bool() != Some(false);
+    items(slice, "endpoints").iter().any(ready)
+        && items(slice, "ports")
+            .iter()
+            .any(|p| str_at(p, "name") == port && int_at(p, "port").is_some())
+}
+
+/// Asks for its resources, which are kept for discovery.
+async fn ask(remote: &Remote) -> Result<(), String> {
+    let path = format!("/apis/{}/{}", remote.group, remote.version);
+    let asked = tokio::time::timeout(QUESTION_MAX, remote.get(&path, RESOURCES_BYTES_MAX)).await;
+    let (_, body) = match asked {
+        Ok(answer) => answer?,
+        Err(_) => return Err(format!("timed out waiting for https://{}{path}", remote.host())),
+    };
+    match serde_json::from_slice::<Value>(&body) {
+        Ok(list) if !is_empty(&list, "resources") || str_at(&list, "kind") == "APIResourceList" => {
+            remote.resources.store(Some(Arc::new(list)));
+        }
+        _ => {
+            tracing::debug!(
+                apiservice = remote.name,
+                "what it serves cannot be read from its answer"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Writes the condition when it says something else than the stored one.
+async fn write(remote: &Remote, objects: &Objects, condition: &Condition) {
+    for _ in 0..RETRY_MAX {
+        let found = objects.get_live(&lookup::API_SERVICES, "", &remote.name).await;
+        let Some(mut object) = found.and_then(|o| o.value().ok()) else { return };
+        if !remote.is_same(&object) || !set(&mut object, condition) {
+            return;
+        }
+        match objects.update_status(&lookup::API_SERVICES, object).await {
+            Ok(_) => {
+                let Condition { status, reason, message } = condition;
+                tracing::info!(
+                    apiservice = remote.name,
+                    status,
+                    reason,
+                    message,
+                    "the availability of an API server changed"
+                );
+                return;
+            }
+            Err(error) if error.is("Conflict") => {}
+            Err(error) => {
+                tracing::warn!(apiservice = remote.name, %error, "the availability of an API server is not written, the next look tries again");
+                return;
+            }
+        }
+    }
+}
+
+/// Sets the condition; whether anything changed. Its time is that of a changed status.
+fn set(object: &mut Value, condition: &Condition) -> bool {
+    let Condition { status, reason, message } = condition;
+    let Some(map) = object.as_object_mut() else { return false };
+    let all = map.entry("status").or_insert_with(|| json!({}));
+    let Some(all) = all.as_object_mut() else { return false };
+    let conditions = all.entry("conditions").or_insert_with(|| json!([]));
+    let Some(conditions) = conditions.as_array_mut() else { return false };
+    let there = conditions.iter().position(|c| str_at(c, "type") == "Available");
+    let old = there.and_then(|at| conditions.get(at));
+    let same = |key: &str, new: &str| old.is_some_and(|old| str_at(old, key) == new);
+    if same("status", status) && same("reason", reason) && same("message", message) {
+        return false;
+    }
+    let time = match old {
+        Some(old) if same("status", status) => str_at(old, "lastTransitionTime").to_owned(),
+        _ => metadata::now(),
+    };
+    let new = json!({"type": "Available", "status": status, "lastTransitionTime": time, "reason": reason, "message": message});
+    match there.and_then(|at| conditions.get_mut(at)) {
+        Some(slot) => *slot = new,
+        None => conditions.push(new),
+    }
+    true
+}

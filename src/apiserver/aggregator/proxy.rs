@@ -1,0 +1,169 @@
+//! Requests handed over: the path as it came, who asks in headers that the front proxy's certificate vouches for, nothing of the
+//! client's own credentials.
+
+use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt;
+use stream::upgrade::{self, is_upgrade};
+
+use super::Remote;
+use crate::body::Body;
+use crate::connect::headers::{forget_connection, forget_credentials};
+use crate::status;
+use crate::user::User;
+
+impl Remote {
+    /// Hands a request over and its answer back.
+    pub(crate) async fn serve(&self, user: &User, request: Request<Body>) -> Response<Body> {
+        if !self.is_available() {
+            return unavailable();
+        }
+        match self.carry(user, request).await {
+            Ok(response) => response,
+            Err(refusal) => refusal,
+        }
+    }
+
+    async fn carry(
+        &self,
+        user: &User,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, Response<Body>> {
+        let address = self.endpoint().await.map_err(|error| {
+            tracing::warn!(apiservice = self.name, error, "no endpoint to hand a request to");
+            unavailable()
+        })?;
+        let upgrades = is_upgrade(request.headers());
+        forget_credentials(request.headers_mut());
+        if !upgrades {
+            forget_connection(request.headers_mut());
+        }
+        identify(request.headers_mut(), user);
+        let failed = |why: &dyn std::fmt::Display| {
+            let text = format!("error trying to reach service: {why}");
+            status::text(StatusCode::SERVICE_UNAVAILABLE, text)
+        };
+        if let Ok(host) = HeaderValue::from_str(&address.to_string()) {
+            request.headers_mut().insert(HOST, host);
+        }
+        let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
+        *request.uri_mut() = path.parse::<Uri>().map_err(|e| failed(&e))?;
+        *request.version_mut() = http::Version::HTTP_11;
+        let io = self.open(address).await.map_err(|e| failed(&e))?;
+        if upgrades {
+            return upgrade::carry(io, request, self.tasks()).await.map_err(|e| failed(&e));
+        }
+        let response = upgrade::send(io, request, self.tasks()).await.map_err(|e| failed(&e))?;
+        if is_redirect(response.status()) {
+            // CVE-2022-3172: a client must not be led away from this server with what it thinks is this server's word.
+            let text = "the backend attempted to redirect this request, which is not permitted";
+            return Err(status::text(StatusCode::BAD_GATEWAY, text));
+        }
+        let mut response = response.map(|body| body.map_err(Into::into).boxed_unsync());
+        forget_connection(response.headers_mut());
+        Ok(response)
+    }
+
+    /// A GET of this server's own, read into memory up to `bytes_max`.
+    ///
+    /// # Errors
+    /// Go's text of what went wrong.
+    pub(super) async fn get(&self, path: &str, bytes_max: usize) -> Result<(u16, Vec<u8>), String> {
+        let address = self.endpoint().await?;
+        let url = format!("https://{address}{path}");
+        let failed = |why: &dyn std::fmt::Display| {
+            format!(
+                "failing or missing response from {url}: Get {}: {why}",
+                api::field::go_quote(&url)
+            )
+        };
+        let mut request = Request::get(path)
+            .header(HOST, address.to_string())
+            .header(http::header::ACCEPT, "application/json")
+            .body(crate::body::empty())
+            .map_err(|e| failed(&e))?;
+        let own = User {
+            name: "system:kube-aggregator".to_owned(),
+            groups: vec!["system:masters".to_owned()],
+            ..User::default()
+        };
+        identify(request.headers_mut(), &own);
+        request.headers_mut().remove(CONTENT_LENGTH);
+        let io = self.open(address).await.map_err(|e| failed(&e))?;
+        let response = upgrade::send(io, request, self.tasks()).await.map_err(|e| failed(&e))?;
+        let code = response.status().as_u16();
+        if !(200..300).contains(&code) {
+            return Err(format!(
+                "failing or missing response from {url}: bad status from {url}: {code}"
+            ));
+        }
+        let body = http_body_util::Limited::new(response.into_body(), bytes_max).collect().await;
+        Ok((code, body.map_err(|e| failed(&e))?.to_bytes().to_vec()))
+    }
+}
+
+fn unavailable() -> Response<Body> {
+    status::text(StatusCode::SERVICE_UNAVAILABLE, "service unavailable\n")
+}
+
+fn is_redirect(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+/// Says who asks (client-go's `SetAuthProxyHeaders`); headers of these names that came along are gone by now.
+fn identify(headers: &mut HeaderMap, user: &User) {
+    let mut add = |name: &str, value: &str| {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value.as_bytes())) {
+            headers.append(name, value);
+        }
+    };
+    add("x-remote-user", &user.name);
+    if !user.uid.is_empty() {
+        add("x-remote-uid", &user.uid);
+    }
+    for group in &user.groups {
+        add("x-remote-group", group);
+    }
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", escaped(key));
+        for value in values {
+            add(&name, value);
+        }
+    }
+}
+
+/// A key as part of a header's name: what may not stand there is percent-encoded, as client-go's `headerKeyEscape`.
+fn escaped(key: &str) -> String {
+    let mut out = String::with_capacity(key.len());
+    for byte in key.bytes() {
+        let legal = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
+        if legal {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_told_as_client_go_tells_them() {
+        let mut user = User::authenticated("jane", &["a", "b"]);
+        user.uid = "7".into();
+        user.extra.insert("example.org/x y".into(), vec!["1".into(), "2".into()]);
+        let mut headers = HeaderMap::new();
+        identify(&mut headers, &user);
+        let all = |name: &str| {
+            headers.get_all(name).iter().map(|v| v.to_str().unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(all("x-remote-user"), ["jane"]);
+        assert_eq!(all("x-remote-uid"), ["7"]);
+        assert_eq!(all("x-remote-group"), ["a", "b", "system:authenticated"]);
+        assert_eq!(all("x-remote-extra-example.org%2fx%20y"), ["1", "2"]);
+    }
+}
