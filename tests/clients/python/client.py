@@ -171,7 +171,7 @@ def patches(ns):
     want("by force", apply(applied, fieldManager="two", force="true")["data"], {"a": "2"})
     core.patch_namespaced_config_map("applied", ns, {"data": {"b": "3"}}, field_manager="typed", dry_run="All")
     want("a dry run changes nothing", core.read_namespaced_config_map("applied", ns).data, {"a": "2"})
-    refused("an unknown field", 400, "BadRequest", patch, {"spec": {"replicos": 2}}, "application/merge-patch+json", fieldValidation="Strict")
+    refused("an unknown field", 422, "Invalid", patch, {"spec": {"replicos": 2}}, "application/merge-patch+json", fieldValidation="Strict")
 
 
 def dynamically(ns):

@@ -117,8 +117,9 @@ pub async fn apply(client: Client, namespace: &str) -> Outcome {
     refused(
         "an unknown field",
         sets.patch("web", &strict, &Patch::Merge(&unknown)).await,
-        400,
-        "BadRequest",
+        // A create says 400, a patch this (the recorded answer scenario-patches/14).
+        422,
+        "Invalid",
     )?;
     let heads = sets
         .patch_metadata(
