@@ -1,7 +1,7 @@
 //! The four patch types as pure functions on JSON values: JSON Patch, merge patch, strategic merge patch, apply.
 
 pub mod apply;
-mod gotext;
+pub mod gotext;
 mod json;
 mod managed;
 pub mod scale;
@@ -12,13 +12,6 @@ mod unstructured;
 pub use json::{json_patch, json_patch_strict_errors, merge_patch};
 pub use strategic::strategic;
 pub use unstructured::restore;
-
-use serde_json::Value;
-
-/// A decoded patch as Go's `%v` prints it, for messages.
-pub fn shown(patch: &Value) -> String {
-    gotext::v(patch)
-}
 
 use crate::Status;
 

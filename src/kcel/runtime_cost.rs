@@ -94,47 +94,55 @@ pub(crate) fn call(function: &str, overload: Option<&str>, args: &[Value<'_>]) -
         "ip" if overload == Some("cidr_ip") => Some(1),
         "ip" => Some(scaled(size(0), STRING_FACTOR)),
         "containsIP" | "containsCIDR" => Some(contains(function, overload, size(0), size(1))),
-        "serviceAccount"
-        | "path"
-        | "group"
-        | "resource"
-        | "subresource"
-        | "namespace"
-        | "name"
-        | "allowed"
-        | "reason"
-        | "error"
-        | "errored"
-        | "masked"
-        | "prefixLength"
-        | "family"
-        | "isUnspecified"
-        | "isLoopback"
-        | "isLinkLocalMulticast"
-        | "isLinkLocalUnicast"
-        | "isGlobalUnicast"
-        | "format.named"
-        | "sign"
-        | "asInteger"
-        | "isInteger"
-        | "asApproximateFloat"
-        | "isGreaterThan"
-        | "isLessThan"
-        | "compareTo"
-        | "add"
-        | "sub"
-        | "major"
-        | "minor"
-        | "patch"
-        | "getScheme"
-        | "getHostname"
-        | "getHost"
-        | "getPort"
-        | "getEscapedPath"
-        | "getQuery" => Some(1),
+        _ if costs_one(function) => Some(1),
         _ => None,
     };
     Cost::Known(kubernetes.unwrap_or_else(|| standard(overload, args)))
+}
+
+/// Kubernetes' functions whose every call costs one, whatever it is given (`apiserver/pkg/cel/library/cost.go`).
+pub(crate) fn costs_one(function: &str) -> bool {
+    matches!(
+        function,
+        "serviceAccount"
+            | "path"
+            | "group"
+            | "resource"
+            | "subresource"
+            | "namespace"
+            | "name"
+            | "allowed"
+            | "reason"
+            | "error"
+            | "errored"
+            | "masked"
+            | "prefixLength"
+            | "family"
+            | "isUnspecified"
+            | "isLoopback"
+            | "isLinkLocalMulticast"
+            | "isLinkLocalUnicast"
+            | "isGlobalUnicast"
+            | "format.named"
+            | "sign"
+            | "asInteger"
+            | "isInteger"
+            | "asApproximateFloat"
+            | "isGreaterThan"
+            | "isLessThan"
+            | "compareTo"
+            | "add"
+            | "sub"
+            | "major"
+            | "minor"
+            | "patch"
+            | "getScheme"
+            | "getHostname"
+            | "getHost"
+            | "getPort"
+            | "getEscapedPath"
+            | "getQuery"
+    )
 }
 
 /// A pattern on a string: the product of both.

@@ -5,7 +5,7 @@ use serde_json::{Number, Value};
 use crate::field::go_quote;
 
 /// `%v`: `map[a:1 b:[x y]]`.
-pub(super) fn v(value: &Value) -> String {
+pub fn v(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),
         Value::Bool(b) => b.to_string(),
@@ -39,7 +39,7 @@ pub(super) fn sharp(value: &Value) -> String {
 }
 
 /// `%T` of a decoded value.
-pub(super) fn type_name(value: &Value) -> &'static str {
+pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use api::field::{Error, ErrorList, Path};
+use api::patch::gotext;
 use api::validation::names;
 use api::value::semantic_equal;
 use serde_json::{Map, Value};
@@ -188,8 +189,8 @@ pub(crate) fn nested<'a>(object: &'a Value, path: &str) -> Result<Option<&'a Val
             other => {
                 return Err(format!(
                     "{walked}.{key} accessor error: {} is of the type {}, expected map[string]interface{{}}",
-                    go_value(other),
-                    go_type(other)
+                    gotext::v(other),
+                    gotext::type_name(other)
                 ));
             }
         }
@@ -211,8 +212,8 @@ pub(crate) fn nested_integer(object: &Value, path: &str) -> Result<(i64, bool), 
             None => Err(format!(
                 "{} accessor error: {} is of the type {}, expected int64",
                 if path.starts_with('.') { path.to_owned() } else { format!(".{path}") },
-                go_value(value),
-                go_type(value)
+                gotext::v(value),
+                gotext::type_name(value)
             )),
         },
     }
@@ -228,38 +229,9 @@ pub(crate) fn nested_text<'a>(object: &'a Value, path: &str) -> Result<&'a str, 
         Some(Value::String(text)) => Ok(text),
         Some(other) => Err(format!(
             "{path} accessor error: {} is of the type {}, expected string",
-            go_value(other),
-            go_type(other)
+            gotext::v(other),
+            gotext::type_name(other)
         )),
-    }
-}
-
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(n) if n.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
-}
-
-/// A value as Go's `%v` prints it.
-fn go_value(value: &Value) -> String {
-    match value {
-        Value::Null => "<nil>".into(),
-        Value::String(text) => text.clone(),
-        Value::Array(list) => {
-            format!("[{}]", list.iter().map(go_value).collect::<Vec<_>>().join(" "))
-        }
-        Value::Object(map) => {
-            let fields: Vec<String> =
-                map.iter().map(|(k, v)| format!("{k}:{}", go_value(v))).collect();
-            format!("map[{}]", fields.join(" "))
-        }
-        other => other.to_string(),
     }
 }
 

@@ -116,7 +116,7 @@ impl Patch {
     /// 422 as upstream's patcher says that what came of the patch is no object of the kind: it shows the patched object, or the strategic patch.
     fn undecodable(&self, patched: &[u8], cause: &str) -> Status {
         let shown = match self.kind {
-            PatchType::Strategic => api::patch::shown(&self.value),
+            PatchType::Strategic => api::patch::gotext::v(&self.value),
             _ => String::from_utf8_lossy(patched).into_owned(),
         };
         Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])

@@ -168,47 +168,7 @@ impl<'e> Coster<'e> {
         let twice = |argument: &Argument<'e>| self.asked(argument).scale(2.0 * STRING_FACTOR);
         Some(match (function, target, args) {
             ("check", ..) => only(Range::fixed(CHECK_COST)),
-            (
-                "serviceAccount"
-                | "path"
-                | "group"
-                | "resource"
-                | "subresource"
-                | "namespace"
-                | "name"
-                | "allowed"
-                | "reason"
-                | "error"
-                | "errored"
-                | "masked"
-                | "prefixLength"
-                | "family"
-                | "isUnspecified"
-                | "isLoopback"
-                | "isLinkLocalMulticast"
-                | "isLinkLocalUnicast"
-                | "isGlobalUnicast"
-                | "format.named"
-                | "sign"
-                | "asInteger"
-                | "isInteger"
-                | "asApproximateFloat"
-                | "isGreaterThan"
-                | "isLessThan"
-                | "compareTo"
-                | "add"
-                | "sub"
-                | "major"
-                | "minor"
-                | "patch"
-                | "getScheme"
-                | "getHostname"
-                | "getHost"
-                | "getPort"
-                | "getEscapedPath"
-                | "getQuery",
-                ..,
-            ) => only(Range::fixed(1)),
+            _ if crate::runtime_cost::costs_one(function) => only(Range::fixed(1)),
             ("fieldSelector" | "labelSelector", _, [selector]) => {
                 let requirements = self.asked(selector).scale(0.5);
                 let each = (LIST_COST + STRUCT_COST) as f64;
