@@ -5,33 +5,40 @@
 
 mod checking;
 mod correlate;
+mod decl;
 mod defaulting;
 mod formats;
 mod lists;
 mod meta;
 mod node;
 mod numbers;
+mod paths;
 mod pattern;
 mod pruning;
+mod rules;
 mod table;
 mod unknown;
 mod values;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Kind, Path};
 
-pub use self::checking::{UNPRUNED, validate_defaults};
-use self::node::Node;
+pub use self::checking::{has_pruned_defaults, validate_defaults};
+pub(crate) use self::decl::Decl;
+pub(crate) use self::node::{Additional, Node, Type, parse};
+pub(crate) use self::paths::Steps;
 pub use self::pattern::{check as check_pattern, compile as compile_pattern};
 pub use self::pruning::PruneOptions;
+pub(crate) use self::rules::{Compiled, SELF_TYPE, compile};
+use self::rules::{Rules, Write};
 pub use self::unknown::unrecognized_formats;
 
 /// The schema of one version of a custom resource, or of a part of it. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Structural(Arc<Node>);
+pub struct Structural(Arc<Node>, Arc<OnceLock<Option<Rules>>>);
 
 impl Structural {
     /// Reads `JSONSchemaProps` in their JSON form. Defaults lose what the schema does not know, as before they are served.
@@ -42,12 +49,13 @@ impl Structural {
     pub fn new(schema: &Value) -> Result<Self, ErrorList> {
         let mut root = node::parse(schema)?;
         defaulting::prune_defaults(&mut root);
-        Ok(Self(Arc::new(root)))
+        Ok(Self(Arc::new(root), Arc::default()))
     }
 
-    /// The schema of a property; `None` when it is not specified.
+    /// The schema of a property, without rules: these are run for whole objects. `None` when it is not specified.
     pub fn property(&self, name: &str) -> Option<Self> {
-        self.0.properties.get(name).map(|node| Self(Arc::clone(node)))
+        let node = self.0.properties.get(name)?;
+        Some(Self(Arc::clone(node), Arc::new(OnceLock::from(None))))
     }
 
     /// Removes fields that the schema does not specify, and nulls that are neither allowed nor have a default. Paths of the
@@ -72,12 +80,12 @@ impl Structural {
         meta::coerce(value, &self.0, &Path::default(), drop_invalid)
     }
 
-    /// All errors of an object in upstream's order: [`Structural::values`], then [`Structural::invariants`]. `old` is the
-    /// object before an update: what did not change is no error (KEP-4008).
+    /// All errors of an object in upstream's order: [`Structural::values`], [`Structural::invariants`], then
+    /// [`Structural::rules`]. `old` is the object before an update: what did not change is no error (KEP-4008).
     pub fn validate(&self, new: &Value, old: Option<&Value>, path: &Path) -> ErrorList {
         let mut errors = self.values(new, old, path);
-        let more = self.invariants(new, old, &errors);
-        errors.extend(more);
+        errors.extend(self.invariants(new, old));
+        errors.extend(self.rules(new, old, &errors).0);
         errors
     }
 
@@ -86,13 +94,31 @@ impl Structural {
         values::validate(&self.0, new, old, path)
     }
 
-    /// Errors of embedded resources and of sets and maps that hold an item twice. They concern a whole object;
-    /// `before` are the errors found so far, some of which leave later checks out.
-    pub fn invariants(&self, new: &Value, old: Option<&Value>, before: &[Error]) -> ErrorList {
+    /// Errors of embedded resources and of sets and maps that hold an item twice. They concern a whole object.
+    pub fn invariants(&self, new: &Value, old: Option<&Value>) -> ErrorList {
         let mut errors = meta::validate(new, &self.0, &Path::default(), false);
         errors.extend(self.lists(new, old));
-        let _ = before;
         errors
+    }
+
+    /// Errors of rules in CEL about a whole object, and warnings: errors that the old object had, too. The rules are compiled
+    /// at the first call. `before` are all errors found so far: some leave rules unchecked.
+    pub fn rules(
+        &self,
+        new: &Value,
+        old: Option<&Value>,
+        before: &[Error],
+    ) -> (ErrorList, Vec<String>) {
+        let Some(rules) = self.1.get_or_init(|| Rules::new(&self.0, true)) else {
+            return (ErrorList::new(), Vec::new());
+        };
+        if before.iter().any(is_blocking) {
+            let error = Error::invalid(&Path::default(), Value::Null, UNCHECKED);
+            return (vec![error], Vec::new());
+        }
+        let write = Write { node: &self.0, new, old, ratchets: true };
+        let found = rules.run_all(write, &Path::default());
+        (found.errors, found.warnings)
     }
 
     /// Errors of sets and maps that hold an item twice, unless the object had such before.
@@ -105,8 +131,11 @@ impl Structural {
     }
 }
 
+/// What is said in place of the errors of rules.
+const UNCHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+
 /// Whether an error leaves the rules of a schema unchecked: they would meet values of wrong types or sizes.
-pub fn is_blocking(error: &Error) -> bool {
+fn is_blocking(error: &Error) -> bool {
     matches!(
         error.kind,
         Kind::NotSupported | Kind::Required | Kind::TooLong | Kind::TooMany | Kind::TypeInvalid

@@ -24,9 +24,6 @@ pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
         let version = kind.api_version();
         out.push(format!("{version} {}: stored, but not acted on yet: {why}", kind.kind));
     }
-    if &*kind.kind == "CustomResourceDefinition" && api::validation::crd::has_rules(value) {
-        out.push("x-kubernetes-validations: stored, but not acted on yet: objects are checked by the rest of the schema alone".into());
-    }
     let found = unsupported::fields(kind, value);
     let shown = found.iter().take(WARNINGS_MAX);
     out.extend(shown.map(|f| format!("{}: stored, but not acted on yet", f.shown())));

@@ -11,7 +11,7 @@ const LINES_MAX: usize = 600;
 const EDGES: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("proto", &[]),
-    ("api", &[]),
+    ("api", &["kcel"]),
     ("store", &["base", "proto"]),
     ("etcd", &["base", "proto", "store"]),
     ("stream", &["base"]),

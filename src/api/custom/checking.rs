@@ -2,20 +2,32 @@
 
 use std::sync::Arc;
 
+use kcel::limits::RUNTIME_BUDGET;
 use serde_json::{Value, json};
 
 use super::node::{self, Node};
 use super::pruning::{self, PruneOptions};
+use super::rules::{Rules, Write};
 use super::{meta, values};
 use crate::field::{Error, ErrorList, Path};
 
 /// What is said of defaults that lose fields.
-pub const UNPRUNED: &str = "must not have unknown fields";
+const UNPRUNED: &str = "must not have unknown fields";
 
 /// Errors of the defaults in a structural schema. With `pruned`, defaults must not say what the schema does not know.
 pub fn validate_defaults(schema: &Value, path: &Path, pruned: bool) -> ErrorList {
+    check(schema, path, Check { pruned, budget: RUNTIME_BUDGET, errors: ErrorList::new() })
+}
+
+/// Whether no default says what the schema does not know.
+pub fn has_pruned_defaults(schema: &Value) -> bool {
+    // Rules are not asked: there is no budget for them.
+    let check_only = Check { pruned: true, budget: 0, errors: ErrorList::new() };
+    check(schema, &Path::default(), check_only).iter().all(|error| error.detail != UNPRUNED)
+}
+
+fn check(schema: &Value, path: &Path, mut check: Check) -> ErrorList {
     let Ok(root) = node::parse(schema) else { return ErrorList::new() };
-    let mut check = Check { pruned, errors: ErrorList::new() };
     let whole = Whole { node: &root, steps: Vec::new() };
     check.node(&root, &whole, path, true, false);
     check.errors
@@ -52,6 +64,8 @@ impl Whole<'_> {
 
 struct Check {
     pruned: bool,
+    /// What rules about defaults may still cost.
+    budget: u64,
     errors: ErrorList,
 }
 
@@ -68,11 +82,14 @@ impl Check {
         let own = Whole { node, steps: Vec::new() };
         let (whole, inside) = if embedded { (&own, false) } else { (whole, inside) };
         if let Some(default) = &node.default {
-            let found = if inside {
+            let mut found = if inside {
                 of_meta(default, node, whole, path)
             } else {
                 self.plain(default, node, path, embedded)
             };
+            if found.iter().all(|error| error.detail == UNPRUNED) {
+                found.extend(self.rules(default, node, path, embedded));
+            }
             self.errors.extend(found);
         }
         if let Some(items) = &node.items {
@@ -96,6 +113,23 @@ impl Check {
         let mut deeper = whole.clone();
         deeper.steps.push(step);
         self.node(node, &deeper, path, false, inside);
+    }
+
+    /// Rules hold for a default that stays as it is, and for one that comes anew.
+    fn rules(&mut self, default: &Value, node: &Node, path: &Path, root: bool) -> ErrorList {
+        if self.budget == 0 {
+            return ErrorList::new();
+        }
+        let Some(rules) = Rules::new(node, root) else { return ErrorList::new() };
+        let (field, budget) = (path.child("default"), self.budget);
+        let (mut kept, mut made) = (budget, budget);
+        let write = Write { node, new: default, old: Some(default), ratchets: false };
+        let mut errors = rules.run(write, &field, &mut kept).errors;
+        if errors.is_empty() {
+            errors = rules.run(Write { old: None, ..write }, &field, &mut made).errors;
+        }
+        self.budget = kept.min(made);
+        errors
     }
 
     fn plain(&self, default: &Value, node: &Node, path: &Path, embedded: bool) -> ErrorList {

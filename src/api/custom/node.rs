@@ -80,10 +80,39 @@ pub(crate) struct Node {
     pub properties: BTreeMap<Box<str>, Arc<Node>>,
     pub additional: Option<Additional>,
     pub checks: Checks,
+    /// `x-kubernetes-validations`.
+    pub rules: Box<[RuleText]>,
+    /// Rules are here or below.
+    pub rules_below: bool,
     /// A set or map written as a list is here or below.
     pub lists_below: bool,
     /// An embedded resource is here or below.
     pub embedded_below: bool,
+}
+
+/// A rule as it is written.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RuleText {
+    pub rule: Box<str>,
+    pub message: Box<str>,
+    pub message_expression: Box<str>,
+    pub reason: Box<str>,
+    pub field_path: Box<str>,
+    pub optional_old: bool,
+}
+
+impl RuleText {
+    fn of(rule: &Value) -> Self {
+        let text = |key: &str| rule.get(key).and_then(Value::as_str).unwrap_or_default().into();
+        Self {
+            rule: text("rule"),
+            message: text("message"),
+            message_expression: text("messageExpression"),
+            reason: text("reason"),
+            field_path: text("fieldPath"),
+            optional_old: rule.get("optionalOldSelf") == Some(&Value::Bool(true)),
+        }
+    }
 }
 
 /// What is asked of a value beside its structure.
@@ -145,7 +174,7 @@ impl Node {
 }
 
 /// Parses `JSONSchemaProps`.
-pub(super) fn parse(schema: &Value) -> Result<Node, ErrorList> {
+pub(crate) fn parse(schema: &Value) -> Result<Node, ErrorList> {
     let mut reader = Reader { errors: ErrorList::new() };
     let node = reader.node(schema, &Path::default(), DEPTH_MAX);
     if reader.errors.is_empty() { Ok(node) } else { Err(reader.errors) }
@@ -213,11 +242,14 @@ impl Reader {
             properties: self.properties(map, path, depth),
             additional: self.additional(map, path, depth),
             checks: self.checks(map, kind.filter(|_| !int_or_string), path, depth),
+            rules: list_of(map, "x-kubernetes-validations").iter().map(RuleText::of).collect(),
+            rules_below: false,
             lists_below: false,
             embedded_below: false,
         };
         node.lists_below = matches!(node.list, Some(ListKind::Set | ListKind::Map))
             || node.below().any(|below| below.lists_below);
+        node.rules_below = !node.rules.is_empty() || node.below().any(|below| below.rules_below);
         node.embedded_below = node.embedded || node.below().any(|below| below.embedded_below);
         node
     }

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 
 mod random;
+mod rules;
 mod table;
 
 fn schema(schema: Value) -> Structural {

@@ -3,6 +3,7 @@
 mod columns;
 mod options;
 mod paths;
+mod rules;
 mod schema;
 mod structural;
 mod warnings;
@@ -11,7 +12,7 @@ use serde_json::Value;
 
 use self::columns::{of_column, scale, selectable};
 use self::options::Options;
-pub use self::warnings::{has_rules, warnings};
+pub use self::warnings::warnings;
 use super::checks::texts;
 use super::{immutable, names, one_of};
 use crate::field::{Error, ErrorList, Path};
@@ -157,6 +158,10 @@ struct Place<'a> {
 /// What a version says for itself; with `place.shared`, what the first of them says for all.
 fn of_version(place: &Place<'_>, shared: &Shared, path: &Path, options: &Options) -> ErrorList {
     let version = place.version;
+    let before = items(place.old, "versions")
+        .iter()
+        .find(|old| str_at(old, "name") == str_at(version, "name"))
+        .unwrap_or(&Value::Null);
     let mut errors = ErrorList::new();
     let told = |same: bool| same == place.shared;
     if told(shared.schema) {
@@ -169,7 +174,8 @@ fn of_version(place: &Place<'_>, shared: &Shared, path: &Path, options: &Options
         let name = if place.shared { "validation" } else { "schema" };
         let field = path.child(name).child("openAPIV3Schema");
         let schema = at(version, &["schema", "openAPIV3Schema"]);
-        errors.extend(schema::root(schema, status, &field, options));
+        let old = at(before, &["schema", "openAPIV3Schema"]);
+        errors.extend(schema::root(schema, old, status, &field, options));
     }
     if told(shared.parts) {
         let field = path.child("subresources");
@@ -182,10 +188,7 @@ fn of_version(place: &Place<'_>, shared: &Shared, path: &Path, options: &Options
         }
     }
     if told(shared.fields) {
-        let before = items(place.old, "versions")
-            .iter()
-            .find(|old| str_at(old, "name") == str_at(version, "name"))
-            .map_or(&Value::Null, |old| get(old, "selectableFields"));
+        let before = get(before, "selectableFields");
         let field = path.child("selectableFields");
         // What is shared stands apart from what is not, and the one does not see the other.
         let schema = if told(shared.schema) {

@@ -348,15 +348,21 @@ impl Kind {
         schema.map(|schema| schema.values(new, old, &Path::default())).unwrap_or_default()
     }
 
-    /// Errors of lists, embedded objects and rules, behind those of the values.
-    pub(crate) fn invariants(
+    /// Errors of lists and embedded objects, behind those of the values.
+    pub(crate) fn invariants(&self, new: &Value, old: Option<&Value>) -> ErrorList {
+        let schema = self.compiled().schema.as_ref();
+        schema.map(|schema| schema.invariants(new, old)).unwrap_or_default()
+    }
+
+    /// Errors of rules in CEL, behind all others, and warnings.
+    pub(crate) fn rules(
         &self,
         new: &Value,
         old: Option<&Value>,
         before: &[Error],
-    ) -> ErrorList {
+    ) -> (ErrorList, Vec<String>) {
         let schema = self.compiled().schema.as_ref();
-        schema.map(|schema| schema.invariants(new, old, before)).unwrap_or_default()
+        schema.map(|schema| schema.rules(new, old, before)).unwrap_or_default()
     }
 
     /// Errors of the values of `status`.

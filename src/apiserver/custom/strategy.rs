@@ -78,7 +78,8 @@ impl Strategy for Custom {
     fn validate(&self, _: &WriteContext<'_>, object: &Value) -> ErrorList {
         let mut errors = self.kind.values(object, None);
         errors.extend(self.scale(object, true));
-        let more = self.kind.invariants(object, None, &errors);
+        errors.extend(self.kind.invariants(object, None));
+        let (more, _) = self.kind.rules(object, None, &errors);
         errors.extend(more);
         errors
     }
@@ -96,12 +97,14 @@ impl Strategy for Custom {
             self.kind.values(object, Some(old))
         };
         errors.extend(self.scale(object, !of_status));
-        let more = if of_status {
+        errors.extend(if of_status {
             self.kind.status_invariants(object, old)
         } else {
-            self.kind.invariants(object, Some(old), &errors)
-        };
+            self.kind.invariants(object, Some(old))
+        });
+        let (more, tolerated) = self.kind.rules(object, Some(old), &errors);
         errors.extend(more);
+        *context.tolerated.lock() = tolerated;
         errors
     }
 
@@ -119,10 +122,11 @@ impl Strategy for Custom {
         object: &Value,
         old: &Value,
     ) -> Vec<String> {
-        if context.subresource == "status" {
-            return Vec::new();
+        let mut warnings = std::mem::take(&mut *context.tolerated.lock());
+        if context.subresource != "status" {
+            warnings.extend(finalizer_warnings(object, &metadata::finalizers(old)));
         }
-        finalizer_warnings(object, &metadata::finalizers(old))
+        warnings
     }
 
     fn allow_unconditional_update(&self) -> bool {

@@ -196,7 +196,13 @@ fn create(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let strategy = strategy_for(&base.gvk);
     let mut object = decoded(base, body);
     let namespace = if base.namespaced { "a" } else { "" };
-    let context = WriteContext { user, namespace, subresource: "", dry_run: true };
+    let context = WriteContext {
+        user,
+        namespace,
+        subresource: "",
+        dry_run: true,
+        tolerated: Default::default(),
+    };
     if let Some(meta) = ensure_object(&mut object, "metadata") {
         if base.namespaced {
             set(meta, "namespace", base.namespace.as_str());
@@ -219,7 +225,13 @@ fn update(base: &Base, body: &Value, user: &User) -> Result<Value, ErrorList> {
     let strategy = strategy_for(&base.gvk);
     let (mut object, old) = (decoded(base, body), base.object.clone());
     let namespace = if base.namespaced { "a" } else { "" };
-    let context = WriteContext { user, namespace, subresource: "", dry_run: true };
+    let context = WriteContext {
+        user,
+        namespace,
+        subresource: "",
+        dry_run: true,
+        tolerated: Default::default(),
+    };
     let version = str_in(&object, &["metadata", "resourceVersion"]);
     if version.is_empty() && !strategy.allow_unconditional_update() {
         let field = api::field::Path::new("metadata").child("resourceVersion");

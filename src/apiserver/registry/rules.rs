@@ -201,7 +201,13 @@ mod tests {
     use serde_json::json;
 
     fn context<'a>(user: &'a User, subresource: &'a str) -> WriteContext<'a> {
-        WriteContext { user, namespace: "n", subresource, dry_run: false }
+        WriteContext {
+            user,
+            namespace: "n",
+            subresource,
+            dry_run: false,
+            tolerated: Default::default(),
+        }
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use api::field::ErrorList;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::user::User;
 
 /// What a strategy may know of the write.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct WriteContext<'a> {
     /// Who writes.
     pub user: &'a User,
@@ -18,6 +19,8 @@ pub struct WriteContext<'a> {
     pub subresource: &'a str,
     /// Nothing is stored.
     pub dry_run: bool,
+    /// What the checks of a change found without refusing it; [`Strategy::warnings_on_update`] tells it.
+    pub tolerated: Mutex<Vec<String>>,
 }
 
 /// Rules of one kind. All methods are pure; objects are complete JSON values in the kind's served version.

@@ -41,10 +41,7 @@ impl Options {
             property_types: all(|schema| !any(schema, &odd_type, DEPTH_MAX)),
             structural: !preserves || uses || all(is_structural),
             pruned_defaults: all(|schema| {
-                !is_structural(schema)
-                    || crate::custom::validate_defaults(schema, &Path::default(), true)
-                        .iter()
-                        .all(|error| error.detail != crate::custom::UNPRUNED)
+                !is_structural(schema) || crate::custom::has_pruned_defaults(schema)
             }),
             atomic_sets: all(|schema| !any(schema, &loose_set, DEPTH_MAX)),
             map_keys: all(|schema| !any(schema, &loose_keys, DEPTH_MAX)),

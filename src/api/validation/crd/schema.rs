@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::options::Options;
+use super::rules::{Context, Rules, Step, Total};
 use super::{DEPTH_MAX, paths, structural};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{bool_at, entries, get, has, is_empty, items, str_at};
@@ -44,8 +45,14 @@ const NOT_AT_ROOT: [&str; 21] = [
     MAP_TYPE,
 ];
 
-/// The schema of a version. `status` says that the status is a subresource.
-pub(super) fn root(schema: &Value, status: bool, path: &Path, options: &Options) -> ErrorList {
+/// The schema of a version. `status` says that the status is a subresource, `old` is the schema that the version had.
+pub(super) fn root(
+    schema: &Value,
+    old: &Value,
+    status: bool,
+    path: &Path,
+    options: &Options,
+) -> ErrorList {
     let mut errors = ErrorList::new();
     if !schema.is_object() {
         return errors;
@@ -58,24 +65,33 @@ pub(super) fn root(schema: &Value, status: bool, path: &Path, options: &Options)
         errors.push(Error::forbidden(&path.child("nullable"), text));
     }
     let mut unreadable = None;
+    // What expressions are looked at with; only in schemas whose structure is right.
+    let mut node = None;
     if options.structural {
         unreadable = structural::unreadable(schema);
         if unreadable.is_none() {
-            let found = structural::errors(schema, path);
-            errors.extend(if found.is_empty() {
-                crate::custom::validate_defaults(schema, path, options.pruned_defaults)
-            } else {
-                found
-            });
+            let mut found = structural::errors(schema, path);
+            if found.is_empty() {
+                found = crate::custom::validate_defaults(schema, path, options.pruned_defaults);
+            }
+            if found.is_empty() {
+                node = crate::custom::parse(schema).ok();
+            }
+            errors.extend(found);
         }
     }
-    let place = Place { meta: false, defaults: None };
-    let mut walk = Walk { options, errors: ErrorList::new() };
+    let context = node.as_ref().filter(|node| node.rules_below).map(Context::root);
+    let place = Place { meta: false, defaults: None, uncorrelated: None, context };
+    let (errors_found, expressions) = (ErrorList::new(), ErrorList::new());
+    let (accepted, total) = (schema == old, Total::default());
+    let mut walk = Walk { options, accepted, errors: errors_found, expressions, total };
     walk.schema(schema, path, place, true, DEPTH_MAX);
     errors.extend(walk.errors);
+    errors.extend(walk.expressions);
     if let Some(why) = unreadable.filter(|_| errors.is_empty()) {
         errors.push(Error::invalid(path, "", why));
     }
+    errors.extend(walk.total.errors(path));
     errors
 }
 
@@ -99,24 +115,47 @@ fn beside_status(schema: &Value, path: &Path) -> Option<Error> {
 
 /// What holds where a schema stands.
 #[derive(Clone)]
-struct Place {
+struct Place<'a> {
     /// Within `apiVersion`, `kind` or `metadata` of a resource.
     meta: bool,
     /// Why there may be no defaults.
     defaults: Option<String>,
+    /// The outermost schema whose parts cannot be found in an old object.
+    uncorrelated: Option<Path>,
+    /// What its expressions are looked at with; none where there are no rules, and in `not`, `allOf` and its like.
+    context: Option<Context<'a>>,
+}
+
+impl Place<'_> {
+    fn below(&self, step: Step<'_>) -> Self {
+        let context = self.context.as_ref().and_then(|context| context.below(step));
+        Self { context, ..self.clone() }
+    }
+
+    /// Parts of the schema at `path` cannot be found in an old object.
+    fn uncorrelated(mut self, path: &Path) -> Self {
+        self.uncorrelated.get_or_insert_with(|| path.clone());
+        self
+    }
 }
 
 struct Walk<'a> {
     options: &'a Options,
+    /// The schema is what it was.
+    accepted: bool,
     errors: ErrorList,
+    /// Errors of expressions, which stand behind the others.
+    expressions: ErrorList,
+    total: Total,
 }
 
 impl Walk<'_> {
-    fn schema(&mut self, schema: &Value, path: &Path, place: Place, root: bool, depth: usize) {
+    fn schema(&mut self, schema: &Value, path: &Path, place: Place<'_>, root: bool, depth: usize) {
         let Some(depth) = depth.checked_sub(1) else { return };
         if !schema.is_object() {
             return;
         }
+        let before = self.errors.len();
         self.plain(schema, path, &place);
         let (more, at_more) =
             (get(schema, "additionalProperties"), path.child("additionalProperties"));
@@ -124,14 +163,17 @@ impl Walk<'_> {
             let text = "additionalProperties and properties are mutual exclusive";
             self.errors.push(Error::forbidden(&at_more, text));
         }
-        let mut below = place.clone();
+        let mut below = place.below(Step::Values);
         if place.meta {
             below.defaults =
                 Some("inside additionalProperties applying to object metadata".to_owned());
         }
         self.schema(more, &at_more, below, false, depth);
         for (name, property) in entries(schema, "properties") {
-            let mut below = place.clone();
+            let mut below = place.below(Step::Property(name));
+            if !matches!(str_at(schema, MAP_TYPE), "" | "granular" | "atomic") {
+                below = below.uncorrelated(path);
+            }
             let meta = matches!(name.as_str(), "metadata" | "kind" | "apiVersion");
             if meta && (root || bool_at(schema, EMBEDDED)) {
                 below.meta = true;
@@ -141,19 +183,34 @@ impl Walk<'_> {
             }
             self.schema(property, &path.child("properties").key(name), below, false, depth);
         }
-        self.schema(get(schema, "not"), &path.child("not"), place.clone(), false, depth);
+        let nested = Place { context: None, ..place.clone() };
+        self.schema(get(schema, "not"), &path.child("not"), nested.clone(), false, depth);
         for key in ["allOf", "oneOf", "anyOf"] {
             for (index, one) in items(schema, key).iter().enumerate() {
-                self.schema(one, &path.child(key).index(index), place.clone(), false, depth);
+                self.schema(one, &path.child(key).index(index), nested.clone(), false, depth);
             }
         }
-        self.schema(get(schema, "items"), &path.child("items"), place.clone(), false, depth);
+        let mut below = place.below(Step::Items);
+        if str_at(schema, LIST_TYPE) != "map" {
+            below = below.uncorrelated(path);
+        }
+        self.schema(get(schema, "items"), &path.child("items"), below, false, depth);
         self.extensions(schema, path);
         self.rules(schema, path);
+        // Expressions are not looked at where the schema itself is wrong.
+        if self.errors.len() == before
+            && !is_empty(schema, RULES)
+            && let Some(context) = &place.context
+        {
+            let (accepted, uncorrelated) = (self.accepted, place.uncorrelated.as_ref());
+            let rules = Rules { schema, path, accepted, uncorrelated };
+            let found = rules.errors(context, &mut self.total);
+            self.expressions.extend(found);
+        }
     }
 
     /// What no schema may use.
-    fn plain(&mut self, schema: &Value, path: &Path, place: &Place) {
+    fn plain(&mut self, schema: &Value, path: &Path, place: &Place<'_>) {
         let kind = str_at(schema, "type");
         if self.options.property_types && !kind.is_empty() && !TYPES.contains(&kind) {
             self.errors.push(Error::not_supported(&path.child("type"), kind, &TYPES));
@@ -283,7 +340,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Rules as far as they are text; their expressions are compiled elsewhere.
+    /// Rules as far as they are text.
     fn rules(&mut self, schema: &Value, path: &Path) {
         let lines = |text: &str| text.contains(['\n', '\r']);
         for (index, rule) in items(schema, RULES).iter().enumerate() {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{DEPTH_MAX, options};
 use crate::field::go_quote;
-use crate::value::{get, is_empty, str_at};
+use crate::value::{get, str_at};
 
 /// Warnings about what a definition says, and did not say before.
 pub fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
@@ -36,10 +36,4 @@ fn found(definition: &Value) -> Vec<String> {
         }
     }
     texts
-}
-
-/// Whether a schema has rules (`x-kubernetes-validations`).
-pub fn has_rules(definition: &Value) -> bool {
-    let ruled = |schema: &Value| !is_empty(schema, "x-kubernetes-validations");
-    options::schemas(definition).any(|schema| options::any(schema, &ruled, DEPTH_MAX))
 }

@@ -1,0 +1,114 @@
+//! Paths to fields of a schema as rules and selectable fields write them: `.spec.color`, `.spec['x']`
+//! (`ValidFieldPath` of `pkg/apiserver/schema/cel/validation.go`).
+
+use super::node::{Additional, Node};
+use crate::field::Path;
+
+const END: &str = "unexpected end of JSON path";
+
+/// The names of a path, one after the other; the first error is upstream's text and the last that comes.
+pub(crate) struct Steps<'a> {
+    rest: &'a str,
+    /// Whether names may stand in brackets.
+    brackets: bool,
+}
+
+impl<'a> Steps<'a> {
+    pub(crate) fn new(path: &'a str, brackets: bool) -> Self {
+        Self { rest: path, brackets }
+    }
+
+    /// A delimiter, a quoted text, or what stands between delimiters.
+    fn token(&mut self) -> Option<&'a str> {
+        let text = self.rest;
+        let end = match text.bytes().next()? {
+            b'.' | b'[' | b']' => 1,
+            b'\'' => {
+                let bytes = text.as_bytes();
+                let close = (1..bytes.len()).find(|i| {
+                    bytes.get(*i) == Some(&b'\'') && bytes.get(i.wrapping_sub(1)) != Some(&b'\\')
+                });
+                close.map_or(text.len(), |i| i + 1)
+            }
+            _ => text.find(['.', '[', ']']).unwrap_or(text.len()),
+        };
+        self.rest = text.get(end..).unwrap_or_default();
+        text.get(..end)
+    }
+
+    fn step(&mut self, token: &str) -> Result<String, String> {
+        match token {
+            "." => Ok(self.token().ok_or(END)?.to_owned()),
+            "[" if !self.brackets => Err("array notation is not allowed".into()),
+            "[" => {
+                let quoted = self.token().ok_or(END)?;
+                let inner = quoted.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
+                let inner = inner
+                    .ok_or_else(|| format!("expected single quoted string but got {quoted}"))?;
+                let name = unescaped(inner)?;
+                match self.token().ok_or(END)? {
+                    "]" => Ok(name),
+                    other => Err(format!("expected ] but got {other}")),
+                }
+            }
+            other => Err(format!("expected [ or . but got: {other}")),
+        }
+    }
+}
+
+impl Iterator for Steps<'_> {
+    type Item = Result<String, String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let token = self.token()?;
+        let step = self.step(token);
+        if step.is_err() {
+            self.rest = "";
+        }
+        Some(step)
+    }
+}
+
+fn unescaped(text: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(character) = rest.next() {
+        if character != '\\' {
+            out.push(character);
+            continue;
+        }
+        out.push(match rest.next() {
+            Some('a') => '\u{7}',
+            Some('b') => '\u{8}',
+            Some('f') => '\u{c}',
+            Some('n') => '\n',
+            Some('r') => '\r',
+            Some('t') => '\t',
+            Some('v') => '\u{b}',
+            Some(same @ ('\'' | '\\')) => same,
+            Some(other) => {
+                return Err(format!("invalid string literal: invalid escape char \\{other}"));
+            }
+            None => '\\',
+        });
+    }
+    Ok(out)
+}
+
+/// The path as errors show it, from the value that `node` is about; `None` when it names no field.
+pub(super) fn shown(path: &str, node: &Node) -> Option<Path> {
+    let mut shown = Path::default();
+    let mut node = node;
+    for step in Steps::new(path, true) {
+        let name = step.ok()?;
+        if node.properties.is_empty() {
+            let Some(Additional::Schema(values)) = &node.additional else { return None };
+            shown = shown.key(&name);
+            node = values;
+        } else {
+            node = node.properties.get(name.as_str())?;
+            shown = shown.child(&name);
+        }
+    }
+    Some(shown)
+}
