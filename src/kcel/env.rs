@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::checker;
 use crate::declarations::{Function, functions};
+use crate::escape;
 use crate::parser;
 use crate::program::Program;
 use crate::source::CompileError;
@@ -130,6 +131,10 @@ impl Env {
     /// The type of an object's field, if the object has it.
     pub(crate) fn field(&self, object: &ObjectType, field: &str) -> Option<Type> {
         if let Some(of) = object.fields.get(field) {
+            return Some(of.clone());
+        }
+        // Reserved words are names of fields, too, as they are and escaped.
+        if let Some(of) = escape::escape_reserved(field).and_then(|name| object.fields.get(&name)) {
             return Some(of.clone());
         }
         match &*object.name {

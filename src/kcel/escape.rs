@@ -30,8 +30,8 @@ pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
-    if RESERVED.contains(&name) {
-        return Some(format!("__{name}__"));
+    if let Some(escaped) = escape_reserved(name) {
+        return Some(escaped);
     }
     let mut out = String::with_capacity(name.len());
     let mut rest = name.chars().peekable();
@@ -49,6 +49,11 @@ pub fn escape(name: &str) -> Option<String> {
         }
     }
     Some(out)
+}
+
+/// The identifier for a property whose name is a reserved word.
+pub(crate) fn escape_reserved(name: &str) -> Option<String> {
+    RESERVED.contains(&name).then(|| format!("__{name}__"))
 }
 
 /// The property that an identifier stands for; `None` if it contains an escape that there is not.

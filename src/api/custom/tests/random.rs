@@ -37,6 +37,7 @@ impl Dice {
                 "x-kubernetes-list-type",
                 "x-kubernetes-list-map-keys",
                 "x-kubernetes-map-type",
+                "x-kubernetes-validations",
                 "format",
                 "maximum",
                 "minimum",
@@ -68,6 +69,12 @@ impl Dice {
             "default" => self.value(2),
             "x-kubernetes-list-type" => self.one(&["set", "map", "atomic"]).into(),
             "x-kubernetes-map-type" => "atomic".into(),
+            "x-kubernetes-validations" => json!([{
+                "rule": self.one(&["self == oldSelf", "size(self) > 1", "has(self.a) && self.a != self.b", "self > 1", "self.all(x, x == x)", "("]),
+                "messageExpression": self.one(&["", "'x'", "string(self)"]),
+                "fieldPath": self.one(&["", ".a", "['b']", "."]),
+                "optionalOldSelf": self.roll(3) == 0,
+            }]),
             "x-kubernetes-list-map-keys" | "required" => json!(["a", "b"]),
             "format" => self
                 .one(&["date", "date-time", "int32", "float", "duration", "uri", "email", "x"])

@@ -74,7 +74,6 @@ fn rules_cost_at_most_what_upstream_estimates() {
     }
     for (of, rule, free, limit, bound) in [
         ("number", "self.all(x, true)", 1_348_169, 10, 32),
-        ("number", "has(self.x)", 0, 100, 0),
         ("string", "self.all(x, true)", 1_179_647, 3, 11),
         ("boolean", "self.all(x, true)", 943_718, 100, 302),
         ("number", "self[\"x\"] == 0.0", 2, 0, 2),
@@ -418,4 +417,51 @@ fn defaults_keep_the_rules() {
         ]
     );
     assert!(has_pruned_defaults(&schema("other")));
+}
+
+// `TestValidateFieldPath`.
+#[test]
+fn paths_of_rules_are_read() {
+    let number = || json!({"type": "number"});
+    let node = parse(&json!({"type": "object", "properties": {
+        "foo": {"type": "object", "additionalProperties": number()}, "white space": number(), "'foo'bar": number(),
+        "a": {"type": "object", "properties": {"foo's": number(), "test\u{7}": number(), "bb[b": number(),
+            "bbb": {"type": "object", "properties": {"c": number(), "34": number()}}, "bbb.c": {"type": "object"}}},
+        "list": {"type": "array", "items": {"type": "object", "properties": {"a": number()}}}}}))
+    .unwrap();
+    for (path, wanted) in [
+        (".a", "a"),
+        ("['\\'foo\\'bar']", "'foo'bar"),
+        (".white space", "white space"),
+        (".a['bbb.c']", "a.bbb.c"),
+        (".a['test\\a']", "a.test\u{7}"),
+        (".foo.subAdd", "foo[subAdd]"),
+        (".foo['subAdd']", "foo[subAdd]"),
+        (".a.foo's", "a.foo's"),
+        (".a['foo\\'s']", "a.foo's"),
+        (".a.bbb['34']", "a.bbb.34"),
+        (".list", "list"),
+    ] {
+        let shown = crate::custom::paths::shown(path, &node);
+        assert_eq!(shown, Some(Path::new(wanted)), "{path}");
+    }
+    for path in [
+        ".\\'foo\\'bar",
+        ". a",
+        ".a.bb[b",
+        ".a['bbb.c'",
+        ".",
+        ".a.foo",
+        ".a.bbb[0]",
+        ".list[0]",
+        ".list. a",
+        ".list['a']",
+        "a",
+        ".c",
+        ".a..b",
+        ".list.a-b.34",
+        ".a['\\x']",
+    ] {
+        assert_eq!(crate::custom::paths::shown(path, &node), None, "{path}");
+    }
 }
