@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 
 mod random;
+mod recorded;
 mod rules;
 mod table;
 
