@@ -164,7 +164,7 @@ fn seconds(duration: Duration) -> String {
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Tries every credential that fits the image, then none.
+/// Tries every credential that fits the image, the pod's before the node's, then none.
 async fn pull_with(
     node: &Node,
     pod: &Pod,
@@ -172,8 +172,8 @@ async fn pull_with(
     sandbox: &cri::PodSandboxConfig,
 ) -> Result<String, String> {
     let mut last = String::new();
-    let credentials = credentials(node, pod, name);
-    for auth in credentials.into_iter().map(Some).chain([None]) {
+    let of_node = node.registries.load().credentials(name);
+    for auth in credentials(node, pod, name).into_iter().chain(of_node).map(Some).chain([None]) {
         let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
         match node.runtime.pull_image(spec, auth, sandbox.clone()).await {
             Ok(reference) => return Ok(reference),
