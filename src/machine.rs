@@ -45,6 +45,8 @@ pub struct Machine {
     pub power: node::Power,
     /// The time they get then.
     pub shutdown_grace: node::Grace,
+    /// What is known of registries at the start.
+    registries: node::registries::Registries,
     /// `PATH`.
     pub path: String,
 }
@@ -152,7 +154,17 @@ impl Machine {
         if !data_dir.is_absolute() {
             return Err(bad("data-dir", data_dir.display(), "must be an absolute path"));
         }
+        let registries = node::registries::load(&args.private_registry)
+            .map_err(|e| bad("private-registry", args.private_registry.display(), e))?
+            .without_default(args.disable_default_registry_endpoint);
+        if args.container_runtime_endpoint.is_some()
+            && registries != node::registries::Registries::default()
+        {
+            let why = "is about the own containerd, and --container-runtime-endpoint names another: configure that one";
+            return Err(bad("private-registry", args.private_registry.display(), why));
+        }
         Ok(Self {
+            registries,
             listen: listen_ip(args.bind_address, &node_ips),
             labels: flags::labels(&args.node_label)?,
             taints: flags::taints(&args.node_taint)?,
@@ -306,6 +318,8 @@ impl Machine {
             .as_deref()
             .map(|e| e.trim_start_matches("unix://").into());
         agent.runtime.grouped_shims = args.grouped_shims;
+        agent.runtime.registries.clone_from(&self.registries);
+        agent.runtime.registries_file = Some(args.private_registry.clone());
         agent.runtime.images_dir = directory.join("images");
         agent.runtime.bin_dirs = vec![self.data_dir.join("bin")];
         agent.runtime.path.clone_from(&self.path);

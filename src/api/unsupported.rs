@@ -122,7 +122,6 @@ const POD: &[Field] = &[
     set("volumes.*.gcePersistentDisk"),
     set("volumes.*.gitRepo"),
     set("volumes.*.glusterfs"),
-    set("volumes.*.image"),
     set("volumes.*.iscsi"),
     set("volumes.*.nfs"),
     set("volumes.*.photonPersistentDisk"),

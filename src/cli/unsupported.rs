@@ -50,7 +50,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("kube-proxy-arg", "the service proxy is no process of its own"),
     ("node-external-ip", "external addresses are not there yet"),
     ("pause-image", "the pause image is built in"),
-    ("private-registry", "registries.yaml is not there yet"),
     ("rootless", "running a node without root is not there yet; --disable-agent needs no root"),
     ("secrets-encryption", "secrets are always encrypted at rest"),
     ("selinux", "SELinux labels are not there yet"),

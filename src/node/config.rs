@@ -9,6 +9,7 @@ use std::time::Duration;
 use api::k8s::api::core::v1::Taint;
 use tokio::sync::watch;
 
+use crate::registries::Registries;
 use crate::unready::Unready;
 
 /// Settings of one node agent.
@@ -91,8 +92,10 @@ pub struct RuntimeConfig {
     pub cni_conf_dir: PathBuf,
     /// CNI plugins.
     pub cni_bin_dir: PathBuf,
-    /// Registry settings (`hosts.toml` folders) for containerd; `None` is containerd's default.
-    pub registry_dir: Option<PathBuf>,
+    /// What is known of registries at the start.
+    pub registries: Registries,
+    /// The file that says so, which may change; `None` for none.
+    pub registries_file: Option<PathBuf>,
     /// Archives imported at start.
     pub images_dir: PathBuf,
     /// Several pods share one shim process (containerd ≥ 2.2): less memory, one fault domain.
@@ -150,7 +153,8 @@ impl Config {
                 path: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
                 cni_conf_dir: path("/etc/cni/net.d"),
                 cni_bin_dir: path("/opt/cni/bin"),
-                registry_dir: None,
+                registries: Registries::default(),
+                registries_file: None,
                 grouped_shims: false,
             },
             cluster_dns: Vec::new(),

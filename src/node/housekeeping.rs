@@ -159,6 +159,9 @@ async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<V
     // Images of pods that wait to be started again are used too.
     for (pod, _) in table.all() {
         used.extend(pod.members.iter().map(|m| crate::image_name::normalize(m.image())));
+        let shown = pod.spec().volumes.iter().flatten().filter_map(|v| v.image.as_ref());
+        let shown = shown.filter_map(|image| image.reference.as_deref());
+        used.extend(shown.map(crate::image_name::normalize));
     }
     let is_used = |i: &cri::Image| {
         let mut names = i.repo_tags.iter().chain(&i.repo_digests);

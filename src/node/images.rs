@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
 use tokio::time::Instant;
@@ -37,32 +38,97 @@ impl PullState {
     }
 }
 
+/// An image that a pod needs, and who of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pod: &'a Pod,
+    /// As people write it.
+    image: &'a str,
+    /// `Always`, `IfNotPresent` or `Never`.
+    policy: Option<&'a str>,
+    /// The container that runs it; `None` for a volume, which is the whole pod's.
+    member: Option<&'a Member>,
+}
+
+impl<'a> Wanted<'a> {
+    /// What a container runs.
+    pub(crate) fn by(pod: &'a Pod, member: &'a Member) -> Self {
+        let policy = member.container.image_pull_policy.as_deref();
+        Self { pod, image: member.image(), policy, member: Some(member) }
+    }
+
+    /// What a volume shows.
+    fn as_volume(pod: &'a Pod, source: &'a core::ImageVolumeSource) -> Self {
+        let image = source.reference.as_deref().unwrap_or_default();
+        Self { pod, image, policy: source.pull_policy.as_deref(), member: None }
+    }
+
+    fn event(&self, node: &Node, kind: EventType, reason: &str, message: impl Into<String>) {
+        match self.member {
+            Some(member) => node.container_event(self.pod, member, kind, reason, message),
+            None => node.pod_event(self.pod, kind, reason, message),
+        }
+    }
+}
+
+/// The images that volumes of this container show, by the volumes' names (KEP 4639).
+///
+/// # Errors
+/// The waiting state that the container shows.
+pub(crate) async fn of_volumes(
+    node: &Node,
+    pod: &Pod,
+    member: &Member,
+    sandbox: &cri::PodSandboxConfig,
+    state: &mut PullState,
+) -> Result<HashMap<String, cri::ImageSpec>, Waiting> {
+    let mut out = HashMap::new();
+    for volume in pod.spec().volumes.iter().flatten() {
+        let Some(source) = &volume.image else { continue };
+        let mut mounts = member.container.volume_mounts.iter().flatten();
+        if !mounts.any(|mount| mount.name == volume.name) {
+            continue;
+        }
+        let wanted = Wanted::as_volume(pod, source);
+        let found = ensure(node, wanted, sandbox, state).await.inspect_err(|why| {
+            let message = format!("Error: {}", why.message);
+            node.container_event(pod, member, EventType::Warning, "Failed", message);
+        })?;
+        let spec = cri::ImageSpec {
+            image: found.id,
+            user_specified_image: wanted.image.to_owned(),
+            ..cri::ImageSpec::default()
+        };
+        out.insert(volume.name.clone(), spec);
+    }
+    Ok(out)
+}
+
 /// The image, pulled when the policy wants it.
 ///
 /// # Errors
 /// The waiting state that the container shows.
 pub(crate) async fn ensure(
     node: &Node,
-    pod: &Pod,
-    member: &Member,
+    wanted: Wanted<'_>,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
 ) -> Result<cri::Image, Waiting> {
-    let image = member.image();
+    let image = wanted.image;
     if !image_name::is_valid(image) {
         let message = format!(
             "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
         );
-        node.container_event(pod, member, EventType::Warning, "InspectFailed", message.clone());
+        wanted.event(node, EventType::Warning, "InspectFailed", message.clone());
         return Err(Waiting { reason: "InvalidImageName", message });
     }
     let name = image_name::normalize(image);
-    let policy = member.container.image_pull_policy.as_deref().filter(|p| !p.is_empty());
+    let policy = wanted.policy.filter(|p| !p.is_empty());
     let policy =
         policy.unwrap_or(if image_name::is_latest(image) { "Always" } else { "IfNotPresent" });
     let present = node.runtime.image(&name).await.map_err(|error| {
         let message = format!("Failed to inspect image {image:?}: {error}");
-        node.container_event(pod, member, EventType::Warning, "InspectFailed", message.clone());
+        wanted.event(node, EventType::Warning, "InspectFailed", message.clone());
         Waiting { reason: "ImageInspectError", message }
     })?;
     match (policy, present) {
@@ -71,52 +137,39 @@ pub(crate) async fn ensure(
             let message = format!(
                 "Container image {image:?} already present on machine and can be accessed by the pod"
             );
-            node.container_event(pod, member, EventType::Normal, "Pulled", message);
+            wanted.event(node, EventType::Normal, "Pulled", message);
             return Ok(found);
         }
         ("Never", None) => {
             let message =
                 format!("Container image {image:?} is not present with pull policy of Never");
-            node.container_event(
-                pod,
-                member,
-                EventType::Warning,
-                "ErrImageNeverPull",
-                message.clone(),
-            );
+            wanted.event(node, EventType::Warning, "ErrImageNeverPull", message.clone());
             return Err(Waiting { reason: "ErrImageNeverPull", message });
         }
         _ => {}
     }
-    pull(node, pod, member, &name, sandbox, state).await
+    pull(node, wanted, &name, sandbox, state).await
 }
 
 async fn pull(
     node: &Node,
-    pod: &Pod,
-    member: &Member,
+    wanted: Wanted<'_>,
     name: &str,
     sandbox: &cri::PodSandboxConfig,
     state: &mut PullState,
 ) -> Result<cri::Image, Waiting> {
-    let image = member.image();
+    let image = wanted.image;
     if let Some(failure) = state.failed.get(name).filter(|f| f.at.elapsed() < f.delay) {
         let short = format!("Back-off pulling image {image:?}");
-        node.container_event(pod, member, EventType::Normal, "BackOff", short.clone());
+        wanted.event(node, EventType::Normal, "BackOff", short.clone());
         let message = format!("{short}: {}", failure.message);
         return Err(Waiting { reason: "ImagePullBackOff", message });
     }
     let queued = base::clock::now();
-    node.container_event(
-        pod,
-        member,
-        EventType::Normal,
-        "Pulling",
-        format!("Pulling image {image:?}"),
-    );
+    wanted.event(node, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
     let line = node.pulls.acquire().await;
     let started = base::clock::now();
-    let outcome = pull_with(node, pod, name, sandbox).await;
+    let outcome = pull_with(node, wanted.pod, name, sandbox).await;
     drop(line);
     match outcome {
         Ok(reference) => {
@@ -130,18 +183,17 @@ async fn pull(
                 seconds(queued.elapsed()),
                 found.size
             );
-            node.container_event(pod, member, EventType::Normal, "Pulled", message);
+            wanted.event(node, EventType::Normal, "Pulled", message);
             Ok(found)
         }
         Err(message) => {
-            node.container_event(
-                pod,
-                member,
+            wanted.event(
+                node,
                 EventType::Warning,
                 "Failed",
                 format!("Failed to pull image {image:?}: {message}"),
             );
-            node.container_event(pod, member, EventType::Warning, "Failed", "Error: ErrImagePull");
+            wanted.event(node, EventType::Warning, "Failed", "Error: ErrImagePull");
             let delay =
                 state.failed.get(name).map_or(BACKOFF_INITIAL, |f| (f.delay * 2).min(BACKOFF_MAX));
             let failure = Failure {
@@ -164,7 +216,7 @@ fn seconds(duration: Duration) -> String {
     format!("{}s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Tries every credential that fits the image, then none.
+/// Tries every credential that fits the image, the pod's before the node's, then none.
 async fn pull_with(
     node: &Node,
     pod: &Pod,
@@ -172,8 +224,8 @@ async fn pull_with(
     sandbox: &cri::PodSandboxConfig,
 ) -> Result<String, String> {
     let mut last = String::new();
-    let credentials = credentials(node, pod, name);
-    for auth in credentials.into_iter().map(Some).chain([None]) {
+    let of_node = node.registries.load().credentials(name);
+    for auth in credentials(node, pod, name).into_iter().chain(of_node).map(Some).chain([None]) {
         let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
         match node.runtime.pull_image(spec, auth, sandbox.clone()).await {
             Ok(reference) => return Ok(reference),

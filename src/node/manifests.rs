@@ -10,12 +10,11 @@ use api::codec::yaml;
 use api::schema::Schema;
 use api::value::items;
 use base::Shutdown;
-use futures::StreamExt;
-use inotify::{Event, EventMask, Inotify, WatchMask};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::digest::sha256;
+use crate::folders::Changes;
 use crate::pod::{HASH_ANNOTATION, Origin, Pod, SEEN_ANNOTATION, SOURCE_ANNOTATION};
 use crate::volumes;
 
@@ -307,60 +306,6 @@ pub(crate) async fn run(
             () = changed => {}
         }
     }
-}
-
-/// What the kernel tells about the folders.
-struct Changes {
-    watches: inotify::Watches,
-    events: inotify::EventStream<Vec<u8>>,
-}
-
-impl Changes {
-    fn new() -> io::Result<Self> {
-        let inotify = Inotify::init()?;
-        Ok(Self { watches: inotify.watches(), events: inotify.into_event_stream(vec![0; 4096])? })
-    }
-
-    /// A folder that is not there yet is awaited in the nearest one that is.
-    fn watch(&mut self, folders: &[PathBuf]) {
-        let mask = WatchMask::CLOSE_WRITE
-            | WatchMask::CREATE
-            | WatchMask::DELETE
-            | WatchMask::MOVE
-            | WatchMask::DELETE_SELF
-            | WatchMask::MOVE_SELF;
-        for folder in folders {
-            let there = folder.ancestors().find(|p| p.is_dir()).unwrap_or(Path::new("/"));
-            if let Err(error) = self.watches.add(there, mask) {
-                tracing::error!(folder = %there.display(), %error, "changes of static pods are not seen");
-            }
-        }
-    }
-
-    /// Resolves at a change that matters.
-    async fn next(&mut self, folders: &[PathBuf]) {
-        loop {
-            match self.events.next().await {
-                Some(Ok(event)) if matters(&event, folders) => return,
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => std::future::pending().await,
-            }
-        }
-    }
-}
-
-/// A file that was only made is not yet written, unless it is a link.
-fn matters(event: &Event<std::ffi::OsString>, folders: &[PathBuf]) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let Some(name) = &event.name else { return true };
-    if name.to_string_lossy().starts_with('.') {
-        return false;
-    }
-    if !event.mask.contains(EventMask::CREATE) || event.mask.contains(EventMask::ISDIR) {
-        return true;
-    }
-    let is_link = |m: std::fs::Metadata| m.is_symlink() || m.nlink() > 1;
-    folders.iter().any(|f| std::fs::symlink_metadata(f.join(name)).is_ok_and(is_link))
 }
 
 #[cfg(test)]

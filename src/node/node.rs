@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::machine::Machine;
 use crate::pod::{Member, Pod, Role};
 use crate::pressure::Pressure;
+use crate::registries::Registries;
 use crate::runtime::{Runtime, RuntimeVersion};
 use crate::status_writer::StatusWriter;
 
@@ -47,6 +48,7 @@ pub(crate) struct Node {
     pub(crate) cgroups: Cgroups,
     pub(crate) machine: Machine,
     pub(crate) pulls: Semaphore,
+    pub(crate) registries: ArcSwap<Registries>,
     pub(crate) allocatable: ArcSwap<BTreeMap<String, Quantity>>,
     /// Labels of the Node object as last seen; empty before.
     pub(crate) labels: Labels,

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::admit::honoured::Abilities;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
+use crate::containerd::config::registries_dir;
 use crate::containerd::events::{EVENTS_MAX, Signal, listen};
 use crate::containerd::import;
 use crate::containerd::supervise::{self, Containerd};
@@ -29,6 +30,7 @@ use crate::pod_certificates::PodCertificates;
 use crate::pods::Pods;
 use crate::power;
 use crate::pressure::{self, Pressure};
+use crate::registries;
 use crate::report;
 use crate::runtime::cri::CriRuntime;
 use crate::runtime::{Features, Runtime, RuntimeVersion};
@@ -96,6 +98,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         trust_bundles: TrustBundles::new(informers.clone()),
         pod_certificates: PodCertificates::new(informers.clone(), &config.node_name),
         pulls: Node::pulls(),
+        registries: ArcSwap::from_pointee(config.runtime.registries.clone()),
         allocatable: ArcSwap::from_pointee(allocatable),
         labels: Labels::open(&client, &tasks).await,
         owners: Mutex::new(HashMap::new()),
@@ -121,6 +124,11 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         None => None,
     };
     let (told, statics) = watch::channel(None);
+    if containerd.is_some() {
+        let dir = registries_dir(&node.config.runtime);
+        let follow = registries::follow(Arc::clone(&node), dir, shutdown.clone());
+        tasks.spawn(Kind::Critical, "registries", follow);
+    }
     let folders = Manifests::new(node.config.manifest_dirs.clone(), node.config.node_name.clone());
     let read = manifests::run(folders, told, shutdown.clone());
     tasks.spawn(Kind::Critical, "static-pods", read);

@@ -52,11 +52,13 @@ pub struct Features {
     pub recursive_read_only: bool,
     /// `lifecycle.stopSignal`.
     pub stop_signal: bool,
+    /// Volumes that show images (KEP 4639).
+    pub image_volumes: bool,
 }
 
 impl Features {
     /// What the runtime says of itself; for what it does not say, its version. `stopSignal` is known to work from
-    /// containerd 2.4 on, and nothing in the protocol tells.
+    /// containerd 2.4 on, images are mounted from containerd 2.1 and CRI-O 1.31 on, and nothing in the protocol tells.
     pub fn of(version: &RuntimeVersion, status: &cri_api::StatusResponse) -> Self {
         let default = status.runtime_handlers.iter().find(|h| h.name.is_empty());
         let mut parts = version.version.trim_start_matches('v').split(['.', '-', '~', '+']);
@@ -68,6 +70,11 @@ impl Features {
                 .and_then(|h| h.features)
                 .is_some_and(|f| f.recursive_read_only_mounts),
             stop_signal: version.name == "containerd" && numbers >= (2, 4),
+            image_volumes: match version.name.as_str() {
+                "containerd" => numbers >= (2, 1),
+                "cri-o" => numbers >= (1, 31),
+                _ => false,
+            },
         }
     }
 }

@@ -109,7 +109,8 @@ pub(crate) fn are_near(node: &Node, pod: &Pod) -> bool {
 pub(crate) async fn set_up(node: &Node, pod: &Pod, ips: &[String]) -> Result<Volumes, VolumeError> {
     let mut out = Volumes::default();
     let held = node.pod_certificates.all(node, pod).await;
-    for volume in pod.spec().volumes.iter().flatten() {
+    // The runtime mounts what images show.
+    for volume in pod.spec().volumes.iter().flatten().filter(|v| v.image.is_none()) {
         let failed = |why: String| VolumeError { volume: volume.name.clone(), why };
         let place =
             set_up_one(node, pod, volume, ips, &held, &mut out.refresh_at).await.map_err(failed)?;
@@ -171,7 +172,7 @@ async fn set_up_one(
     Ok(Place { path, read_only: true })
 }
 
-/// The mounts of one container: its volumes, `/etc/hosts`, the termination message.
+/// The mounts of one container: its volumes, `/etc/hosts`, the termination message. `shown` are the images that volumes show.
 ///
 /// # Errors
 /// A volume that is missing, or a sub-path that leaves its volume.
@@ -179,7 +180,7 @@ pub(crate) fn container_mounts(
     node: &Node,
     pod: &Pod,
     member: &Member,
-    volumes: &Volumes,
+    (volumes, shown): (&Volumes, &HashMap<String, cri::ImageSpec>),
     env: &[(String, String)],
     ips: &[String],
 ) -> Result<Vec<cri::Mount>, BadSpec> {
@@ -188,6 +189,21 @@ pub(crate) fn container_mounts(
     let pod_dir = node.config.pod_dir(&pod.uid);
     for (index, mount) in member.container.volume_mounts.iter().flatten().enumerate() {
         own_hosts |= mount.mount_path == "/etc/hosts";
+        let sub_path = match mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
+            Some(expression) => expand_sub_path(expression, env)?,
+            None => mount.sub_path.clone().unwrap_or_default(),
+        };
+        let target = Path::new("/").join(&mount.mount_path).to_string_lossy().into_owned();
+        if let Some(image) = shown.get(&mount.name) {
+            out.push(cri::Mount {
+                container_path: target,
+                readonly: true,
+                image: Some(image.clone()),
+                image_sub_path: sub_path,
+                ..cri::Mount::default()
+            });
+            continue;
+        }
         let place = volumes.places.get(&mount.name).ok_or_else(|| {
             BadSpec(format!(
                 "cannot find volume {:?} to mount into container {:?}",
@@ -195,10 +211,6 @@ pub(crate) fn container_mounts(
                 member.name()
             ))
         })?;
-        let sub_path = match mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
-            Some(expression) => expand_sub_path(expression, env)?,
-            None => mount.sub_path.clone().unwrap_or_default(),
-        };
         let path = if sub_path.is_empty() {
             place.path.clone()
         } else {
@@ -221,9 +233,8 @@ pub(crate) fn container_mounts(
             Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
             _ => cri::MountPropagation::PropagationPrivate,
         };
-        let target = Path::new("/").join(&mount.mount_path);
         out.push(cri::Mount {
-            container_path: target.to_string_lossy().into_owned(),
+            container_path: target,
             host_path: path.to_string_lossy().into_owned(),
             readonly: mount.read_only == Some(true) || place.read_only,
             propagation: propagation.into(),

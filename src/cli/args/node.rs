@@ -52,6 +52,17 @@ pub struct NodeArgs {
     /// Interface to the other nodes [default: the one with the node's address]
     #[arg(long, value_name = "NAME", help_heading = "Node")]
     pub flannel_iface: Option<String>,
+    /// Mirrors, credentials and certificates of registries, in k3s's form; read again when it changes
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/kube-lite/registries.yaml",
+        help_heading = "Node"
+    )]
+    pub private_registry: PathBuf,
+    /// Registries with mirrors in that file are not asked themselves
+    #[arg(long, help_heading = "Node", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub disable_default_registry_endpoint: bool,
     /// Time for pods to end when the machine is switched off; 0 leaves them to the service manager
     #[arg(long, value_name = "TIME", default_value = "30s", help_heading = "Node")]
     pub shutdown_grace_period: String,

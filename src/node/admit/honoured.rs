@@ -73,8 +73,13 @@ fn wants_apparmor(pod: &Pod) -> bool {
     })
 }
 
-/// Fields of containers that only newer runtimes act on; older ones ignore them without a word.
+/// Fields that only newer runtimes act on; older ones ignore them without a word.
 fn of_runtime(pod: &Pod, runtime: Features) -> Option<String> {
+    let mut volumes = pod.spec().volumes.iter().flatten();
+    if let Some(index) = volumes.position(|v| v.image.is_some()).filter(|_| !runtime.image_volumes)
+    {
+        return Some(format!("spec.volumes[{index}].image"));
+    }
     for member in &pod.members {
         let name = member.name();
         let mounts = member.container.volume_mounts.iter().flatten();
@@ -141,6 +146,11 @@ mod tests {
             of(json!({"containers": c, "volumes": [{"name": "v", "csi": {"driver": "d"}}]})),
             message("spec.volumes[0].csi")
         );
+        let image =
+            json!({"containers": c, "volumes": [{"name": "v", "image": {"reference": "r"}}]});
+        assert_eq!(of(image.clone()), message("spec.volumes[0].image"));
+        let newer = Features { image_volumes: true, ..Features::default() };
+        assert_eq!(reason(image, Abilities { runtime: newer, ..Abilities::default() }), None);
         let stop = json!({"containers": [{"name": "a", "lifecycle": {"stopSignal": "SIGUSR1"}}]});
         assert_eq!(of(stop.clone()), message("lifecycle.stopSignal of container \"a\""));
         let newer = Features { stop_signal: true, ..Features::default() };
@@ -183,9 +193,10 @@ mod tests {
         ),
         (
             "Volume",
-            "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected ephemeral",
+            "name hostPath emptyDir secret persistentVolumeClaim downwardAPI configMap projected ephemeral image",
         ),
         ("EmptyDirVolumeSource", "medium sizeLimit"),
+        ("ImageVolumeSource", "reference pullPolicy"),
         (
             "VolumeProjection",
             "secret downwardAPI configMap serviceAccountToken clusterTrustBundle podCertificate",
@@ -239,6 +250,7 @@ mod tests {
                 "Container" => container(json!({field: value})),
                 "Volume" => volume(json!({field: value})),
                 "EmptyDirVolumeSource" => volume(json!({"emptyDir": {field: value}})),
+                "ImageVolumeSource" => volume(json!({"image": {field: value}})),
                 "VolumeProjection" => volume(json!({"projected": {"sources": [{field: value}]}})),
                 "PodCertificateProjection" => {
                     volume(json!({"projected": {"sources": [{"podCertificate": {field: value}}]}}))

@@ -1,7 +1,7 @@
 //! Writes containerd's configuration: version 2 for 1.x, version 3 for 2.x; unused plugins are off.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::config::RuntimeConfig;
 use crate::containerd::find::Binaries;
@@ -44,7 +44,7 @@ const OFF_2: &[&str] = &[
 ];
 
 /// A TOML basic string.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {
@@ -64,6 +64,14 @@ fn quoted(text: &str) -> String {
 
 fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
+}
+
+/// Where containerd finds settings of registries that are not ours.
+const REGISTRIES: &str = "/etc/containerd/certs.d:/etc/docker/certs.d";
+
+/// Where it finds ours.
+pub(crate) fn registries_dir(config: &RuntimeConfig) -> PathBuf {
+    config.data_dir.join("certs.d")
 }
 
 /// The whole file.
@@ -91,11 +99,9 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
     } else {
         ""
     };
-    let registry = config
-        .registry_dir
-        .as_ref()
-        .map(|dir| format!("\n  config_path = {}", path(dir)))
-        .unwrap_or_default();
+    // Ours first, then where containerd looks by itself.
+    let registry = quoted(&format!("{}:{REGISTRIES}", registries_dir(config).display()));
+    let registry = format!("\n  config_path = {registry}");
     let restrict = machine.restrict_oom_score;
     let (conf_dir, bin_dir) = (path(&config.cni_conf_dir), path(&config.cni_bin_dir));
     let pause = quoted(pause::IMAGE);
@@ -151,8 +157,11 @@ mod tests {
         assert!(
             old.contains("version = 2\nroot = \"/d/containerd\"") && old.contains("sandbox_image")
         );
+        let registries = "config_path = \"/d/certs.d:/etc/containerd/certs.d:/etc/docker/certs.d\"";
+        assert!(old.contains(registries));
         assert!(old.contains(r#"BinaryName = "/usr/bin/\"x""#));
         let new = render((2, 4));
+        assert!(new.contains(registries));
         assert!(new.contains("version = 3") && new.contains("bin_dirs = [\"/opt/cni/bin\"]"));
         assert!(render((2, 0)).contains("bin_dir = \"/opt/cni/bin\""));
     }

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::sync::{Notify, watch};
 
-use super::config::{Machine, render};
+use super::config::{Machine, registries_dir, render};
 use super::find::{Binaries, NotFound, find};
 use super::results;
 use crate::config::RuntimeConfig;
@@ -78,6 +78,8 @@ pub(crate) async fn prepare(
     base::fs::create_dir(&config.run_dir, 0o711)?;
     base::fs::create_dir(&config.data_dir, 0o711)?;
     let binaries = find(config).await?;
+    let dir = registries_dir(config);
+    crate::registries::write(&config.registries, &dir)?;
     let machine = Machine {
         overlay: overlay_works(&config.data_dir),
         restrict_oom_score: !scores_may_fall(),

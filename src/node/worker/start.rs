@@ -1,5 +1,6 @@
 //! Makes sandboxes and starts containers.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 
 use super::{Desired, Worker, pod_ips};
 use crate::handler::{self, Target};
-use crate::images;
+use crate::images::{self, Wanted};
 use crate::node::Node;
 use crate::objects::{self, Found, Source};
 use crate::observed::{Container, Observed, State};
@@ -107,8 +108,15 @@ impl Worker {
         let sandbox_config = self.sandbox_config(pod, attempt).map_err(bad_config)?;
         let node = Arc::clone(&self.node);
         let mut news = self.desired.clone();
-        let image = tokio::select! {
-            image = images::ensure(&node, pod, member, &sandbox_config, &mut self.pulls) => image?,
+        let state = &mut self.pulls;
+        let pulled = async {
+            let image = images::ensure(&node, Wanted::by(pod, member), &sandbox_config, state);
+            let image = image.await?;
+            let shown = images::of_volumes(&node, pod, member, &sandbox_config, state).await?;
+            Ok::<_, Waiting>((image, shown))
+        };
+        let (image, shown) = tokio::select! {
+            pulled = pulled => pulled?,
             // A pod that is to end waits for no pull.
             () = ends(&mut news) => return Err(waits(pod)),
         };
@@ -122,7 +130,7 @@ impl Worker {
         let restart_count =
             newest.map_or_else(|| count_of_logs(&folder), |c| c.restart_count.saturating_add(1));
         let config = self
-            .container_config(pod, member, &image, restart_count, observed, volumes)
+            .container_config(pod, member, (&image, &shown), restart_count, observed, volumes)
             .map_err(|e| fail(bad_config(e)))?;
         let log_path = Path::new(&sandbox_config.log_directory).join(&config.log_path);
         std::fs::create_dir_all(&folder).map_err(|e| fail(bad_config(BadSpec(e.to_string()))))?;
@@ -170,7 +178,7 @@ impl Worker {
         &self,
         pod: &Pod,
         member: &Member,
-        image: &cri::Image,
+        (image, shown): (&cri::Image, &HashMap<String, cri::ImageSpec>),
         restart_count: i32,
         observed: &Observed,
         volumes: &Volumes,
@@ -189,7 +197,7 @@ impl Worker {
         let services: Vec<core::Service> = relevant_services(node, pod);
         let known = Known { node, namespace: pod.namespace() };
         let env = environment(pod, member, &facts, &services, &known)?;
-        let mounts = volumes::container_mounts(node, pod, member, volumes, &env, &ips)?;
+        let mounts = volumes::container_mounts(node, pod, member, (volumes, shown), &env, &ips)?;
         let image_user = image_user(image);
         let target_id = match (&member.target, member.role) {
             (Some(target), Role::Ephemeral) => {

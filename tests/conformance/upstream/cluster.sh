@@ -63,7 +63,8 @@ start_upstream_controllers() { # kubeconfig, key of the service accounts, CA tha
 start_upstream_scheduler() { # kubeconfig, flags...
   lasting scheduler kube-scheduler --kubeconfig="$1" --authentication-kubeconfig="$1" --authorization-kubeconfig="$1" --cert-dir="$scratch/$node_name-scheduler" "${@:2}"
 }
-start_upstream_registry() { # the images of the archives for what is pulled always; outside of all machines
+start_registry() { # the images of the archives for what is pulled always; outside of all machines; kube-lite's nodes have it as a mirror
+  echo "mirrors: {registry.k8s.io: {endpoint: [\"http://$registry\"]}}" >"$scratch/registries.yaml"
   "$repository/tests/lib/registry" "$registry" "${archives[@]}" >"$out/registry.log" 2>&1 &
   comes_true 20 "the registry" curl -sf "http://$registry/v2/"
 }
@@ -172,7 +173,7 @@ start_upstream_rest() { # nodes...: what a cluster has besides its API server, w
 start_upstream() { # nodes...: a whole cluster; its servers are on the first machine
   local name
   upstream_identities "$@"
-  start_upstream_registry
+  start_registry
   for name; do on "$name"; upstream_disk || exit 1; done
   on "$1"
   start_upstream_etcd

@@ -14,7 +14,7 @@ have_images() { # machines with a node of ours: a node is Ready before it has th
 start_agents() { # machines...
   local name
   [ $# != 0 ] || return 0
-  for name; do start_agent_on "$name"; done
+  for name; do start_agent_on "$name" --private-registry="$scratch/registries.yaml"; done
   agents_ready "$@" >/dev/null || { failed=1; echo "an agent did not get Ready; its log: $out"; exit 1; }
 }
 sign() { # CA without ending, its name without ending, subject, extensions
@@ -25,7 +25,7 @@ sign() { # CA without ending, its name without ending, subject, extensions
 # Upstream's API server, controllers, scheduler and nodes on our store, through etcd's interface.
 mix_apiserver() {
   upstream_identities "$@"
-  start_upstream_registry
+  start_registry
   local name
   for name; do on "$name"; upstream_disk || exit 1; done
   on "$1"
@@ -64,7 +64,7 @@ mix_controller-manager() {
 mix_kubelet() {
   local name range tls=$scratch/$1/data/server/tls
   upstream_identities "$@"
-  start_upstream_registry
+  start_registry
   start_server_on "$1" --flannel-backend=host-gw --token-auth-file="$keys/tokens.csv" || exit 1
   ours_is_the_server
   cluster_dns=10.43.0.11

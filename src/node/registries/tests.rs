@@ -1,0 +1,196 @@
+//! Expectations are those of k3s's documentation ("Private Registry Configuration") and of containerd's docs/hosts.md.
+
+use super::file::parse;
+use super::*;
+
+fn of(text: &str) -> Registries {
+    parse(text.as_bytes()).unwrap()
+}
+
+fn refused(text: &str) -> String {
+    parse(text.as_bytes()).unwrap_err().to_string()
+}
+
+#[test]
+fn mirrors_become_folders_with_the_registry_itself_last() {
+    let found = of(r#"
+mirrors:
+  docker.io:
+    endpoint:
+      - https://mirror.example.com:5000
+      - "http://10.0.0.1:5000/proxy/docker"
+  registry.example.com:8443:
+    endpoint: [localhost:5000, registry.example.com:8443]
+  "*":
+    endpoint: ["https://any.example.com/v2"]
+"#);
+    let hosts = found.hosts();
+    let names: Vec<&str> = hosts.keys().map(String::as_str).collect();
+    assert_eq!(names, ["_default", "docker.io", "registry.example.com_8443_"]);
+    assert_eq!(
+        hosts["docker.io"],
+        r#"# Written by kube-lite from registries.yaml; changes are lost.
+server = "https://registry-1.docker.io"
+capabilities = ["pull", "resolve"]
+
+[host."https://mirror.example.com:5000"]
+  capabilities = ["pull", "resolve"]
+
+[host."http://10.0.0.1:5000/proxy/docker"]
+  capabilities = ["pull", "resolve"]
+  override_path = true
+"#
+    );
+    // The last endpoint is the registry itself: it is not asked twice.
+    assert_eq!(
+        hosts["registry.example.com_8443_"],
+        r#"# Written by kube-lite from registries.yaml; changes are lost.
+server = "https://registry.example.com:8443"
+capabilities = ["pull", "resolve"]
+
+[host."http://localhost:5000"]
+  capabilities = ["pull", "resolve"]
+"#
+    );
+    assert_eq!(
+        hosts["_default"],
+        r#"# Written by kube-lite from registries.yaml; changes are lost.
+capabilities = ["pull", "resolve"]
+
+[host."https://any.example.com"]
+  capabilities = ["pull", "resolve"]
+"#
+    );
+}
+
+#[test]
+fn without_the_default_endpoint_the_last_mirror_is_the_last_resort() {
+    let found =
+        of("mirrors: {r.io: {endpoint: [a.io, b.io/x]}, empty.io: {}}").without_default(true);
+    let hosts = found.hosts();
+    assert_eq!(hosts.keys().collect::<Vec<_>>(), ["r.io"]);
+    assert_eq!(
+        hosts["r.io"],
+        r#"# Written by kube-lite from registries.yaml; changes are lost.
+server = "https://b.io/x"
+capabilities = ["pull", "resolve"]
+override_path = true
+
+[host."https://a.io"]
+  capabilities = ["pull", "resolve"]
+"#
+    );
+}
+
+#[test]
+fn certificates_stand_with_their_endpoint() {
+    let found = of(r#"
+mirrors: {r.io: {endpoint: ["https://m.io:5000"]}}
+configs:
+  m.io:5000: {tls: {ca_file: /c/ca.crt, cert_file: /c/a.crt, key_file: "/c/\"a.key"}}
+  r.io: {tls: {insecure_skip_verify: true}}
+  alone.io: {tls: {ca_file: /c/ca.crt}}
+"#);
+    let hosts = found.hosts();
+    assert_eq!(hosts.keys().collect::<Vec<_>>(), ["alone.io", "m.io_5000_", "r.io"]);
+    assert_eq!(
+        hosts["r.io"],
+        r#"# Written by kube-lite from registries.yaml; changes are lost.
+server = "https://r.io"
+capabilities = ["pull", "resolve"]
+skip_verify = true
+
+[host."https://m.io:5000"]
+  capabilities = ["pull", "resolve"]
+  ca = "/c/ca.crt"
+  client = [["/c/a.crt", "/c/\"a.key"]]
+"#
+    );
+    assert!(hosts["alone.io"].contains("server = \"https://alone.io\"\ncapabilities = [\"pull\", \"resolve\"]\nca = \"/c/ca.crt\"\n"));
+}
+
+#[test]
+fn credentials_are_for_one_endpoint_each_in_the_order_of_the_pull() {
+    let found = of(r#"
+mirrors: {docker.io: {endpoint: ["http://m.io:5000", "https://open.io"]}}
+configs:
+  m.io:5000: {auth: {username: u, password: p}}
+  docker.io: {auth: {auth: aHViOnNlY3JldA==}}
+  other.io: {auth: {identity_token: t}}
+"#);
+    let shown = |image: &str| -> Vec<(String, String)> {
+        let all = found.credentials(image).into_iter();
+        all.map(|a| {
+            (
+                a.server_address,
+                format!("{}{}{}{}", a.username, a.password, a.auth, a.identity_token),
+            )
+        })
+        .collect()
+    };
+    let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    assert_eq!(
+        shown("docker.io/library/a:1"),
+        [pair("http://m.io:5000", "up"), pair("https://registry-1.docker.io", "aHViOnNlY3JldA==")]
+    );
+    assert_eq!(shown("other.io/a"), [pair("https://other.io", "t")]);
+    assert_eq!(shown("third.io/a"), []);
+    // Nothing of it is ever shown.
+    assert!(!format!("{found:?}").contains("secret") && !format!("{found:?}").contains("aHVi"));
+}
+
+#[test]
+fn what_means_nothing_is_refused_by_name() {
+    for (text, why) in [
+        ("mirror: {}", "unknown field `mirror`"),
+        ("mirrors: {r.io: {endpoints: [a.io]}}", "mirrors.r.io: unknown field `endpoints`"),
+        ("mirrors: {../x: {endpoint: [a.io]}}", "mirrors.../x: must be a host"),
+        ("mirrors: {r.io: {endpoint: [ftp://a.io]}}", "must begin with https:// or http://"),
+        ("mirrors: {r.io: {endpoint: ['https://u:p@a.io']}}", "must be a host"),
+        (
+            "mirrors: {r.io: {endpoint: ['https://a.io/v2?x=1']}}",
+            "must be a URL without user, query",
+        ),
+        (
+            "mirrors: {r.io: {endpoint: [a.io], rewrite: {'^x': z}}}",
+            "mirrors.r.io.rewrite: containerd rewrites no names",
+        ),
+        ("configs: {r.io: {auth: {}}}", "needs a username with a password"),
+        ("configs: {r.io: {auth: {auth: bm9jb2xvbg==}}}", "auth must be user:password in base64"),
+        ("configs: {r.io: {tls: {cert_file: /a}}}", "cert_file and key_file belong together"),
+        ("configs: {r.io: {tsl: {}}}", "unknown field `tsl`"),
+        ("mirrors: [", "yaml"),
+    ] {
+        let text = refused(text);
+        assert!(text.contains(why), "{text}");
+    }
+    assert_eq!(of(""), Registries::default());
+}
+
+#[test]
+fn folders_of_others_stay_and_those_said_no_more_go() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("certs.d");
+    write(&of("mirrors: {a.io: {endpoint: [m.io]}, b.io: {endpoint: [m.io]}}"), &dir).unwrap();
+    std::fs::create_dir(dir.join("c.io")).unwrap();
+    std::fs::write(dir.join("c.io/hosts.toml"), "server = \"https://c.io\"\n").unwrap();
+    write(&of("mirrors: {b.io: {endpoint: [n.io]}}"), &dir).unwrap();
+    assert!(!dir.join("a.io").exists() && dir.join("c.io/hosts.toml").exists());
+    let text = std::fs::read_to_string(dir.join("b.io/hosts.toml")).unwrap();
+    assert!(text.contains("[host.\"https://n.io\"]") && !text.contains("m.io"));
+}
+
+#[test]
+fn a_file_of_certificates_must_be_there() {
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("registries.yaml");
+    assert_eq!(load(&file).unwrap(), Registries::default());
+    std::fs::write(&file, "configs: {r.io: {tls: {ca_file: /nowhere/ca.crt}}}").unwrap();
+    let text = load(&file).unwrap_err().to_string();
+    assert!(
+        text.starts_with("configs.r.io.tls.ca_file \"/nowhere/ca.crt\": No such file"),
+        "{text}"
+    );
+    std::fs::write(&file, "configs: {r.io: {tls: {ca_file: ca.crt}}}").unwrap();
+    assert!(load(&file).unwrap_err().to_string().contains("must be an absolute path"));
+}
