@@ -169,6 +169,11 @@ impl Error {
         Self::new(Kind::TypeInvalid, field, value.into(), detail.into())
     }
 
+    /// Something that could not be decided.
+    pub fn internal(field: &Path, detail: impl Into<String>) -> Self {
+        Self::new(Kind::Internal, field, Value::Null, detail.into())
+    }
+
     /// The cause's reason.
     pub fn reason(&self) -> &'static str {
         match self.kind {

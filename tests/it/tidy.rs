@@ -11,11 +11,11 @@ const LINES_MAX: usize = 600;
 const EDGES: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("proto", &[]),
-    ("api", &[]),
+    ("api", &["kcel"]),
     ("store", &["base", "proto"]),
     ("etcd", &["base", "proto", "store"]),
     ("stream", &["base"]),
-    ("apiserver", &["api", "base", "store", "stream"]),
+    ("apiserver", &["api", "base", "kcel", "store", "stream"]),
     ("client", &["api", "base"]),
     ("controllers", &["api", "base", "client"]),
     ("scheduler", &["api", "base", "client"]),
