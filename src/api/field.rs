@@ -169,7 +169,7 @@ impl Error {
         Self::new(Kind::TypeInvalid, field, value.into(), detail.into())
     }
 
-    /// Something that could not be decided.
+    /// A fault of the server about a field.
     pub fn internal(field: &Path, detail: impl Into<String>) -> Self {
         Self::new(Kind::Internal, field, Value::Null, detail.into())
     }
