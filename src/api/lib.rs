@@ -6,6 +6,7 @@
 pub mod codec;
 pub mod custom;
 pub mod defaults;
+pub mod expressions;
 pub mod field;
 pub mod fields;
 pub mod image;

@@ -4,12 +4,14 @@ pub mod apply;
 pub mod gotext;
 mod json;
 mod managed;
+mod policy;
 pub mod scale;
 mod strategic;
 mod typed;
 mod unstructured;
 
 pub use json::{json_patch, json_patch_strict_errors, merge_patch};
+pub use policy::{json_patch_explained, merge_configuration};
 pub use strategic::strategic;
 pub use unstructured::restore;
 

@@ -3,6 +3,7 @@
 pub mod certificates;
 pub mod chain;
 pub mod classes;
+pub(crate) mod expressions;
 pub mod limit_ranger;
 pub(crate) mod matching;
 pub mod namespace;
@@ -10,11 +11,14 @@ pub mod node_restriction;
 pub mod pod_resources;
 pub mod pod_security;
 pub mod pods;
+pub mod policies;
 pub mod quota;
 pub mod rounds;
 pub mod service_account;
 pub mod storage;
 pub mod webhooks;
+
+use std::collections::BTreeMap;
 
 use api::value::str_in;
 use api::{Gvk, Gvr, Status};
@@ -36,6 +40,9 @@ pub enum Operation {
     /// exec, attach, portforward, proxy.
     Connect,
 }
+
+/// What admission notes about a request for the audit log, by key (upstream's `Attributes.AddAnnotation`).
+pub type Annotations = parking_lot::Mutex<BTreeMap<String, String>>;
 
 /// One write on its way to the store.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +71,8 @@ pub struct Request<'a> {
     pub rounds: &'a Rounds,
     /// Warnings for the client are added here.
     pub warnings: &'a parking_lot::Mutex<Vec<String>>,
+    /// Annotations of the request for the audit log are added here.
+    pub annotations: &'a Annotations,
 }
 
 /// Options of a request, as reviews and policies show them.
@@ -162,6 +171,23 @@ impl Request<'_> {
         }
     }
 
+    /// The check that expressions know as `authorizer.requestResource`.
+    pub(crate) fn resource_check(&self, object: Option<&Value>) -> kcel::Check {
+        kcel::Check {
+            group: self.gvr.group.to_string(),
+            resource: self.gvr.resource.to_string(),
+            subresource: self.subresource.to_owned(),
+            namespace: matching::namespace_of(self, object).to_owned(),
+            name: self.named(object).to_owned(),
+            ..kcel::Check::default()
+        }
+    }
+
+    /// Notes an annotation for the audit log; the first value of a key stays.
+    pub(crate) fn annotate(&self, key: String, value: String) {
+        self.annotations.lock().entry(key).or_insert(value);
+    }
+
     /// Adds a warning for the client, once.
     pub fn warn(&self, text: String) {
         let mut warnings = self.warnings.lock();
@@ -229,6 +255,7 @@ pub(crate) mod testing {
             options: Options::default(),
             rounds: &Rounds::default(),
             warnings: &warnings,
+            annotations: &Annotations::default(),
         };
         let mut object = (ask.operation != Operation::Delete).then_some(object);
         plugin.mutate(&request, &mut object).await?;

@@ -6,6 +6,7 @@ use api::Status;
 use http::HeaderMap;
 use parking_lot::Mutex;
 
+use crate::admission::Annotations;
 use crate::negotiate::{self, Accepted, Offer};
 use crate::registry::{Resource, Subresource};
 use crate::request::{Query, RequestInfo};
@@ -22,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) row: Arc<Resource>,
     pub(crate) subresource: Option<Subresource>,
     pub(crate) warnings: Mutex<Vec<String>>,
+    /// What admission notes for the audit log.
+    pub(crate) annotations: Annotations,
 }
 
 impl Context {
@@ -36,6 +39,7 @@ impl Context {
             row,
             subresource: None,
             warnings: Mutex::new(Vec::new()),
+            annotations: Annotations::default(),
         }
     }
 

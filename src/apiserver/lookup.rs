@@ -80,6 +80,10 @@ resources! {
     RESOURCE_CLAIMS = "resource.k8s.io", "v1", "resourceclaims";
     MUTATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations";
     VALIDATING_WEBHOOK_CONFIGURATIONS = "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations";
+    MUTATING_POLICIES = "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies";
+    MUTATING_POLICY_BINDINGS = "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings";
+    VALIDATING_POLICIES = "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies";
+    VALIDATING_POLICY_BINDINGS = "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings";
     API_SERVICES = "apiregistration.k8s.io", "v1", "apiservices";
     CLUSTER_ROLES = "rbac.authorization.k8s.io", "v1", "clusterroles";
     CLUSTER_ROLE_BINDINGS = "rbac.authorization.k8s.io", "v1", "clusterrolebindings";

@@ -69,6 +69,7 @@ pub struct Security {
     pub issuer: Arc<Issuer>,
     /// The way to webhooks.
     pub callout: Callout,
+    policies: admission::policies::Sources,
     webhooks: admission::webhooks::Sources,
 }
 
@@ -110,16 +111,24 @@ impl Security {
         let restriction =
             Arc::new(NodeRestriction::new(Arc::clone(&lookup), Arc::clone(&authorizer)));
         let (mutating, validating, webhooks) =
-            admission::webhooks::plugins(objects, &settings.callout);
+            admission::webhooks::plugins(objects, &authorizer, &settings.callout);
+        let (mutating_policy, validating_policy, policies) =
+            admission::policies::plugins(objects, &authorizer);
         Ok(Self {
             admission: admission::chain::plugins(
                 &lookup,
                 &authorizer,
                 escalation,
                 settings.tolerations,
-                vec![Arc::new(mutating), Arc::new(validating)],
+                vec![
+                    Arc::new(mutating_policy),
+                    Arc::new(mutating),
+                    Arc::new(validating_policy),
+                    Arc::new(validating),
+                ],
             ),
             callout: settings.callout,
+            policies,
             webhooks,
             reviews: Arc::new(Reviews::new(
                 Arc::clone(&authenticator),
@@ -148,12 +157,13 @@ impl Security {
         }
     }
 
-    /// Loads all roles, bindings and configurations of webhooks, and keeps them current until shutdown. Requests of others than `system:masters` are
+    /// Loads all roles, bindings, admission policies and configurations of webhooks, and keeps them current until shutdown. Requests of others than `system:masters` are
     /// refused until the first load is done, so await this before serving.
     ///
     /// # Errors
     /// When a cache does not load.
     pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
+        self.policies.follow(objects, tasks).await?;
         self.webhooks.follow(objects, tasks).await?;
         for gvr in [
             &lookup::CLUSTER_ROLES,
@@ -254,6 +264,7 @@ impl seams::TokenIssuer for Issuer {
             options: admission::Options { kind: "CreateOptions", ..Default::default() },
             rounds: &Default::default(),
             warnings: &warnings,
+            annotations: &Default::default(),
         };
         let mut object = Some(request.clone());
         self.restriction.mutate(&asked, &mut object).await?;

@@ -367,6 +367,7 @@ impl ApiServer {
             row,
             subresource,
             warnings: Mutex::new(Vec::new()),
+            annotations: crate::admission::Annotations::default(),
         };
         let exchange = handlers::Exchange {
             method: parts.method,

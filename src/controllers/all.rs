@@ -38,6 +38,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("cronjob-controller", crate::cronjob::start),
     ("disruption-controller", crate::disruption::start),
     ("ttl-after-finished-controller", crate::ttl_after_finished::start),
+    ("validatingadmissionpolicy-status-controller", crate::policy_status::start),
     ("podcertificaterequest-cleaner-controller", crate::pod_certificate_cleaner::start),
 ];
 

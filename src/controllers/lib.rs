@@ -36,6 +36,7 @@ mod pod_certificate_cleaner;
 mod pod_control;
 mod pod_gc;
 mod pods;
+mod policy_status;
 mod prefix;
 mod replicas;
 mod replicaset;

@@ -113,3 +113,21 @@ pub(crate) fn walk<'e>(expr: &'e Expr, visit: &mut dyn FnMut(&'e Expr)) {
         }
     }
 }
+
+/// Levels of the tree, 1 for a leaf: what recursion over it needs of the stack.
+pub(crate) fn depth(expr: &Expr) -> usize {
+    let deepest = |parts: &mut dyn Iterator<Item = &Expr>| parts.map(depth).max().unwrap_or(0);
+    1 + match &expr.kind {
+        Kind::Unspecified | Kind::Literal(_) | Kind::Ident(_) => 0,
+        Kind::Select { operand, .. } => depth(operand),
+        Kind::Call { target, args, .. } => deepest(&mut target.as_deref().into_iter().chain(args)),
+        Kind::List { elements } => deepest(&mut elements.iter().map(|e| &e.value)),
+        Kind::Map { entries } => {
+            deepest(&mut entries.iter().flat_map(|entry| [&entry.key, &entry.value]))
+        }
+        Kind::Struct { fields, .. } => deepest(&mut fields.iter().map(|f| &f.value)),
+        Kind::Comprehension(fold) => deepest(
+            &mut [&fold.range, &fold.init, &fold.condition, &fold.step, &fold.result].into_iter(),
+        ),
+    }
+}

@@ -223,8 +223,18 @@ impl<'f, 'a> Frame<'f, 'a> {
     }
 
     fn resolve(&mut self, attr: &'f Attr) -> Result<Value<'a>> {
+        let mut qualifiers = attr.qualifiers.as_slice();
         let root = match &attr.root {
-            Root::Variable { name, global } => self.lookup(name, *global)?,
+            Root::Variable { name, global } => {
+                match self.field_of_variable(name, *global, qualifiers) {
+                    Some((value, rest)) => {
+                        self.charge(1)?;
+                        qualifiers = rest;
+                        value?
+                    }
+                    None => self.lookup(name, *global)?,
+                }
+            }
             Root::Relative(node) => self.eval(node)?,
             Root::Conditional { condition, yes, no } => match self.eval(condition)? {
                 Value::Bool(true) => self.resolve(yes)?,
@@ -237,7 +247,7 @@ impl<'f, 'a> Frame<'f, 'a> {
             Value::Optional(Some(inner)) => (Arc::unwrap_or_clone(inner), true),
             value => (value, false),
         };
-        for qualifier in &attr.qualifiers {
+        for qualifier in qualifiers {
             optional |= qualifier.optional;
             let key = self.key(qualifier)?;
             let found = select(&object, &key, optional || qualifier.test);
@@ -281,6 +291,28 @@ impl<'f, 'a> Frame<'f, 'a> {
                 Err(error)
             }
         }
+    }
+
+    /// The first selection from a variable whose fields are made when they are asked for, and the selections behind it.
+    fn field_of_variable(
+        &self,
+        name: &str,
+        global: bool,
+        qualifiers: &'f [Qualifier],
+    ) -> Option<(Result<Value<'a>>, &'f [Qualifier])> {
+        let (first, rest) = qualifiers.split_first()?;
+        let QualifierKey::Const(Value::String(field)) = &first.key else { return None };
+        let is_local = !global && self.locals.iter().any(|local| local.name == name);
+        if is_local {
+            return None;
+        }
+        let value = self.activation.field(name, field)?;
+        let value = value.map(|value| match (first.test, first.optional) {
+            (true, _) => Value::Bool(true),
+            (_, true) => value.some(),
+            _ => value,
+        });
+        Some((value, rest))
     }
 
     fn lookup(&mut self, name: &str, global: bool) -> Result<Value<'a>> {

@@ -16,6 +16,7 @@ mod cost;
 mod declarations;
 mod escape;
 mod eval;
+mod export;
 mod functions;
 mod host;
 mod json;

@@ -17,6 +17,14 @@ pub trait Activation<'a> {
     /// # Errors
     /// Where the value cannot be had: what refers to the variable fails with it.
     fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>>;
+
+    /// A field of a variable, for variables whose fields are made only when they are asked for; none if the variable is an ordinary one.
+    ///
+    /// # Errors
+    /// As of [`Activation::get`].
+    fn field(&self, _variable: &str, _field: &str) -> Option<Result<Value<'a>, Error>> {
+        None
+    }
 }
 
 /// Variables by name.
@@ -34,17 +42,24 @@ impl<'a> Activation<'a> for Variables<'a> {
 pub struct Program {
     checked: Checked,
     node: Node,
+    depth: usize,
 }
 
 impl Program {
     pub(crate) fn plan(checked: Checked) -> Result<Program, CompileError> {
         let node = plan::plan(&checked)?;
-        Ok(Program { checked, node })
+        let depth = ast::depth(&checked.root);
+        Ok(Program { checked, node, depth })
     }
 
     /// The type that the expression has.
     pub fn output(&self) -> &Type {
         self.checked.type_of(self.checked.root.id)
+    }
+
+    /// Levels of the expression's tree: what evaluation needs of the stack.
+    pub fn depth(&self) -> usize {
+        self.depth
     }
 
     /// The value, with the cost of finding it taken from `budget`; a cost above it ends the evaluation with [`Error::limit`].

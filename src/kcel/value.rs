@@ -280,7 +280,8 @@ pub struct Error {
 }
 
 impl Error {
-    pub(crate) fn new(message: impl Into<Arc<str>>) -> Error {
+    /// An error with this message.
+    pub fn new(message: impl Into<Arc<str>>) -> Error {
         Error { message: message.into(), limit: false }
     }
 

@@ -15,7 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("store", &["base", "proto"]),
     ("etcd", &["base", "proto", "store"]),
     ("stream", &["base"]),
-    ("apiserver", &["api", "base", "store", "stream"]),
+    ("apiserver", &["api", "base", "kcel", "store", "stream"]),
     ("client", &["api", "base"]),
     ("controllers", &["api", "base", "client"]),
     ("scheduler", &["api", "base", "client"]),

@@ -69,7 +69,7 @@ pub fn json_patch_strict_errors(patch: &Value) -> Vec<String> {
 }
 
 /// One operation; `None` when it does not apply.
-fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Option<()> {
+pub(super) fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Option<()> {
     let text = |name: &str| operation.get(name).and_then(Value::as_str);
     let value = || operation.get("value").cloned().unwrap_or(Value::Null);
     let path = text("path")?;
@@ -118,7 +118,7 @@ fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Option<(
 }
 
 /// The container that holds the last element of a pointer, and that element.
-fn locate<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
+pub(super) fn locate<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let (parents, last) = path.rsplit_once('/')?;
     let mut here = document;
     for part in parents.split('/').skip(1) {

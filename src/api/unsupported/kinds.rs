@@ -2,17 +2,12 @@
 
 use crate::object::Gvk;
 
-const ADMISSION: &str = "it is not asked when objects are written";
 const CSI: &str = "no storage driver (CSI) is called";
 const DEVICES: &str = "devices are neither allocated nor prepared";
 const FLOW: &str = "requests are limited by their number alone";
 
 /// Group, kind, what does not happen.
 const KINDS: &[(&str, &str, &str)] = &[
-    ("admissionregistration.k8s.io", "MutatingAdmissionPolicy", ADMISSION),
-    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding", ADMISSION),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", ADMISSION),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", ADMISSION),
     ("autoscaling", "HorizontalPodAutoscaler", "nothing is scaled by it"),
     ("certificates.k8s.io", "CertificateSigningRequest", "no signer runs, it gets no certificate"),
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", FLOW),

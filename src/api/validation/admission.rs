@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::checks::{optional_as, required, segment, selector, texts};
 use super::names::{self, qualified_name};
 use super::{each, one_of};
+use crate::expressions::{Compiler, Uses, Yields};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, has, int_at, is_empty, items, semantic_equal, str_at};
 
@@ -70,7 +71,7 @@ fn configuration(object: &Value, leniency: &Leniency, old: Option<&Value>) -> Er
         let field = path.index(index);
         errors.extend(webhook(hook, mutating, leniency, &field));
         if !same_conditions {
-            errors.extend(conditions(hook, &field));
+            errors.extend(conditions(hook, false, &field));
         }
         errors.extend(review_versions(hook, leniency, &field.child("admissionReviewVersions")));
         let name = str_at(hook, "name");
@@ -323,8 +324,9 @@ fn resources(list: &[&str], shown: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-/// `matchConditions` of a webhook or policy.
-fn conditions(parent: &Value, path: &Path) -> ErrorList {
+/// `matchConditions` of a webhook or policy; a policy with parameters lets them use `params`.
+fn conditions(parent: &Value, params: bool, path: &Path) -> ErrorList {
+    let uses = Uses { params, authorizer: true, patches: false };
     let (list, field) = (items(parent, "matchConditions"), path.child("matchConditions"));
     let mut errors = ErrorList::new();
     if list.len() > CONDITIONS_MAX {
@@ -332,8 +334,10 @@ fn conditions(parent: &Value, path: &Path) -> ErrorList {
     }
     for (index, condition) in list.iter().enumerate() {
         let (place, name) = (field.index(index), str_at(condition, "name"));
-        let text = str_at(condition, "expression");
-        errors.extend(expression::required(text, "", &place.child("expression")));
+        let text = (str_at(condition, "expression").trim(), "");
+        let wanted = (uses, Yields::Bool);
+        let place_of_text = place.child("expression");
+        errors.extend(expression::required(&Compiler::plain(), text, wanted, &place_of_text));
         errors.extend(required(condition, &["name"], &place));
         errors.extend(optional_as(condition, "name", &place, qualified_name));
         let twice = list.iter().take(index).any(|c| str_at(c, "name") == name);

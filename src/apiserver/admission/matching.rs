@@ -34,7 +34,18 @@ const VIRTUAL: [(&str, &str); 6] = [
 pub(crate) fn is_exempt(request: &Request<'_>) -> bool {
     let kind = request.gvk;
     (&*kind.group == "admissionregistration.k8s.io" && EXEMPT.contains(&&*kind.kind))
-        || VIRTUAL.iter().any(|(group, resource)| request.is(group, resource))
+        || is_virtual(request)
+}
+
+/// The request is about a policy or what binds one.
+pub(crate) fn is_policy(request: &Request<'_>) -> bool {
+    let kind = request.gvk;
+    &*kind.group == "admissionregistration.k8s.io" && kind.kind.contains("AdmissionPolicy")
+}
+
+/// The request is a question that is answered and not stored.
+pub(crate) fn is_virtual(request: &Request<'_>) -> bool {
+    VIRTUAL.iter().any(|(group, resource)| request.is(group, resource))
 }
 
 /// One `RuleWithOperations`.

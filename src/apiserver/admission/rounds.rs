@@ -1,5 +1,5 @@
-//! The two rounds of mutating admission: when a webhook changed the object, everything before it is run once more, and those webhooks
-//! are asked again that want to be (upstream's `reinvocation.go` and `reinvocationcontext.go`).
+//! The two rounds of mutating admission: when a policy or a webhook changed the object, everything before it is run once more, and those
+//! are asked again that want to be (upstream's `reinvocation.go` and both `reinvocationcontext.go`).
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,23 @@ struct State {
     second: bool,
     /// A second round is wanted.
     wanted: bool,
-    /// The object as the webhooks of the first round left it.
+    policies: Memory,
+    webhooks: Memory,
+}
+
+/// Who remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Mutating policies, by policy, binding and parameter.
+    Policies,
+    /// Mutating webhooks.
+    Webhooks,
+}
+
+/// What one part remembers.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The object as the first round left it.
     left: Option<Value>,
     /// Asked, and to be asked again when somebody changes the object.
     asked: BTreeSet<String>,
@@ -24,10 +40,19 @@ struct State {
     due: BTreeSet<String>,
 }
 
-impl State {
+impl Memory {
     fn repeat_all(&mut self) {
         let asked = std::mem::take(&mut self.asked);
         self.due.extend(asked);
+    }
+}
+
+impl State {
+    fn memory(&mut self, part: Part) -> &mut Memory {
+        match part {
+            Part::Policies => &mut self.policies,
+            Part::Webhooks => &mut self.webhooks,
+        }
     }
 }
 
@@ -39,37 +64,55 @@ impl Rounds {
         state.second
     }
 
-    /// The webhooks begin; in the second round, built-in steps may have changed the object since.
+    /// What one part sees of the rounds.
+    pub(crate) fn of(&self, part: Part) -> Round<'_> {
+        Round { rounds: self, part }
+    }
+}
+
+/// The rounds for one part.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Round<'a> {
+    rounds: &'a Rounds,
+    part: Part,
+}
+
+impl Round<'_> {
+    /// It begins; in the second round, built-in steps may have changed the object since.
     pub(crate) fn enter(&self, object: Option<&Value>) {
-        let mut state = self.0.lock();
-        if state.second && state.left.as_ref() != object {
-            state.repeat_all();
+        let mut state = self.rounds.0.lock();
+        if !state.second {
+            return;
+        }
+        let memory = state.memory(self.part);
+        if memory.left.as_ref() != object {
+            memory.repeat_all();
         }
     }
 
-    /// The webhook is asked in this round. One that was passed over in the first is not asked for the first time in the second.
+    /// This one is asked in this round. One that was passed over in the first is not asked for the first time in the second.
     pub(crate) fn is_due(&self, id: &str) -> bool {
-        let state = self.0.lock();
-        !state.second || state.due.contains(id)
+        let mut state = self.rounds.0.lock();
+        !state.second || state.memory(self.part).due.contains(id)
     }
 
-    /// A webhook changed the object.
+    /// One of this part changed the object.
     pub(crate) fn changed(&self) {
-        let mut state = self.0.lock();
-        state.repeat_all();
+        let mut state = self.rounds.0.lock();
         state.wanted = true;
+        state.memory(self.part).repeat_all();
     }
 
-    /// The webhook was asked, and may be asked again.
+    /// This one was asked, and may be asked again.
     pub(crate) fn may_repeat(&self, id: &str) {
-        self.0.lock().asked.insert(id.to_owned());
+        self.rounds.0.lock().memory(self.part).asked.insert(id.to_owned());
     }
 
-    /// The webhooks are through; only a second round wants to know how they left the object.
+    /// It is through; how it left the object counts in a second round, which webhooks, as the last, know of by now.
     pub(crate) fn leave(&self, object: Option<&Value>) {
-        let mut state = self.0.lock();
-        if state.wanted && !state.second {
-            state.left = object.cloned();
+        let mut state = self.rounds.0.lock();
+        if !state.second && (state.wanted || self.part == Part::Policies) {
+            state.memory(self.part).left = object.cloned();
         }
     }
 }
@@ -82,41 +125,60 @@ mod tests {
     #[test]
     fn only_those_before_a_change_are_asked_again() {
         let rounds = Rounds::default();
+        let round = rounds.of(Part::Webhooks);
         let (first, last) = (json!(1), json!(3));
-        rounds.enter(Some(&first));
+        round.enter(Some(&first));
         for (id, changes) in [("a", false), ("b", true), ("c", false)] {
-            assert!(rounds.is_due(id));
+            assert!(round.is_due(id));
             if changes {
-                rounds.changed();
+                round.changed();
             }
-            rounds.may_repeat(id);
+            round.may_repeat(id);
         }
-        rounds.leave(Some(&last));
+        round.leave(Some(&last));
         assert!(rounds.begin_second());
-        rounds.enter(Some(&last));
-        assert_eq!(["a", "b", "c"].map(|id| rounds.is_due(id)), [true, false, false]);
+        round.enter(Some(&last));
+        assert_eq!(["a", "b", "c"].map(|id| round.is_due(id)), [true, false, false]);
         assert!(!rounds.begin_second());
     }
 
     #[test]
     fn a_change_of_built_in_steps_between_the_rounds_asks_all_again() {
         let rounds = Rounds::default();
-        rounds.enter(None);
-        rounds.changed();
-        rounds.may_repeat("a");
-        rounds.leave(Some(&json!(1)));
+        let round = rounds.of(Part::Webhooks);
+        round.enter(None);
+        round.changed();
+        round.may_repeat("a");
+        round.leave(Some(&json!(1)));
         assert!(rounds.begin_second());
-        rounds.enter(Some(&json!(2)));
-        assert!(rounds.is_due("a"));
-        assert!(!rounds.is_due("never asked"));
+        round.enter(Some(&json!(2)));
+        assert!(round.is_due("a"));
+        assert!(!round.is_due("never asked"));
+    }
+
+    #[test]
+    fn webhooks_that_change_the_object_repeat_policies() {
+        let rounds = Rounds::default();
+        let (policies, webhooks) = (rounds.of(Part::Policies), rounds.of(Part::Webhooks));
+        policies.enter(Some(&json!(1)));
+        policies.may_repeat("a");
+        policies.leave(Some(&json!(1)));
+        webhooks.enter(Some(&json!(1)));
+        webhooks.changed();
+        webhooks.leave(Some(&json!(2)));
+        assert!(rounds.begin_second());
+        policies.enter(Some(&json!(2)));
+        assert!(policies.is_due("a"));
+        assert!(!webhooks.is_due("a"));
     }
 
     #[test]
     fn without_a_change_there_is_one_round() {
         let rounds = Rounds::default();
-        rounds.enter(None);
-        rounds.may_repeat("a");
-        rounds.leave(None);
+        let round = rounds.of(Part::Webhooks);
+        round.enter(None);
+        round.may_repeat("a");
+        round.leave(None);
         assert!(!rounds.begin_second());
     }
 }

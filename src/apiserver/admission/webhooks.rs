@@ -4,7 +4,7 @@
 mod call;
 mod hook;
 mod mutating;
-mod review;
+pub(crate) mod review;
 mod source;
 mod validating;
 pub(crate) mod versions;
@@ -18,7 +18,11 @@ use api::{Gvk, Gvr, Status};
 use serde_json::Value;
 
 use super::Request;
+use super::expressions::asked::{Asking, Memo};
+use super::expressions::conditions::Matched;
+use super::expressions::{Inputs, Variables};
 use super::matching;
+use crate::authz::Authorizer;
 use crate::objects::Objects;
 use crate::registry::Resource;
 use crate::webhook::Callout;
@@ -31,10 +35,15 @@ use versions::Versions;
 /// Both plugins over these objects, and what keeps their configurations current.
 pub fn plugins(
     objects: &Arc<Objects>,
+    authorizer: &Arc<dyn Authorizer>,
     callout: &Callout,
 ) -> (MutatingAdmissionWebhook, ValidatingAdmissionWebhook, Sources) {
     let sources = Sources::new(callout.clone());
-    let matcher = || Matcher { objects: Arc::clone(objects), versions: Versions::new(objects) };
+    let matcher = || Matcher {
+        objects: Arc::clone(objects),
+        versions: Versions::new(objects),
+        authorizer: Arc::clone(authorizer),
+    };
     let mutating = MutatingAdmissionWebhook::new(matcher(), Arc::clone(&sources.mutating));
     let validating = ValidatingAdmissionWebhook::new(matcher(), Arc::clone(&sources.validating));
     (mutating, validating, sources)
@@ -53,13 +62,18 @@ struct Invocation {
 struct Matcher {
     objects: Arc<Objects>,
     versions: Versions,
+    authorizer: Arc<dyn Authorizer>,
+}
+
+/// The row of a request for `scale`: reviews and policies show a Scale, the pipeline works on the object that is scaled.
+pub(crate) fn scaled_row(objects: &Objects, request: &Request<'_>) -> Option<Arc<Resource>> {
+    let is_scale = request.subresource == "scale";
+    is_scale.then(|| objects.row(request.gvr).ok()).flatten()
 }
 
 impl Matcher {
-    /// The row of a request for `scale`: reviews show a Scale, the pipeline works on the object that is scaled.
     fn scaled(&self, request: &Request<'_>) -> Option<Arc<Resource>> {
-        let is_scale = request.subresource == "scale";
-        is_scale.then(|| self.objects.row(request.gvr).ok()).flatten()
+        scaled_row(&self.objects, request)
     }
 
     /// The invocation, when the hook is to be asked about this request.
@@ -96,16 +110,60 @@ impl Matcher {
         };
         let Some((gvr, gvk)) = found else { return Ok(None) };
         in_namespace?;
-        if hook.has_conditions {
-            // Named and not passed over: a webhook that is not asked would let everything through.
-            let why = format!(
-                "webhook {} has matchConditions, which this version does not evaluate; remove them from {} {}",
-                api::field::go_quote(&hook.name),
-                hook.kind,
-                api::field::go_quote(&hook.configuration),
-            );
-            return Err(request.forbidden(object, &why));
+        let invocation = Invocation { hook: Arc::clone(hook), gvr, gvk };
+        let asked = self.meets_conditions(&invocation, request, kind, object).await?;
+        Ok(asked.then_some(invocation))
+    }
+
+    /// Whether the request meets the hook's conditions; they see the object in the version that the hook is asked in.
+    ///
+    /// # Errors
+    /// 403 of conditions that cannot be decided, where the hook must not be passed over.
+    async fn meets_conditions(
+        &self,
+        invocation: &Invocation,
+        request: &Request<'_>,
+        kind: &Gvk,
+        object: Option<&Value>,
+    ) -> Result<bool, Status> {
+        let (hook, gvk) = (&invocation.hook, &invocation.gvk);
+        if hook.conditions.is_empty() {
+            return Ok(true);
         }
-        Ok(Some(Invocation { hook: Arc::clone(hook), gvr, gvk }))
+        let convert = |object: Option<&Value>| {
+            let other = object.filter(|_| gvk != kind);
+            other.map(|o| self.versions.convert(o.clone(), kind, gvk)).transpose()
+        };
+        let (new, old) = (convert(object)?, convert(request.old)?);
+        let described = Value::Object(review::described(request, kind, object, request.gvr, gvk));
+        let check = request.resource_check(object);
+        let none = Variables::new();
+        let asking = Asking::new(&*self.authorizer, request.user);
+        let run = |memo: &Arc<Memo>| {
+            hook.conditions.decide(&Inputs {
+                object: new.as_ref().or(object),
+                old: old.as_ref().or(request.old),
+                request: &described,
+                namespace: None,
+                params: None,
+                authorizer: Some((memo, &check)),
+                variables: &none,
+            })
+        };
+        match asking.settle(hook.conditions.depth(), run).await? {
+            Matched::Yes => Ok(true),
+            Matched::No => Ok(false),
+            Matched::Failed(_) if hook.fails_open => Ok(false),
+            Matched::Failed(why) => {
+                tracing::warn!(
+                    webhook = hook.name,
+                    configuration = hook.configuration,
+                    error = why,
+                    "a request is refused for match conditions that cannot be decided"
+                );
+                let gvr = request.gvr;
+                Err(Status::forbidden(&gvr.group, &gvr.resource, request.named(object), &why))
+            }
+        }
     }
 }

@@ -5,9 +5,13 @@ use crate::ast::{Element, Entry, Expr, Field, Kind};
 use crate::lexer::Token;
 
 impl Parser<'_> {
-    /// The end of a list, a map or an object; it is never thought to be there.
+    /// The end of a list, a map or an object; only behind a last comma it is thought to be there when the text ends.
     fn end(&mut self, mark: &'static str, expected: &str) -> Parse<()> {
         if *self.peek(0) == Token::End {
+            if expected == format!("'{mark}'") {
+                self.fault(format!("missing {expected} at '<EOF>'"));
+                return Ok(());
+            }
             return self.syntax(expected);
         }
         self.expect_among(mark, expected).map(|_| ())

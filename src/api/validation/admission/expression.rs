@@ -1,17 +1,32 @@
-//! What can be said of a CEL expression without evaluating it: that it is there and that its brackets and quotes close.
+//! Expressions (CEL) of webhooks and policies as they are written; of all others, what can be said without compiling them.
 
+use crate::expressions::{Compiler, Fault, Uses, Yields};
 use crate::field::{Error, ErrorList, Path};
 
-/// An expression that must be there; `missing` says why.
-pub(super) fn required(text: &str, missing: &str, field: &Path) -> ErrorList {
+/// An expression that must be there, `missing` says why, and must compile.
+pub(super) fn required(
+    compiler: &Compiler,
+    (text, missing): (&str, &str),
+    (uses, yields): (Uses, Yields),
+    field: &Path,
+) -> ErrorList {
     if text.trim().is_empty() {
         return vec![Error::required(field, missing)];
     }
-    optional(text, field)
+    outcome(compiler.compile(text, uses, yields), text, field)
 }
 
-/// An expression that may be absent.
-pub(super) fn optional(text: &str, field: &Path) -> ErrorList {
+/// The error of an expression that does not compile; `shown` stands in it.
+pub(super) fn outcome<T>(compiled: Result<T, Fault>, shown: &str, field: &Path) -> ErrorList {
+    let fault = compiled.err().map(|fault| match fault {
+        Fault::Invalid(why) => Error::invalid(field, shown, why),
+        Fault::Internal(why) => Error::internal(field, why),
+    });
+    fault.into_iter().collect()
+}
+
+/// An expression that may be absent and is not compiled.
+fn optional(text: &str, field: &Path) -> ErrorList {
     let problem = if text.trim().is_empty() { None } else { syntax(text.trim()) };
     problem
         .map(|(column, what)| {
@@ -26,7 +41,7 @@ pub(super) fn optional(text: &str, field: &Path) -> ErrorList {
         .collect()
 }
 
-/// An expression that is compiled even when it is empty.
+/// An expression that is looked at even when it is empty.
 pub(in crate::validation) fn compilable(text: &str, field: &Path) -> ErrorList {
     if !text.trim().is_empty() {
         return optional(text, field);

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{
     FAILURE_POLICIES, MATCH_POLICIES, OPERATIONS, REINVOCATIONS, conditions, expression, named_rule,
 };
+use crate::expressions::{Compiler, Uses, Yields};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::checks::{required, required_as, segment, selector, texts};
 use crate::validation::{each, names, one_of};
@@ -37,7 +38,11 @@ pub fn mutating_policy_change(object: &Value, old: &Value) -> ErrorList {
 
 fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    let mut errors = head(spec, false, old, &path);
+    // Without variables there is no `variables` either.
+    let mut compiler =
+        if is_empty(spec, "variables") { Compiler::plain() } else { Compiler::composed() };
+    let uses = uses(spec);
+    let mut errors = head(spec, false, old, &mut compiler, &path);
     if is_empty(spec, "validations") && is_empty(spec, "auditAnnotations") {
         let text = "validations or auditAnnotations must contain at least one item";
         for key in ["validations", "auditAnnotations"] {
@@ -46,7 +51,7 @@ fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
         return errors;
     }
     for (index, one) in items(spec, "validations").iter().enumerate() {
-        errors.extend(validation(one, &path.child("validations").index(index)));
+        errors.extend(validation(one, &compiler, uses, &path.child("validations").index(index)));
     }
     let (list, field) = (items(spec, "auditAnnotations"), path.child("auditAnnotations"));
     if list.len() > ANNOTATIONS_MAX {
@@ -56,7 +61,7 @@ fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
     let name = str_at(get(object, "metadata"), "name");
     for (index, one) in list.iter().enumerate() {
         let (place, key) = (field.index(index), str_at(one, "key"));
-        errors.extend(annotation(one, name, &place));
+        errors.extend(annotation(one, name, &compiler, uses, &place));
         if list.iter().take(index).any(|a| str_at(a, "key") == key) {
             errors.push(Error::duplicate(&place.child("key"), key));
         }
@@ -66,13 +71,15 @@ fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
 
 fn mutating(object: &Value, old: Option<&Value>) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    let mut errors = head(spec, true, old, &path);
+    let mut compiler = Compiler::composed();
+    let uses = Uses { patches: true, ..uses(spec) };
+    let mut errors = head(spec, true, old, &mut compiler, &path);
     let (list, field) = (items(spec, "mutations"), path.child("mutations"));
     if list.is_empty() {
         errors.push(Error::required(&field, "mutations must contain at least one item"));
     }
     for (index, one) in list.iter().enumerate() {
-        errors.extend(mutation(one, &field.index(index)));
+        errors.extend(mutation(one, &compiler, uses, &field.index(index)));
     }
     let (policy, field) = (str_at(spec, "reinvocationPolicy"), path.child("reinvocationPolicy"));
     if policy.is_empty() {
@@ -83,8 +90,19 @@ fn mutating(object: &Value, old: Option<&Value>) -> ErrorList {
     errors
 }
 
-/// What both kinds of policies share, up to the variables.
-fn head(spec: &Value, mutating: bool, old: Option<&Value>, path: &Path) -> ErrorList {
+/// What expressions of a policy may use.
+fn uses(spec: &Value) -> Uses {
+    Uses { params: has(spec, "paramKind"), authorizer: true, patches: false }
+}
+
+/// What both kinds of policies share, up to the variables, which the compiler learns.
+fn head(
+    spec: &Value,
+    mutating: bool,
+    old: Option<&Value>,
+    compiler: &mut Compiler,
+    path: &Path,
+) -> ErrorList {
     let mut errors = ErrorList::new();
     let field = path.child("failurePolicy");
     match get(spec, "failurePolicy").as_str() {
@@ -112,7 +130,7 @@ fn head(spec: &Value, mutating: bool, old: Option<&Value>, path: &Path) -> Error
             .all(|key| semantic_equal(get(spec, key), get(old, key)))
     });
     if !same {
-        errors.extend(conditions(spec, path));
+        errors.extend(conditions(spec, has(spec, "paramKind"), path));
     }
     for (index, one) in items(spec, "variables").iter().enumerate() {
         let field = path.child("variables").index(index);
@@ -125,7 +143,12 @@ fn head(spec: &Value, mutating: bool, old: Option<&Value>, path: &Path) -> Error
         }
         let text = str_at(one, "expression");
         let place = field.child("expression");
-        errors.extend(expression::required(text, "expression is not specified", &place));
+        if text.trim().is_empty() {
+            errors.push(Error::required(&place, "expression is not specified"));
+        } else {
+            let compiled = compiler.variable(name, text, uses(spec));
+            errors.extend(expression::outcome(compiled, text, &place));
+        }
     }
     errors
 }
@@ -200,17 +223,19 @@ fn param_kind(kind: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn validation(one: &Value, path: &Path) -> ErrorList {
+fn validation(one: &Value, compiler: &Compiler, uses: Uses, path: &Path) -> ErrorList {
     let field = path.child("expression");
-    let mut errors =
-        expression::required(str_at(one, "expression"), "expression is not specified", &field);
+    let text = (str_at(one, "expression"), "expression is not specified");
+    let mut errors = expression::required(compiler, text, (uses, Yields::Bool), &field);
     let blank = |text: &str| !text.is_empty() && text.trim().is_empty();
     let (message, computed) = (str_at(one, "message"), str_at(one, "messageExpression"));
     let field = path.child("messageExpression");
     if blank(computed) {
         errors.push(Error::invalid(&field, computed, "must be non-empty if specified"));
-    } else {
-        errors.extend(expression::optional(computed, &field));
+    } else if !computed.is_empty() {
+        let uses = Uses { authorizer: false, ..uses };
+        let compiled = compiler.compile(computed, uses, Yields::Text);
+        errors.extend(expression::outcome(compiled, computed, &field));
     }
     let field = path.child("message");
     if blank(message) {
@@ -224,7 +249,13 @@ fn validation(one: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn annotation(one: &Value, policy: &str, path: &Path) -> ErrorList {
+fn annotation(
+    one: &Value,
+    policy: &str,
+    compiler: &Compiler,
+    uses: Uses,
+    path: &Path,
+) -> ErrorList {
     let (key, field) = (str_at(one, "key"), path.child("key"));
     let mut errors = ErrorList::new();
     if policy.is_empty() {
@@ -240,12 +271,13 @@ fn annotation(one: &Value, policy: &str, path: &Path) -> ErrorList {
         let detail = format!("must not exceed {ANNOTATION_MAX} characters in length");
         errors.push(Error::required(&field, detail));
     } else {
-        errors.extend(expression::optional(text, &field));
+        let compiled = compiler.compile(text.trim(), uses, Yields::TextOrNull);
+        errors.extend(expression::outcome(compiled, text, &field));
     }
     errors
 }
 
-fn mutation(one: &Value, path: &Path) -> ErrorList {
+fn mutation(one: &Value, compiler: &Compiler, uses: Uses, path: &Path) -> ErrorList {
     const PATCHES: [(&str, &str); 2] =
         [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
     let kind = str_at(one, "patchType");
@@ -265,8 +297,9 @@ fn mutation(one: &Value, path: &Path) -> ErrorList {
                 errors.push(Error::invalid(&field, format!("{{{key}}}"), text));
             }
         } else if patch.is_object() {
-            let text = str_at(patch, "expression");
-            errors.extend(expression::required(text, "", &field.child("expression")));
+            let yields = if name == "JSONPatch" { Yields::Patches } else { Yields::Object };
+            let (text, field) = (str_at(patch, "expression").trim(), field.child("expression"));
+            errors.extend(expression::required(compiler, (text, ""), (uses, yields), &field));
         } else {
             let text = format!("must be specified when patchType is {kind}");
             errors.push(Error::required(&field, text));
@@ -353,10 +386,77 @@ mod tests {
     fn a_mutation_has_one_patch() {
         let path = Path::new("m");
         let good = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}});
-        assert!(mutation(&good, &path).is_empty());
+        let mutation = |one: &Value| {
+            let uses = Uses { patches: true, ..Uses::default() };
+            mutation(one, &Compiler::composed(), uses, &path)
+        };
+        assert!(mutation(&good).is_empty(), "{:?}", mutation(&good));
         assert_eq!(
-            mutation(&json!({"patchType": "JSONPatch"}), &path)[0].to_string(),
+            mutation(&json!({"patchType": "JSONPatch"}))[0].to_string(),
             "m.jsonPatch: Required value: must be specified when patchType is JSONPatch"
+        );
+    }
+
+    fn policy(spec: Value) -> Value {
+        let mut object = json!({"metadata": {"name": "p"}, "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {},
+                "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]},
+        }});
+        for (key, value) in spec.as_object().unwrap() {
+            object["spec"][key] = value.clone();
+        }
+        object
+    }
+
+    /// Texts of upstream's `validation_test.go`.
+    #[test]
+    fn expressions_that_do_not_compile_are_refused() {
+        let errors = |spec: Value| -> Vec<String> {
+            validating_policy(&policy(spec)).iter().map(ToString::to_string).collect()
+        };
+        let one = |expression: &str| errors(json!({"validations": [{"expression": expression}]}));
+        assert_eq!(
+            one("object.x in [1, 2, "),
+            [
+                "spec.validations[0].expression: Invalid value: \"object.x in [1, 2, \": compilation failed: ERROR: <input>:1:20: Syntax error: missing ']' at '<EOF>'\n | object.x in [1, 2, \n | ...................^"
+            ]
+        );
+        assert_eq!(
+            one("1 == 1 ? 'a' : 'b'"),
+            [
+                "spec.validations[0].expression: Invalid value: \"1 == 1 ? 'a' : 'b'\": must evaluate to bool but got string"
+            ]
+        );
+        assert_eq!(
+            one("variables.x"),
+            [
+                "spec.validations[0].expression: Invalid value: \"variables.x\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'variables' (in container '')\n | variables.x\n | ^"
+            ]
+        );
+        assert_eq!(
+            errors(json!({"validations": [{"expression": "true", "messageExpression": "authorizer.path('/x').check('get').reason()"}]})).len(),
+            1
+        );
+        assert!(
+            errors(json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}, "validations": [{"expression": "params == null", "messageExpression": "string(params.data.x)"}]})).is_empty()
+        );
+        let variables = json!([{"name": "foo", "expression": "1 + 1"}, {"name": "bar", "expression": "variables.foo > 1"}]);
+        assert!(
+            errors(
+                json!({"variables": variables, "validations": [{"expression": "variables.bar"}]})
+            )
+            .is_empty()
+        );
+        assert_eq!(
+            errors(json!({"variables": variables, "validations": [{"expression": "variables.foo == 'x'"}]})).len(),
+            1
+        );
+        assert_eq!(
+            errors(json!({"auditAnnotations": [{"key": "k", "valueExpression": "true"}]})),
+            [
+                "spec.auditAnnotations[0].valueExpression: Invalid value: \"true\": must evaluate to one of [string null_type] but got bool"
+            ]
         );
     }
 }

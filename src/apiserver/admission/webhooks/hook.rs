@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use api::value::{get, int_at, is_empty, items, str_at, str_in};
+use api::expressions::{Compiler, Uses};
+use api::value::{get, int_at, items, str_at, str_in};
 use serde_json::Value;
 
+use crate::admission::expressions::conditions::Conditions;
 use crate::admission::matching::{Rule, Selectors};
 use crate::webhook::{Callout, Client, ClientConfig};
 
@@ -22,8 +24,6 @@ pub(super) enum ReviewVersion {
 
 /// One webhook.
 pub(super) struct Hook {
-    /// `MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`.
-    pub(super) kind: &'static str,
     /// Name of the configuration.
     pub(super) configuration: String,
     /// Its own name.
@@ -34,7 +34,7 @@ pub(super) struct Hook {
     pub(super) selectors: Selectors,
     /// `matchPolicy: Equivalent`.
     pub(super) is_equivalent: bool,
-    pub(super) has_conditions: bool,
+    pub(super) conditions: Conditions,
     /// `failurePolicy: Ignore`.
     pub(super) fails_open: bool,
     /// `reinvocationPolicy: IfNeeded`.
@@ -56,15 +56,11 @@ impl std::fmt::Debug for Hook {
 
 /// The webhooks of a configuration in its order. One whose selectors cannot be read, which validation does not let in, is told of
 /// and left out.
-pub(super) fn of_configuration(
-    kind: &'static str,
-    configuration: &Value,
-    callout: &Callout,
-) -> Vec<Hook> {
+pub(super) fn of_configuration(configuration: &Value, callout: &Callout) -> Vec<Hook> {
     let name = str_in(configuration, &["metadata", "name"]);
     let hooks = items(configuration, "webhooks").iter().enumerate();
     let read = hooks.filter_map(|(index, hook)| match Selectors::of(hook) {
-        Ok(selectors) => Some(one(kind, name, index, hook, selectors, callout)),
+        Ok(selectors) => Some(one(name, index, hook, selectors, callout)),
         Err(error) => {
             tracing::warn!(
                 configuration = name,
@@ -79,7 +75,6 @@ pub(super) fn of_configuration(
 }
 
 fn one(
-    kind: &'static str,
     configuration: &str,
     index: usize,
     hook: &Value,
@@ -102,8 +97,8 @@ fn one(
             _ => None,
         })
         .next();
+    let uses = Uses { authorizer: true, ..Uses::default() };
     Hook {
-        kind,
         configuration: configuration.to_owned(),
         name: name.to_owned(),
         // Names may be doubled in old configurations, hence the index.
@@ -111,7 +106,7 @@ fn one(
         rules: items(hook, "rules").iter().map(Rule::of).collect(),
         selectors,
         is_equivalent: str_at(hook, "matchPolicy") == "Equivalent",
-        has_conditions: !is_empty(hook, "matchConditions"),
+        conditions: Conditions::of(&Compiler::plain(), hook, uses),
         fails_open: str_at(hook, "failurePolicy") == "Ignore",
         is_reinvoked: str_at(hook, "reinvocationPolicy") == "IfNeeded",
         takes_dry_run: matches!(str_at(hook, "sideEffects"), "None" | "NoneOnDryRun"),

@@ -12,6 +12,7 @@ use super::hook::Hook;
 use super::review::{Question, Verdict};
 use super::source::Hooks;
 use super::{Invocation, Matcher};
+use crate::admission::rounds::Part;
 use crate::admission::{Plugin, Request, matching};
 use crate::handlers::{scale_of, set_replicas};
 
@@ -35,7 +36,7 @@ impl MutatingAdmissionWebhook {
     ) -> Result<(), Status> {
         let kind = self.matcher.versions.kind(request.gvr, request.subresource);
         let kind = kind.unwrap_or_else(|| request.gvk.clone());
-        let rounds = request.rounds;
+        let rounds = request.rounds.of(Part::Webhooks);
         rounds.enter(object.as_ref());
         for hook in hooks {
             let invocation = self.matcher.invocation(hook, request, &kind, object.as_ref()).await?;

@@ -56,26 +56,24 @@ fn user_json(user: &User) -> Value {
     Value::Object(map)
 }
 
-/// The review with this uid.
-pub(super) fn of(
-    uid: &str,
-    version: ReviewVersion,
-    question: &Question<'_>,
-    invocation: &Invocation,
-) -> Value {
-    let request = question.request;
+/// AdmissionRequest without uid and objects: `gvr` and `gvk` as the rule that matched names them, `kind` that of the request itself.
+pub(crate) fn described(
+    request: &Request<'_>,
+    kind: &Gvk,
+    object: Option<&Value>,
+    gvr: &Gvr,
+    gvk: &Gvk,
+) -> Map<String, Value> {
     let mut map = Map::new();
-    map.insert("uid".to_owned(), uid.into());
-    map.insert("kind".to_owned(), kind_json(&invocation.gvk));
-    map.insert("resource".to_owned(), resource_json(&invocation.gvr));
-    map.insert("requestKind".to_owned(), kind_json(question.kind));
+    map.insert("kind".to_owned(), kind_json(gvk));
+    map.insert("resource".to_owned(), resource_json(gvr));
+    map.insert("requestKind".to_owned(), kind_json(kind));
     map.insert("requestResource".to_owned(), resource_json(request.gvr));
-    let name = request.named(question.object);
     let texts = [
         ("subResource", request.subresource),
         ("requestSubResource", request.subresource),
-        ("name", name),
-        ("namespace", matching::namespace_of(request, question.object)),
+        ("name", request.named(object)),
+        ("namespace", matching::namespace_of(request, object)),
     ];
     for (key, text) in texts {
         if !text.is_empty() {
@@ -84,10 +82,23 @@ pub(super) fn of(
     }
     map.insert("operation".to_owned(), matching::word(request.operation).into());
     map.insert("userInfo".to_owned(), user_json(request.user));
-    map.insert("object".to_owned(), question.object.cloned().unwrap_or_default());
-    map.insert("oldObject".to_owned(), question.old.cloned().unwrap_or_default());
     map.insert("dryRun".to_owned(), request.dry_run.into());
     map.insert("options".to_owned(), request.options.value());
+    map
+}
+
+/// The review with this uid.
+pub(super) fn of(
+    uid: &str,
+    version: ReviewVersion,
+    question: &Question<'_>,
+    invocation: &Invocation,
+) -> Value {
+    let (request, object) = (question.request, question.object);
+    let mut map = described(request, question.kind, object, &invocation.gvr, &invocation.gvk);
+    map.insert("uid".to_owned(), uid.into());
+    map.insert("object".to_owned(), object.cloned().unwrap_or_default());
+    map.insert("oldObject".to_owned(), question.old.cloned().unwrap_or_default());
     let version = match version {
         ReviewVersion::V1 => "admission.k8s.io/v1",
         ReviewVersion::V1beta1 => "admission.k8s.io/v1beta1",

@@ -39,21 +39,12 @@ impl Sources {
     /// # Errors
     /// When a cache does not load.
     pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
-        let kinds: [(&'static str, &'static Gvr, &Arc<Hooks>); 2] = [
-            (
-                "MutatingWebhookConfiguration",
-                &lookup::MUTATING_WEBHOOK_CONFIGURATIONS,
-                &self.mutating,
-            ),
-            (
-                "ValidatingWebhookConfiguration",
-                &lookup::VALIDATING_WEBHOOK_CONFIGURATIONS,
-                &self.validating,
-            ),
+        let kinds: [(&'static Gvr, &Arc<Hooks>); 2] = [
+            (&lookup::MUTATING_WEBHOOK_CONFIGURATIONS, &self.mutating),
+            (&lookup::VALIDATING_WEBHOOK_CONFIGURATIONS, &self.validating),
         ];
-        for (kind, gvr, hooks) in kinds {
+        for (gvr, hooks) in kinds {
             let mut reader = Reader {
-                kind,
                 callout: self.callout.clone(),
                 read: BTreeMap::new(),
                 hooks: Arc::clone(hooks),
@@ -74,7 +65,6 @@ impl Sources {
 
 /// Follows one kind.
 struct Reader {
-    kind: &'static str,
     callout: Callout,
     /// By name, with the resource version it was read at.
     read: BTreeMap<Arc<str>, (i64, Vec<Arc<Hook>>)>,
@@ -96,7 +86,7 @@ impl Follower for Reader {
         }
         match object.value() {
             Ok(value) => {
-                let hooks = hook::of_configuration(self.kind, &value, &self.callout);
+                let hooks = hook::of_configuration(&value, &self.callout);
                 let hooks = hooks.into_iter().map(Arc::new).collect();
                 self.read.insert(Arc::clone(&object.key.name), (object.resource_version, hooks));
             }

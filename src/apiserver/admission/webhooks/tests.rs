@@ -367,15 +367,51 @@ async fn nobody_is_asked_about_configurations_and_reviews() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn conditions_are_not_passed_over() {
+async fn conditions_decide_who_is_asked() {
     let world = world().await;
-    let conditions = json!({"matchConditions": [{"name": "c", "expression": "true"}]});
-    world.configure(VALIDATING, "a", &[("/", "CREATE", "/v1/secrets", conditions)]).await;
-    let secret = json!({"metadata": {"name": "x"}});
-    let (code, answer, _) =
-        world.ask(Method::POST, "/api/v1/namespaces/default/secrets", Some(secret)).await;
+    let with = |policy: &str, expression: &str| json!({"failurePolicy": policy, "matchConditions": [{"name": "c", "expression": expression}]});
+    let secrets = "/v1/secrets";
+    world
+        .configure(
+            VALIDATING,
+            "a",
+            &[
+                ("/deny", "CREATE", secrets, with("Fail", "request.name == 'denied'")),
+                ("/deny", "CREATE", secrets, with("Ignore", "object.data.missing == 'x'")),
+                (
+                    "/deny",
+                    "CREATE",
+                    secrets,
+                    with("Fail", "request.name == 'failing' && object.data.missing == 'x'"),
+                ),
+                (
+                    "/deny",
+                    "CREATE",
+                    secrets,
+                    with("Fail", "!authorizer.requestResource.check('any').allowed()"),
+                ),
+            ],
+        )
+        .await;
+    let create = async |name: &str| {
+        let secret = json!({"metadata": {"name": name}, "data": {"a": "YQ=="}});
+        world.ask(Method::POST, "/api/v1/namespaces/default/secrets", Some(secret)).await
+    };
+    let (code, answer, _) = create("denied").await;
     assert_eq!(code, 403);
-    assert!(answer["message"].as_str().unwrap().contains("has matchConditions"), "{answer}");
+    let denied = "admission webhook \"h0.a.example.com\" denied the request: not this Secret";
+    assert_eq!(answer["message"], denied);
+    let (code, answer, _) = create("failing").await;
+    assert_eq!(code, 403);
+    assert_eq!(
+        answer["message"],
+        "secrets \"failing\" is forbidden: expression 'request.name == 'failing' && object.data.missing == 'x'' resulted in error: no such key: missing"
+    );
+    assert_eq!(create("free").await.0, 201);
+    let mutating = with("Fail", "object.metadata.name != 'skip-me'");
+    world.configure(MUTATING, "b", &[("/add/b", "CREATE", MAPS, mutating)]).await;
+    assert_eq!(world.config_map("skip-me").await.1["data"], json!({"a": "b"}));
+    assert_eq!(world.config_map("other").await.1["data"], json!({"a": "b", "b": "added"}));
     world.end().await;
 }
 

@@ -61,10 +61,26 @@ impl Versions {
     /// # Errors
     /// 500 with the decoder's sentence.
     pub(crate) fn settle(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
+        self.decoded(kind, object, false)
+    }
+
+    /// As [`Versions::settle`], and unknown fields are errors.
+    ///
+    /// # Errors
+    /// 500 with the decoder's sentence.
+    pub(crate) fn settle_strictly(&self, kind: &Gvk, object: &Value) -> Result<Value, Status> {
+        self.decoded(kind, object, true)
+    }
+
+    fn decoded(&self, kind: &Gvk, object: &Value, strict: bool) -> Result<Value, Status> {
         let registry = self.0.registry();
         let bytes = serde_json::to_vec(object).map_err(|e| Status::internal(&e.to_string()))?;
         let decoded = wire::decode(&registry.schema, Media::Json, &bytes, kind);
-        let mut value = decoded.map_err(|e| Status::internal(&e.message))?.value;
+        let decoded = decoded.map_err(|e| Status::internal(&e.message))?;
+        if strict && !decoded.strict_errors.is_empty() {
+            return Err(Status::internal(&api::codec::strict_message(&decoded.strict_errors)));
+        }
+        let mut value = decoded.value;
         name_kind(&mut value, kind);
         wire::default(&registry.schema, kind, &mut value);
         if let Some(row) = registry.row_of_kind(kind) {

@@ -28,6 +28,7 @@ impl Write<'_> {
             options: self.admission_options(operation),
             rounds,
             warnings: &self.context.warnings,
+            annotations: &self.context.annotations,
         }
     }
 

@@ -1,0 +1,206 @@
+//! What can be said of a validating policy's expressions by the types of the objects it is about: warnings for its status
+//! (upstream's `policy/validating/typechecking.go`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kcel::Type;
+use serde_json::Value;
+
+use super::{Compiler, Uses};
+use crate::object::Gvk;
+use crate::schema::{Schema, Shape, TypeId};
+use crate::value::{get, items, str_at};
+
+/// Most kinds of one rule that are looked at (upstream's `maxTypesToCheck`).
+const KINDS_MAX: usize = 10;
+/// Types nested deeper are of unknown type: some hold themselves.
+const DEPTH_MAX: usize = 12;
+
+/// One warning: the path of an expression, and what is wrong with it for which kinds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// `spec.validations[0].expression`.
+    pub field: String,
+    /// A line for each kind, with cel-go's text.
+    pub text: String,
+}
+
+/// The warnings for a policy. Kinds that the table does not have are passed over, as upstream does where it finds no schema.
+pub fn warnings(schema: &Schema, policy: &Value) -> Vec<Warning> {
+    let spec = get(policy, "spec");
+    let kinds: Vec<(Gvk, Type)> = kinds(schema, spec)
+        .into_iter()
+        .filter_map(|kind| Some((kind.clone(), of_kind(schema, &kind)?)))
+        .collect();
+    let param = get(spec, "paramKind");
+    let uses = Uses { params: param.is_object(), authorizer: true, patches: false };
+    let param = Gvk::from_api_version(str_at(param, "apiVersion"), str_at(param, "kind"));
+    let param = of_kind(schema, &param).unwrap_or(Type::Dyn);
+    let check = |text: &str| -> String {
+        let found = kinds.iter().filter_map(|(kind, of)| {
+            let mut compiler = Compiler::typed(of.clone(), param.clone());
+            for variable in items(spec, "variables") {
+                // What is wrong with a variable shows where it is used.
+                let (name, text) = (str_at(variable, "name"), str_at(variable, "expression"));
+                let _ = compiler.variable(name, text, uses);
+            }
+            let error = compiler.env(uses).compile_any(text).err().filter(|e| !e.instantiation)?;
+            let Gvk { group, version, kind } = kind;
+            Some(format!("{group}/{version}, Kind={kind}: {error}\n"))
+        });
+        found.collect::<Vec<_>>().join("\n")
+    };
+    let mut all = Vec::new();
+    for (index, validation) in items(spec, "validations").iter().enumerate() {
+        for key in ["expression", "messageExpression"] {
+            let text = match str_at(validation, key) {
+                "" => String::new(),
+                text => check(text),
+            };
+            if !text.is_empty() {
+                all.push(Warning { field: format!("spec.validations[{index}].{key}"), text });
+            }
+        }
+    }
+    all
+}
+
+/// The kinds that the rules of a policy name, without those of wildcards.
+fn kinds(schema: &Schema, spec: &Value) -> BTreeSet<Gvk> {
+    let mut found = BTreeSet::new();
+    for rule in items(get(spec, "matchConstraints"), "resourceRules") {
+        let list = |key: &str| -> BTreeSet<&str> {
+            items(rule, key).iter().filter_map(Value::as_str).collect()
+        };
+        let (groups, versions, resources) =
+            (list("apiGroups"), list("apiVersions"), list("resources"));
+        if groups.iter().chain(&versions).any(|text| text.contains('*')) {
+            continue;
+        }
+        let of_rule = schema.kinds().map(|(kind, _)| kind).filter(|kind| {
+            groups.contains(&*kind.group)
+                && versions.contains(&*kind.version)
+                && resources.contains(&*plural(&kind.kind))
+        });
+        let of_rule: BTreeSet<&Gvk> = of_rule.collect();
+        found.extend(of_rule.into_iter().take(KINDS_MAX).cloned());
+    }
+    found
+}
+
+/// The resource of a built-in kind.
+fn plural(kind: &str) -> String {
+    let name = kind.to_lowercase();
+    if name == "endpoints" {
+        return name;
+    }
+    match name.chars().last() {
+        Some('s') => format!("{name}es"),
+        Some('y') => format!("{}ies", name.strip_suffix('y').unwrap_or_default()),
+        _ => format!("{name}s"),
+    }
+}
+
+fn of_kind(schema: &Schema, kind: &Gvk) -> Option<Type> {
+    Some(of_struct(schema, schema.kind(kind)?, &kind.kind, 0))
+}
+
+fn of_struct(schema: &Schema, id: TypeId, name: &str, depth: usize) -> Type {
+    let fields = schema.get(id).fields.iter().filter_map(|field| {
+        let name = format!("{name}.{}", field.json);
+        Some((kcel::escape(&field.json)?, of_shape(schema, &field.shape, &name, depth + 1)?))
+    });
+    Type::object(name, fields.collect::<BTreeMap<_, _>>())
+}
+
+/// The type of a value; none for what expressions with types do not see: JSON of any form, and quantities, which are texts or numbers.
+fn of_shape(schema: &Schema, shape: &Shape, name: &str, depth: usize) -> Option<Type> {
+    Some(match shape {
+        Shape::String | Shape::Duration => Type::String,
+        Shape::Bool => Type::Bool,
+        Shape::Int32 | Shape::Int64 => Type::Int,
+        Shape::Double => Type::Double,
+        Shape::Bytes => Type::Bytes,
+        Shape::Time | Shape::MicroTime => Type::Timestamp,
+        Shape::IntOrString => Type::Dyn,
+        Shape::RawExtension | Shape::FieldsV1 => Type::object(name, BTreeMap::new()),
+        Shape::Quantity
+        | Shape::Any
+        | Shape::PropsOrBool(_)
+        | Shape::PropsOrList(_)
+        | Shape::PropsOrStrings(_) => return None,
+        Shape::Struct(_) if depth > DEPTH_MAX => Type::Dyn,
+        Shape::Struct(id) => of_struct(schema, *id, name, depth),
+        Shape::List(item) => Type::list(of_shape(schema, item, &format!("{name}.@idx"), depth)?),
+        Shape::Map(value) => {
+            let value = of_shape(schema, value, &format!("{name}.@elem"), depth)?;
+            Type::map(Type::String, value)
+        }
+        Shape::Typed(field) => of_shape(schema, &field.shape, name, depth)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn policy(validations: Value) -> Value {
+        json!({"spec": {"validations": validations, "variables": [{"name": "replicas", "expression": "object.spec.replicas"}],
+            "matchConstraints": {"resourceRules": [
+            {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["*"], "resources": ["deployments", "replicasets/status"]}]}}})
+    }
+
+    /// The policy of upstream's `should type check validation expressions`.
+    #[test]
+    fn mistakes_that_only_the_schema_shows_are_told() {
+        let schema = Schema::builtin();
+        let found = warnings(
+            &schema,
+            &policy(json!([
+                {"expression": "object.spec.replicas > '1'", "messageExpression": "'wants replicas > 1, got ' + object.spec.replicas"},
+                {"expression": "object.spec.replicas < 100 && variables.replicas > 0"},
+                {"expression": "object.spec.maxRetries < 10"},
+                {"expression": "variables.replicas == 'x'"},
+                {"expression": "object.metadata.creationTimestamp < timestamp('2020-01-01T00:00:00Z') && object.spec.strategy.rollingUpdate.maxSurge == 1"},
+            ])),
+        );
+        let fields: Vec<&str> = found.iter().map(|warning| warning.field.as_str()).collect();
+        assert_eq!(
+            fields,
+            [
+                "spec.validations[0].expression",
+                "spec.validations[0].messageExpression",
+                "spec.validations[2].expression",
+                "spec.validations[3].expression"
+            ]
+        );
+        assert_eq!(
+            found[0].text,
+            "apps/v1, Kind=Deployment: ERROR: <input>:1:22: found no matching overload for '_>_' applied to '(int, string)'\n | object.spec.replicas > '1'\n | .....................^\n"
+        );
+        assert!(found[2].text.contains("undefined field 'maxRetries'"), "{}", found[2].text);
+    }
+
+    #[test]
+    fn wildcards_are_not_looked_at() {
+        let schema = Schema::builtin();
+        let mut any = policy(json!([{"expression": "object.spec.none"}]));
+        any["spec"]["matchConstraints"]["resourceRules"][0]["apiGroups"] = json!(["*"]);
+        assert_eq!(warnings(&schema, &any), []);
+    }
+
+    #[test]
+    fn resources_of_built_in_kinds_are_known() {
+        let rows = [
+            ("Pod", "pods"),
+            ("Ingress", "ingresses"),
+            ("NetworkPolicy", "networkpolicies"),
+            ("Endpoints", "endpoints"),
+            ("StorageClass", "storageclasses"),
+        ];
+        for (kind, resource) in rows {
+            assert_eq!(plural(kind), resource);
+        }
+    }
+}

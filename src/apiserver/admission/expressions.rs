@@ -1,0 +1,178 @@
+//! Expressions (CEL) of webhooks and policies, evaluated for one request: their variables, their costs and upstream's words where they fail
+//! (upstream's `pkg/admission/plugin/cel/activation.go`).
+
+pub(crate) mod asked;
+pub(crate) mod conditions;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::expressions::{Compiler, Fault, Uses, VARIABLES, Yields};
+use kcel::limits::PER_CALL;
+use kcel::{Activation, Check, Error, Host, Program, Value};
+use serde_json::Value as Json;
+
+use asked::Memo;
+
+/// What upstream says when all expressions together cost too much.
+pub(crate) const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+/// An expression, or why it does not compile.
+#[derive(Debug)]
+pub(crate) struct Expression {
+    pub(crate) text: String,
+    pub(crate) program: Result<Program, Fault>,
+}
+
+impl Expression {
+    /// Compiles a text.
+    pub(crate) fn of(compiler: &Compiler, text: &str, uses: Uses, yields: Yields) -> Self {
+        Self { text: text.to_owned(), program: compiler.compile(text, uses, yields) }
+    }
+
+    /// Levels of its tree.
+    pub(crate) fn depth(&self) -> usize {
+        self.program.as_ref().map_or(0, Program::depth)
+    }
+}
+
+/// The variables of a policy in their order.
+pub(crate) type Variables = Vec<(String, Expression)>;
+
+/// What an expression may look at.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    /// The object in the version of the rule that matched.
+    pub(crate) object: Option<&'a Json>,
+    pub(crate) old: Option<&'a Json>,
+    /// AdmissionRequest.
+    pub(crate) request: &'a Json,
+    /// The namespace of the request.
+    pub(crate) namespace: Option<&'a Json>,
+    pub(crate) params: Option<&'a Json>,
+    /// Who answers `authorizer`, and the check that `authorizer.requestResource` begins with.
+    pub(crate) authorizer: Option<(&'a Arc<Memo>, &'a Check)>,
+    pub(crate) variables: &'a Variables,
+}
+
+/// All expressions together cost more than they may.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OutOfBudget;
+
+/// What an expression yields, or upstream's sentence why nothing.
+pub(crate) type Yielded<'a> = Result<Value<'a>, String>;
+
+impl<'a> Inputs<'a> {
+    /// The values of expressions in their order; their costs are taken from `budget`.
+    ///
+    /// # Errors
+    /// When the budget does not suffice; nothing further is evaluated then.
+    pub(crate) fn evaluate<'e>(
+        &self,
+        expressions: impl IntoIterator<Item = &'e Expression>,
+        budget: &mut u64,
+    ) -> Result<Vec<Yielded<'a>>, OutOfBudget> {
+        let given = Given { inputs: *self, made: RefCell::default(), cost: Cell::new(0) };
+        let yielded = expressions.into_iter().map(|expression| {
+            let program = match &expression.program {
+                Ok(program) => program,
+                Err(fault) => return Ok(Err(format!("compilation error: {fault}"))),
+            };
+            let mut left = PER_CALL;
+            let result = program.eval(&given, &mut left);
+            for cost in [given.cost.take(), PER_CALL - left] {
+                *budget = budget.checked_sub(cost).ok_or(OutOfBudget)?;
+            }
+            Ok(result.map_err(|error| {
+                format!("expression '{}' resulted in error: {error}", expression.text)
+            }))
+        });
+        yielded.collect()
+    }
+}
+
+/// The variables of one evaluation; those of the policy are made when they are asked for, and once.
+struct Given<'a> {
+    inputs: Inputs<'a>,
+    made: RefCell<BTreeMap<&'a str, Result<Value<'a>, Error>>>,
+    /// What variables of the policy cost since this was last looked at.
+    cost: Cell<u64>,
+}
+
+impl<'a> Given<'a> {
+    fn variable(&self, name: &'a str, of: &'a Expression) -> Result<Value<'a>, Error> {
+        if let Some(made) = self.made.borrow().get(name) {
+            return made.clone();
+        }
+        let quoted = api::field::go_quote(name);
+        let program = of.program.as_ref().map_err(|fault| {
+            Error::new(format!("composited variable {quoted} fails to compile: {fault}"))
+        });
+        // Two variables of one name may refer to each other; that must end.
+        let circle = Error::new(format!("composited variable {quoted} refers to itself"));
+        self.made.borrow_mut().insert(name, Err(circle));
+        let value = program.and_then(|program| {
+            let mut left = PER_CALL;
+            let value = program.eval(self, &mut left);
+            self.cost.set(self.cost.get().saturating_add(PER_CALL - left));
+            value.map_err(|error| {
+                Error::new(format!("composited variable {quoted} fails to evaluate: {error}"))
+            })
+        });
+        self.made.borrow_mut().insert(name, value.clone());
+        value
+    }
+}
+
+impl<'a> Activation<'a> for Given<'a> {
+    fn get(&self, name: &str) -> Option<Result<Value<'a>, Error>> {
+        let inputs = &self.inputs;
+        let json = |value: Option<&'a Json>| value.map_or(Value::Null, Value::json);
+        Some(Ok(match name {
+            "object" => json(inputs.object),
+            "oldObject" => json(inputs.old),
+            "request" => Value::json(inputs.request),
+            "namespaceObject" => json(inputs.namespace),
+            "params" => json(inputs.params),
+            "authorizer" => {
+                let (memo, _) = inputs.authorizer?;
+                Value::Host(Host::authorizer(Arc::clone(memo) as Arc<dyn kcel::Authorize>))
+            }
+            "authorizer.requestResource" => {
+                let (memo, check) = inputs.authorizer?;
+                let by = Arc::clone(memo) as Arc<dyn kcel::Authorize>;
+                Value::Host(Host::resource_check(by, check.clone()))
+            }
+            VARIABLES => return Some(Err(Error::new("variables can only be selected from"))),
+            _ => return None,
+        }))
+    }
+
+    fn field(&self, variable: &str, field: &str) -> Option<Result<Value<'a>, Error>> {
+        if variable != VARIABLES {
+            return None;
+        }
+        // Of several with one name the last counts.
+        let found = self.inputs.variables.iter().rfind(|(name, _)| name == field);
+        Some(match found {
+            Some((name, expression)) => self.variable(name, expression),
+            None => Err(Error::new(format!("no such key: {field}"))),
+        })
+    }
+}
+
+/// Reads the variables of a policy; each may use those before it.
+pub(crate) fn variables(compiler: &mut Compiler, list: &[Json], uses: Uses) -> Variables {
+    let one = |variable: &Json| {
+        let word = |key| api::value::str_at(variable, key);
+        let (name, text) = (word("name"), word("expression"));
+        let program = compiler.variable(name, text, uses);
+        (name.to_owned(), Expression { text: text.to_owned(), program })
+    };
+    list.iter().map(one).collect()
+}

@@ -1,0 +1,64 @@
+//! `matchConditions`: all must be true, or a webhook or policy is not asked (upstream's `webhook/matchconditions`).
+
+use api::expressions::{Compiler, Uses, Yields};
+use api::value::{items, str_at};
+use kcel::Value;
+use kcel::limits::MATCH_CONDITIONS_BUDGET;
+use serde_json::Value as Json;
+
+use super::{Expression, Inputs, OUT_OF_BUDGET};
+
+/// The conditions of a webhook or policy.
+#[derive(Debug, Default)]
+pub(crate) struct Conditions(Vec<Expression>);
+
+/// Whether a request meets conditions.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Matched {
+    Yes,
+    No,
+    /// No condition is false, and some cannot be decided.
+    Failed(String),
+}
+
+impl Conditions {
+    /// Reads `matchConditions` of a webhook or of a policy's `spec`.
+    pub(crate) fn of(compiler: &Compiler, parent: &Json, uses: Uses) -> Self {
+        let list = items(parent, "matchConditions").iter();
+        let texts = list.map(|condition| str_at(condition, "expression"));
+        Self(texts.map(|text| Expression::of(compiler, text, uses, Yields::Bool)).collect())
+    }
+
+    /// There is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Levels of the deepest one.
+    pub(crate) fn depth(&self) -> usize {
+        self.0.iter().map(Expression::depth).max().unwrap_or(0)
+    }
+
+    /// Decides; one condition that is false outweighs others that fail.
+    pub(crate) fn decide(&self, inputs: &Inputs<'_>) -> Matched {
+        let mut budget = MATCH_CONDITIONS_BUDGET;
+        let Ok(yielded) = inputs.evaluate(&self.0, &mut budget) else {
+            return Matched::Failed(OUT_OF_BUDGET.to_owned());
+        };
+        if yielded.iter().any(|value| matches!(value, Ok(Value::Bool(false)))) {
+            return Matched::No;
+        }
+        let failures: Vec<String> = yielded.into_iter().filter_map(Result::err).collect();
+        if failures.is_empty() { Matched::Yes } else { Matched::Failed(aggregate(failures)) }
+    }
+}
+
+/// Several messages as one, as upstream's aggregate of errors shows them.
+pub(crate) fn aggregate(mut all: Vec<String>) -> String {
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|text| seen.insert(text.clone()));
+    match all.as_slice() {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    }
+}

@@ -1,0 +1,165 @@
+//! Conditions, variables, costs and the authorizer, with upstream's texts.
+
+use std::sync::Arc;
+
+use api::expressions::{Compiler, Uses, Yields};
+use async_trait::async_trait;
+use kcel::Check;
+use serde_json::{Value, json};
+
+use super::asked::{Asking, Memo};
+use super::conditions::{Conditions, Matched};
+use super::{Expression, Inputs, OutOfBudget, Variables, variables};
+use crate::authz::{Attributes, Authorizer, Decision};
+use crate::user::User;
+
+const USES: Uses = Uses { params: true, authorizer: true, patches: false };
+
+fn inputs<'a>(object: &'a Value, request: &'a Value, variables: &'a Variables) -> Inputs<'a> {
+    Inputs {
+        object: Some(object),
+        old: None,
+        request,
+        namespace: None,
+        params: None,
+        authorizer: None,
+        variables,
+    }
+}
+
+fn decide(conditions: &[&str]) -> Matched {
+    let list: Vec<Value> =
+        conditions.iter().map(|text| json!({"name": "n", "expression": text})).collect();
+    let conditions = Conditions::of(&Compiler::plain(), &json!({"matchConditions": list}), USES);
+    let (object, request) = (json!({"metadata": {"name": "x"}}), json!({}));
+    conditions.decide(&inputs(&object, &request, &Vec::new()))
+}
+
+/// Rows of upstream's `matcher_test.go`.
+#[test]
+fn one_false_condition_outweighs_failures() {
+    let failing = "object.missing == 'a'";
+    let text = "expression 'object.missing == 'a'' resulted in error: no such key: missing";
+    assert_eq!(decide(&[]), Matched::Yes);
+    assert_eq!(decide(&["true", "object.metadata.name == 'x'"]), Matched::Yes);
+    assert_eq!(decide(&["true", "false"]), Matched::No);
+    assert_eq!(decide(&[failing, "false"]), Matched::No);
+    assert_eq!(decide(&["true", failing]), Matched::Failed(text.to_owned()));
+    let other = "object.absent";
+    let both = format!("[{text}, compilation error: must evaluate to bool but got dyn]");
+    assert_eq!(decide(&[failing, other, failing]), Matched::Failed(both));
+}
+
+#[test]
+fn variables_are_made_once_and_paid_once() {
+    let mut compiler = Compiler::composed();
+    let list = json!([
+        {"name": "list", "expression": "object.items.map(i, i * 2)"},
+        {"name": "bad", "expression": "object.none"},
+        {"name": "sum", "expression": "variables.list.size() + 1"},
+    ]);
+    let made = variables(&mut compiler, list.as_array().unwrap(), USES);
+    let of = |text: &str| Expression::of(&compiler, text, USES, Yields::Bool);
+    let (object, request) = (json!({"items": [1, 2, 3]}), json!({}));
+    let inputs = inputs(&object, &request, &made);
+    let run = |texts: &[&str]| {
+        let all: Vec<Expression> = texts.iter().map(|text| of(text)).collect();
+        let mut budget = 10_000;
+        let yielded = inputs.evaluate(&all, &mut budget).unwrap();
+        let yielded: Vec<String> =
+            yielded.into_iter().map(|v| v.map_or_else(|e| e, |v| v.to_string())).collect();
+        (yielded, 10_000 - budget)
+    };
+    let (yielded, once) = run(&["variables.list[2] == 6 && variables.sum == 4"]);
+    assert_eq!(yielded, ["true"]);
+    let (yielded, twice) =
+        run(&["variables.list[2] == 6 && variables.sum == 4", "variables.list[0] == 2"]);
+    assert_eq!(yielded, ["true", "true"]);
+    // The second expression costs its own three steps (two selections and a comparison) and no list.
+    assert!(twice - once <= 4, "{once} {twice}");
+    assert_eq!(
+        run(&["variables.bad == 1", "has(variables.sum) && variables.?sum.orValue(0) == 4"]).0,
+        [
+            "expression 'variables.bad == 1' resulted in error: composited variable \"bad\" fails to evaluate: no such key: none",
+            "true"
+        ]
+    );
+    assert_eq!(inputs.evaluate(&[of("variables.sum == 4")], &mut 5).err(), Some(OutOfBudget));
+}
+
+#[test]
+fn two_variables_of_one_name_end() {
+    let mut compiler = Compiler::composed();
+    let list =
+        json!([{"name": "a", "expression": "1"}, {"name": "a", "expression": "variables.a + 1"}]);
+    let made = variables(&mut compiler, list.as_array().unwrap(), USES);
+    let (object, request) = (json!({}), json!({}));
+    let text = Expression::of(&compiler, "variables.a == 2", USES, Yields::Bool);
+    let yielded = inputs(&object, &request, &made).evaluate(&[text], &mut 1000).unwrap();
+    assert!(yielded[0].as_ref().unwrap_err().contains("refers to itself"), "{yielded:?}");
+}
+
+/// Allows what begins with `a`, and counts.
+struct Counting(std::sync::atomic::AtomicUsize);
+
+#[async_trait]
+impl Authorizer for Counting {
+    async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        let reason = format!("{} {} {}", user.name, attributes.verb, attributes.resource);
+        if attributes.verb.starts_with('a') {
+            Decision::Allow(reason)
+        } else {
+            Decision::NoOpinion(reason)
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_authorizer_is_asked_once_for_each_question() {
+    let authorizer = Counting(0.into());
+    let user = User::authenticated("jane", &[]);
+    let asking = Asking::new(&authorizer, &user);
+    let check = Check { resource: "pods".into(), ..Check::default() };
+    let none = Variables::new();
+    // One evaluation may ask two questions, of 350,000 each.
+    let texts = [
+        "authorizer.requestResource.check('ask').reason() == 'jane ask pods' && !authorizer.requestResource.check('deny').allowed()",
+        "authorizer.requestResource.check('ask').allowed() && authorizer.serviceAccount('n', 's').group('').resource('x').check('ask').reason() == 'system:serviceaccount:n:s ask x'",
+    ];
+    let of = |text: &str| Expression::of(&Compiler::plain(), text, USES, Yields::Bool);
+    let expressions = texts.map(of);
+    let request = json!({});
+    let run = |memo: &Arc<Memo>| {
+        let inputs = Inputs {
+            object: None,
+            old: None,
+            request: &request,
+            namespace: None,
+            params: None,
+            authorizer: Some((memo, &check)),
+            variables: &none,
+        };
+        let yielded = inputs.evaluate(&expressions, &mut 10_000_000).unwrap();
+        yielded.into_iter().map(|v| v.map(|v| v.as_bool())).collect::<Vec<_>>()
+    };
+    let yielded = asking.settle(expressions[0].depth(), run).await.unwrap();
+    assert_eq!(yielded, [Ok(Some(true)), Ok(Some(true))]);
+    assert_eq!(authorizer.0.into_inner(), 3);
+}
+
+#[tokio::test]
+async fn the_deepest_expression_has_stack() {
+    let text = format!("{}true{}", "(!".repeat(100), ")".repeat(100));
+    let expression = Expression::of(&Compiler::plain(), &text, USES, Yields::Bool);
+    let user = User::anonymous();
+    let authorizer = Counting(0.into());
+    let (object, request, none) = (json!({}), json!({}), Variables::new());
+    let asking = Asking::new(&authorizer, &user);
+    let run = |_: &Arc<Memo>| {
+        let yielded = inputs(&object, &request, &none).evaluate([&expression], &mut 10_000);
+        yielded.unwrap().into_iter().map(|v| v.map(|v| v.as_bool())).collect::<Vec<_>>()
+    };
+    assert_eq!(asking.settle(expression.depth(), run).await.unwrap(), [Ok(Some(true))]);
+}

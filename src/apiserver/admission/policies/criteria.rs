@@ -1,0 +1,120 @@
+//! Which requests a policy or a binding concerns: `matchConstraints` and `matchResources` (upstream's `policy/matching`).
+
+use api::value::{items, str_at};
+use api::{Gvk, Gvr};
+use serde_json::Value;
+
+use super::Cluster;
+use crate::admission::Request;
+use crate::admission::matching::{Rule, Selectors, namespace_of};
+
+/// `MatchResources`.
+#[derive(Debug)]
+pub(super) struct Criteria {
+    selectors: Result<Selectors, String>,
+    rules: Vec<NamedRule>,
+    excluded: Vec<NamedRule>,
+    is_equivalent: bool,
+}
+
+/// A rule, perhaps for objects of some names alone.
+#[derive(Debug)]
+struct NamedRule {
+    rule: Rule,
+    names: Vec<String>,
+}
+
+impl NamedRule {
+    fn of(rule: &Value) -> Self {
+        let names = items(rule, "resourceNames").iter().filter_map(Value::as_str);
+        Self { rule: Rule::of(rule), names: names.map(str::to_owned).collect() }
+    }
+}
+
+/// What of a request rules look at.
+struct Facts<'a> {
+    request: &'a Request<'a>,
+    namespace: &'a str,
+    name: &'a str,
+    kind: &'a Gvk,
+    /// The other versions of its resource; none where only the exact one counts.
+    others: Vec<(Gvr, Gvk)>,
+}
+
+impl Facts<'_> {
+    /// The resource and kind that the first rule to match names; its own version goes before others.
+    fn first(&self, rules: &[NamedRule]) -> Option<(Gvr, Gvk)> {
+        let (operation, subresource) = (self.request.operation, self.request.subresource);
+        let fits = |rule: &NamedRule, gvr: &Gvr| {
+            rule.rule.matches(operation, gvr, subresource, self.namespace)
+                && (rule.names.is_empty() || rule.names.iter().any(|name| name == self.name))
+        };
+        let own = self.request.gvr;
+        if rules.iter().any(|rule| fits(rule, own)) {
+            return Some((own.clone(), self.kind.clone()));
+        }
+        let mut pairs = rules.iter().flat_map(|r| self.others.iter().map(move |o| (r, o)));
+        let found = pairs.find(|(rule, (gvr, _))| fits(rule, gvr));
+        found.map(|(_, other)| other.clone())
+    }
+}
+
+impl Criteria {
+    /// Reads them.
+    pub(super) fn of(value: &Value) -> Self {
+        let rules = |key| items(value, key).iter().map(NamedRule::of).collect();
+        Self {
+            selectors: Selectors::of(value),
+            rules: rules("resourceRules"),
+            excluded: rules("excludeResourceRules"),
+            is_equivalent: str_at(value, "matchPolicy") == "Equivalent",
+        }
+    }
+
+    /// Resource and kind as the rule that matches names them; none when the request is not concerned.
+    ///
+    /// # Errors
+    /// A sentence when that cannot be decided for a request that is else concerned.
+    pub(super) async fn matches(
+        &self,
+        cluster: &Cluster,
+        request: &Request<'_>,
+        kind: &Gvk,
+        object: Option<&Value>,
+    ) -> Result<Option<(Gvr, Gvk)>, String> {
+        let selected = match &self.selectors {
+            Ok(selectors) => {
+                let inside = selectors.namespace(request, object, &*cluster.objects).await;
+                if matches!(inside, Ok(false)) || !selectors.object(object, request.old) {
+                    return Ok(None);
+                }
+                inside.map(|_| ()).map_err(|status| status.message)
+            }
+            Err(why) => Err(why.clone()),
+        };
+        let others = if self.is_equivalent {
+            cluster.versions.equivalents(request.gvr, request.subresource)
+        } else {
+            Vec::new()
+        };
+        let facts = Facts {
+            request,
+            namespace: namespace_of(request, object),
+            name: request.named(object),
+            kind,
+            others,
+        };
+        if facts.first(&self.excluded).is_some() {
+            return Ok(None);
+        }
+        let found = if self.rules.is_empty() {
+            Some((request.gvr.clone(), kind.clone()))
+        } else {
+            facts.first(&self.rules)
+        };
+        match found {
+            Some(found) => selected.map(|()| Some(found)),
+            None => Ok(None),
+        }
+    }
+}

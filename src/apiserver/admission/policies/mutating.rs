@@ -1,0 +1,403 @@
+//! Mutating policies: applied one after the other, each sees what those before it made of the object; some are applied again when
+//! later steps changed it (upstream's `policy/mutating/dispatcher.go`).
+
+use std::sync::Arc;
+
+use api::expressions::{Compiler, Uses};
+use api::status::{Cause, Details};
+use api::value::{items, set, str_at, str_in};
+use api::{Gvk, Gvr, Status};
+use async_trait::async_trait;
+use serde_json::Value;
+
+use super::patch::{Change, Mutation};
+use super::source::{Binding, Body, Hook, Hooks, Policy};
+use super::{Cluster, is_exempt, kind_text, name_of};
+use crate::admission::expressions::Inputs;
+use crate::admission::expressions::asked::{Asking, Memo};
+use crate::admission::expressions::conditions::Matched;
+use crate::admission::rounds::Part;
+use crate::admission::webhooks::{review, scaled_row};
+use crate::admission::{Operation, Plugin, Request, matching};
+use crate::handlers::{scale_of, set_replicas};
+
+/// Applies mutating policies.
+pub struct MutatingAdmissionPolicy {
+    cluster: Cluster,
+    hooks: Arc<Hooks<Mutations>>,
+}
+
+/// What a mutating policy says.
+#[derive(Debug)]
+pub(super) struct Mutations {
+    list: Vec<Mutation>,
+    /// `reinvocationPolicy: IfNeeded`.
+    is_reinvoked: bool,
+}
+
+impl Body for Mutations {
+    fn of(spec: &Value, compiler: &Compiler, uses: Uses) -> Self {
+        let list = items(spec, "mutations").iter();
+        Self {
+            list: list.map(|one| Mutation::of(one, compiler, uses)).collect(),
+            is_reinvoked: str_at(spec, "reinvocationPolicy") == "IfNeeded",
+        }
+    }
+}
+
+/// A policy that is to be applied, with one parameter of one binding.
+struct Invocation<'h> {
+    policy: &'h Policy<Mutations>,
+    binding: &'h Binding,
+    gvr: Gvr,
+    gvk: Gvk,
+    param: Option<Value>,
+}
+
+impl Invocation<'_> {
+    /// Tells it from all others of one request.
+    fn key(&self) -> String {
+        let param = self.param.as_ref().map(|param| {
+            format!("{}/{}", str_in(param, &["metadata", "namespace"]), name_of(param))
+        });
+        format!("{}/{}/{}", self.policy.name, self.binding.name, param.unwrap_or_default())
+    }
+}
+
+/// Why a mutation is not made.
+enum Failure {
+    /// `failurePolicy` decides.
+    Failed(String),
+    /// The request ends.
+    Refused(Box<Status>),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Refused(Box::new(status))
+    }
+}
+
+/// What went wrong where it must not.
+#[derive(Default)]
+struct Failures(Vec<(String, &'static str)>);
+
+impl Failures {
+    fn add(
+        &mut self,
+        policy: &Policy<Mutations>,
+        binding: Option<&str>,
+        why: &str,
+        reason: &'static str,
+    ) {
+        if policy.fails_open {
+            return;
+        }
+        let name = &policy.name;
+        let text = match binding {
+            Some(binding) => {
+                format!("policy '{name}' with binding '{binding}' denied request: {why}")
+            }
+            None => format!("policy {} denied request: {why}", api::field::go_quote(name)),
+        };
+        self.0.push((text, reason));
+    }
+
+    fn misconfigured(&mut self, policy: &Policy<Mutations>, binding: Option<&str>, why: &str) {
+        let what = if binding.is_some() { "binding" } else { "policy" };
+        self.add(policy, binding, &format!("failed to configure {what}: {why}"), "");
+    }
+
+    fn end(self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        let Some((message, reason)) = self.0.first() else { return Ok(()) };
+        let mut status = request.forbidden(object, "admission request denied by policy");
+        status.message.clone_from(message);
+        if !reason.is_empty() {
+            status.reason = (*reason).to_owned();
+        }
+        let details = status.details.get_or_insert_with(Details::default);
+        let causes = self.0.into_iter().map(|(message, _)| Cause { message, ..Cause::default() });
+        details.causes.extend(causes);
+        Err(status)
+    }
+}
+
+impl MutatingAdmissionPolicy {
+    pub(super) fn new(cluster: Cluster, hooks: Arc<Hooks<Mutations>>) -> Self {
+        Self { cluster, hooks }
+    }
+
+    async fn apply_all(
+        &self,
+        hooks: &[Hook<Mutations>],
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        let kind = self.cluster.kind(request);
+        let mut failures = Failures::default();
+        let mut invocations = Vec::new();
+        for hook in hooks {
+            let found = self.invocations(hook, request, &kind, object.as_ref(), &mut failures);
+            invocations.extend(found.await);
+        }
+        if !invocations.is_empty() {
+            self.apply(&invocations, request, &kind, object, &mut failures).await?;
+        }
+        failures.end(request, object.as_ref())
+    }
+
+    /// What of a policy is to be applied to the request.
+    async fn invocations<'h>(
+        &self,
+        hook: &'h Hook<Mutations>,
+        request: &Request<'_>,
+        kind: &Gvk,
+        object: Option<&Value>,
+        failures: &mut Failures,
+    ) -> Vec<Invocation<'h>> {
+        let (cluster, policy) = (&self.cluster, &*hook.policy);
+        let mut all = Vec::new();
+        let matched = policy.criteria.matches(cluster, request, kind, object).await;
+        let row = policy.params.as_ref().map(|kind| kind.row(cluster)).transpose();
+        let ((gvr, gvk), row) = match (matched, row) {
+            (Ok(None), _) => return all,
+            (Ok(Some(found)), Ok(row)) => (found, row),
+            (Err(why), _) | (_, Err(why)) => {
+                failures.misconfigured(policy, None, &why);
+                return all;
+            }
+        };
+        for binding in hook.bindings.iter().map(|binding| &**binding) {
+            let matches = match &binding.criteria {
+                None => Ok(true),
+                Some(criteria) => {
+                    let found = criteria.matches(cluster, request, kind, object).await;
+                    found.map(|found| found.is_some())
+                }
+            };
+            let params = match (matches, &row, &binding.params) {
+                (Ok(false), ..) => continue,
+                (Err(why), ..) => Err(why),
+                (Ok(true), Some(row), Some(reference)) => {
+                    let namespace = matching::namespace_of(request, object);
+                    let found = reference.collect(cluster, row, namespace).await;
+                    found.map(|all| all.into_iter().map(Some).collect())
+                }
+                (Ok(true), ..) => Ok(vec![None]),
+            };
+            match params {
+                Ok(params) => all.extend(params.into_iter().map(|param| Invocation {
+                    policy,
+                    binding,
+                    gvr: gvr.clone(),
+                    gvk: gvk.clone(),
+                    param,
+                })),
+                Err(why) => failures.misconfigured(policy, Some(&binding.name), &why),
+            }
+        }
+        all
+    }
+
+    async fn apply(
+        &self,
+        invocations: &[Invocation<'_>],
+        request: &Request<'_>,
+        kind: &Gvk,
+        object: &mut Option<Value>,
+        failures: &mut Failures,
+    ) -> Result<(), Status> {
+        let namespace = self.cluster.namespace(request, kind, object.as_ref()).await?;
+        let asking = Asking::new(&*self.cluster.authorizer, request.user);
+        let round = request.rounds.of(Part::Policies);
+        round.enter(object.as_ref());
+        let mut succeeded = false;
+        for invocation in invocations {
+            let (policy, binding) = (invocation.policy, invocation.binding);
+            let invoked = Invoked {
+                cluster: &self.cluster,
+                asking: &asking,
+                invocation,
+                request,
+                kind,
+                namespace: namespace.as_ref(),
+            };
+            match invoked.meets_conditions(object.as_ref()).await? {
+                Matched::Yes => {}
+                Matched::Failed(why) => {
+                    failures.add(policy, Some(&binding.name), &why, "Invalid");
+                    continue;
+                }
+                Matched::No => continue,
+            }
+            let key = invocation.key();
+            if !round.is_due(&key) {
+                continue;
+            }
+            let before = object.clone();
+            for mutation in &policy.body.list {
+                let Some(current) = object.as_ref() else { continue };
+                match invoked.mutate(mutation, current).await {
+                    Ok(changed) => {
+                        *object = Some(changed);
+                        succeeded = true;
+                    }
+                    Err(Failure::Failed(why)) => {
+                        failures.add(policy, Some(&binding.name), &why, "Invalid");
+                    }
+                    Err(Failure::Refused(status)) => return Err(*status),
+                }
+            }
+            if before != *object {
+                round.changed();
+            }
+            if policy.body.is_reinvoked {
+                round.may_repeat(&key);
+            }
+        }
+        // Upstream asks for a second round when any mutation was made, even one that changed nothing.
+        if succeeded {
+            round.changed();
+        }
+        round.leave(object.as_ref());
+        Ok(())
+    }
+}
+
+/// One invocation in its request.
+struct Invoked<'a> {
+    cluster: &'a Cluster,
+    asking: &'a Asking<'a>,
+    invocation: &'a Invocation<'a>,
+    request: &'a Request<'a>,
+    kind: &'a Gvk,
+    namespace: Option<&'a Value>,
+}
+
+impl Invoked<'_> {
+    /// An object of the request in the version of the rule that matched.
+    fn in_version(&self, object: &Value) -> Result<Value, Status> {
+        self.cluster.versions.convert(object.clone(), self.kind, &self.invocation.gvk)
+    }
+
+    /// Evaluates something with everything that expressions may see.
+    async fn run<T: Send>(
+        &self,
+        depth: usize,
+        object: Option<&Value>,
+        (namespace, gvr): (Option<&Value>, &Gvr),
+        run: impl Fn(&Inputs<'_>) -> T + Send + Sync,
+    ) -> Result<T, Status> {
+        let (request, policy) = (self.request, self.invocation.policy);
+        let (new, old);
+        let (object, before) = if self.invocation.gvk == *self.kind {
+            (object, request.old)
+        } else {
+            new = object.map(|object| self.in_version(object)).transpose()?;
+            old = request.old.map(|old| self.in_version(old)).transpose()?;
+            (new.as_ref(), old.as_ref())
+        };
+        let described = review::described(request, self.kind, object, gvr, &self.invocation.gvk);
+        let described = Value::Object(described);
+        let check = request.resource_check(object);
+        let with = |memo: &Arc<Memo>| {
+            run(&Inputs {
+                object,
+                old: before,
+                request: &described,
+                namespace,
+                params: self.invocation.param.as_ref(),
+                authorizer: Some((memo, &check)),
+                variables: &policy.variables,
+            })
+        };
+        self.asking.settle(depth, with).await
+    }
+
+    async fn meets_conditions(&self, object: Option<&Value>) -> Result<Matched, Status> {
+        let policy = self.invocation.policy;
+        if policy.conditions.is_empty() {
+            return Ok(Matched::Yes);
+        }
+        let decide = |inputs: &Inputs<'_>| policy.conditions.decide(inputs);
+        let matched = self.run(policy.depth(), object, (None, self.request.gvr), decide).await?;
+        Ok(match matched {
+            Matched::Failed(_) if policy.fails_open => Matched::No,
+            matched => matched,
+        })
+    }
+
+    /// The object as one mutation leaves it, with defaults.
+    async fn mutate(&self, mutation: &Mutation, object: &Value) -> Result<Value, Failure> {
+        let (gvk, versions) = (&self.invocation.gvk, &self.cluster.versions);
+        let registry = self.cluster.objects.registry();
+        let custom = registry.row_of_kind(gvk).and_then(|row| row.spec.custom.as_ref());
+        let types = match custom {
+            Some(custom) => Some(custom.types()),
+            None => registry.schema.kind(gvk).map(|ty| (Arc::clone(&registry.schema), ty)),
+        };
+        let Some((schema, ty)) = types else {
+            let text = format!(
+                "Resource kind {} not found. There can be a delay between when CustomResourceDefinitions are created and when they are available.",
+                kind_text(gvk)
+            );
+            return Err(Status::failure(503, "ServiceUnavailable", text).into());
+        };
+        let depth = self.invocation.policy.depth().saturating_add(mutation.expression.depth());
+        let change = |inputs: &Inputs<'_>| mutation.change(inputs);
+        let seen = (self.namespace, &self.invocation.gvr);
+        let change = self.run(depth, Some(object), seen, change).await?;
+        let change = change.map_err(Failure::Failed)?;
+        let current = self.in_version(object)?;
+        let changed = match change {
+            Change::Apply(mut configuration) => {
+                set(&mut configuration, "apiVersion", gvk.api_version());
+                set(&mut configuration, "kind", &*gvk.kind);
+                let merged = api::patch::merge_configuration(&schema, ty, &current, &configuration);
+                let merged = merged
+                    .map_err(|why| Failure::Failed(format!("error applying patch: {why}")))?;
+                versions.settle(gvk, &merged)?
+            }
+            Change::Patch(operations) => {
+                let patched = api::patch::json_patch_explained(current.clone(), &operations);
+                match patched.map_err(|why| Failure::Failed(format!("JSON Patch: {why}")))? {
+                    Some(patched) => versions.settle_strictly(gvk, &patched)?,
+                    // A test that fails leaves the object as it is.
+                    None => current,
+                }
+            }
+        };
+        Ok(versions.convert(changed, gvk, self.kind)?)
+    }
+}
+
+#[async_trait]
+impl Plugin for MutatingAdmissionPolicy {
+    fn name(&self) -> &'static str {
+        "MutatingAdmissionPolicy"
+    }
+
+    async fn mutate(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        let hooks = self.hooks.load_full();
+        // What is deleted has no new object to change.
+        let is_deletion = request.operation == Operation::Delete;
+        if hooks.is_empty() || is_deletion || is_exempt(request) {
+            return Ok(());
+        }
+        let Some(row) = scaled_row(&self.cluster.objects, request) else {
+            return self.apply_all(&hooks, request, object).await;
+        };
+        let old = request.old.map(|old| scale_of(&row, old)).transpose()?;
+        let mut scale = object.as_ref().map(|object| scale_of(&row, object)).transpose()?;
+        let request = Request { old: old.as_ref(), ..*request };
+        self.apply_all(&hooks, &request, &mut scale).await?;
+        if let (Some(object), Some(scale)) = (object, scale) {
+            set_replicas(&row, object, &scale)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Parameters of policies: objects that a binding names or selects (upstream's `CollectParams`).
+
+use std::sync::Arc;
+
+use api::Gvk;
+use api::selector::LabelSelector;
+use api::value::{get, has, set, str_at};
+use serde_json::Value;
+
+use super::{Cluster, kind_text};
+use crate::lookup::Lookup;
+use crate::registry::Resource;
+
+/// `paramKind` of a policy.
+#[derive(Debug)]
+pub(super) struct ParamKind(Gvk);
+
+/// `paramRef` of a binding.
+#[derive(Debug)]
+pub(super) struct ParamRef {
+    name: String,
+    namespace: String,
+    selector: Option<Result<LabelSelector, String>>,
+    /// `parameterNotFoundAction: Deny`.
+    denies: bool,
+}
+
+impl ParamKind {
+    /// Reads that of a policy's `spec`.
+    pub(super) fn of(spec: &Value) -> Option<Self> {
+        let kind = get(spec, "paramKind");
+        kind.is_object()
+            .then(|| Self(Gvk::from_api_version(str_at(kind, "apiVersion"), str_at(kind, "kind"))))
+    }
+
+    /// The row of the resource.
+    ///
+    /// # Errors
+    /// Upstream's sentence when it is not served.
+    pub(super) fn row(&self, cluster: &Cluster) -> Result<Arc<Resource>, String> {
+        let row = cluster.objects.registry().row_of_kind(&self.0).map(Arc::clone);
+        row.ok_or_else(|| {
+            format!("failed to find resource referenced by paramKind: '{}'", kind_text(&self.0))
+        })
+    }
+}
+
+impl ParamRef {
+    /// Reads that of a binding's `spec`.
+    pub(super) fn of(spec: &Value) -> Option<Self> {
+        let reference = get(spec, "paramRef");
+        reference.is_object().then(|| Self {
+            name: str_at(reference, "name").to_owned(),
+            namespace: str_at(reference, "namespace").to_owned(),
+            selector: has(reference, "selector").then(|| {
+                LabelSelector::from_value(reference.get("selector")).map_err(|e| e.to_string())
+            }),
+            denies: str_at(reference, "parameterNotFoundAction") == "Deny",
+        })
+    }
+
+    /// The parameters that it names, for a request in this namespace.
+    ///
+    /// # Errors
+    /// Upstream's sentence: of a reference that does not fit the resource, and of parameters that must be there and are not.
+    pub(super) async fn collect(
+        &self,
+        cluster: &Cluster,
+        row: &Resource,
+        namespace: &str,
+    ) -> Result<Vec<Value>, String> {
+        let namespace = match (row.spec.namespaced, self.namespace.as_str(), namespace) {
+            (true, "", "") => return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned()),
+            (true, "", own) => own,
+            (true, given, _) => given,
+            (false, "", _) => "",
+            (false, ..) => return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned()),
+        };
+        let (gvr, objects) = (&row.spec.gvr, &*cluster.objects);
+        let found = match &self.selector {
+            Some(_) if !self.name.is_empty() => {
+                return Err("paramRef.name and paramRef.selector are mutually exclusive".to_owned());
+            }
+            Some(selector) => {
+                let selector = selector.as_ref().map_err(Clone::clone)?;
+                let mut all = objects.list(gvr, namespace).await;
+                all.retain(|object| selector.matches(&**object));
+                all
+            }
+            None if self.name.is_empty() => {
+                return Err("one of name or selector must be provided".to_owned());
+            }
+            // One that was made a moment ago may not be in the cache yet.
+            None => match objects.get(gvr, namespace, &self.name).await {
+                Some(found) => vec![found],
+                None => objects.get_live(gvr, namespace, &self.name).await.into_iter().collect(),
+            },
+        };
+        if found.is_empty() && self.denies {
+            return Err(
+                "no params found for policy binding with `Deny` parameterNotFoundAction".to_owned()
+            );
+        }
+        let read = found.iter().map(|object| {
+            let mut value = object.value().map_err(|e| e.to_string())?;
+            set(&mut value, "apiVersion", row.spec.gvk.api_version());
+            set(&mut value, "kind", &*row.spec.gvk.kind);
+            Ok(value)
+        });
+        read.collect()
+    }
+}

@@ -1,0 +1,317 @@
+//! Validating policies: all that match are asked, the first denial is the answer (upstream's `policy/validating/dispatcher.go`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::status::{Cause, Details};
+use api::{Gvk, Status};
+use async_trait::async_trait;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::source::{Action, Binding, Hook, Hooks, Policy};
+use super::validator::{Decision, Outcome, Validations};
+use super::{Cluster, is_exempt};
+use crate::admission::expressions::Inputs;
+use crate::admission::expressions::asked::{Asking, Memo};
+use crate::admission::webhooks::{review, scaled_row};
+use crate::admission::{Plugin, Request, matching};
+use crate::handlers::scale_of;
+
+/// Most failed validations that are told to the audit log.
+const FAILURES_MAX: usize = 50;
+/// Longest value of an audit annotation, in bytes.
+const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
+
+/// Asks validating policies.
+pub struct ValidatingAdmissionPolicy {
+    cluster: Cluster,
+    hooks: Arc<Hooks<Validations>>,
+}
+
+/// A denial.
+struct Denied {
+    message: String,
+    reason: String,
+}
+
+/// A failed validation, as the audit log shows it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Failure<'a> {
+    message: String,
+    policy: &'a str,
+    binding: &'a str,
+    expression_index: usize,
+    validation_actions: Vec<&'static str>,
+}
+
+/// What is gathered over all policies.
+#[derive(Default)]
+struct Gathered<'a> {
+    denied: Option<Denied>,
+    failures: Vec<Failure<'a>>,
+    annotations: BTreeMap<String, Vec<String>>,
+}
+
+impl<'a> Gathered<'a> {
+    fn deny(&mut self, policy: &str, binding: Option<&str>, why: &str, reason: Option<String>) {
+        let of = match binding {
+            Some(binding) => format!("'{policy}' with binding '{binding}'"),
+            None => format!("'{policy}'"),
+        };
+        // The first denial is told.
+        self.denied.get_or_insert_with(|| Denied {
+            message: format!("ValidatingAdmissionPolicy {of} denied request: {why}"),
+            reason: reason.unwrap_or_else(|| "Invalid".to_owned()),
+        });
+    }
+
+    /// A policy or binding that cannot be used.
+    fn misconfigured(
+        &mut self,
+        policy: &Policy<Validations>,
+        binding: Option<&Binding>,
+        why: &str,
+    ) {
+        if !policy.fails_open {
+            let what = if binding.is_some() { "binding" } else { "policy" };
+            let why = format!("failed to configure {what}: {why}");
+            self.deny(&policy.name, binding.map(|b| b.name.as_str()), &why, None);
+        }
+    }
+
+    fn take(
+        &mut self,
+        request: &Request<'_>,
+        policy: &Policy<Validations>,
+        binding: &'a Binding,
+        outcome: Outcome,
+    ) {
+        for (index, decision) in outcome.decisions.into_iter().enumerate() {
+            let Decision::Deny(message, reason) = decision else { continue };
+            for action in &binding.actions {
+                match action {
+                    Action::Deny => {
+                        self.deny(&policy.name, Some(&binding.name), &message, reason.clone());
+                    }
+                    Action::Warn => request.warn(format!(
+                        "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
+                        policy.name, binding.name
+                    )),
+                    Action::Audit => self.failures.push(Failure {
+                        message: message.clone(),
+                        policy: &binding.policy,
+                        binding: &binding.name,
+                        expression_index: index,
+                        validation_actions: binding.actions.iter().map(|a| a.word()).collect(),
+                    }),
+                }
+            }
+        }
+        for (key, value) in outcome.annotations {
+            match value {
+                Ok(mut value) => {
+                    let mut length = value.len().min(ANNOTATION_BYTES_MAX);
+                    while !value.is_char_boundary(length) {
+                        length -= 1;
+                    }
+                    value.truncate(length);
+                    let values = self.annotations.entry(key).or_default();
+                    if !values.contains(&value) {
+                        values.push(value);
+                    }
+                }
+                Err(why) => self.deny(&policy.name, Some(&binding.name), &why, None),
+            }
+        }
+    }
+
+    /// Leaves the annotations of one policy with the request.
+    fn publish(&mut self, request: &Request<'_>, policy: &str) {
+        for (key, values) in std::mem::take(&mut self.annotations) {
+            request.annotate(format!("{policy}/{key}"), values.join(", "));
+        }
+    }
+
+    /// Leaves the failures with the request; the refusal, when something was denied.
+    fn end(mut self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        if !self.failures.is_empty() {
+            self.failures.truncate(FAILURES_MAX);
+            if let Ok(text) = serde_json::to_string(&self.failures) {
+                let text = text.replace('<', "\\u003c").replace('>', "\\u003e");
+                let key = "validation.policy.admission.k8s.io/validation_failure";
+                request.annotate(key.to_owned(), text.replace('&', "\\u0026"));
+            }
+        }
+        let Some(denied) = self.denied else { return Ok(()) };
+        let mut status = request.forbidden(object, &denied.message);
+        status.code = match denied.reason.as_str() {
+            "Forbidden" => 403,
+            "Unauthorized" => 401,
+            "RequestEntityTooLarge" => 413,
+            _ => 422,
+        };
+        status.reason = denied.reason;
+        let details = status.details.get_or_insert_with(Details::default);
+        details.causes.push(Cause { message: denied.message, ..Cause::default() });
+        Err(status)
+    }
+}
+
+/// Old and new object of a request by their kind.
+type Versioned = BTreeMap<Gvk, [Option<Value>; 2]>;
+
+impl ValidatingAdmissionPolicy {
+    pub(super) fn new(cluster: Cluster, hooks: Arc<Hooks<Validations>>) -> Self {
+        Self { cluster, hooks }
+    }
+
+    async fn ask_all(
+        &self,
+        hooks: &[Hook<Validations>],
+        request: &Request<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        let kind = self.cluster.kind(request);
+        let asking = Asking::new(&*self.cluster.authorizer, request.user);
+        let mut gathered = Gathered::default();
+        let mut versioned = Versioned::new();
+        for hook in hooks {
+            self.ask(hook, request, &kind, object, &asking, &mut versioned, &mut gathered).await?;
+            gathered.publish(request, &hook.policy.name);
+        }
+        gathered.end(request, object)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is another fact of the one request")]
+    async fn ask<'h>(
+        &self,
+        hook: &'h Hook<Validations>,
+        request: &Request<'_>,
+        kind: &Gvk,
+        object: Option<&Value>,
+        asking: &Asking<'_>,
+        versioned: &mut Versioned,
+        gathered: &mut Gathered<'h>,
+    ) -> Result<(), Status> {
+        let (cluster, policy) = (&self.cluster, &*hook.policy);
+        let (gvr, gvk) = match policy.criteria.matches(cluster, request, kind, object).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(()),
+            Err(why) => {
+                gathered.misconfigured(policy, None, &why);
+                return Ok(());
+            }
+        };
+        let row = match policy.params.as_ref().map(|kind| kind.row(cluster)).transpose() {
+            Ok(row) => row,
+            Err(why) => {
+                gathered.misconfigured(policy, None, &why);
+                return Ok(());
+            }
+        };
+        let described = review::described(request, kind, object, &gvr, &gvk);
+        let described = Value::Object(described);
+        let check = request.resource_check(object);
+        for binding in hook.bindings.iter().map(|binding| &**binding) {
+            let matches = match &binding.criteria {
+                None => Ok(true),
+                Some(criteria) => {
+                    let found = criteria.matches(cluster, request, kind, object).await;
+                    found.map(|found| found.is_some())
+                }
+            };
+            let params = match (matches, &row, &binding.params) {
+                (Ok(false), ..) => continue,
+                (Err(why), ..) => Err(why),
+                (Ok(true), Some(row), Some(reference)) => {
+                    let namespace = matching::namespace_of(request, object);
+                    let found = reference.collect(cluster, row, namespace).await;
+                    found.map(|all| all.into_iter().map(Some).collect())
+                }
+                // Without a kind the reference does not count; without a reference the kind has no object.
+                (Ok(true), ..) => Ok(vec![None]),
+            };
+            let params = match params {
+                Ok(params) => params,
+                Err(why) => {
+                    gathered.misconfigured(policy, Some(binding), &why);
+                    continue;
+                }
+            };
+            let converted = if gvk == *kind {
+                Ok(None)
+            } else {
+                self.in_version(request, kind, &gvk, object, versioned).map(Some)
+            };
+            let [new, old] = match converted {
+                Ok(None) => [object, request.old],
+                Ok(Some([new, old])) => [new.as_ref(), old.as_ref()],
+                Err(status) => {
+                    let why = format!("failed to convert object version: {}", status.message);
+                    gathered.misconfigured(policy, Some(binding), &why);
+                    continue;
+                }
+            };
+            let namespace = cluster.namespace(request, kind, object).await?;
+            for param in &params {
+                let run = |memo: &Arc<Memo>| {
+                    policy.decide(&Inputs {
+                        object: new,
+                        old,
+                        request: &described,
+                        namespace: namespace.as_ref(),
+                        params: param.as_ref(),
+                        authorizer: Some((memo, &check)),
+                        variables: &policy.variables,
+                    })
+                };
+                let outcome = asking.settle(policy.deepest(), run).await?;
+                gathered.take(request, policy, binding, outcome);
+            }
+        }
+        Ok(())
+    }
+
+    fn in_version<'v>(
+        &self,
+        request: &Request<'_>,
+        kind: &Gvk,
+        gvk: &Gvk,
+        object: Option<&Value>,
+        versioned: &'v mut Versioned,
+    ) -> Result<&'v [Option<Value>; 2], Status> {
+        let convert = |object: Option<&Value>| {
+            let versions = &self.cluster.versions;
+            object.map(|object| versions.convert(object.clone(), kind, gvk)).transpose()
+        };
+        match versioned.entry(gvk.clone()) {
+            std::collections::btree_map::Entry::Occupied(there) => Ok(there.into_mut()),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                Ok(place.insert([convert(object)?, convert(request.old)?]))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Plugin for ValidatingAdmissionPolicy {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionPolicy"
+    }
+
+    async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
+        let hooks = self.hooks.load_full();
+        if hooks.is_empty() || is_exempt(request) {
+            return Ok(());
+        }
+        let Some(row) = scaled_row(&self.cluster.objects, request) else {
+            return self.ask_all(&hooks, request, object).await;
+        };
+        let old = request.old.map(|old| scale_of(&row, old)).transpose()?;
+        let scale = object.map(|object| scale_of(&row, object)).transpose()?;
+        let request = Request { old: old.as_ref(), ..*request };
+        self.ask_all(&hooks, &request, scale.as_ref()).await
+    }
+}

@@ -1,0 +1,180 @@
+//! One validating policy decides about one request (upstream's `policy/validating/validator.go`).
+
+use api::expressions::{Compiler, Uses, Yields};
+use api::value::{items, str_at};
+use kcel::Value;
+use kcel::limits::{MESSAGE_BYTES_MAX, RUNTIME_BUDGET};
+use serde_json::Value as Json;
+
+use super::source::{Body, Policy};
+use crate::admission::expressions::conditions::Matched;
+use crate::admission::expressions::{Expression, Inputs, OUT_OF_BUDGET, Yielded};
+
+/// What a validating policy says.
+#[derive(Debug)]
+pub(super) struct Validations {
+    /// What must be true.
+    tests: Vec<Expression>,
+    /// What is said of those that are not, beside each other.
+    words: Vec<Words>,
+    annotations: Vec<(String, Expression)>,
+}
+
+#[derive(Debug)]
+struct Words {
+    message: String,
+    expression: Option<Expression>,
+    reason: String,
+}
+
+impl Body for Validations {
+    fn of(spec: &Json, compiler: &Compiler, uses: Uses) -> Self {
+        let of = |one: &Json, key: &str, uses, yields| {
+            Expression::of(compiler, str_at(one, key), uses, yields)
+        };
+        let list = items(spec, "validations");
+        let without = Uses { authorizer: false, ..uses };
+        let words = |one: &Json| Words {
+            message: str_at(one, "message").to_owned(),
+            expression: (!str_at(one, "messageExpression").is_empty())
+                .then(|| of(one, "messageExpression", without, Yields::Text)),
+            reason: match str_at(one, "reason") {
+                "" => "Invalid".to_owned(),
+                reason => reason.to_owned(),
+            },
+        };
+        let annotation = |one: &Json| {
+            let value = of(one, "valueExpression", uses, Yields::TextOrNull);
+            (str_at(one, "key").to_owned(), value)
+        };
+        Self {
+            tests: list.iter().map(|one| of(one, "expression", uses, Yields::Bool)).collect(),
+            words: list.iter().map(words).collect(),
+            annotations: items(spec, "auditAnnotations").iter().map(annotation).collect(),
+        }
+    }
+}
+
+/// What came of one validation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Decision {
+    Admit,
+    /// The message, and the reason where the validation has one.
+    Deny(String, Option<String>),
+}
+
+/// What came of one audit annotation that is to be published or failed.
+pub(super) type Annotation = (String, Result<String, String>);
+
+/// What a policy decides; failures count as its `failurePolicy` says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// One for each validation.
+    pub(super) decisions: Vec<Decision>,
+    pub(super) annotations: Vec<Annotation>,
+}
+
+impl Policy<Validations> {
+    /// Levels of the deepest expression.
+    pub(super) fn deepest(&self) -> usize {
+        let body = &self.body;
+        let words = body.words.iter().filter_map(|words| words.expression.as_ref());
+        let all = body.tests.iter().chain(words).chain(body.annotations.iter().map(|(_, e)| e));
+        let deepest = all.map(Expression::depth).max().unwrap_or(0);
+        self.depth().saturating_add(deepest)
+    }
+
+    fn failed(&self, why: String) -> Decision {
+        if self.fails_open { Decision::Admit } else { Decision::Deny(why, None) }
+    }
+
+    fn all_failed(&self, why: &str) -> Outcome {
+        Outcome { decisions: vec![self.failed(why.to_owned())], annotations: Vec::new() }
+    }
+
+    /// Decides; `inputs` without the namespace, which conditions do not see, and with it.
+    pub(super) fn decide(&self, inputs: &Inputs<'_>) -> Outcome {
+        if !self.conditions.is_empty() {
+            match self.conditions.decide(&Inputs { namespace: None, ..*inputs }) {
+                Matched::Yes => {}
+                Matched::Failed(why) if !self.fails_open => return self.all_failed(&why),
+                Matched::No | Matched::Failed(_) => return Outcome::default(),
+            }
+        }
+        let mut budget = RUNTIME_BUDGET;
+        let Ok(tested) = inputs.evaluate(&self.body.tests, &mut budget) else {
+            return self.all_failed(OUT_OF_BUDGET);
+        };
+        let without = Inputs { authorizer: None, ..*inputs };
+        let words = self.body.words.iter().filter_map(|words| words.expression.as_ref());
+        let mut messages = without.evaluate(words, &mut budget).map(Vec::into_iter);
+        let mut decisions = Vec::with_capacity(tested.len());
+        let all = self.body.tests.iter().zip(&self.body.words).zip(tested);
+        for ((test, words), value) in all {
+            let said = match (&words.expression, &mut messages) {
+                (Some(_), Ok(messages)) => messages.next(),
+                _ => None,
+            };
+            decisions.push(match value {
+                Err(why) => self.failed(why),
+                Ok(_) if messages.is_err() => {
+                    self.failed(format!("failed messageExpression: {OUT_OF_BUDGET}"))
+                }
+                Ok(Value::Bool(true)) => Decision::Admit,
+                Ok(_) => {
+                    let message = message(test, words, said.as_ref());
+                    Decision::Deny(message, Some(words.reason.clone()))
+                }
+            });
+        }
+        // Upstream gives annotations no authorizer, although they may be written with it.
+        let expressions = self.body.annotations.iter().map(|(_, expression)| expression);
+        let Ok(values) = without.evaluate(expressions, &mut { RUNTIME_BUDGET }) else {
+            return self.all_failed(OUT_OF_BUDGET);
+        };
+        let annotations = self.body.annotations.iter().zip(values);
+        let annotations = annotations
+            .filter_map(|((key, expression), value)| {
+                Some((key.clone(), self.annotation(expression, value)?))
+            })
+            .collect();
+        Outcome { decisions, annotations }
+    }
+
+    /// What is published, or fails; none where neither.
+    fn annotation(
+        &self,
+        expression: &Expression,
+        value: Yielded<'_>,
+    ) -> Option<Result<String, String>> {
+        match value {
+            Err(_) if self.fails_open => None,
+            Err(why) => Some(Err(why)),
+            Ok(Value::Null) => None,
+            Ok(Value::String(text)) => match text.trim() {
+                "" => None,
+                text => Some(Ok(text.to_owned())),
+            },
+            Ok(other) => Some(Err(format!(
+                "valueExpression '{}' resulted in unsupported return type: {}. Return type must be either string or null.",
+                expression.text,
+                other.type_name()
+            ))),
+        }
+    }
+}
+
+/// What the client is told: what the message's expression says if that is fit, else the message, else the expression that is not true.
+fn message(test: &Expression, words: &Words, said: Option<&Yielded<'_>>) -> String {
+    let said = match said {
+        Some(Ok(value)) => value.as_str().unwrap_or_default().trim(),
+        _ => "",
+    };
+    if !said.is_empty() && said.len() <= MESSAGE_BYTES_MAX && !said.contains('\n') {
+        return said.to_owned();
+    }
+    match words.message.trim() {
+        "" => format!("failed expression: {}", test.text.trim()),
+        message => message.to_owned(),
+    }
+}
