@@ -4,6 +4,7 @@ pub mod apply;
 pub mod gotext;
 mod json;
 mod managed;
+pub mod ordered;
 pub mod scale;
 mod strategic;
 mod typed;

@@ -52,6 +52,9 @@ pub(crate) async fn dispatch(
     if !info.subresource.is_empty() {
         return subresource(context, exchange).await;
     }
+    if exchange.method == Method::HEAD {
+        return Err(status::no_method());
+    }
     let spec = &context.row.spec;
     // A namespaced resource has items only inside a namespace, a cluster-scoped one only outside.
     let item = !info.path_name.is_empty();
@@ -75,6 +78,10 @@ pub(crate) async fn dispatch(
     {
         return Err(status::no_method());
     }
+    if verb != "patch" {
+        // A patch is first asked for its own type.
+        context.accept_route()?;
+    }
     if let Some(warning) = deprecation(&spec.gvk) {
         context.warn(warning);
     }
@@ -85,6 +92,7 @@ pub(crate) async fn dispatch(
         return list::component_statuses(context).await;
     }
     let outcome = match verb {
+        "patch" if !context.row.is_stored() => Err(status::no_resource()),
         "create" if !context.row.is_stored() => review::review(context, exchange).await,
         "create" => create::create(context, exchange).await,
         "get" => get::get(context).await,
@@ -133,8 +141,14 @@ async fn subresource(context: &Context, exchange: Exchange) -> Result<Response<B
     if !info.rest.is_empty() && name != "proxy" {
         return Err(status::no_resource());
     }
-    if !connects && !subresource.verbs.iter().any(|v| v.as_ref() == info.verb) {
+    if !connects
+        && (exchange.method == Method::HEAD
+            || !subresource.verbs.iter().any(|v| v.as_ref() == info.verb))
+    {
         return Err(status::no_method());
+    }
+    if !connects && info.verb != "patch" {
+        context.accept_route()?;
     }
     match (name, info.verb) {
         _ if connects => proxy::connect(context, exchange).await,
@@ -165,7 +179,9 @@ pub(crate) async fn plain(
     let merged = if remotes.is_empty() { None } else { documents.with(&remotes, path) };
     let documents = merged.as_ref().unwrap_or(&documents);
     if let Some(response) = documents.answer(path, request.headers(), query) {
-        return if reads { response } else { status::response(&status::no_method()) };
+        // The roots of groups are no routes of upstream's router and answer any verb.
+        let is_group = path.starts_with("/apis") && path.trim_matches('/').split('/').count() <= 2;
+        return if reads || is_group { response } else { status::response(&status::no_method()) };
     }
     let root = path.trim_matches('/').split('/').next().unwrap_or_default();
     match root {

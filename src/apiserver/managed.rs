@@ -124,6 +124,16 @@ pub(crate) fn track_kind(
     };
 }
 
+/// What an applied configuration makes is no object of the kind.
+fn unconvertible(kind: &Gvk, merged: &Value, cause: &str) -> Status {
+    let gvk = format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind);
+    let (namespace, name) = (metadata::text(merged, "namespace"), metadata::text(merged, "name"));
+    let text = format!(
+        "failed to convert new object ({namespace}/{name}; {gvk}) to proper version: unable to convert unstructured object to {gvk}: {cause}"
+    );
+    crate::status::unmapped(500, text)
+}
+
 /// A decoded apply configuration.
 pub(crate) struct Applied {
     config: Value,
@@ -152,11 +162,6 @@ impl Applied {
             }
         }
         Ok(Self { config, manager: options.manager.clone(), force: options.force.unwrap_or(false) })
-    }
-
-    /// The configuration as sent.
-    pub(crate) fn config(&self) -> &Value {
-        &self.config
     }
 
     /// The live object (or nothing) with this configuration applied.
@@ -189,6 +194,12 @@ impl Applied {
             reset: if *kind == row.spec.gvk { reset(row, subresource) } else { None },
             now: &now,
         };
-        apply::apply(&write, live, &self.config, self.force).map_err(|refusal| *refusal)
+        let merged = apply::apply(&write, live, &self.config, self.force);
+        let mut merged = merged.map_err(|refusal| *refusal)?;
+        if !row.spec.unstructured {
+            api::patch::restore(&schema, ty, &mut merged)
+                .map_err(|cause| unconvertible(kind, &merged, &cause))?;
+        }
+        Ok(merged)
     }
 }

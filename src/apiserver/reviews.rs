@@ -22,6 +22,8 @@ pub struct Reviews {
 }
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
+/// How errors print a question about paths.
+const PATHS: &str = "*NonResourceAttributes";
 
 impl Reviews {
     /// Over the server's own authenticator and authorizer; `audiences` are the API server's.
@@ -94,11 +96,9 @@ impl Reviews {
         }
         let path = at(object, &["spec", "nonResourceAttributes"]);
         if !path.is_null() {
-            errors.push(Error::invalid(
-                &Path::new("spec.nonResourceAttributes"),
-                path.clone(),
-                "disallowed on this kind of request",
-            ));
+            let detail = "disallowed on this kind of request";
+            let at = Path::new("spec.nonResourceAttributes");
+            errors.push(Error::invalid(&at, path.clone(), detail).printed_as(PATHS));
         }
         invalid(&errors)?;
         if namespace != own {
@@ -234,7 +234,7 @@ fn attribute_errors(object: &Value) -> ErrorList {
         return Vec::new();
     }
     let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-    vec![Error::invalid(&Path::new("spec"), paths.clone(), detail)]
+    vec![Error::invalid(&Path::new("spec"), paths.clone(), detail).printed_as(PATHS)]
 }
 
 fn user_errors(object: &Value) -> ErrorList {
@@ -260,7 +260,7 @@ fn metadata_errors(object: &Value, namespace: bool) -> ErrorList {
         return Vec::new();
     }
     let detail = if namespace { "must be empty except for namespace" } else { "must be empty" };
-    vec![Error::invalid(&Path::new("metadata"), meta.clone(), detail)]
+    vec![Error::invalid(&Path::new("metadata"), meta.clone(), detail).printed_as("ObjectMeta")]
 }
 
 fn subject(spec: &Value) -> User {

@@ -11,7 +11,8 @@ use super::write::{Write, url_name};
 use super::{Exchange, list, output};
 use crate::body::{self, Body};
 use crate::context::Context;
-use crate::negotiate;
+use crate::negotiate::{self, Media};
+use crate::wire;
 
 use crate::registry::storage::Written;
 use crate::registry::{Resource, metadata, service_alloc};
@@ -56,7 +57,19 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     }
     let media = negotiate::content_type(&context.headers)?;
     let kind = api::Gvk::new("", "v1", "DeleteOptions");
-    let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)?;
+    // Options are read by a decoder of their own, which says what is wrong without a sentence around it and knows no other kinds.
+    let named = match media {
+        Media::Json => api::codec::json::interpret(&bytes).ok(),
+        Media::Yaml => api::codec::yaml::interpret(&bytes).ok(),
+        Media::Protobuf => None,
+    };
+    if let Some(named) = named.filter(|named| !matches!(named.kind.as_str(), "" | "DeleteOptions"))
+    {
+        let version = if named.api_version.is_empty() { "v1" } else { &named.api_version };
+        return Err(Status::bad_request(wire::no_kind(&named.kind, version)));
+    }
+    let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)
+        .map_err(|refusal| Status::bad_request(super::input::cause(&refusal, &kind)))?;
     DeleteOptions::of_value(&value)
 }
 

@@ -303,7 +303,10 @@ impl ListOptions {
 }
 
 /// Go's `strconv.ParseUint`, with the field error that wraps it. Versions beyond what the store counts are clamped: nothing reaches them.
-fn parse_revision(text: &str) -> Result<i64, String> {
+///
+/// # Errors
+/// The text of that field error.
+pub(super) fn parse_revision(text: &str) -> Result<i64, String> {
     if text.is_empty() {
         return Ok(0);
     }

@@ -42,6 +42,9 @@ pub(super) struct Write<'a> {
     pub(super) delete_options: Option<Map<String, Value>>,
 }
 
+/// What to store when there is no object.
+pub(super) type Create<'a> = Box<dyn FnOnce() -> Result<Value, Status> + Send + 'a>;
+
 /// The outcome of an update.
 pub(super) struct Updated {
     pub(super) object: Arc<Object>,
@@ -78,7 +81,8 @@ impl<'a> Write<'a> {
         self.row.spec.strategy.default(value);
     }
 
-    fn track(&self, old: Option<&Value>, value: &mut Value) {
+    /// Notes who sets which field; an apply has done so itself.
+    pub(super) fn track(&self, old: Option<&Value>, value: &mut Value) {
         if !self.applies {
             crate::managed::track(
                 self.context,
@@ -142,21 +146,16 @@ impl<'a> Write<'a> {
             return Err(Status::forbidden(&spec.gvr.group, &spec.gvr.resource, name, why));
         }
         input::name_kind(&mut value, &spec.gvk);
+        metadata::wipe(&mut value);
         self.place(&mut value)?;
         self.default(&mut value);
         let name = metadata::text(&value, "name").to_owned();
         self.one_of_each_owner(&mut value, "");
+        // Noted before admission and the strategy: what those add is nobody's.
+        self.track(None, &mut value);
         let mut value = self.mutate(Operation::Create, &name, None, value).await?;
         self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
-        if !metadata::text(&value, "resourceVersion").is_empty() {
-            return Err(status::unmapped(
-                500,
-                "resourceVersion should not be set on objects to be created",
-            ));
-        }
-        metadata::metadata_mut(&mut value).remove("resourceVersion");
-        self.track(None, &mut value);
         let generated = metadata::text(&value, "name").is_empty()
             && !metadata::text(&value, "generateName").is_empty();
         metadata::fill_on_create(&mut value);
@@ -175,7 +174,8 @@ impl<'a> Write<'a> {
         generated: bool,
     ) -> Result<Arc<Object>, Status> {
         let spec = &self.row.spec;
-        let context = self.strategy_context();
+        // What a PUT of the status creates is a whole object.
+        let context = WriteContext { subresource: "", ..self.strategy_context() };
         spec.strategy.prepare_for_create(&context, &mut value);
         let name = metadata::text(&value, "name").to_owned();
         let mut errors = metadata::validate(&value, spec.namespaced, spec.strategy.as_ref());
@@ -189,11 +189,18 @@ impl<'a> Write<'a> {
         self.normalize(&mut value);
         self.admit(Operation::Create, &name, None, Some(&value)).await?;
         self.warn_unsupported(&value);
+        let sent = metadata::metadata_mut(&mut value).remove("resourceVersion");
+        let is_post = self.context.info.verb == "create" && !self.options.dry_run;
+        if is_post && sent.as_ref().and_then(Value::as_str).is_some_and(|text| !text.is_empty()) {
+            // The store's own refusal: a trial, which stores nothing, does not meet it, neither does a PUT.
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(status::unmapped(500, why));
+        }
         self.store_new(value, generated).await
     }
 
     /// Owners named twice are stored once, and the client is told; a patch is looked at after admission only.
-    fn one_of_each_owner(&self, value: &mut Value, when: &str) {
+    pub(super) fn one_of_each_owner(&self, value: &mut Value, when: &str) {
         if when.is_empty() && self.context.info.verb == "patch" {
             return;
         }
@@ -282,7 +289,7 @@ impl<'a> Write<'a> {
     pub(super) async fn update(
         &self,
         name: &str,
-        create: Option<Value>,
+        create: Option<Create<'_>>,
         produce: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
     ) -> Result<Updated, Status> {
         let objects = &self.context.server.objects;
@@ -290,7 +297,9 @@ impl<'a> Write<'a> {
         for attempt in 1.. {
             let Some(found) = current.take() else {
                 return match create {
-                    Some(value) => Ok(Updated { object: self.create(value).await?, created: true }),
+                    Some(create) => {
+                        Ok(Updated { object: self.create(create()?).await?, created: true })
+                    }
                     None => Err(self.context.not_found(name)),
                 };
             };
@@ -329,6 +338,9 @@ impl<'a> Write<'a> {
         self.check_identity(name, found, &mut value)?;
         self.default(&mut value);
         self.one_of_each_owner(&mut value, "");
+        if self.subresource != BINDING {
+            self.track(Some(old), &mut value);
+        }
         let mut value = self.mutate(Operation::Update, name, Some(old), value).await?;
         self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
@@ -415,7 +427,6 @@ impl<'a> Write<'a> {
     fn check_change(&self, name: &str, old: &Value, value: &mut Value) -> Result<(), Status> {
         let spec = &self.row.spec;
         let context = self.strategy_context();
-        self.track(Some(old), value);
         spec.strategy.prepare_for_update(&context, value, old);
         metadata::keep_on_update(value, old);
         let mut errors = metadata::validate_update(value, old, spec.namespaced);
