@@ -229,6 +229,30 @@ fn invalid(errors: &[Error]) -> Result<(), Status> {
 
 fn attribute_errors(object: &Value) -> ErrorList {
     let spec = get(object, "spec");
+    let mut errors = either_errors(spec);
+    let asked = get(spec, "resourceAttributes");
+    let path = Path::new("spec").child("resourceAttributes");
+    for name in ["fieldSelector", "labelSelector"].into_iter().filter(|name| has(asked, name)) {
+        let (selector, path) = (get(asked, name), path.child(name));
+        match (is_empty(selector, "rawSelector"), items(selector, "requirements").is_empty()) {
+            (false, false) => errors.push(Error::invalid(
+                &path.child("rawSelector"),
+                str_at(selector, "rawSelector"),
+                "may not specified at the same time as requirements",
+            )),
+            (true, true) => {
+                let text =
+                    format!("when {path} is specified, requirements or rawSelector is required");
+                errors.push(Error::required(&path.child("requirements"), text));
+            }
+            _ => {}
+        }
+    }
+    errors
+}
+
+/// A question is about resources or about a path.
+fn either_errors(spec: &Value) -> ErrorList {
     let paths = get(spec, "nonResourceAttributes");
     if has(spec, "resourceAttributes") == paths.is_null() {
         return Vec::new();

@@ -8,6 +8,7 @@ MARKS = [(re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
          (re.compile(r"\b(?:3[0-2]\d\d\d)\b"), "PORT"),
          # In a quoted object.
          (re.compile(r'(\\*"resourceVersion\\*":\\*")\d+'), r"\1VERSION"),
+         (re.compile(r'(\n *resourceVersion: ")\d+'), r"\1VERSION"),
          # What follows is a dump of the server's own structures.
          (re.compile(r"(may not change fields other than [^\n]*)\n.*", re.S), r"\1")]
 OWN = {"resourceVersion", "uid", "creationTimestamp", "time", "nodePort", "healthCheckNodePort", "selfLink", "continue", "clusterIP", "clusterIPs"}

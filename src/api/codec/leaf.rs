@@ -37,12 +37,31 @@ pub(super) fn duration(text: &str) -> Result<Value, String> {
 }
 
 /// Base64 text in canonical form: Go ignores line ends.
-pub(super) fn bytes(text: String) -> Result<Value, String> {
-    let text = if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "") } else { text };
+pub(super) fn bytes(sent: String) -> Result<Value, String> {
+    let text = sent.as_str();
+    let text =
+        if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "") } else { text.to_owned() };
     match BASE64.decode(&text) {
         Ok(raw) => Ok(Value::String(BASE64.encode(raw))),
         Err(_) => {
-            Err(format!("illegal base64 data at input byte {}", base64_fault(text.as_bytes())))
+            // Line ends are passed over, and counted.
+            let (fault, mut at) = (base64_fault(text.as_bytes()), 0);
+            let is_end = |b: &u8| matches!(b, b'\r' | b'\n');
+            if fault + text.len() % 4 == text.len() {
+                at = sent.len() - text.len();
+            } else {
+                let mut left = fault;
+                for byte in sent.bytes() {
+                    if is_end(&byte) {
+                        at += 1;
+                    } else if left == 0 {
+                        break;
+                    } else {
+                        left -= 1;
+                    }
+                }
+            }
+            Err(format!("illegal base64 data at input byte {}", fault + at))
         }
     }
 }

@@ -305,7 +305,8 @@ fn operate(root: &mut Node, operation: &Node) -> Option<()> {
         "copy" => {
             let from = from()?;
             let (holder, key) = parent(root, &from)?;
-            Some(holder.member(&key)?.clone())
+            let found = holder.member(&key).cloned();
+            Some(found.unwrap_or_else(|| Node::Leaf("null".into())))
         }
         "add" | "replace" => Some(value().cloned().unwrap_or_else(|| Node::Leaf("null".into()))),
         _ => None,

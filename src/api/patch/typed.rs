@@ -53,12 +53,12 @@ pub(super) fn root(schema: &Schema, id: TypeId) -> Ty<'static> {
 
 fn of_shape<'a>(schema: &Schema, shape: &'a Shape, list: &'a ListType, atomic: bool) -> Ty<'a> {
     let kind = match shape {
-        Shape::String | Shape::Bytes | Shape::Time | Shape::MicroTime | Shape::Duration => {
-            Kind::Scalar(Scalar::String)
-        }
+        Shape::String | Shape::Bytes | Shape::Duration => Kind::Scalar(Scalar::String),
         Shape::Int32 | Shape::Int64 | Shape::Double => Kind::Scalar(Scalar::Number),
         Shape::Bool => Kind::Scalar(Scalar::Bool),
-        Shape::Quantity | Shape::IntOrString => Kind::Scalar(Scalar::Any),
+        Shape::Quantity | Shape::IntOrString | Shape::Time | Shape::MicroTime => {
+            Kind::Scalar(Scalar::Any)
+        }
         Shape::FieldsV1 | Shape::Any => Kind::Deduced,
         // Foreign objects and JSON values of several forms are replaced as a whole.
         Shape::RawExtension

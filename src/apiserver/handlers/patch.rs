@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::options::WriteOptions;
 use super::write::{Create, Write, same_name, url_name};
-use super::{Exchange, input, output};
+use super::{Exchange, input, output, write};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::negotiate::Media;
@@ -214,7 +214,7 @@ async fn apply(
                 return Err(Status::conflict(&gvr.group, &gvr.resource, name, &why));
             }
             same_name(&value, name)?;
-            Ok(value)
+            write::unversioned(value)
         };
         Box::new(make) as Create<'_>
     });

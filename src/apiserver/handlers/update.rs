@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 
 use super::options::WriteOptions;
 use super::write::{Create, Write, same_name, url_name};
-use super::{Exchange, input, output};
+use super::{Exchange, input, output, write};
 use crate::body::Body;
 use crate::context::Context;
 use crate::registry::metadata;
@@ -27,12 +27,16 @@ pub(super) async fn update(
     write.place(&mut value)?;
     same_name(&value, name)?;
     let creates = context.row.spec.strategy.allow_create_on_update()
-        && matches!(context.info.subresource.as_str(), "" | "status")
-        && metadata::text(&value, "uid").is_empty();
+        && matches!(context.info.subresource.as_str(), "" | "status");
     let create = creates.then(|| {
-        let mut value = value.clone();
-        metadata::metadata_mut(&mut value).remove("resourceVersion");
-        Box::new(move || Ok(value)) as Create<'_>
+        let make = || {
+            let uid = metadata::text(&value, "uid");
+            if !uid.is_empty() {
+                return Err(write.other_uid(name, uid, ""));
+            }
+            write::unversioned(value.clone())
+        };
+        Box::new(make) as Create<'_>
     });
     let updated = write.update(name, create, &mut |_old| Ok(value.clone())).await?;
     let code = if updated.created { StatusCode::CREATED } else { StatusCode::OK };

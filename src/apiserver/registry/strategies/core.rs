@@ -162,7 +162,6 @@ pub(super) const PERSISTENT_VOLUME: Rules = Rules {
     },
     validate: rules::persistent_volume::validate,
     validate_change: rules::persistent_volume::validate_change,
-    selectable: name_field,
     ..Rules::BASE
 };
 
@@ -196,7 +195,6 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
     },
     validate: rules::claim::validate,
     validate_change: rules::claim::validate_change,
-    selectable: name_field,
     ..Rules::BASE
 };
 
@@ -205,6 +203,10 @@ const POPULATED: [(&str, &str); 2] =
 
 /// `dataSource` and `dataSourceRef` say the same; unknown kinds of the older field are dropped.
 fn data_sources(spec: &mut Value) {
+    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and taken away.
+    if !str_at(get(spec, "dataSourceRef"), "namespace").is_empty() {
+        remove(spec, "dataSourceRef");
+    }
     if is_empty(spec, "dataSourceRef") {
         let source = get(spec, "dataSource");
         let known = POPULATED.contains(&(str_at(source, "apiGroup"), str_at(source, "kind")));
@@ -218,10 +220,6 @@ fn data_sources(spec: &mut Value) {
     } else if new.is_object() && !old.is_object() && str_at(&new, "namespace").is_empty() {
         set(spec, "dataSource", new);
     }
-}
-
-fn name_field(object: &Value) -> Vec<(&'static str, String)> {
-    vec![("name", str_in(object, &["metadata", "name"]).to_owned())]
 }
 
 pub(super) const RESOURCE_QUOTA: Rules = Rules {
