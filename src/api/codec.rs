@@ -45,7 +45,7 @@ pub fn cannot_handle(kind: &str, version: &str, wanted_kind: &str, cause: &str) 
 /// # Errors
 /// Go's sentence.
 pub(crate) fn base64(text: &str) -> Result<(), String> {
-    leaf::bytes(text.to_owned()).map(|_| ())
+    leaf::bytes(text).map(drop)
 }
 
 /// Whether a text is a time, a duration or a quantity, where the shape is one of those.

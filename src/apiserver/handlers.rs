@@ -71,6 +71,10 @@ pub(crate) async fn dispatch(
     }
     let on_item = matches!(verb, "get" | "update" | "patch" | "delete");
     let creates_item = verb == "create" && item;
+    if item && !context.row.is_stored() && !context.row.has_verb("get") {
+        // What is only created has no paths of its own.
+        return Err(status::no_resource());
+    }
     if !context.row.has_verb(verb)
         || creates_item
         || (on_item && !item)
@@ -92,7 +96,6 @@ pub(crate) async fn dispatch(
         return list::component_statuses(context).await;
     }
     let outcome = match verb {
-        "patch" if !context.row.is_stored() => Err(status::no_resource()),
         "create" if !context.row.is_stored() => review::review(context, exchange).await,
         "create" => create::create(context, exchange).await,
         "get" => get::get(context).await,
@@ -207,6 +210,7 @@ pub(crate) async fn plain(
         }
         ".well-known" | "openid" if reads => issuer(inner, path),
         "" if reads => roots(inner, request.headers(), query),
+        "version" => status::response(&status::no_resource()),
         // Under a served group a path that names nothing is a Status, elsewhere plain text, as upstream's two routers have it.
         "api" if path != "/api/" => status::response(&status::no_resource()),
         "apis" => {

@@ -125,9 +125,9 @@ pub(crate) fn track_kind(
 }
 
 /// What an applied configuration makes is no object of the kind.
-fn unconvertible(kind: &Gvk, merged: &Value, cause: &str) -> Status {
+fn unconvertible(kind: &Gvk, config: &Value, cause: &str) -> Status {
     let gvk = format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind);
-    let (namespace, name) = (metadata::text(merged, "namespace"), metadata::text(merged, "name"));
+    let (namespace, name) = (metadata::text(config, "namespace"), metadata::text(config, "name"));
     let text = format!(
         "failed to convert new object ({namespace}/{name}; {gvk}) to proper version: unable to convert unstructured object to {gvk}: {cause}"
     );
@@ -198,7 +198,7 @@ impl Applied {
         let mut merged = merged.map_err(|refusal| *refusal)?;
         if !row.spec.unstructured {
             api::patch::restore(&schema, ty, &mut merged)
-                .map_err(|cause| unconvertible(kind, &merged, &cause))?;
+                .map_err(|cause| unconvertible(kind, &self.config, &cause))?;
         }
         Ok(merged)
     }

@@ -100,7 +100,7 @@ pub(crate) fn no_kind(kind: &str, version: &str) -> String {
 /// Go's name of the type: `v1.Secret` in a version, `core.ConfigMap` inside the server.
 pub(crate) fn go_type(kind: &Gvk, version: &str) -> String {
     let package = match (version, kind.group.split('.').next().unwrap_or_default()) {
-        ("", "") => "core",
+        ("", "" | "events") => "core",
         ("", first) => first,
         (version, _) => version,
     };

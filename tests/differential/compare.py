@@ -9,6 +9,7 @@ MARKS = [(re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
          # In a quoted object.
          (re.compile(r'(\\*"resourceVersion\\*":\\*")\d+'), r"\1VERSION"),
          (re.compile(r'(\n *resourceVersion: ")\d+'), r"\1VERSION"),
+         (re.compile(r"(the ResourceVersion in record \()\d+"), r"\1VERSION"),
          # What follows is a dump of the server's own structures.
          (re.compile(r"(may not change fields other than [^\n]*)\n.*", re.S), r"\1")]
 OWN = {"resourceVersion", "uid", "creationTimestamp", "time", "nodePort", "healthCheckNodePort", "selfLink", "continue", "clusterIP", "clusterIPs"}

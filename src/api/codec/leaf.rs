@@ -1,5 +1,7 @@
 //! Leaf values in the form Go writes them: quantities, times, durations, base64.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -37,11 +39,13 @@ pub(super) fn duration(text: &str) -> Result<Value, String> {
 }
 
 /// Base64 text in canonical form: Go ignores line ends.
-pub(super) fn bytes(sent: String) -> Result<Value, String> {
-    let text = sent.as_str();
-    let text =
-        if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "") } else { text.to_owned() };
-    match BASE64.decode(&text) {
+pub(super) fn bytes(sent: &str) -> Result<Value, String> {
+    let text: Cow<'_, str> = if sent.contains(['\r', '\n']) {
+        Cow::Owned(sent.replace(['\r', '\n'], ""))
+    } else {
+        Cow::Borrowed(sent)
+    };
+    match BASE64.decode(&*text) {
         Ok(raw) => Ok(Value::String(BASE64.encode(raw))),
         Err(_) => {
             // Line ends are passed over, and counted.

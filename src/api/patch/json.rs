@@ -84,7 +84,11 @@ fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Option<(
             // An absent member of an object is set without complaint: upstream's library finds nothing wrong with it.
             match locate(document, path)? {
                 (Value::Object(map), key) => drop(map.insert(key, value())),
-                _ => *target(document, path)? = value(),
+                (Value::Array(list), key) => {
+                    let at = index(&key, list.len())?;
+                    *list.get_mut(at)? = value();
+                }
+                _ => return None,
             }
             Some(())
         }
@@ -95,7 +99,11 @@ fn step(document: &mut Value, operation: &Value, copied: &mut usize) -> Option<(
         "copy" => {
             let value = match locate(document, text("from")?)? {
                 (Value::Object(map), key) => map.get(&key).cloned().unwrap_or_default(),
-                _ => target(document, text("from")?)?.clone(),
+                (Value::Array(list), key) => {
+                    let at = index(&key, list.len())?;
+                    list.get(at)?.clone()
+                }
+                _ => return None,
             };
             *copied = copied.saturating_add(serde_json::to_string(&value).ok()?.len());
             if *copied > MAX_JSON_PATCH_COPY_BYTES {
@@ -139,17 +147,6 @@ fn locate<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, Str
         };
     }
     Some((here, unescape(last)))
-}
-
-fn target<'a>(document: &'a mut Value, path: &str) -> Option<&'a mut Value> {
-    match locate(document, path)? {
-        (Value::Object(map), key) => map.get_mut(&key),
-        (Value::Array(list), key) => {
-            let at = index(&key, list.len())?;
-            list.get_mut(at)
-        }
-        _ => None,
-    }
 }
 
 fn add(document: &mut Value, path: &str, value: Value) -> Option<()> {

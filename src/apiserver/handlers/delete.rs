@@ -39,6 +39,7 @@ pub(super) async fn delete(
     context.accept()?;
     let name = url_name(context)?;
     let options = read_options(context, exchange.body).await?;
+    warn_of_orphans(context, &options);
     let deleted = remove(context, &context.row, context.namespace(), name, &options).await?;
     let object = match deleted {
         Deleted::Gone(object) if !returns_object(&context.row) => {
@@ -71,6 +72,18 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)
         .map_err(|refusal| Status::bad_request(super::input::cause(&refusal, &kind)))?;
     DeleteOptions::of_value(&value)
+}
+
+/// The pods of a job outlive it unless the client says otherwise, and the client is told.
+fn warn_of_orphans(context: &Context, options: &DeleteOptions) {
+    let gvr = &context.row.spec.gvr;
+    let is_job = (&*gvr.group, &*gvr.resource) == ("batch", "jobs");
+    if is_job && options.propagation.is_none() && options.orphan.is_none() {
+        context.warn(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set \
+             propagationPolicy=Orphan to suppress this warning",
+        );
+    }
 }
 
 /// Resources whose deletion answers with the object (upstream's `ReturnDeletedObject`).
@@ -410,6 +423,7 @@ pub(super) async fn delete_collection(
     context.accept()?;
     let list_options = ListOptions::read(&context.query, false)?;
     let options = read_options(context, exchange.body).await?;
+    warn_of_orphans(context, &options);
     let filter = list::filter(context)?;
     let (head, items) = list::select(context, &list_options, &filter).await?;
     for object in &items {

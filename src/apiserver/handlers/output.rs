@@ -368,7 +368,9 @@ pub(crate) fn yaml(value: &Value) -> Vec<u8> {
 pub(crate) fn success(row: &Resource, object: &Object) -> Value {
     let mut details =
         json!({"name": *object.key.name, "kind": *row.spec.gvr.resource, "uid": *object.uid});
-    if let Some(map) = details.as_object_mut().filter(|_| !row.spec.gvr.group.is_empty()) {
+    // Events of both groups are one resource, which is of the older.
+    let group = &*row.spec.gvr.group;
+    if let Some(map) = details.as_object_mut().filter(|_| !matches!(group, "" | "events.k8s.io")) {
         map.insert("group".into(), (*row.spec.gvr.group).into());
     }
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use serde_json::Value;
 
-use super::options::WriteOptions;
+use super::options::{FieldValidation, WriteOptions};
 use super::write::{Create, Write, same_name, url_name};
 use super::{Exchange, input, output, write};
 use crate::body::{self, Body};
@@ -150,6 +150,35 @@ fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Result<(), Strin
     Ok(())
 }
 
+/// A JSON or merge patch took the version away. Upstream then decodes into its internal type, which knows none of the names.
+fn is_unversioned(kind: PatchType, patched: &Value) -> bool {
+    kind != PatchType::Strategic
+        && patched.is_object()
+        && patched.get("apiVersion").is_none_or(|v| v.is_null() || v.as_str() == Some(""))
+}
+
+/// The refusal of such a patch: of its unknown fields, or else of the name that could not be read.
+fn unversioned_patch(
+    context: &Context,
+    patched: &Value,
+    shown: &dyn Fn(&[u8]) -> String,
+    validation: FieldValidation,
+) -> Status {
+    let keys = patched.as_object().into_iter().flat_map(serde_json::Map::keys);
+    let unknown: Vec<String> = keys
+        .filter(|key| !matches!(key.as_str(), "kind" | "apiVersion"))
+        .map(|key| format!("unknown field \"{key}\""))
+        .collect();
+    let made = serde_json::to_vec(patched).unwrap_or_default();
+    match input::strict(context, &unknown, validation) {
+        Err(cause) => undecodable(shown(&made), &cause),
+        Ok(()) => Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            context.info.path_name
+        )),
+    }
+}
+
 /// Answers a patch.
 ///
 /// # Errors
@@ -179,6 +208,9 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
             if kind == PatchType::Strategic {
                 restore(&registry.schema, gvk, &mut patched)
                     .map_err(|cause| undecodable(shown(&[]), &cause))?;
+            }
+            if context.row.spec.custom.is_none() && is_unversioned(kind, &patched) {
+                return Err(unversioned_patch(context, &patched, &shown, options.validation));
             }
             // The patched object is decoded like any body, so that wrong types and unknown fields are found.
             let made =

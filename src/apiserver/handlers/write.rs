@@ -146,7 +146,9 @@ impl<'a> Write<'a> {
             return Err(Status::forbidden(&spec.gvr.group, &spec.gvr.resource, name, why));
         }
         input::name_kind(&mut value, &spec.gvk);
-        metadata::wipe(&mut value);
+        if self.context.info.verb == "create" {
+            metadata::wipe(&mut value);
+        }
         self.place(&mut value)?;
         self.default(&mut value);
         let name = metadata::text(&value, "name").to_owned();
@@ -158,6 +160,7 @@ impl<'a> Write<'a> {
         self.default(&mut value);
         let generated = metadata::text(&value, "name").is_empty()
             && !metadata::text(&value, "generateName").is_empty();
+        metadata::wipe(&mut value);
         metadata::fill_on_create(&mut value);
         self.place(&mut value)?;
         let held =
@@ -194,10 +197,10 @@ impl<'a> Write<'a> {
         self.normalize(&mut value);
         self.admit(Operation::Create, &name, None, Some(&value)).await?;
         self.warn_unsupported(&value);
-        let sent = metadata::metadata_mut(&mut value).remove("resourceVersion");
-        let is_post = self.context.info.verb == "create" && !self.options.dry_run;
-        if is_post && sent.as_ref().and_then(Value::as_str).is_some_and(|text| !text.is_empty()) {
-            // The store's own refusal: a trial, which stores nothing, does not meet it, neither does a PUT.
+        // The store's own refusal: a trial, which stores nothing, does not meet it and shows what was sent.
+        if metadata::text(&value, "resourceVersion").is_empty() {
+            metadata::metadata_mut(&mut value).remove("resourceVersion");
+        } else if !self.options.dry_run {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(status::unmapped(500, why));
         }
@@ -280,7 +283,12 @@ impl<'a> Write<'a> {
 
     /// The object as it would be stored.
     pub(super) fn dry(&self, value: &Value, revision: i64) -> Result<Arc<Object>, Status> {
+        let sent = metadata::text(value, "resourceVersion");
         let bytes = match &self.row.spec.custom {
+            // A version that a client sent with what is to be created, which need not be a number.
+            _ if revision == 0 && !sent.is_empty() => {
+                serde_json::to_vec(value).map_err(|e| Status::internal(&e.to_string()))?.into()
+            }
             Some(custom) => custom.bytes(value),
             None => storage::encode(self.row, value).into(),
         };

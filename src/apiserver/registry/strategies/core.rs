@@ -5,11 +5,13 @@ use api::validation::names::{name_is_label, name_is_long_name, name_is_path_segm
 use api::validation::warnings;
 use api::validation::{endpoints, events};
 use api::value::{
-    at, bool_at, ensure_object, get, is_empty, items, remove, restore, set, str_at, str_in,
+    at, bool_at, ensure_object, get, is_empty, items, object_mut, remove, restore, set, str_at,
+    str_in,
 };
 use serde_json::{Value, json};
 
 use super::super::rules::Rules;
+use super::pod_fields::drop_of_template;
 use super::{now, status_replicas};
 
 pub(super) const NAMESPACE: Rules = Rules {
@@ -142,6 +144,16 @@ pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
 pub(super) const POD_TEMPLATE: Rules = Rules {
     warnings: warnings::pod_template,
     generation: &["template"],
+    prepare: |_, object| {
+        if let Some(template) = object_mut(object, "template") {
+            drop_of_template(template, &Value::Null);
+        }
+    },
+    prepare_change: |_, object, old| {
+        if let Some(template) = object_mut(object, "template") {
+            drop_of_template(template, get(old, "template"));
+        }
+    },
     validate: rules::replication_controller::validate_pod_template,
     validate_change: |new, _| rules::replication_controller::validate_pod_template(new),
     ..Rules::BASE

@@ -79,10 +79,7 @@ async fn what_admission_and_the_server_add_has_no_owner() {
     let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": "n"}, "reason": "R", "message": "m"});
     let (code, made) = post(&server, "/api/v1/namespaces/n/events", event).await;
     assert_eq!(code, 201, "{made}");
-    assert_eq!(
-        owned(&made),
-        json!({"f:involvedObject": {}, "f:message": {}, "f:reason": {}})
-    );
+    assert_eq!(owned(&made), json!({"f:involvedObject": {}, "f:message": {}, "f:reason": {}}));
 
     let revision = json!({"metadata": {"name": "r"}, "revision": 3, "data": {"a": "b"}});
     let (_, made) = post(&server, "/apis/apps/v1/namespaces/n/controllerrevisions", revision).await;
@@ -205,10 +202,32 @@ async fn writes_by_other_verbs_than_post_create_as_upstream() {
     let versioned = json!({"metadata": {"name": "v", "resourceVersion": "x"}});
     let maps = "/api/v1/namespaces/n/configmaps";
     assert_eq!(post(&server, &format!("{maps}?dryRun=All"), versioned.clone()).await.0, 201);
+    let (_, tried) = post(&server, &format!("{maps}?dryRun=All"), versioned.clone()).await;
+    assert_eq!(tried["metadata"]["resourceVersion"], "x");
     let (code, refused) = post(&server, maps, versioned).await;
     assert_eq!(
         (code, refused["message"].as_str()),
         (500, Some("resourceVersion should not be set on objects to be created"))
+    );
+    // Without its version the object is nothing that has a name.
+    assert_eq!(post(&server, maps, json!({"metadata": {"name": "a"}, "data": {}})).await.0, 201);
+    let patch = |validation: &'static str| {
+        let server = &server;
+        async move {
+            let url = format!("{maps}/a?fieldValidation={validation}");
+            let body = r#"{"apiVersion": ""}"#;
+            said(server, "PATCH", &url, "application/merge-patch+json", body).await
+        }
+    };
+    assert_eq!(
+        patch("Ignore").await,
+        "400 the name of the object (a based on URL) was undeterminable: name must be provided"
+    );
+    let strict = patch("Strict").await;
+    assert!(strict.ends_with("\": strict decoding error: unknown field \"metadata\""), "{strict}");
+    assert_eq!(
+        ask(&server, "GET", "/version/x", "", "").await.1["message"],
+        "the server could not find the requested resource"
     );
     assert_eq!(ask(&server, "HEAD", maps, "", "").await.0, 405);
     assert_eq!(ask(&server, "POST", "/apis/apps", "", "").await.0, 200);
