@@ -52,7 +52,9 @@ pub(crate) async fn dispatch(
     if !info.subresource.is_empty() {
         return subresource(context, exchange).await;
     }
-    if exchange.method == Method::HEAD {
+    // Custom resources are served beside upstream's router, which has no HEAD and reads Accept headers strictly.
+    let routed = context.row.spec.custom.is_none();
+    if routed && exchange.method == Method::HEAD {
         return Err(status::no_method());
     }
     let spec = &context.row.spec;
@@ -82,7 +84,7 @@ pub(crate) async fn dispatch(
     {
         return Err(status::no_method());
     }
-    if verb != "patch" {
+    if routed && verb != "patch" {
         // A patch is first asked for its own type.
         context.accept_route()?;
     }
@@ -140,17 +142,18 @@ async fn subresource(context: &Context, exchange: Exchange) -> Result<Response<B
         return Err(status::no_resource());
     }
     let name = subresource.name.as_ref();
+    let routed = context.row.spec.custom.is_none();
     let connects = matches!(name, "log" | "exec" | "attach" | "portforward" | "proxy");
     if !info.rest.is_empty() && name != "proxy" {
         return Err(status::no_resource());
     }
     if !connects
-        && (exchange.method == Method::HEAD
+        && (routed && exchange.method == Method::HEAD
             || !subresource.verbs.iter().any(|v| v.as_ref() == info.verb))
     {
         return Err(status::no_method());
     }
-    if !connects && info.verb != "patch" {
+    if routed && !connects && info.verb != "patch" {
         context.accept_route()?;
     }
     match (name, info.verb) {
