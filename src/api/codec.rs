@@ -45,7 +45,22 @@ pub fn cannot_handle(kind: &str, version: &str, wanted_kind: &str, cause: &str) 
 /// # Errors
 /// Go's sentence.
 pub(crate) fn base64(text: &str) -> Result<(), String> {
-    leaf::bytes(text.to_owned()).map(|_| ())
+    leaf::bytes(text).map(drop)
+}
+
+/// Whether a text is a time, a duration or a quantity, where the shape is one of those.
+///
+/// # Errors
+/// The sentence of Go's parser.
+pub(crate) fn check_text(shape: &crate::schema::Shape, text: &str) -> Result<(), String> {
+    use crate::schema::Shape;
+    match shape {
+        Shape::Time => leaf::time(text, time::Precision::Seconds).map(drop),
+        Shape::MicroTime => leaf::time(text, time::Precision::Micros).map(drop),
+        Shape::Duration => leaf::duration(text).map(drop),
+        Shape::Quantity => leaf::quantity(text).map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// The message of a body whose kind could not be read.

@@ -5,6 +5,7 @@ pub mod gotext;
 mod json;
 mod managed;
 mod policy;
+pub mod ordered;
 pub mod scale;
 mod strategic;
 mod typed;

@@ -53,8 +53,20 @@ impl Context {
     /// # Errors
     /// 406.
     pub(crate) fn accept(&self) -> Result<Accepted, Status> {
+        negotiate::accept(&self.headers, &self.query, self.offer())
+    }
+
+    /// The Accept header against the media types of the route alone, which is looked at before anything else of the request.
+    ///
+    /// # Errors
+    /// 406 with the router's text.
+    pub(crate) fn accept_route(&self) -> Result<(), Status> {
+        negotiate::accept_route(&self.headers, self.offer())
+    }
+
+    fn offer(&self) -> Offer {
         let streams = matches!(self.info.verb, "list" | "watch" | "deletecollection");
-        negotiate::accept(&self.headers, &self.query, Offer { transforms: true, streams })
+        Offer { transforms: true, streams }
     }
 
     /// `pods "x" not found`.

@@ -52,6 +52,11 @@ pub(crate) async fn dispatch(
     if !info.subresource.is_empty() {
         return subresource(context, exchange).await;
     }
+    // Custom resources are served beside upstream's router, which has no HEAD and reads Accept headers strictly.
+    let routed = context.row.spec.custom.is_none();
+    if routed && exchange.method == Method::HEAD {
+        return Err(status::no_method());
+    }
     let spec = &context.row.spec;
     // A namespaced resource has items only inside a namespace, a cluster-scoped one only outside.
     let item = !info.path_name.is_empty();
@@ -68,12 +73,20 @@ pub(crate) async fn dispatch(
     }
     let on_item = matches!(verb, "get" | "update" | "patch" | "delete");
     let creates_item = verb == "create" && item;
+    if item && !context.row.is_stored() && !context.row.has_verb("get") {
+        // What is only created has no paths of its own.
+        return Err(status::no_resource());
+    }
     if !context.row.has_verb(verb)
         || creates_item
         || (on_item && !item)
         || (verb == "create" && spec.namespaced && info.namespace.is_empty())
     {
         return Err(status::no_method());
+    }
+    if routed && verb != "patch" {
+        // A patch is first asked for its own type.
+        context.accept_route()?;
     }
     if let Some(warning) = deprecation(&spec.gvk) {
         context.warn(warning);
@@ -129,12 +142,19 @@ async fn subresource(context: &Context, exchange: Exchange) -> Result<Response<B
         return Err(status::no_resource());
     }
     let name = subresource.name.as_ref();
+    let routed = context.row.spec.custom.is_none();
     let connects = matches!(name, "log" | "exec" | "attach" | "portforward" | "proxy");
     if !info.rest.is_empty() && name != "proxy" {
         return Err(status::no_resource());
     }
-    if !connects && !subresource.verbs.iter().any(|v| v.as_ref() == info.verb) {
+    if !connects
+        && (routed && exchange.method == Method::HEAD
+            || !subresource.verbs.iter().any(|v| v.as_ref() == info.verb))
+    {
         return Err(status::no_method());
+    }
+    if routed && !connects && info.verb != "patch" {
+        context.accept_route()?;
     }
     match (name, info.verb) {
         _ if connects => proxy::connect(context, exchange).await,
@@ -165,7 +185,9 @@ pub(crate) async fn plain(
     let merged = if remotes.is_empty() { None } else { documents.with(&remotes, path) };
     let documents = merged.as_ref().unwrap_or(&documents);
     if let Some(response) = documents.answer(path, request.headers(), query) {
-        return if reads { response } else { status::response(&status::no_method()) };
+        // The roots of groups are no routes of upstream's router and answer any verb.
+        let is_group = path.starts_with("/apis") && path.trim_matches('/').split('/').count() <= 2;
+        return if reads || is_group { response } else { status::response(&status::no_method()) };
     }
     let root = path.trim_matches('/').split('/').next().unwrap_or_default();
     match root {
@@ -191,6 +213,7 @@ pub(crate) async fn plain(
         }
         ".well-known" | "openid" if reads => issuer(inner, path),
         "" if reads => roots(inner, request.headers(), query),
+        "version" => status::response(&status::no_resource()),
         // Under a served group a path that names nothing is a Status, elsewhere plain text, as upstream's two routers have it.
         "api" if path != "/api/" => status::response(&status::no_resource()),
         "apis" => {

@@ -18,14 +18,54 @@ static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
 /// What a write of `status` resets.
 static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
 
+/// The same where the status is all that may be written.
+static METADATA_AND_SPEC: LazyLock<Set> =
+    LazyLock::new(|| Set::of_fields(&[&["metadata"], &["spec"]]));
+static POD_STATUS: LazyLock<Set> = LazyLock::new(|| {
+    Set::of_fields(&[
+        &["spec"],
+        &["metadata", "deletionTimestamp"],
+        &["metadata", "ownerReferences"],
+    ])
+});
+static DEPLOYMENT_STATUS: LazyLock<Set> =
+    LazyLock::new(|| Set::of_fields(&[&["spec"], &["metadata", "labels"]]));
+/// What a request for a certificate asks for belongs to nobody.
+static REQUEST: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"], &["status"]]));
+static REQUEST_STATUS: LazyLock<Set> =
+    LazyLock::new(|| Set::of_fields(&[&["spec"], &["status", "conditions"]]));
+static REQUEST_APPROVAL: LazyLock<Set> =
+    LazyLock::new(|| Set::of_fields(&[&["spec"], &["status", "certificate"]]));
+
+/// Fields that a write resets and its manager therefore cannot own.
 pub(crate) fn reset(row: &Resource, subresource: &str) -> Option<&'static Set> {
     if let Some(custom) = &row.spec.custom {
         return custom.reset(subresource);
     }
     row.subresource("status")?;
-    match subresource {
-        "status" => Some(&SPEC),
-        _ => Some(&STATUS),
+    Some(built_in(&row.spec.gvk, subresource))
+}
+
+/// What a write of a built-in kind that has a status resets (upstream's `GetResetFields` of each strategy).
+fn built_in(kind: &Gvk, subresource: &str) -> &'static Set {
+    match (&*kind.group, &*kind.kind, subresource) {
+        ("certificates.k8s.io", "CertificateSigningRequest", "status") => &REQUEST_STATUS,
+        ("certificates.k8s.io", "CertificateSigningRequest", "approval") => &REQUEST_APPROVAL,
+        ("certificates.k8s.io", "CertificateSigningRequest", _) => &REQUEST,
+        ("", "Pod", "status") => &POD_STATUS,
+        ("apps", "Deployment", "status") => &DEPLOYMENT_STATUS,
+        (
+            "flowcontrol.apiserver.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io",
+            _,
+            "status",
+        )
+        | ("certificates.k8s.io", "PodCertificateRequest", "status")
+        | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", "status")
+        | ("networking.k8s.io", "ServiceCIDR", "status")
+        | ("resource.k8s.io", "ResourceClaim", "status")
+        | ("storage.k8s.io", "CSINode" | "VolumeAttachment", "status") => &METADATA_AND_SPEC,
+        (_, _, "status") => &SPEC,
+        _ => &STATUS,
     }
 }
 
@@ -124,6 +164,16 @@ pub(crate) fn track_kind(
     };
 }
 
+/// What an applied configuration makes is no object of the kind.
+fn unconvertible(kind: &Gvk, config: &Value, cause: &str) -> Status {
+    let gvk = format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind);
+    let (namespace, name) = (metadata::text(config, "namespace"), metadata::text(config, "name"));
+    let text = format!(
+        "failed to convert new object ({namespace}/{name}; {gvk}) to proper version: unable to convert unstructured object to {gvk}: {cause}"
+    );
+    crate::status::unmapped(500, text)
+}
+
 /// A decoded apply configuration.
 pub(crate) struct Applied {
     config: Value,
@@ -152,11 +202,6 @@ impl Applied {
             }
         }
         Ok(Self { config, manager: options.manager.clone(), force: options.force.unwrap_or(false) })
-    }
-
-    /// The configuration as sent.
-    pub(crate) fn config(&self) -> &Value {
-        &self.config
     }
 
     /// The live object (or nothing) with this configuration applied.
@@ -189,6 +234,47 @@ impl Applied {
             reset: if *kind == row.spec.gvk { reset(row, subresource) } else { None },
             now: &now,
         };
-        apply::apply(&write, live, &self.config, self.force).map_err(|refusal| *refusal)
+        let merged = apply::apply(&write, live, &self.config, self.force);
+        let mut merged = merged.map_err(|refusal| *refusal)?;
+        if !row.spec.unstructured {
+            api::patch::restore(&schema, ty, &mut merged)
+                .map_err(|cause| unconvertible(kind, &self.config, &cause))?;
+        }
+        Ok(merged)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// From the strategies of `pkg/registry` in 1.37.1.
+    #[test]
+    fn each_strategy_resets_what_it_does_upstream() {
+        let fields = |group: &str, kind: &str, subresource: &str| {
+            built_in(&Gvk::new(group, "v1", kind), subresource).to_fields_v1()
+        };
+        let (spec, status) = (json!({"f:spec": {}}), json!({"f:status": {}}));
+        assert_eq!(fields("batch", "Job", ""), status);
+        assert_eq!(fields("batch", "Job", "status"), spec);
+        assert_eq!(fields("", "Namespace", "finalize"), status);
+        assert_eq!(
+            fields("", "Pod", "status"),
+            json!({"f:metadata": {"f:deletionTimestamp": {}, "f:ownerReferences": {}}, "f:spec": {}})
+        );
+        assert_eq!(
+            fields("apps", "Deployment", "status"),
+            json!({"f:metadata": {"f:labels": {}}, "f:spec": {}})
+        );
+        assert_eq!(
+            fields("resource.k8s.io", "ResourceClaim", "status"),
+            json!({"f:metadata": {}, "f:spec": {}})
+        );
+        let request =
+            |subresource| fields("certificates.k8s.io", "CertificateSigningRequest", subresource);
+        assert_eq!(request(""), json!({"f:spec": {}, "f:status": {}}));
+        assert_eq!(request("status"), json!({"f:spec": {}, "f:status": {"f:conditions": {}}}));
+        assert_eq!(request("approval"), json!({"f:spec": {}, "f:status": {"f:certificate": {}}}));
     }
 }

@@ -151,6 +151,23 @@ pub fn accept(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<Accept
     ))
 }
 
+/// What the router takes: one of its types as it stands, or `*/*`, whatever the parameters.
+///
+/// # Errors
+/// 406 with the router's text.
+pub fn accept_route(headers: &HeaderMap, offer: Offer) -> Result<(), Status> {
+    let text = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("").trim();
+    let is_produced = |clause: &str| {
+        let name = clause.split(';').next().unwrap_or_default().trim();
+        name == "*/*"
+            || [Media::Json, Media::Yaml, Media::Protobuf].iter().any(|media| media.name() == name)
+    };
+    if text.is_empty() || text.split(',').any(is_produced) {
+        return Ok(());
+    }
+    Err(not_acceptable_route(offer))
+}
+
 fn not_acceptable_route(offer: Offer) -> Status {
     let mut types =
         "application/json, application/yaml, application/vnd.kubernetes.protobuf".to_owned();
@@ -287,5 +304,19 @@ mod tests {
             Ok((Media::Yaml, Transform::None))
         );
         assert_eq!(of("text/csv"), Err(406));
+    }
+
+    #[test]
+    fn the_router_takes_whole_names_alone() {
+        let route = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, text.parse().unwrap());
+            accept_route(&headers, OFFER).map_err(|s| s.message)
+        };
+        let refused = "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+        assert_eq!(route("nonsense"), Err(refused.to_owned()));
+        assert_eq!(route("application/cbor"), Err(refused.to_owned()));
+        assert_eq!(route("text/html, */*;q=0.1"), Ok(()));
+        assert_eq!(route("application/json;as=Nope"), Ok(()));
     }
 }

@@ -22,6 +22,8 @@ pub struct Reviews {
 }
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
+/// How errors print a question about paths.
+const PATHS: &str = "*NonResourceAttributes";
 
 impl Reviews {
     /// Over the server's own authenticator and authorizer; `audiences` are the API server's.
@@ -94,11 +96,9 @@ impl Reviews {
         }
         let path = at(object, &["spec", "nonResourceAttributes"]);
         if !path.is_null() {
-            errors.push(Error::invalid(
-                &Path::new("spec.nonResourceAttributes"),
-                path.clone(),
-                "disallowed on this kind of request",
-            ));
+            let detail = "disallowed on this kind of request";
+            let at = Path::new("spec.nonResourceAttributes");
+            errors.push(Error::invalid(&at, path.clone(), detail).printed_as(PATHS));
         }
         invalid(&errors)?;
         if namespace != own {
@@ -229,12 +229,36 @@ fn invalid(errors: &[Error]) -> Result<(), Status> {
 
 fn attribute_errors(object: &Value) -> ErrorList {
     let spec = get(object, "spec");
+    let mut errors = either_errors(spec);
+    let asked = get(spec, "resourceAttributes");
+    let path = Path::new("spec").child("resourceAttributes");
+    for name in ["fieldSelector", "labelSelector"].into_iter().filter(|name| has(asked, name)) {
+        let (selector, path) = (get(asked, name), path.child(name));
+        match (is_empty(selector, "rawSelector"), items(selector, "requirements").is_empty()) {
+            (false, false) => errors.push(Error::invalid(
+                &path.child("rawSelector"),
+                str_at(selector, "rawSelector"),
+                "may not specified at the same time as requirements",
+            )),
+            (true, true) => {
+                let text =
+                    format!("when {path} is specified, requirements or rawSelector is required");
+                errors.push(Error::required(&path.child("requirements"), text));
+            }
+            _ => {}
+        }
+    }
+    errors
+}
+
+/// A question is about resources or about a path.
+fn either_errors(spec: &Value) -> ErrorList {
     let paths = get(spec, "nonResourceAttributes");
     if has(spec, "resourceAttributes") == paths.is_null() {
         return Vec::new();
     }
     let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-    vec![Error::invalid(&Path::new("spec"), paths.clone(), detail)]
+    vec![Error::invalid(&Path::new("spec"), paths.clone(), detail).printed_as(PATHS)]
 }
 
 fn user_errors(object: &Value) -> ErrorList {
@@ -260,7 +284,7 @@ fn metadata_errors(object: &Value, namespace: bool) -> ErrorList {
         return Vec::new();
     }
     let detail = if namespace { "must be empty except for namespace" } else { "must be empty" };
-    vec![Error::invalid(&Path::new("metadata"), meta.clone(), detail)]
+    vec![Error::invalid(&Path::new("metadata"), meta.clone(), detail).printed_as("ObjectMeta")]
 }
 
 fn subject(spec: &Value) -> User {

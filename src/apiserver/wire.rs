@@ -79,11 +79,7 @@ fn check_kind(schema: &Schema, wanted: &Gvk, kind: &str, version: &str) -> Resul
         if kind.is_empty() { &wanted.kind } else { kind },
     );
     let cause = if schema.kind(&given).is_none() {
-        format!(
-            "no kind \"{}\" is registered for version \"{}\" in scheme \"pkg/runtime/scheme.go:111\"",
-            given.kind,
-            given.api_version()
-        )
+        no_kind(&given.kind, &given.api_version())
     } else {
         format!(
             "converting ({}) to ({}): unknown conversion",
@@ -94,10 +90,17 @@ fn check_kind(schema: &Schema, wanted: &Gvk, kind: &str, version: &str) -> Resul
     Err(refusal(wanted, kind, version, &cause))
 }
 
+/// Upstream's sentence of a kind that a scheme does not hold.
+pub(crate) fn no_kind(kind: &str, version: &str) -> String {
+    format!(
+        "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
+    )
+}
+
 /// Go's name of the type: `v1.Secret` in a version, `core.ConfigMap` inside the server.
-fn go_type(kind: &Gvk, version: &str) -> String {
+pub(crate) fn go_type(kind: &Gvk, version: &str) -> String {
     let package = match (version, kind.group.split('.').next().unwrap_or_default()) {
-        ("", "") => "core",
+        ("", "" | "events") => "core",
         ("", first) => first,
         (version, _) => version,
     };

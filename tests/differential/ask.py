@@ -46,7 +46,7 @@ def prepare(servers, bases):
         for namespace in ("a", "b"):
             server.simple("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
             server.simple("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
-    taken = set()
+    taken, same = set(), {}
     for name, base in bases.items():
         own = base["obj"].get("metadata", {}).get("name")
         # Objects that would judge the requests after them, or change by themselves, are not stored.
@@ -56,6 +56,10 @@ def prepare(servers, bases):
         if [code for code, _ in answers] == [201, 201]:
             taken.add((base["path"], own))
             stored = json.loads(answers[0][1])
+            # Jobs and what they make name their own uid: a client that sends one back sends each server its own.
+            uids = [json.loads(text).get("metadata", {}).get("uid") for _, text in answers]
+            if all(uids):
+                same[uids[0]] = uids[1]
             for key in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
                 stored["metadata"].pop(key, None)
             # Addresses and ports are each server's own choice; a write without them keeps what is there.
@@ -78,16 +82,25 @@ def prepare(servers, bases):
             base["stored"] = stored
         elif answers[0][0] != answers[1][0]:
             print(f"not stored: {name}: upstream {answers[0]}, ours {answers[1]}"[:400], file=sys.stderr)
+    return same
 
 
-def work(arguments, bases, full, numbers, results):
+def exchanged(text, pairs):
+    for old, new in pairs:
+        text = text.replace(old, new) if old in text else text
+    return text
+
+
+def work(arguments, bases, full, same, numbers, results):
     upstream, ours = (Server(url, arguments.token) for url in (arguments.upstream, arguments.ours))
     maker = mutations.Maker(bases, full, arguments.seed)
     for number in numbers:
         request = maker.request(number)
         if arguments.only and not re.search(arguments.only, f"{request['verb']}/{request['base']}"):
             continue
-        want, got = upstream.ask(request), ours.ask(request)
+        own = request if request["body"] is None else {**request, "body": exchanged(request["body"], same.items())}
+        want, got = upstream.ask(request), ours.ask(own)
+        got = (*got[:3], exchanged(got[3], [(new, old) for old, new in same.items()]))
         # A server that gives no answer (upstream panics on some inputs) is no specification.
         found = [] if want[0] == 0 else compare.compare(request, want, got)
         results.put((number, want[0], (request, found) if found else None))
@@ -113,9 +126,9 @@ def main():
         obj = json.load(open(path))
         full[(obj.get("apiVersion"), obj.get("kind"))] = obj
     bases = json.loads(json.dumps(bases))
-    prepare([Server(a.upstream, a.token), Server(a.ours, a.token)], bases)
+    same = prepare([Server(a.upstream, a.token), Server(a.ours, a.token)], bases)
     results = multiprocessing.Queue(10000)
-    workers = [multiprocessing.Process(target=work, args=(a, bases, full, range(a.first + index, a.first + a.requests, a.processes), results)) for index in range(a.processes)]
+    workers = [multiprocessing.Process(target=work, args=(a, bases, full, same, range(a.first + index, a.first + a.requests, a.processes), results)) for index in range(a.processes)]
     for worker in workers:
         worker.start()
     asked, differ, codes, families, examples, left = 0, 0, collections.Counter(), collections.Counter(), {}, len(workers)

@@ -6,6 +6,10 @@ MARKS = [(re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
          (re.compile(r"(kube-api-access-)[a-z0-9]{5}\b"), r"\1RANDOM"),
          (re.compile(r"\b10\.(?:96|43)\.\d+\.\d+\b"), "ADDRESS"),
          (re.compile(r"\b(?:3[0-2]\d\d\d)\b"), "PORT"),
+         # In a quoted object.
+         (re.compile(r'(\\*"resourceVersion\\*":\\*")\d+'), r"\1VERSION"),
+         (re.compile(r'(\n *resourceVersion: ")\d+'), r"\1VERSION"),
+         (re.compile(r"(the ResourceVersion in record \()\d+"), r"\1VERSION"),
          # What follows is a dump of the server's own structures.
          (re.compile(r"(may not change fields other than [^\n]*)\n.*", re.S), r"\1")]
 OWN = {"resourceVersion", "uid", "creationTimestamp", "time", "nodePort", "healthCheckNodePort", "selfLink", "continue", "clusterIP", "clusterIPs"}
@@ -44,6 +48,10 @@ def status(body):
         joined = re.match(r"(.*?: )\[(.*)\]$", said, re.S) if isinstance(said, str) else None
         if joined:
             body["message"] = joined[1] + "[" + ", ".join(sorted(joined[2].split(", "))) + "]"
+    # Upstream goes through its bindings in the order of a Go map, which is another every time.
+    if isinstance(body, dict) and body.get("kind") == "SelfSubjectRulesReview" and isinstance(body.get("status"), dict):
+        for name in ("resourceRules", "nonResourceRules"):
+            (body["status"].get(name) or []).sort(key=lambda rule: json.dumps(rule, sort_keys=True))
     if isinstance(body, dict) and body.get("kind") == "Table":
         for column in body.get("columnDefinitions", []):
             column.pop("description", None)

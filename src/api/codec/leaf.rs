@@ -1,5 +1,7 @@
 //! Leaf values in the form Go writes them: quantities, times, durations, base64.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -37,12 +39,33 @@ pub(super) fn duration(text: &str) -> Result<Value, String> {
 }
 
 /// Base64 text in canonical form: Go ignores line ends.
-pub(super) fn bytes(text: String) -> Result<Value, String> {
-    let text = if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "") } else { text };
-    match BASE64.decode(&text) {
+pub(super) fn bytes(sent: &str) -> Result<Value, String> {
+    let text: Cow<'_, str> = if sent.contains(['\r', '\n']) {
+        Cow::Owned(sent.replace(['\r', '\n'], ""))
+    } else {
+        Cow::Borrowed(sent)
+    };
+    match BASE64.decode(&*text) {
         Ok(raw) => Ok(Value::String(BASE64.encode(raw))),
         Err(_) => {
-            Err(format!("illegal base64 data at input byte {}", base64_fault(text.as_bytes())))
+            // Line ends are passed over, and counted.
+            let (fault, mut at) = (base64_fault(text.as_bytes()), 0);
+            let is_end = |b: &u8| matches!(b, b'\r' | b'\n');
+            if fault + text.len() % 4 == text.len() {
+                at = sent.len() - text.len();
+            } else {
+                let mut left = fault;
+                for byte in sent.bytes() {
+                    if is_end(&byte) {
+                        at += 1;
+                    } else if left == 0 {
+                        break;
+                    } else {
+                        left -= 1;
+                    }
+                }
+            }
+            Err(format!("illegal base64 data at input byte {}", fault + at))
         }
     }
 }

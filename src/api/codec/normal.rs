@@ -98,7 +98,7 @@ fn normalize_shape(schema: &Schema, shape: &Shape, value: &mut Value, depth: usi
             replace(leaf::time(text, Precision::Micros), value)
         }
         (Shape::Duration, Value::String(text)) => replace(leaf::duration(text), value),
-        (Shape::Bytes, Value::String(text)) => replace(leaf::bytes(std::mem::take(text)), value),
+        (Shape::Bytes, Value::String(text)) => replace(leaf::bytes(text), value),
         _ => {}
     }
 }

@@ -1,5 +1,7 @@
 //! YAML as a way of writing JSON: the types of YAML 1.1 as upstream reads them, bounded against alias bombs.
 
+mod emit;
+
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -187,13 +189,9 @@ pub fn decode_strict(
     json::decode_strict(schema, type_id, &to_json(body)?)
 }
 
-/// Writes a value as YAML, in the layout of upstream.
+/// Writes a value as YAML, as upstream does.
 pub fn write(value: &Value) -> String {
-    let options = serde_saphyr::ser_options! {
-        compact_list_indent: true,
-    };
-    // a JSON value holds nothing that YAML cannot write; the fallback is YAML too
-    serde_saphyr::to_string_with_options(value, options).unwrap_or_else(|_| format!("{value}\n"))
+    emit::write(value)
 }
 
 #[cfg(test)]

@@ -29,7 +29,16 @@ pub(super) fn deployment(object: &mut Value) {
     template(spec);
 }
 
+/// Where `apps/v1` keeps the older `spec.templateGeneration`.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
 pub(super) fn daemon_set(object: &mut Value) {
+    // A number that is not given is 0, and always shown; the strategy counts from 1.
+    if let Some(annotations) =
+        ensure_object(object, "metadata").and_then(|meta| ensure_object(meta, "annotations"))
+    {
+        default_str(annotations, TEMPLATE_GENERATION, "0");
+    }
     let Some(spec) = ensure_object(object, "spec") else { return };
     if let Some(strategy) = ensure_object(spec, "updateStrategy") {
         default_str(strategy, "type", "RollingUpdate");

@@ -173,9 +173,6 @@ fn volume(volume: &mut Value) {
             if let Some(token) = object_mut(source, "serviceAccountToken") {
                 default_to(token, "expirationSeconds", 3600);
             }
-            if let Some(certificate) = object_mut(source, "podCertificate") {
-                default_to(certificate, "maxExpirationSeconds", 86400);
-            }
         }
     }
     if let Some(image) = object_mut(volume, "image") {

@@ -105,6 +105,11 @@ fn set_managed_fields(object: &mut Value, entries: Option<Value>) {
     }
 }
 
+/// What is wrong with the managed fields of an object, in upstream's words (`ValidateManagedFields`).
+pub fn managed_fields_fault(object: &Value) -> Option<String> {
+    managed::decode(managed_fields(object).cloned(), true).err()
+}
+
 /// Records in `new` who owns which field after a create, update or patch that is no apply.
 ///
 /// `live` is the object before the write, `None` on create. An update of an object that nobody tracks, or whose

@@ -81,8 +81,15 @@ pub(super) fn step(document: &mut Value, operation: &Value, copied: &mut usize) 
             (value.is_object() || value.is_array()).then(|| *document = value)
         }
         "replace" => {
-            // Upstream sets an absent member of an object without complaint only when it is there as null.
-            *target(document, path)? = value();
+            // An absent member of an object is set without complaint: upstream's library finds nothing wrong with it.
+            match locate(document, path)? {
+                (Value::Object(map), key) => drop(map.insert(key, value())),
+                (Value::Array(list), key) => {
+                    let at = index(&key, list.len())?;
+                    *list.get_mut(at)? = value();
+                }
+                _ => return None,
+            }
             Some(())
         }
         "move" => {
@@ -90,7 +97,14 @@ pub(super) fn step(document: &mut Value, operation: &Value, copied: &mut usize) 
             add(document, path, value)
         }
         "copy" => {
-            let value = target(document, text("from")?)?.clone();
+            let value = match locate(document, text("from")?)? {
+                (Value::Object(map), key) => map.get(&key).cloned().unwrap_or_default(),
+                (Value::Array(list), key) => {
+                    let at = index(&key, list.len())?;
+                    list.get(at)?.clone()
+                }
+                _ => return None,
+            };
             *copied = copied.saturating_add(serde_json::to_string(&value).ok()?.len());
             if *copied > MAX_JSON_PATCH_COPY_BYTES {
                 return None;
@@ -133,17 +147,6 @@ pub(super) fn locate<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut
         };
     }
     Some((here, unescape(last)))
-}
-
-fn target<'a>(document: &'a mut Value, path: &str) -> Option<&'a mut Value> {
-    match locate(document, path)? {
-        (Value::Object(map), key) => map.get_mut(&key),
-        (Value::Array(list), key) => {
-            let at = index(&key, list.len())?;
-            list.get_mut(at)
-        }
-        _ => None,
-    }
 }
 
 fn add(document: &mut Value, path: &str, value: Value) -> Option<()> {
@@ -256,8 +259,9 @@ mod tests {
             {"op":"remove","path":"/spec/l/-1"},
             {"op":"add","path":"/spec/l/-","value":9},
             {"op":"test","path":"/spec/absent","value":null},
+            {"op":"replace","path":"/spec/fresh","value":5},
         ]);
-        let want = json!({"metadata":{"labels":{"z":"y","q/r":"s","zzz":"y"}},"spec":{"replicas":4,"l":[1,2,9]}});
+        let want = json!({"metadata":{"labels":{"z":"y","q/r":"s","zzz":"y"}},"spec":{"replicas":4,"l":[1,2,9],"fresh":5}});
         assert_eq!(json_patch(doc, &patch).unwrap(), want);
     }
 

@@ -53,15 +53,18 @@ pub(super) fn root(schema: &Schema, id: TypeId) -> Ty<'static> {
 
 fn of_shape<'a>(schema: &Schema, shape: &'a Shape, list: &'a ListType, atomic: bool) -> Ty<'a> {
     let kind = match shape {
-        Shape::String | Shape::Bytes | Shape::Time | Shape::MicroTime | Shape::Duration => {
-            Kind::Scalar(Scalar::String)
-        }
+        Shape::String | Shape::Bytes | Shape::Duration => Kind::Scalar(Scalar::String),
         Shape::Int32 | Shape::Int64 | Shape::Double => Kind::Scalar(Scalar::Number),
         Shape::Bool => Kind::Scalar(Scalar::Bool),
-        Shape::Quantity | Shape::IntOrString => Kind::Scalar(Scalar::Any),
-        Shape::RawExtension | Shape::FieldsV1 | Shape::Any => Kind::Deduced,
-        // JSON values of several forms are replaced as a whole.
-        Shape::PropsOrBool(_) | Shape::PropsOrList(_) | Shape::PropsOrStrings(_) => {
+        Shape::Quantity | Shape::IntOrString | Shape::Time | Shape::MicroTime => {
+            Kind::Scalar(Scalar::Any)
+        }
+        Shape::FieldsV1 | Shape::Any => Kind::Deduced,
+        // Foreign objects and JSON values of several forms are replaced as a whole.
+        Shape::RawExtension
+        | Shape::PropsOrBool(_)
+        | Shape::PropsOrList(_)
+        | Shape::PropsOrStrings(_) => {
             return Ty { kind: Kind::Deduced, atomic: true };
         }
         Shape::Struct(id) => {
@@ -82,7 +85,15 @@ pub(super) fn of_element<'a>(schema: &Schema, shape: &'a Shape) -> Ty<'a> {
 }
 
 pub(super) fn of_field<'a>(schema: &Schema, field: &'a Field) -> Ty<'a> {
-    of_shape(schema, &field.shape, &field.list_type, field.atomic)
+    let mut ty = of_shape(schema, &field.shape, &field.list_type, field.atomic);
+    // References are replaced as a whole but for this one (`+structType=granular` in `k8s.io/api/core/v1`).
+    if let Kind::Struct(id) = ty.kind
+        && &*field.json == "claimRef"
+        && &*schema.get(id).name == "io.k8s.api.core.v1.ObjectReference"
+    {
+        ty.atomic = false;
+    }
+    ty
 }
 
 /// The type of a member of a map or struct, and whether the struct declares it; `None` when nothing may stand there.
@@ -188,6 +199,8 @@ pub(super) fn zero(schema: &Schema, id: TypeId, depth: usize) -> Value {
         for field in schema.get(id).fields.iter().filter(|f| !f.pointer) {
             let value = match &field.shape {
                 Shape::Struct(inner) => zero(schema, *inner, depth + 1),
+                // To Go a time is never empty.
+                Shape::Time | Shape::MicroTime if !field.omit_zero => Value::Null,
                 _ if field.omit_empty => continue,
                 Shape::String => Value::from(""),
                 Shape::Bool => Value::from(false),

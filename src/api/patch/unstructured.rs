@@ -87,6 +87,9 @@ fn one(
         Shape::Time | Shape::MicroTime | Shape::Duration if !value.is_string() => {
             Err(unmarshal(value, "string"))
         }
+        Shape::Time | Shape::MicroTime | Shape::Duration | Shape::Quantity if value.is_string() => {
+            codec::check_text(shape, value.as_str().unwrap_or_default())
+        }
         Shape::IntOrString if !value.is_string() && !value.is_number() => {
             Err(unmarshal(value, "int32"))
         }

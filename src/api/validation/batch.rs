@@ -1,6 +1,7 @@
 //! The batch group.
 
 pub mod cron_job;
+mod indexes;
 pub mod job;
 mod job_policies;
 mod schedule;

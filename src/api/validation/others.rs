@@ -170,7 +170,9 @@ pub fn api_service(object: &Value) -> ErrorList {
     let (group, version) = (str_at(spec, "group"), str_at(spec, "version"));
     let (name, wanted) = (str_at(get(object, "metadata"), "name"), format!("{version}.{group}"));
     let mut errors = ErrorList::new();
-    if name != wanted && !name.is_empty() {
+    // A name that cannot stand in a path is refused for that alone.
+    let is_segment = !matches!(name, "." | "..") && !name.contains(['/', '%']);
+    if name != wanted && !name.is_empty() && is_segment {
         let text =
             format!("must be `spec.version+\".\"+spec.group`: {}", crate::field::go_quote(&wanted));
         errors.push(Error::invalid(&Path::new("metadata").child("name"), name, text));

@@ -11,7 +11,8 @@ use super::write::{Write, url_name};
 use super::{Exchange, list, output};
 use crate::body::{self, Body};
 use crate::context::Context;
-use crate::negotiate;
+use crate::negotiate::{self, Media};
+use crate::wire;
 
 use crate::registry::storage::Written;
 use crate::registry::{Resource, metadata, service_alloc};
@@ -38,6 +39,7 @@ pub(super) async fn delete(
     context.accept()?;
     let name = url_name(context)?;
     let options = read_options(context, exchange.body).await?;
+    warn_of_orphans(context, &options);
     let deleted = remove(context, &context.row, context.namespace(), name, &options).await?;
     let object = match deleted {
         Deleted::Gone(object) if !returns_object(&context.row) => {
@@ -56,8 +58,32 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     }
     let media = negotiate::content_type(&context.headers)?;
     let kind = api::Gvk::new("", "v1", "DeleteOptions");
-    let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)?;
+    // Options are read by a decoder of their own, which says what is wrong without a sentence around it and knows no other kinds.
+    let named = match media {
+        Media::Json => api::codec::json::interpret(&bytes).ok(),
+        Media::Yaml => api::codec::yaml::interpret(&bytes).ok(),
+        Media::Protobuf => None,
+    };
+    if let Some(named) = named.filter(|named| !matches!(named.kind.as_str(), "" | "DeleteOptions"))
+    {
+        let version = if named.api_version.is_empty() { "v1" } else { &named.api_version };
+        return Err(Status::bad_request(wire::no_kind(&named.kind, version)));
+    }
+    let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)
+        .map_err(|refusal| Status::bad_request(super::input::cause(&refusal, &kind)))?;
     DeleteOptions::of_value(&value)
+}
+
+/// The pods of a job outlive it unless the client says otherwise, and the client is told.
+fn warn_of_orphans(context: &Context, options: &DeleteOptions) {
+    let gvr = &context.row.spec.gvr;
+    let is_job = (&*gvr.group, &*gvr.resource) == ("batch", "jobs");
+    if is_job && options.propagation.is_none() && options.orphan.is_none() {
+        context.warn(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set \
+             propagationPolicy=Orphan to suppress this warning",
+        );
+    }
 }
 
 /// Resources whose deletion answers with the object (upstream's `ReturnDeletedObject`).
@@ -397,6 +423,7 @@ pub(super) async fn delete_collection(
     context.accept()?;
     let list_options = ListOptions::read(&context.query, false)?;
     let options = read_options(context, exchange.body).await?;
+    warn_of_orphans(context, &options);
     let filter = list::filter(context)?;
     let (head, items) = list::select(context, &list_options, &filter).await?;
     for object in &items {

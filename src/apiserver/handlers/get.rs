@@ -5,7 +5,7 @@ use std::sync::Arc;
 use api::{Object, Status};
 use http::{Response, StatusCode};
 
-use super::output;
+use super::{options, output};
 use crate::body::Body;
 use crate::context::Context;
 use crate::status;
@@ -15,6 +15,7 @@ use crate::status;
 /// # Errors
 /// 404, 406, or the store's refusal.
 pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
+    context.accept()?;
     let object = current(context).await?;
     output::object(context, StatusCode::OK, &Arc::new(object))
 }
@@ -22,11 +23,15 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
 /// The object that the request names.
 ///
 /// # Errors
-/// 404, or the store's refusal.
+/// 404, 500 of a resource version that is no number, or the store's refusal.
 pub(super) async fn current(context: &Context) -> Result<Object, Status> {
     let name = context.info.path_name.as_str();
     if !crate::registry::metadata::path_segment(name, false).is_empty() {
         return Err(status::no_resource());
+    }
+    if context.info.verb == "get" {
+        let wanted = context.query.get("resourceVersion").unwrap_or_default();
+        options::parse_revision(wanted).map_err(|why| status::unmapped(500, why))?;
     }
     let storage = context.server.objects.storage();
     // `resourceVersion=0` asks for any state and upstream serves it from its cache; the store is as fast and never stale.

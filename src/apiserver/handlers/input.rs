@@ -62,6 +62,14 @@ pub(super) fn read(
     let schema = &context.server.objects.registry().schema;
     let mut decoded = wire::decode(schema, media, bytes, kind)?;
     template_generation(kind, &decoded.value)?;
+    if &*kind.kind == "PodCertificateRequest" {
+        let sent = match media {
+            Media::Json => serde_json::from_slice(bytes).ok(),
+            Media::Yaml => wire::any_yaml(bytes).ok(),
+            Media::Protobuf => None,
+        };
+        exact_times(&sent.unwrap_or_default(), &mut decoded.value);
+    }
     name_kind(&mut decoded.value, kind);
     Ok(decoded)
 }
@@ -79,6 +87,22 @@ pub(super) fn cause<'a>(refusal: &'a Status, kind: &api::Gvk) -> &'a str {
         cause.rsplit_once(" (").map_or(cause, |(cause, _)| cause)
     } else {
         message
+    }
+}
+
+/// The times of a certificate are compared to the fraction of a second, which their canonical form leaves out: what has one is given on
+/// as it was sent, and refused by the rules of the kind, since no certificate has one.
+fn exact_times(sent: &Value, value: &mut Value) {
+    for key in ["notBefore", "notAfter"] {
+        let Some(text) = sent.get("status").and_then(|status| status.get(key)) else { continue };
+        let has_fraction = text
+            .as_str()
+            .and_then(|text| text.parse::<jiff::Timestamp>().ok())
+            .is_some_and(|moment| moment.subsec_nanosecond() != 0);
+        let status = value.get_mut("status").and_then(Value::as_object_mut);
+        if let Some(slot) = status.filter(|_| has_fraction).and_then(|map| map.get_mut(key)) {
+            *slot = text.clone();
+        }
     }
 }
 
@@ -126,5 +150,22 @@ pub(super) fn name_kind(value: &mut Value, kind: &api::Gvk) {
     if let Some(map) = value.as_object_mut() {
         map.insert("kind".into(), (*kind.kind).into());
         map.insert("apiVersion".into(), kind.api_version().into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fractions_of_certificate_times_reach_the_rules() {
+        let sent = json!({"status": {"notBefore": "2026-01-01T00:00:00.5Z", "notAfter": "2026-01-02T00:00:00.000Z"}});
+        let mut value = json!({"status": {"notBefore": "2026-01-01T00:00:00Z", "notAfter": "2026-01-02T00:00:00Z"}});
+        exact_times(&sent, &mut value);
+        assert_eq!(
+            value["status"],
+            json!({"notBefore": "2026-01-01T00:00:00.5Z", "notAfter": "2026-01-02T00:00:00Z"})
+        );
     }
 }

@@ -20,7 +20,8 @@ use crate::status;
 use crate::watch_cache::{Entry, Filter};
 
 /// Continue token, in upstream's form.
-#[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
+#[derive(Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(default)]
 struct Token {
     v: String,
     rv: i64,
@@ -207,7 +208,8 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
     let bad = |why: &str| {
         Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
     };
-    let bytes = go_base64(text).ok_or_else(|| bad("illegal base64 data"))?;
+    let bytes =
+        go_base64(text).map_err(|at| bad(&format!("illegal base64 data at input byte {at}")))?;
     let mut token: Token =
         serde_json::from_slice(&bytes).map_err(|e| bad(&go_json_error(&bytes, &e)))?;
     if token.v != TOKEN_VERSION {
@@ -234,14 +236,21 @@ fn decode(text: &str, filter: &Filter) -> Result<Token, Status> {
     Ok(token)
 }
 
-/// Base64 as Go reads it: what is left over in the last character is not looked at.
-fn go_base64(text: &str) -> Option<Vec<u8>> {
+/// Base64 as Go reads it: what is left over in the last character is not looked at, neither are line ends.
+///
+/// # Errors
+/// The place of the first byte that does not fit.
+fn go_base64(text: &str) -> Result<Vec<u8>, usize> {
     use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
     let config = GeneralPurposeConfig::new()
         .with_encode_padding(false)
         .with_decode_allow_trailing_bits(true)
         .with_decode_padding_mode(DecodePaddingMode::RequireNone);
-    GeneralPurpose::new(&base64::alphabet::URL_SAFE, config).decode(text).ok()
+    let bare: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+    GeneralPurpose::new(&base64::alphabet::URL_SAFE, config).decode(&bare).map_err(|_| {
+        let is_other = |b: u8| !(b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+        bare.bytes().position(is_other).unwrap_or(bare.len().saturating_sub(1))
+    })
 }
 
 /// Go's text for a first byte that starts no JSON value; other faults keep the decoder's own words.
@@ -291,6 +300,19 @@ mod tests {
         assert_eq!((token.rv, token.start.as_str()), (7, "n/a\0"));
         let evil = write(&Token { v: TOKEN_VERSION.into(), rv: 7, start: "../secrets/x".into() });
         assert_eq!(decode(&evil, &filter).unwrap_err().code, 400);
+        let said = |text: &str| decode(text, &filter).unwrap_err().message;
+        assert_eq!(
+            said("x"),
+            "invalid continue token: continue key is not valid: illegal base64 data at input byte 0"
+        );
+        assert_eq!(
+            said("ab%"),
+            "invalid continue token: continue key is not valid: illegal base64 data at input byte 2"
+        );
+        assert_eq!(
+            said("eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ"),
+            "invalid continue token: continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)"
+        );
         assert_eq!(
             decode("garbage", &filter).unwrap_err().message,
             "invalid continue token: continue key is not valid: invalid character '\\u0081' looking for beginning of value"

@@ -2,6 +2,7 @@
 
 use api::Status;
 use api::field::{Error, ErrorList, Path};
+use api::selector::{FieldSelector, LabelSelector};
 use serde_json::{Value, json};
 
 use crate::registry::metadata;
@@ -265,6 +266,12 @@ impl ListOptions {
             .get("sendInitialEvents")
             .filter(|t| !t.is_empty())
             .map(|_| query.flag("sendInitialEvents"));
+        // Selectors are read with the other options, before these are checked.
+        let bad = |e: &dyn std::fmt::Display| Status::bad_request(e.to_string());
+        LabelSelector::parse(query.get("labelSelector").unwrap_or_default())
+            .map_err(|e| bad(&e))?;
+        FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())
+            .map_err(|e| bad(&e))?;
         let errors = list_errors(watch, &resource_version, matching, initial, &continue_token);
         if !errors.is_empty() {
             return Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors));
@@ -303,7 +310,10 @@ impl ListOptions {
 }
 
 /// Go's `strconv.ParseUint`, with the field error that wraps it. Versions beyond what the store counts are clamped: nothing reaches them.
-fn parse_revision(text: &str) -> Result<i64, String> {
+///
+/// # Errors
+/// The text of that field error.
+pub(super) fn parse_revision(text: &str) -> Result<i64, String> {
     if text.is_empty() {
         return Ok(0);
     }
@@ -403,6 +413,10 @@ mod tests {
         assert_eq!(
             message("sendInitialEvents=true", true),
             "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+        );
+        assert_eq!(
+            message("labelSelector=a,&resourceVersionMatch=NotOlderThan", false),
+            "found '', expected: identifier after ','"
         );
         let huge = ListOptions::read(&Query::parse("resourceVersion=18446744073709551615"), false)
             .unwrap();

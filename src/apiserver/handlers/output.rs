@@ -75,8 +75,13 @@ pub(crate) fn object(
                 true,
             )?
         }
-        Transform::Partial | Transform::PartialList => {
-            partial(&object, &accepted.transform_version)?
+        Transform::Partial => partial(&object, &accepted.transform_version)?,
+        Transform::PartialList => {
+            let go = crate::wire::go_type(&context.row.spec.gvk, "");
+            let text = format!(
+                "you requested PartialObjectMetadataList, but the requested object is not a list (*{go})"
+            );
+            return Err(Status::failure(406, "NotAcceptable", text));
         }
     };
     encode(context, code, &accepted, &value)
@@ -172,11 +177,20 @@ pub(crate) fn list(
         Transform::Table => {
             table(row, &accepted, include(context), &items, head.metadata(), true, true)?
         }
-        Transform::Partial | Transform::PartialList => {
-            let items: Result<Vec<Value>, Status> =
+        Transform::Partial => {
+            let go = crate::wire::go_type(&row.spec.gvk, "");
+            let text = format!(
+                "you requested PartialObjectMetadata, but the requested object is a list (*{go}List)"
+            );
+            return Err(Status::failure(406, "NotAcceptable", text));
+        }
+        Transform::PartialList => {
+            let partials: Result<Vec<Value>, Status> =
                 items.iter().map(|o| partial(o, &accepted.transform_version)).collect();
             let version = format!("meta.k8s.io/{}", accepted.transform_version);
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "items": items?})
+            // Upstream's list of nothing is null here.
+            let items = Some(partials?).filter(|items| !items.is_empty());
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "items": items})
         }
     };
     if let Some(map) = value.as_object_mut() {
@@ -292,6 +306,15 @@ pub(crate) fn table(
             format!("meta.k8s.io/{}", accepted.transform_version).into(),
         );
     }
+    let rows = value.get_mut("rows").and_then(Value::as_array_mut);
+    for object in rows.into_iter().flatten().filter_map(|row| row.get_mut("object")) {
+        let is_partial =
+            object.get("kind").and_then(Value::as_str) == Some("PartialObjectMetadata");
+        if let Some(map) = object.as_object_mut().filter(|_| is_partial) {
+            let version = format!("meta.k8s.io/{}", accepted.transform_version);
+            map.insert("apiVersion".into(), version.into());
+        }
+    }
     Ok(value)
 }
 
@@ -345,7 +368,9 @@ pub(crate) fn yaml(value: &Value) -> Vec<u8> {
 pub(crate) fn success(row: &Resource, object: &Object) -> Value {
     let mut details =
         json!({"name": *object.key.name, "kind": *row.spec.gvr.resource, "uid": *object.uid});
-    if let Some(map) = details.as_object_mut().filter(|_| !row.spec.gvr.group.is_empty()) {
+    // Events of both groups are one resource, which is of the older.
+    let group = &*row.spec.gvr.group;
+    if let Some(map) = details.as_object_mut().filter(|_| !matches!(group, "" | "events.k8s.io")) {
         map.insert("group".into(), (*row.spec.gvr.group).into());
     }
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})

@@ -1,15 +1,16 @@
 //! PATCH in its four kinds: JSON, merge, strategic merge, apply.
 
 use api::field::{Error, Path};
+use api::patch::ordered;
 use api::schema::Schema;
 use api::{Gvk, Status};
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use serde_json::Value;
 
-use super::options::WriteOptions;
-use super::write::{Write, url_name};
-use super::{Exchange, input, output};
+use super::options::{FieldValidation, WriteOptions};
+use super::write::{Create, Write, same_name, url_name};
+use super::{Exchange, input, output, write};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::negotiate::Media;
@@ -113,14 +114,31 @@ impl Patch {
         }
     }
 
-    /// 422 as upstream's patcher says that what came of the patch is no object of the kind: it shows the patched object, or the strategic patch.
-    fn undecodable(&self, patched: &[u8], cause: &str) -> Status {
-        let shown = match self.kind {
-            PatchType::Strategic => api::patch::gotext::v(&self.value),
-            _ => String::from_utf8_lossy(patched).into_owned(),
+    /// What upstream's refusal shows: the patched document in its order, or the strategic patch.
+    fn shown(
+        &self,
+        schema: &Schema,
+        kind: &Gvk,
+        old: &Value,
+        sent: &[u8],
+        patched: &[u8],
+    ) -> String {
+        let ty = schema.kind(kind);
+        let text = match self.kind {
+            PatchType::Strategic => return api::patch::gotext::v(&self.value),
+            PatchType::Merge => ordered::merged(schema, ty, old, sent),
+            PatchType::Json => ordered::patched(schema, ty, old, sent),
+            PatchType::Apply => None,
         };
-        Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
+        let read = |text: &[u8]| serde_json::from_slice::<Value>(text).ok();
+        text.filter(|text| read(text.as_bytes()) == read(patched))
+            .unwrap_or_else(|| String::from_utf8_lossy(patched).into_owned())
     }
+}
+
+/// 422 as upstream's patcher says that what came of the patch is no object of the kind.
+fn undecodable(shown: String, cause: &str) -> Status {
+    Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
 }
 
 /// A strategic merge works on maps, of which upstream makes the typed object; nobody looks at the kind that they name.
@@ -130,6 +148,35 @@ fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Result<(), Strin
         input::name_kind(patched, kind);
     }
     Ok(())
+}
+
+/// A JSON or merge patch took the version away. Upstream then decodes into its internal type, which knows none of the names.
+fn is_unversioned(kind: PatchType, patched: &Value) -> bool {
+    kind != PatchType::Strategic
+        && patched.is_object()
+        && patched.get("apiVersion").is_none_or(|v| v.is_null() || v.as_str() == Some(""))
+}
+
+/// The refusal of such a patch: of its unknown fields, or else of the name that could not be read.
+fn unversioned_patch(
+    context: &Context,
+    patched: &Value,
+    shown: &dyn Fn(&[u8]) -> String,
+    validation: FieldValidation,
+) -> Status {
+    let keys = patched.as_object().into_iter().flat_map(serde_json::Map::keys);
+    let unknown: Vec<String> = keys
+        .filter(|key| !matches!(key.as_str(), "kind" | "apiVersion"))
+        .map(|key| format!("unknown field \"{key}\""))
+        .collect();
+    let made = serde_json::to_vec(patched).unwrap_or_default();
+    match input::strict(context, &unknown, validation) {
+        Err(cause) => undecodable(shown(&made), &cause),
+        Ok(()) => Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            context.info.path_name
+        )),
+    }
 }
 
 /// Answers a patch.
@@ -157,17 +204,21 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
                 None => decoded.insert(Patch::decode(kind, &bytes)?),
             };
             let mut patched = patch.apply(&registry.schema, gvk, old)?;
+            let shown = |made: &[u8]| patch.shown(&registry.schema, gvk, old, &bytes, made);
             if kind == PatchType::Strategic {
                 restore(&registry.schema, gvk, &mut patched)
-                    .map_err(|cause| patch.undecodable(&[], &cause))?;
+                    .map_err(|cause| undecodable(shown(&[]), &cause))?;
+            }
+            if context.row.spec.custom.is_none() && is_unversioned(kind, &patched) {
+                return Err(unversioned_patch(context, &patched, &shown, options.validation));
             }
             // The patched object is decoded like any body, so that wrong types and unknown fields are found.
-            let bytes =
+            let made =
                 serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
-            let decoded = input::read(context, Media::Json, &bytes, gvk)
-                .map_err(|refusal| patch.undecodable(&bytes, input::cause(&refusal, gvk)))?;
+            let decoded = input::read(context, Media::Json, &made, gvk)
+                .map_err(|refusal| undecodable(shown(&made), input::cause(&refusal, gvk)))?;
             input::strict(context, &decoded.strict_errors, options.validation)
-                .map_err(|cause| patch.undecodable(&bytes, &cause))?;
+                .map_err(|cause| undecodable(shown(&made), &cause))?;
             Ok(decoded.value)
         })
         .await?;
@@ -183,18 +234,22 @@ async fn apply(
     let gvk = &context.row.spec.gvk;
     let applied = managed::Applied::decode(context, bytes, write.options)?;
     let subresource = context.info.subresource.as_str();
-    let given = metadata::text(applied.config(), "name");
-    if !given.is_empty() && given != name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({name})"
-        )));
-    }
-    let mut create = None;
-    if subresource.is_empty() {
-        let mut value = applied.merge(context, &context.row, gvk, "", None)?;
-        metadata::metadata_mut(&mut value).insert("name".into(), name.into());
-        create = Some(value);
-    }
+    let create = subresource.is_empty().then(|| {
+        let make = || {
+            let value = applied.merge(context, &context.row, gvk, "", None)?;
+            let uid = metadata::text(&value, "uid");
+            if !uid.is_empty() {
+                let gvr = &context.row.spec.gvr;
+                let why = format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                );
+                return Err(Status::conflict(&gvr.group, &gvr.resource, name, &why));
+            }
+            same_name(&value, name)?;
+            write::unversioned(value)
+        };
+        Box::new(make) as Create<'_>
+    });
     let updated = write
         .update(name, create, &mut |old| {
             applied.merge(context, &context.row, gvk, subresource, Some(old))

@@ -32,6 +32,9 @@ pub(super) async fn connect(
     if !methods.contains(&exchange.method.as_str()) {
         return Err(status::no_method());
     }
+    if subresource != "log" && context.query.get("dryRun").is_some() {
+        return Err(Status::bad_request("dryRun is not supported"));
+    }
     let object = target(context).await?;
     let node = match (&*context.row.spec.gvr.resource, &object) {
         ("pods", Some(pod)) if subresource != "proxy" => {

@@ -19,10 +19,12 @@ pub(super) async fn review(
     context: &Context,
     exchange: Exchange,
 ) -> Result<Response<Body>, Status> {
+    let accepted = context.accept()?;
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
     let kind = &context.row.spec.gvk;
     let mut value = input::object(context, exchange.body, kind, options.validation).await?;
-    Write::new(context, &options).place(&mut value)?;
+    let write = Write::new(context, &options);
+    write.place(&mut value)?;
     if &*kind.kind == "Binding" {
         let name = metadata::text(&value, "name").to_owned();
         let pods = context.server.objects.row(&api::Gvr::new("", "v1", "pods"))?;
@@ -30,8 +32,10 @@ pub(super) async fn review(
         bind::bind_pod(&pod_context, &name, value, &options).await?;
         return output::value(context, StatusCode::CREATED, &output::done(201));
     }
+    metadata::wipe(&mut value);
+    write.one_of_each_owner(&mut value, "");
+    write.track(None, &mut value);
     normalize(context, kind, &mut value);
-    let accepted = context.accept()?;
     if accepted.transform != crate::negotiate::Transform::None {
         return Err(output::not_acceptable());
     }

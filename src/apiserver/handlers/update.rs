@@ -4,8 +4,8 @@ use api::Status;
 use http::{Response, StatusCode};
 
 use super::options::WriteOptions;
-use super::write::{Write, same_name, url_name};
-use super::{Exchange, input, output};
+use super::write::{Create, Write, same_name, url_name};
+use super::{Exchange, input, output, write};
 use crate::body::Body;
 use crate::context::Context;
 use crate::registry::metadata;
@@ -26,12 +26,17 @@ pub(super) async fn update(
     let write = Write::new(context, &options);
     write.place(&mut value)?;
     same_name(&value, name)?;
-    let creates =
-        context.row.spec.strategy.allow_create_on_update() && context.info.subresource.is_empty();
-    let create = (creates && metadata::text(&value, "uid").is_empty()).then(|| {
-        let mut value = value.clone();
-        metadata::metadata_mut(&mut value).remove("resourceVersion");
-        value
+    let creates = context.row.spec.strategy.allow_create_on_update()
+        && matches!(context.info.subresource.as_str(), "" | "status");
+    let create = creates.then(|| {
+        let make = || {
+            let uid = metadata::text(&value, "uid");
+            if !uid.is_empty() {
+                return Err(write.other_uid(name, uid, ""));
+            }
+            write::unversioned(value.clone())
+        };
+        Box::new(make) as Create<'_>
     });
     let updated = write.update(name, create, &mut |_old| Ok(value.clone())).await?;
     let code = if updated.created { StatusCode::CREATED } else { StatusCode::OK };

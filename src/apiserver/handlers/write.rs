@@ -42,6 +42,9 @@ pub(super) struct Write<'a> {
     pub(super) delete_options: Option<Map<String, Value>>,
 }
 
+/// What to store when there is no object.
+pub(super) type Create<'a> = Box<dyn FnOnce() -> Result<Value, Status> + Send + 'a>;
+
 /// The outcome of an update.
 pub(super) struct Updated {
     pub(super) object: Arc<Object>,
@@ -79,7 +82,8 @@ impl<'a> Write<'a> {
         self.row.spec.strategy.default(value);
     }
 
-    fn track(&self, old: Option<&Value>, value: &mut Value) {
+    /// Notes who sets which field; an apply has done so itself.
+    pub(super) fn track(&self, old: Option<&Value>, value: &mut Value) {
         if !self.applies {
             crate::managed::track(
                 self.context,
@@ -143,23 +147,21 @@ impl<'a> Write<'a> {
             return Err(Status::forbidden(&spec.gvr.group, &spec.gvr.resource, name, why));
         }
         input::name_kind(&mut value, &spec.gvk);
+        if self.context.info.verb == "create" {
+            metadata::wipe(&mut value);
+        }
         self.place(&mut value)?;
         self.default(&mut value);
         let name = metadata::text(&value, "name").to_owned();
         self.one_of_each_owner(&mut value, "");
+        // Noted before admission and the strategy: what those add is nobody's.
+        self.track(None, &mut value);
         let mut value = self.mutate(Operation::Create, &name, None, value).await?;
         self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
-        if !metadata::text(&value, "resourceVersion").is_empty() {
-            return Err(status::unmapped(
-                500,
-                "resourceVersion should not be set on objects to be created",
-            ));
-        }
-        metadata::metadata_mut(&mut value).remove("resourceVersion");
-        self.track(None, &mut value);
         let generated = metadata::text(&value, "name").is_empty()
             && !metadata::text(&value, "generateName").is_empty();
+        metadata::wipe(&mut value);
         metadata::fill_on_create(&mut value);
         self.place(&mut value)?;
         let held =
@@ -176,11 +178,17 @@ impl<'a> Write<'a> {
         generated: bool,
     ) -> Result<Arc<Object>, Status> {
         let spec = &self.row.spec;
-        let context = self.strategy_context();
+        // What a PUT of the status creates is a whole object.
+        let context = WriteContext { subresource: "", ..self.strategy_context() };
         spec.strategy.prepare_for_create(&context, &mut value);
         let name = metadata::text(&value, "name").to_owned();
         let mut errors = metadata::validate(&value, spec.namespaced, spec.strategy.as_ref());
-        errors.extend(spec.strategy.validate(&context, &value));
+        // The rules of this kind leave the metadata to the generic part, which is asked when nothing else is wrong.
+        let own = spec.strategy.validate(&context, &value);
+        if &*spec.gvk.kind == "PodDisruptionBudget" && !own.is_empty() {
+            errors.clear();
+        }
+        errors.extend(own);
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
@@ -190,11 +198,18 @@ impl<'a> Write<'a> {
         self.normalize(&mut value);
         self.admit(Operation::Create, &name, None, Some(&value)).await?;
         self.warn_unsupported(&value);
+        // The store's own refusal: a trial, which stores nothing, does not meet it and shows what was sent.
+        if metadata::text(&value, "resourceVersion").is_empty() {
+            metadata::metadata_mut(&mut value).remove("resourceVersion");
+        } else if !self.options.dry_run {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(status::unmapped(500, why));
+        }
         self.store_new(value, generated).await
     }
 
     /// Owners named twice are stored once, and the client is told; a patch is looked at after admission only.
-    fn one_of_each_owner(&self, value: &mut Value, when: &str) {
+    pub(super) fn one_of_each_owner(&self, value: &mut Value, when: &str) {
         if when.is_empty() && self.context.info.verb == "patch" {
             return;
         }
@@ -236,7 +251,8 @@ impl<'a> Write<'a> {
             };
             let name = metadata::text(&value, "name").to_owned();
             if !generated || attempt == GENERATE_MAX {
-                return Err(self.taken(&name, taken.as_ref(), generated));
+                let prefixed = !metadata::text(&value, "generateName").is_empty();
+                return Err(self.taken(&name, taken.as_ref(), prefixed));
             }
             metadata::metadata_mut(&mut value).remove("name");
             metadata::generate_name(&mut value);
@@ -244,10 +260,11 @@ impl<'a> Write<'a> {
         Err(Status::internal("no name could be generated"))
     }
 
-    fn taken(&self, name: &str, there: Option<&Object>, generated: bool) -> Status {
+    /// `prefixed`: the object has a `generateName`, also beside a name of its own.
+    fn taken(&self, name: &str, there: Option<&Object>, prefixed: bool) -> Status {
         let gvr = &self.row.spec.gvr;
         let mut refusal = Status::already_exists(&gvr.group, &gvr.resource, name);
-        if generated {
+        if prefixed {
             let qualified = api::status::qualified(&gvr.group, &gvr.resource);
             refusal.message = format!(
                 "{qualified} \"{name}\" already exists, the server was not able to generate a unique name for the object"
@@ -255,7 +272,8 @@ impl<'a> Write<'a> {
             if let Some(details) = &mut refusal.details {
                 details.retry_after_seconds = 1;
             }
-        } else if there
+        }
+        if there
             .and_then(|o| o.value().ok())
             .is_some_and(|v| !metadata::text(&v, "deletionTimestamp").is_empty())
         {
@@ -266,7 +284,12 @@ impl<'a> Write<'a> {
 
     /// The object as it would be stored.
     pub(super) fn dry(&self, value: &Value, revision: i64) -> Result<Arc<Object>, Status> {
+        let sent = metadata::text(value, "resourceVersion");
         let bytes = match &self.row.spec.custom {
+            // A version that a client sent with what is to be created, which need not be a number.
+            _ if revision == 0 && !sent.is_empty() => {
+                serde_json::to_vec(value).map_err(|e| Status::internal(&e.to_string()))?.into()
+            }
             Some(custom) => custom.bytes(value),
             None => storage::encode(self.row, value).into(),
         };
@@ -283,7 +306,7 @@ impl<'a> Write<'a> {
     pub(super) async fn update(
         &self,
         name: &str,
-        create: Option<Value>,
+        create: Option<Create<'_>>,
         produce: &mut (dyn FnMut(&Value) -> Result<Value, Status> + Send),
     ) -> Result<Updated, Status> {
         let objects = &self.context.server.objects;
@@ -291,7 +314,9 @@ impl<'a> Write<'a> {
         for attempt in 1.. {
             let Some(found) = current.take() else {
                 return match create {
-                    Some(value) => Ok(Updated { object: self.create(value).await?, created: true }),
+                    Some(create) => {
+                        Ok(Updated { object: self.create(create()?).await?, created: true })
+                    }
                     None => Err(self.context.not_found(name)),
                 };
             };
@@ -313,6 +338,18 @@ impl<'a> Write<'a> {
         Err(self.conflict(name))
     }
 
+    /// 409 of a write that names another uid than the stored object's, or one where there is no object.
+    pub(super) fn other_uid(&self, name: &str, wanted: &str, there: &str) -> Status {
+        let key = self.row.key(self.context.namespace(), name);
+        // A trial does not reach the store, whose keys have this prefix.
+        let key = if self.options.dry_run { key.trim_start_matches("/registry") } else { &key };
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
+             precondition: {wanted}, UID in object meta: {there}"
+        );
+        Status::conflict(&self.row.spec.gvr.group, &self.row.spec.gvr.resource, name, &why)
+    }
+
     pub(super) fn conflict(&self, name: &str) -> Status {
         Status::conflict(&self.row.spec.gvr.group, &self.row.spec.gvr.resource, name, MODIFIED)
     }
@@ -330,6 +367,9 @@ impl<'a> Write<'a> {
         self.check_identity(name, found, &mut value)?;
         self.default(&mut value);
         self.one_of_each_owner(&mut value, "");
+        if self.subresource != BINDING {
+            self.track(Some(old), &mut value);
+        }
         let mut value = self.mutate(Operation::Update, name, Some(old), value).await?;
         self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
@@ -373,18 +413,7 @@ impl<'a> Write<'a> {
         same_name(value, name)?;
         let uid = metadata::text(value, "uid");
         if !uid.is_empty() && *uid != *found.uid {
-            let key = self.row.key(&found.key.namespace, &found.key.name);
-            let why = format!(
-                "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
-                 precondition: {uid}, UID in object meta: {}",
-                found.uid
-            );
-            return Err(Status::conflict(
-                &self.row.spec.gvr.group,
-                &self.row.spec.gvr.resource,
-                name,
-                &why,
-            ));
+            return Err(self.other_uid(name, uid, &found.uid));
         }
         let version = metadata::text(value, "resourceVersion");
         let current = found.resource_version.to_string();
@@ -416,7 +445,6 @@ impl<'a> Write<'a> {
     fn check_change(&self, name: &str, old: &Value, value: &mut Value) -> Result<(), Status> {
         let spec = &self.row.spec;
         let context = self.strategy_context();
-        self.track(Some(old), value);
         spec.strategy.prepare_for_update(&context, value, old);
         metadata::keep_on_update(value, old);
         let mut errors = metadata::validate_update(value, old, spec.namespaced);
@@ -503,6 +531,20 @@ pub(super) fn same_name(value: &Value, name: &str) -> Result<(), Status> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// What a PUT or an apply creates has no resource version, whatever number was given.
+///
+/// # Errors
+/// 500 of one that is no number.
+pub(super) fn unversioned(mut value: Value) -> Result<Value, Status> {
+    let given = metadata::metadata_mut(&mut value).remove("resourceVersion");
+    let text = given.as_ref().and_then(Value::as_str).unwrap_or_default();
+    if text.is_empty() || text.parse::<u64>().is_ok() {
+        return Ok(value);
+    }
+    let quoted = api::field::go_quote(text);
+    Err(status::unmapped(500, format!("strconv.ParseUint: parsing {quoted}: invalid syntax")))
 }
 
 /// Errors of a name in the URL.

@@ -80,10 +80,17 @@ pub fn fill_on_create(object: &mut Value) {
     let metadata = metadata_mut(object);
     metadata.insert("uid".into(), base::clock::random_uuid().into());
     metadata.insert("creationTimestamp".into(), now().into());
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+    generate_name(object);
+}
+
+/// What a client may not set on creation (upstream's `WipeObjectMetaSystemFields`).
+pub fn wipe(object: &mut Value) {
+    let metadata = metadata_mut(object);
+    for field in
+        ["creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"]
+    {
         metadata.remove(field);
     }
-    generate_name(object);
 }
 
 /// Appends a suffix to `generateName` when there is no name; whether it did.

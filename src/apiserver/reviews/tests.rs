@@ -49,6 +49,22 @@ async fn bad_questions_are_refused_as_recorded() {
         error.message,
         ".authorization.k8s.io \"\" is invalid: [spec: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified, spec.user: Invalid value: \"\": at least one of user or group must be specified]"
     );
+    let both = json!({"spec": {"user": "u", "resourceAttributes": {"verb": "get", "fieldSelector": {"rawSelector": "a=b", "requirements": [{"key": "a", "operator": "Exists"}]}},
+        "nonResourceAttributes": {"path": "/x", "verb": "get"}}});
+    let error = ask("subjectaccessreviews", both).await.unwrap_err();
+    assert_eq!(
+        error.message,
+        ".authorization.k8s.io \"\" is invalid: [spec: Invalid value: {\"Path\":\"/x\",\"Verb\":\"get\"}: exactly one of nonResourceAttributes or resourceAttributes must be specified, spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: \"a=b\": may not specified at the same time as requirements]"
+    );
+    let named = json!({"metadata": {"name": "n", "namespace": "a", "managedFields": [{"manager": "m", "operation": "Update"}]}, "spec": {"user": "u", "resourceAttributes": {"namespace": "a"}}});
+    let error = ask("localsubjectaccessreviews", named).await.unwrap_err();
+    assert!(
+        error.message.contains(
+            "metadata: Invalid value: {\"name\":\"n\",\"namespace\":\"a\",\"managedFields\":["
+        ),
+        "{}",
+        error.message
+    );
     let error = ask("tokenreviews", json!({"spec": {}})).await.unwrap_err();
     assert_eq!(
         (error.code, error.message.as_str()),

@@ -9,6 +9,8 @@ use api::WatchEvent;
 use futures::StreamExt;
 use serde_json::{Value, json};
 
+mod odd;
+
 struct AllowAll;
 
 #[async_trait::async_trait]

@@ -87,7 +87,7 @@ impl<'a> Decoder<'a> {
             (Shape::Bytes, Kind::String) => {
                 let text = self.scanner.string()?.into_owned();
                 // a fault of base64 does not stop Go's decoder
-                leaf::bytes(text).map(Some).or_else(|message| {
+                leaf::bytes(&text).map(Some).or_else(|message| {
                     self.saved.get_or_insert(message);
                     Ok(None)
                 })

@@ -404,5 +404,6 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
             "cannot decrease the failed counter",
         ));
     }
+    errors.extend(super::indexes::errors(object, old));
     errors
 }

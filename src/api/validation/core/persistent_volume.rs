@@ -11,7 +11,7 @@ use crate::validation::checks::{
 };
 use crate::validation::numbers::{positive_quantity, quantity};
 use crate::validation::{IMMUTABLE, names, one_of};
-use crate::value::{entries, get, has, is_empty, remove, semantic_equal, str_at, str_in};
+use crate::value::{entries, get, has, is_empty, remove, semantic_equal, set, str_at, str_in};
 
 /// Sources in upstream's order of checks.
 const SOURCES: [&str; 22] = [
@@ -304,6 +304,39 @@ fn classes(spec: &Value, inline: bool, path: &Path) -> ErrorList {
     errors
 }
 
+/// Labels of nodes that got a name without `beta`.
+const STABLE: [(&str, &str); 5] = [
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+    ("beta.kubernetes.io/os", "kubernetes.io/os"),
+    ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
+    ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
+];
+
+/// The old affinity with the keys of the new one where that is allowed: from a beta label to its stable name, or, as upstream's table
+/// yields nothing for all others, to none at all.
+fn relabelled(before: &Value, now: &Value) -> Value {
+    let mut before = before.clone();
+    let path = |at: usize, kind: &str, index: usize| {
+        format!("/required/nodeSelectorTerms/{at}/{kind}/{index}")
+    };
+    let terms = before.pointer_mut("/required/nodeSelectorTerms").and_then(Value::as_array_mut);
+    for (at, term) in terms.into_iter().flatten().enumerate() {
+        for kind in ["matchExpressions", "matchFields"] {
+            let list = term.get_mut(kind).and_then(Value::as_array_mut);
+            for (index, requirement) in list.into_iter().flatten().enumerate() {
+                let Some(new) = now.pointer(&path(at, kind, index)) else { continue };
+                let old = str_at(requirement, "key");
+                let stable = STABLE.iter().find(|(beta, _)| *beta == old).map_or("", |(_, ga)| ga);
+                if stable == str_at(new, "key") {
+                    set(requirement, "key", stable);
+                }
+            }
+        }
+    }
+    before
+}
+
 /// A changed volume: its source, mode and place stay.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     const SECRET_KEY: &str = "controllerExpandSecretRef";
@@ -320,7 +353,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     }
     errors.extend(mode_stays(&new, was));
     let (affinity, before) = (get(&new, "nodeAffinity"), get(was, "nodeAffinity"));
-    if before.is_object() && !semantic_equal(affinity, before) {
+    if before.is_object() && !semantic_equal(affinity, &relabelled(before, affinity)) {
         let text = format!("{IMMUTABLE}, except for updating from beta label to GA");
         errors.push(printed(&Path::new("nodeAffinity"), &go_json(affinity, AFFINITY), &text));
     }
@@ -352,6 +385,23 @@ mod tests {
             errors[0].to_string(),
             "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n@@ -2,7 +2,7 @@\n  \"GCEPersistentDisk\": null,\n  \"AWSElasticBlockStore\": null,\n  \"HostPath\": {\n-  \"Path\": \"/tmp/x\",\n+  \"Path\": \"/tmp/y\",\n   \"Type\": \"Directory\"\n  },\n  \"Glusterfs\": null,\n"
         );
+    }
+
+    #[test]
+    fn a_place_may_change_to_the_stable_name_of_its_label() {
+        let volume = |key: &str| {
+            json!({"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "local": {"path": "/mnt"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "In", "values": ["n"]}]}]}}}})
+        };
+        let refusals = |old: &str, new: &str| {
+            let errors = validate_change(&volume(new), &volume(old));
+            errors.iter().filter(|e| e.to_string().contains("beta label to GA")).count()
+        };
+        assert_eq!(refusals("beta.kubernetes.io/os", "kubernetes.io/os"), 0);
+        assert_eq!(refusals("kubernetes.io/os", "beta.kubernetes.io/os"), 1);
+        assert_eq!(refusals("kubernetes.io/hostname", "kubernetes.io/os"), 1);
+        // Recorded: a key that is taken away is refused for being empty alone.
+        assert_eq!(refusals("kubernetes.io/hostname", ""), 0);
     }
 
     #[test]

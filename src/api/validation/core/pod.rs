@@ -196,11 +196,15 @@ fn resource_claims(spec: &Value, path: &Path) -> ErrorList {
         match sources.iter().filter(|key| has(claim, key)).count() {
             2 => {
                 let text = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-                errors.push(Error::invalid(&field, claim.clone(), text));
+                errors.push(
+                    Error::invalid(&field, claim.clone(), text).printed_as("PodResourceClaim"),
+                );
             }
             0 => {
                 let text = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errors.push(Error::invalid(&field, claim.clone(), text));
+                errors.push(
+                    Error::invalid(&field, claim.clone(), text).printed_as("PodResourceClaim"),
+                );
             }
             _ => {}
         }

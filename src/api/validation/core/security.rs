@@ -170,11 +170,14 @@ fn seccomp(profile: &Value, path: &Path) -> ErrorList {
             errors.push(Error::required(&field, "must be set when seccomp type is Localhost"))
         }
         (true, Some(file)) => errors.extend(descending(file, &field)),
-        (false, Some(_)) => errors.push(Error::invalid(
-            &field,
-            profile.clone(),
-            "can only be set when seccomp type is Localhost",
-        )),
+        (false, Some(_)) => errors.push(
+            Error::invalid(
+                &field,
+                profile.clone(),
+                "can only be set when seccomp type is Localhost",
+            )
+            .printed_as("SeccompProfile"),
+        ),
         (false, None) => {}
     }
     errors

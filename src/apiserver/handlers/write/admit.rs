@@ -6,6 +6,10 @@ use serde_json::Value;
 use super::{BINDING, Write};
 use crate::admission::rounds::Rounds;
 use crate::admission::{Operation, Options, Request};
+use crate::registry::metadata;
+
+/// Where the owners of fields are.
+const OWNERS: &str = "/metadata/managedFields";
 
 impl Write<'_> {
     fn admission<'b>(
@@ -79,9 +83,30 @@ impl Write<'_> {
         }
         let rounds = Rounds::default();
         let request = self.admission(operation, name, old, &rounds);
+        let owners = value.pointer(OWNERS).cloned();
         let mut object = Some(value);
         self.mutate_in_rounds(&request, &mut object).await?;
-        object.ok_or_else(|| Status::internal("admission took the object away"))
+        let mut object =
+            object.ok_or_else(|| Status::internal("admission took the object away"))?;
+        self.keep_owners(owners, &mut object);
+        Ok(object)
+    }
+
+    /// Admission may change who owns which field, but not into nonsense.
+    fn keep_owners(&self, owners: Option<Value>, object: &mut Value) {
+        if object.pointer(OWNERS) == owners.as_ref() {
+            return;
+        }
+        let Some(fault) = api::patch::apply::managed_fields_fault(object) else { return };
+        let metadata = metadata::metadata_mut(object);
+        match owners {
+            Some(owners) => metadata.insert("managedFields".into(), owners),
+            None => metadata.remove("managedFields"),
+        };
+        self.context.warn(format!(
+            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission \
+             controller; please fix your requests: {fault}"
+        ));
     }
 
     pub(super) async fn admit(

@@ -5,11 +5,13 @@ use api::validation::names::{name_is_label, name_is_long_name, name_is_path_segm
 use api::validation::warnings;
 use api::validation::{endpoints, events};
 use api::value::{
-    at, bool_at, ensure_object, get, is_empty, items, remove, restore, set, str_at, str_in,
+    at, bool_at, ensure_object, get, is_empty, items, object_mut, remove, restore, set, str_at,
+    str_in,
 };
 use serde_json::{Value, json};
 
 use super::super::rules::Rules;
+use super::pod_fields::drop_of_template;
 use super::{now, status_replicas};
 
 pub(super) const NAMESPACE: Rules = Rules {
@@ -142,6 +144,16 @@ pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
 pub(super) const POD_TEMPLATE: Rules = Rules {
     warnings: warnings::pod_template,
     generation: &["template"],
+    prepare: |_, object| {
+        if let Some(template) = object_mut(object, "template") {
+            drop_of_template(template, &Value::Null);
+        }
+    },
+    prepare_change: |_, object, old| {
+        if let Some(template) = object_mut(object, "template") {
+            drop_of_template(template, get(old, "template"));
+        }
+    },
     validate: rules::replication_controller::validate_pod_template,
     validate_change: |new, _| rules::replication_controller::validate_pod_template(new),
     ..Rules::BASE
@@ -162,7 +174,6 @@ pub(super) const PERSISTENT_VOLUME: Rules = Rules {
     },
     validate: rules::persistent_volume::validate,
     validate_change: rules::persistent_volume::validate_change,
-    selectable: name_field,
     ..Rules::BASE
 };
 
@@ -196,7 +207,6 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
     },
     validate: rules::claim::validate,
     validate_change: rules::claim::validate_change,
-    selectable: name_field,
     ..Rules::BASE
 };
 
@@ -205,6 +215,10 @@ const POPULATED: [(&str, &str); 2] =
 
 /// `dataSource` and `dataSourceRef` say the same; unknown kinds of the older field are dropped.
 fn data_sources(spec: &mut Value) {
+    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and taken away.
+    if !str_at(get(spec, "dataSourceRef"), "namespace").is_empty() {
+        remove(spec, "dataSourceRef");
+    }
     if is_empty(spec, "dataSourceRef") {
         let source = get(spec, "dataSource");
         let known = POPULATED.contains(&(str_at(source, "apiGroup"), str_at(source, "kind")));
@@ -218,10 +232,6 @@ fn data_sources(spec: &mut Value) {
     } else if new.is_object() && !old.is_object() && str_at(&new, "namespace").is_empty() {
         set(spec, "dataSource", new);
     }
-}
-
-fn name_field(object: &Value) -> Vec<(&'static str, String)> {
-    vec![("name", str_in(object, &["metadata", "name"]).to_owned())]
 }
 
 pub(super) const RESOURCE_QUOTA: Rules = Rules {

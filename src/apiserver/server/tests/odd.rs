@@ -1,0 +1,234 @@
+//! Answers to rare requests, as kube-apiserver 1.37.1 gave them.
+
+use super::*;
+use crate::admission::{Plugin, Request as Asked};
+use api::field::go_quote;
+
+/// Adds a finalizer, as the protection of volumes in use does; spoils the owners of what is named so.
+struct Adds;
+
+#[async_trait::async_trait]
+impl Plugin for Adds {
+    fn name(&self) -> &'static str {
+        "Adds"
+    }
+
+    async fn mutate(&self, _: &Asked<'_>, object: &mut Option<Value>) -> Result<(), Status> {
+        if let Some(object) = object {
+            object["metadata"]["finalizers"] = json!(["a.b/c"]);
+            if object["metadata"]["name"] == "spoilt" {
+                object["metadata"]["managedFields"] = json!([{"manager": "x"}]);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn server_that_adds() -> ApiServer {
+    let tasks = Tasks::default();
+    let objects = Objects::new(store::open_memory_with(&tasks), None, Schema::builtin(), &tasks);
+    let parts = Parts {
+        objects,
+        authenticator: Arc::new(crate::authn::Union::new(Vec::new(), true)),
+        authorizer: Arc::new(AllowAll),
+        admission: vec![Arc::new(Adds)],
+        token_issuer: None,
+        reviews: None,
+        connect: None,
+        impersonation: None,
+    };
+    build(Config::default(), parts, tasks).unwrap()
+}
+
+async fn said(server: &ApiServer, method: &str, url: &str, kind: &str, body: &str) -> String {
+    let (code, answer) = ask(server, method, url, kind, body).await;
+    format!("{code} {}", answer["message"].as_str().unwrap_or_default())
+}
+
+#[tokio::test]
+async fn what_admission_and_the_server_add_has_no_owner() {
+    let server = server_that_adds();
+    let url = "/api/v1/namespaces/n/configmaps";
+    let object = json!({"metadata": {"name": "a", "deletionGracePeriodSeconds": 10, "selfLink": "/x", "labels": {"l": "v"}}});
+    let (code, made) = post(&server, url, object).await;
+    assert_eq!((code, &made["metadata"]["finalizers"]), (201, &json!(["a.b/c"])));
+    let owned = |object: &Value| object["metadata"]["managedFields"][0]["fieldsV1"].clone();
+    assert_eq!(owned(&made), json!({"f:metadata": {"f:labels": {".": {}, "f:l": {}}}}));
+    let body = r#"{"metadata": {"labels": {"l": "w"}}}"#;
+    let (_, patched) = ask(
+        &server,
+        "PATCH",
+        &format!("{url}/a?fieldManager=p"),
+        "application/merge-patch+json",
+        body,
+    )
+    .await;
+    assert_eq!(owned(&patched), json!({"f:metadata": {"f:labels": {"f:l": {}}}}));
+
+    let set = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let (code, made) = post(&server, "/apis/apps/v1/namespaces/n/daemonsets", set).await;
+    assert_eq!(code, 201, "{made}");
+    let annotation = json!({"deprecated.daemonset.template.generation": "1"});
+    assert_eq!(made["metadata"]["annotations"], annotation);
+    assert_eq!(
+        owned(&made)["f:metadata"],
+        json!({"f:annotations": {".": {}, "f:deprecated.daemonset.template.generation": {}}})
+    );
+
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p", "namespace": "n"}, "reason": "R", "message": "m"});
+    let (code, made) = post(&server, "/api/v1/namespaces/n/events", event).await;
+    assert_eq!(code, 201, "{made}");
+    assert_eq!(owned(&made), json!({"f:involvedObject": {}, "f:message": {}, "f:reason": {}}));
+
+    let revision = json!({"metadata": {"name": "r"}, "revision": 3, "data": {"a": "b"}});
+    let (_, made) = post(&server, "/apis/apps/v1/namespaces/n/controllerrevisions", revision).await;
+    assert_eq!(owned(&made), json!({"f:data": {}, "f:revision": {}}));
+}
+
+#[tokio::test]
+async fn owners_that_admission_spoils_are_put_back() {
+    let server = server_that_adds();
+    let request = Request::builder().method("POST").uri("/api/v1/namespaces/n/configmaps");
+    let body = json!({"metadata": {"name": "spoilt"}, "data": {"k": "v"}}).to_string();
+    let request = request.header("content-type", "application/json").body(body::full(body));
+    let answer = server.call(None, request.unwrap()).await;
+    let warning = answer.headers()["warning"].to_str().unwrap().to_owned();
+    assert_eq!(
+        warning,
+        "299 - \".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: operation must be `Apply` or `Update`\""
+    );
+    let bytes = body::collect(answer.into_body()).await.unwrap();
+    let made: Value = serde_json::from_slice(&bytes).unwrap();
+    assert_eq!(
+        made["metadata"]["managedFields"][0]["fieldsV1"],
+        json!({"f:data": {".": {}, "f:k": {}}})
+    );
+}
+
+#[tokio::test]
+async fn options_of_a_deletion_are_read_by_a_decoder_of_their_own() {
+    let server = server();
+    let delete = |body: &'static str| {
+        let server = &server;
+        async move {
+            said(server, "DELETE", "/api/v1/namespaces/n/configmaps/x", "application/json", body)
+                .await
+        }
+    };
+    assert_eq!(
+        delete(r#"{"kind": "Pod", "apiVersion": "v1"}"#).await,
+        "400 no kind \"Pod\" is registered for version \"v1\" in scheme \"pkg/runtime/scheme.go:111\""
+    );
+    assert_eq!(
+        delete("[]").await,
+        "400 couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }"
+    );
+    assert_eq!(
+        delete(r#"{"gracePeriodSeconds": 9223372036854775808}"#).await,
+        "400 json: cannot unmarshal number 9223372036854775808 into Go struct field DeleteOptions.gracePeriodSeconds of type int64"
+    );
+}
+
+#[tokio::test]
+async fn an_unacceptable_answer_is_refused_before_anything_else() {
+    let server = server();
+    let get = |accept: &'static str, url: &'static str| {
+        let server = &server;
+        async move {
+            let request = Request::builder().uri(url).header("accept", accept);
+            let answer = server.call(None, request.body(body::empty()).unwrap()).await;
+            let code = answer.status().as_u16();
+            let bytes = body::collect(answer.into_body()).await.unwrap();
+            let answer: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            format!("{code} {}", answer["message"].as_str().unwrap_or_default())
+        }
+    };
+    let routes = "406 406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    let absent = "/api/v1/namespaces/n/configmaps/absent?resourceVersion=x";
+    assert_eq!(get("application/cbor", absent).await, routes);
+    assert_eq!(
+        get("nonsense", "/api/v1/namespaces?continue=x").await,
+        format!(
+            "{routes}, application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch"
+        )
+    );
+    assert_eq!(
+        get("application/json;as=Nope;v=v1;g=meta.k8s.io", absent).await,
+        "406 only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    );
+    assert_eq!(
+        get("application/json", absent).await,
+        format!(
+            "500 resourceVersion: Invalid value: {0}: strconv.ParseUint: parsing {0}: invalid syntax",
+            go_quote("x")
+        )
+    );
+    let list = "/apis/batch/v1/namespaces/n/cronjobs";
+    assert_eq!(
+        get("application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", list).await,
+        "406 you requested PartialObjectMetadata, but the requested object is a list (*batch.CronJobList)"
+    );
+}
+
+#[tokio::test]
+async fn writes_by_other_verbs_than_post_create_as_upstream() {
+    let server = server();
+    let url = "/api/v1/namespaces/n/configmaps/a?fieldManager=m";
+    let apply = "application/apply-patch+yaml";
+    let object = |metadata: &str| {
+        format!(r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {metadata}}}"#)
+    };
+    assert_eq!(
+        said(&server, "PATCH", url, apply, &object("{}")).await,
+        "400 the name of the object (a based on URL) was undeterminable: name must be provided"
+    );
+    assert_eq!(
+        said(&server, "PATCH", url, apply, &object(r#"{"name": "a", "resourceVersion": "::1"}"#))
+            .await,
+        "500 strconv.ParseUint: parsing \"::1\": invalid syntax"
+    );
+    assert_eq!(
+        said(&server, "PATCH", url, apply, &object(r#"{"name": "a", "deletionTimestamp": "a:b"}"#))
+            .await,
+        "500 failed to convert new object (/a; /v1, Kind=ConfigMap) to proper version: unable to convert unstructured object to /v1, Kind=ConfigMap: parsing time \"a:b\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"a:b\" as \"2006\""
+    );
+    assert_eq!(
+        said(&server, "PATCH", "/apis/authorization.k8s.io/v1/subjectaccessreviews/x", apply, "{}")
+            .await,
+        "404 the server could not find the requested resource"
+    );
+    // A trial does not reach the store, which alone looks at the version of what is created.
+    let versioned = json!({"metadata": {"name": "v", "resourceVersion": "x"}});
+    let maps = "/api/v1/namespaces/n/configmaps";
+    assert_eq!(post(&server, &format!("{maps}?dryRun=All"), versioned.clone()).await.0, 201);
+    let (_, tried) = post(&server, &format!("{maps}?dryRun=All"), versioned.clone()).await;
+    assert_eq!(tried["metadata"]["resourceVersion"], "x");
+    let (code, refused) = post(&server, maps, versioned).await;
+    assert_eq!(
+        (code, refused["message"].as_str()),
+        (500, Some("resourceVersion should not be set on objects to be created"))
+    );
+    // Without its version the object is nothing that has a name.
+    assert_eq!(post(&server, maps, json!({"metadata": {"name": "a"}, "data": {}})).await.0, 201);
+    let patch = |validation: &'static str| {
+        let server = &server;
+        async move {
+            let url = format!("{maps}/a?fieldValidation={validation}");
+            let body = r#"{"apiVersion": ""}"#;
+            said(server, "PATCH", &url, "application/merge-patch+json", body).await
+        }
+    };
+    assert_eq!(
+        patch("Ignore").await,
+        "400 the name of the object (a based on URL) was undeterminable: name must be provided"
+    );
+    let strict = patch("Strict").await;
+    assert!(strict.ends_with("\": strict decoding error: unknown field \"metadata\""), "{strict}");
+    assert_eq!(
+        ask(&server, "GET", "/version/x", "", "").await.1["message"],
+        "the server could not find the requested resource"
+    );
+    assert_eq!(ask(&server, "HEAD", maps, "", "").await.0, 405);
+    assert_eq!(ask(&server, "POST", "/apis/apps", "", "").await.0, 200);
+}
