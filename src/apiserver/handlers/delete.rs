@@ -57,6 +57,7 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     let media = negotiate::content_type(&context.headers)?;
     let kind = api::Gvk::new("", "v1", "DeleteOptions");
     let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)?;
+    crate::audit::request_object(&value, |shown| shown);
     DeleteOptions::of_value(&value)
 }
 

@@ -1,0 +1,1 @@
+//! Requests through a whole server in memory, and what is recorded of them.
