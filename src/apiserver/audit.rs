@@ -12,6 +12,7 @@ mod load;
 mod log;
 mod objects;
 pub mod policy;
+mod reads;
 mod rotate;
 mod settings;
 mod trail;
@@ -28,6 +29,7 @@ use http::{Request, Response, StatusCode};
 pub use settings::{Fault, Settings};
 
 pub(crate) use objects::{request_body, request_object, response_json, response_value};
+pub(crate) use reads::Read;
 pub(crate) use trail::{Ongoing, Remote, Trail};
 
 use counts::Counts;
@@ -288,6 +290,15 @@ tokio::task_local! {
 /// is not made, when nobody records it.
 pub fn annotate(key: &str, value: impl FnOnce() -> String) {
     with(|trail| trail.annotate(key, value));
+}
+
+/// As [`annotate`], of what is recorded with the object of the request only.
+pub(crate) fn annotate_request(key: &str, value: impl FnOnce() -> String) {
+    with(|trail| {
+        if trail.level().0 >= Level::Request {
+            trail.annotate(key, value);
+        }
+    });
 }
 
 /// What the authorizers say of a request, and why.

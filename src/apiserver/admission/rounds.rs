@@ -39,6 +39,11 @@ impl Rounds {
         state.second
     }
 
+    /// This is the second round.
+    pub(crate) fn is_second(&self) -> bool {
+        self.0.lock().second
+    }
+
     /// The webhooks begin; in the second round, built-in steps may have changed the object since.
     pub(crate) fn enter(&self, object: Option<&Value>) {
         let mut state = self.0.lock();

@@ -62,6 +62,7 @@ pub(crate) struct Trail {
 struct State {
     event: Event,
     decision: Decision,
+    decided: bool,
     /// It was refused before anybody was found to ask: one event tells all.
     refused: bool,
     lives_long: bool,
@@ -90,6 +91,7 @@ impl Trail {
         self.audit.counts.level(decision.level);
         let mut state = self.state.lock();
         state.decision = decision;
+        state.decided = true;
         state.lives_long = info.is_long_running();
         let event = &mut state.event;
         event.level = decision.level;
@@ -137,7 +139,8 @@ impl Trail {
     /// Something that a part of the server says of the request; what was said first stands.
     pub(crate) fn annotate(&self, key: &str, value: impl FnOnce() -> String) {
         let mut state = self.state.lock();
-        if state.decision.level == Level::None {
+        // Who finds out who asks speaks before the policy does.
+        if state.decided && state.decision.level == Level::None {
             return;
         }
         let annotations = &mut state.event.annotations;

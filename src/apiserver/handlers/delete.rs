@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::options::{DeleteOptions, FieldValidation, ListOptions, Propagation, WriteOptions};
 use super::write::{Write, url_name};
-use super::{Exchange, list, output};
+use super::{Exchange, input, list, output};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::negotiate;
@@ -56,8 +56,12 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     }
     let media = negotiate::content_type(&context.headers)?;
     let kind = api::Gvk::new("", "v1", "DeleteOptions");
-    let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)?;
-    crate::audit::request_object(&value, |shown| shown);
+    let value = input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)?;
+    crate::audit::request_object(&value, |mut shown| {
+        // The version in which upstream's decoder has them, whatever was sent.
+        input::name_kind(&mut shown, &api::Gvk::new("meta.k8s.io", "__internal", "DeleteOptions"));
+        shown
+    });
     DeleteOptions::of_value(&value)
 }
 

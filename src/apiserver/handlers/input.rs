@@ -31,7 +31,9 @@ pub(super) async fn object(
         if *kind == context.row.spec.gvk {
             context.row.spec.strategy.default(&mut shown);
         }
-        wire::normalize(schema, kind, &mut shown);
+        if let Some(ty) = schema.kind(kind) {
+            api::codec::normalize(schema, ty, &mut shown);
+        }
         shown
     });
     Ok(value)
