@@ -229,8 +229,15 @@ impl Audit {
         }
     }
 
-    /// The same for a request that nobody waits for any more.
-    fn deliver_later(self: &Arc<Self>, prepared: Vec<(usize, Bytes)>) {
+    /// The same for a request that nobody waits for any more: at once where that needs no waiting, for the server may be stopping.
+    fn deliver_later(self: &Arc<Self>, mut prepared: Vec<(usize, Bytes)>) {
+        prepared.retain(|(index, bytes)| {
+            let output = self.outputs.get(*index);
+            !output.is_some_and(|output| output.offer(bytes))
+        });
+        if prepared.is_empty() {
+            return;
+        }
         let audit = Arc::clone(self);
         self.tasks.spawn(Kind::Request, "audit event", async move {
             audit.deliver(prepared).await;
@@ -240,6 +247,15 @@ impl Audit {
 }
 
 impl Output {
+    /// Hands an event over without waiting; `false` when that cannot be.
+    fn offer(&self, bytes: &Bytes) -> bool {
+        match &self.target {
+            Target::Log(writer, _) => writer.offer(bytes.clone()),
+            Target::Batches(buffer) => buffer.offer(bytes.clone()),
+            Target::Hook(_) => false,
+        }
+    }
+
     /// An event as this output wants it.
     fn render(&self, event: &Event, stage: Stage, at: Duration) -> Result<Bytes, &'static str> {
         let mut json = event.json(stage, at);
