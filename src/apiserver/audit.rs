@@ -332,6 +332,16 @@ pub(crate) fn not_stored(info: &RequestInfo) -> Response<Body> {
     crate::status::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
+/// A request that goes on to another API server with the id that it has here.
+pub(crate) fn marked<B>(mut request: Request<B>) -> Request<B> {
+    with(|trail| {
+        if let Ok(id) = http::HeaderValue::try_from(trail.id()) {
+            request.headers_mut().insert(ID_HEADER, id);
+        }
+    });
+    request
+}
+
 /// Looks at what is recorded of the request under way, if anything is.
 pub(crate) fn with(look: impl FnOnce(&Trail)) {
     let _ = TRAIL.try_with(|trail| look(trail));

@@ -317,7 +317,7 @@ impl ApiServer {
             return status::response(&refusal);
         }
         if let Some(remote) = inner.aggregator.of_path(&info.path) {
-            return remote.serve(&user, request).await;
+            return remote.serve(&user, audit::marked(request)).await;
         }
         Self::route(inner, user, info, query, request).await
     }

@@ -156,6 +156,11 @@ impl Trail {
         }
     }
 
+    /// The id of the request.
+    pub(super) fn id(&self) -> String {
+        self.state.lock().event.id.clone()
+    }
+
     /// How much is recorded, and whether without managed fields.
     pub(crate) fn level(&self) -> (Level, bool) {
         let state = self.state.lock();
