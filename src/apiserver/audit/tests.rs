@@ -261,8 +261,9 @@ async fn a_watch_is_over_when_nobody_reads_it() {
     drop(response);
     let gvr = api::Gvr::new("", "v1", "configmaps");
     let user = User::authenticated("controller", &[]);
-    let watch = recorded.server.watch_objects(&user, &gvr, &Select::default(), WatchStart::List);
-    drop(watch.await.unwrap());
+    let all = Select::default();
+    let watch = recorded.server.watch_objects(&user, &gvr, &all, WatchStart::List).await;
+    drop(watch.unwrap());
     let missing = recorded.server.get_object(&user, &gvr, "n", "a").await.unwrap_err();
     assert_eq!(missing.code, 404);
     let events = recorded.events().await;
