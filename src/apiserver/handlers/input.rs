@@ -30,6 +30,8 @@ pub(super) async fn object(
         wire::default(schema, kind, &mut shown);
         if *kind == context.row.spec.gvk {
             context.row.spec.strategy.default(&mut shown);
+        } else {
+            api::defaults::defaulter(&kind.group, &kind.version, &kind.kind)(&mut shown);
         }
         if let Some(ty) = schema.kind(kind) {
             api::codec::normalize(schema, ty, &mut shown);
