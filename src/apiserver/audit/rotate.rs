@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use base::Shutdown;
 use bytes::Bytes;
@@ -227,8 +227,7 @@ pub(super) fn tidy(rules: &Rules, shutdown: &Shutdown) -> io::Result<()> {
     let entries = std::fs::read_dir(folder).map_err(|e| named("read", folder, &e))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let all = names.filter_map(|name| parse(&name, &prefix, &extension)).collect();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let plan = plan(rules, all, now);
+    let plan = plan(rules, all, base::clock::unix_time());
     let mut first = None;
     for old in plan.remove {
         let end = if old.compressed { COMPRESSED } else { "" };
