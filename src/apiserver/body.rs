@@ -1,7 +1,11 @@
 //! Bodies of requests and responses: one boxed type, read with a bound.
 
+use std::pin::Pin;
+use std::task::{self, Poll};
+
 use api::Status;
 use bytes::{Bytes, BytesMut};
+use http_body::Frame;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
 use crate::status;
@@ -20,6 +24,40 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
 /// No bytes.
 pub fn empty() -> Body {
     full(Bytes::new())
+}
+
+/// A body that keeps something until it was read or is not wanted any more.
+pub(crate) fn keeping<K: Send + Unpin + 'static>(body: Body, kept: K) -> Body {
+    Kept { body, kept: Some(kept) }.boxed_unsync()
+}
+
+struct Kept<K> {
+    body: Body,
+    kept: Option<K>,
+}
+
+impl<K: Unpin> http_body::Body for Kept<K> {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) {
+            self.kept = None;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// All bytes of a response of this server, for callers in the same process.

@@ -137,7 +137,8 @@ impl Nodes {
             .ok_or_else(|| refused("requested protocol(s) are not supported"))?;
         let answer = websocket::accept(request.headers(), protocol)
             .ok_or_else(|| refused("not a WebSocket handshake: key or version 13 is missing"))?;
-        let client = hyper::upgrade::on(request);
+        let client = hyper::upgrade::on(&mut *request);
+        let kept = std::mem::take(request.extensions_mut());
         let shutdown = self.tasks.shutdown().clone();
         self.tasks.spawn(Kind::Request, "log-websocket", async move {
             match client.await {
@@ -147,6 +148,7 @@ impl Nodes {
                 },
                 Err(error) => tracing::debug!(%error, "an upgrade did not come about"),
             }
+            drop(kept);
             Ok::<(), std::convert::Infallible>(())
         });
         Ok(answer)

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use api::Status;
 use http::{Extensions, Method, Request, Response, StatusCode, Uri};
 
+use crate::audit;
 use crate::body::Body;
 use crate::context::Context;
 use crate::request::{Query, RequestInfo};
@@ -34,6 +35,9 @@ use crate::status;
 /// Upstream's text of an optimistic lock that failed.
 pub(crate) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
+
+/// What events say of a request about a deprecated version (`deprecatedAnnotationKey` of upstream's metrics).
+const DEPRECATED: &str = "k8s.io/deprecated";
 
 /// The parts of a request that the context does not hold.
 pub(crate) struct Exchange {
@@ -89,9 +93,11 @@ pub(crate) async fn dispatch(
         context.accept_route()?;
     }
     if let Some(warning) = deprecation(&spec.gvk) {
+        audit::annotate(DEPRECATED, || "true".to_owned());
         context.warn(warning);
     }
     if let Some(warning) = spec.custom.as_ref().and_then(|custom| custom.deprecation()) {
+        audit::annotate(DEPRECATED, || "true".to_owned());
         context.warn(warning);
     }
     if !context.row.is_stored() && verb != "create" {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use api::{Gvr, Object, Status, WatchEvent};
 use futures::Stream;
 
+use crate::audit;
 use crate::authz::{Attributes, Decision};
 use crate::convert;
 use crate::handlers::watch::{self, Item, Start};
@@ -36,6 +37,23 @@ pub enum WatchStart {
 }
 
 impl ApiServer {
+    /// What is recorded of a read; nothing without an audit policy.
+    async fn read(
+        &self,
+        user: &User,
+        gvr: &Gvr,
+        name: &str,
+        select: &Select,
+        watches: bool,
+    ) -> Result<audit::Read, Status> {
+        match self.inner.audit.get() {
+            None => Ok(audit::Read::default()),
+            Some(audit) => {
+                Box::pin(audit::Read::begin(audit, user, gvr, name, select, watches)).await
+            }
+        }
+    }
+
     async fn allowed(
         &self,
         user: &User,
@@ -57,8 +75,12 @@ impl ApiServer {
             ..Attributes::default()
         };
         match self.inner.parts.authorizer.authorize(user, &attributes).await {
-            Decision::Allow(_) => Ok(row),
+            Decision::Allow(reason) => {
+                audit::decided("allow", &reason);
+                Ok(row)
+            }
             Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+                audit::decided("forbid", &reason);
                 let who = api::field::go_quote(&user.name);
                 let why = format!(
                     "User {who} cannot {verb} resource \"{}\" in API group \"{}\": {reason}",
@@ -93,10 +115,17 @@ impl ApiServer {
         namespace: &str,
         name: &str,
     ) -> Result<Arc<Object>, Status> {
-        let row = self.allowed(user, "get", gvr, namespace, name, "").await?;
-        let found = self.inner.objects.storage().get(&row, namespace, name).await?;
-        let found = found.ok_or_else(|| Status::not_found(&gvr.group, &gvr.resource, name))?;
-        Ok(convert::object(&row, &Arc::new(found)))
+        let select = Select { namespace: namespace.to_owned(), ..Select::default() };
+        let read = self.read(user, gvr, name, &select, false).await?;
+        let found = async {
+            let row = self.allowed(user, "get", gvr, namespace, name, "").await?;
+            let found = self.inner.objects.storage().get(&row, namespace, name).await?;
+            let found = found.ok_or_else(|| Status::not_found(&gvr.group, &gvr.resource, name))?;
+            Ok(convert::object(&row, &Arc::new(found)))
+        };
+        let outcome = audit::along(read.trail(), found).await;
+        read.answered(&outcome).await;
+        outcome
     }
 
     /// The selected objects and the revision of the list.
@@ -109,20 +138,19 @@ impl ApiServer {
         gvr: &Gvr,
         select: &Select,
     ) -> Result<(Vec<Arc<Object>>, i64), Status> {
-        let row = self
-            .allowed(
-                user,
-                "list",
-                gvr,
-                &select.namespace,
-                Self::selected_name(&select.fields),
-                &select.fields,
-            )
-            .await?;
-        let filter = Self::filter(&row, select)?;
-        let page = self.inner.objects.fresh_cache(&row).await?.list(&filter, None, 0);
-        let items = page.items.iter().map(|object| convert::object(&row, object)).collect();
-        Ok((items, page.revision))
+        let read = self.read(user, gvr, "", select, false).await?;
+        let listed = async {
+            let name = Self::selected_name(&select.fields);
+            let row =
+                self.allowed(user, "list", gvr, &select.namespace, name, &select.fields).await?;
+            let filter = Self::filter(&row, select)?;
+            let page = self.inner.objects.fresh_cache(&row).await?.list(&filter, None, 0);
+            let items = page.items.iter().map(|object| convert::object(&row, object)).collect();
+            Ok((items, page.revision))
+        };
+        let outcome = audit::along(read.trail(), listed).await;
+        read.answered(&outcome).await;
+        outcome
     }
 
     /// Changes of the selected objects, with the cache's own objects. Ends with an error event when the caller fell behind:
@@ -137,25 +165,27 @@ impl ApiServer {
         select: &Select,
         start: WatchStart,
     ) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, Status> {
-        let row = self
-            .allowed(
-                user,
-                "watch",
-                gvr,
-                &select.namespace,
-                Self::selected_name(&select.fields),
-                &select.fields,
-            )
-            .await?;
-        let filter = Self::filter(&row, select)?;
-        let start = match start {
-            WatchStart::After(revision) => Start::After(revision),
-            WatchStart::List => Start::Initial { at_least: 0, consistent: true, marked: true },
+        let read = self.read(user, gvr, "", select, true).await?;
+        let opened = async {
+            let name = Self::selected_name(&select.fields);
+            let row =
+                self.allowed(user, "watch", gvr, &select.namespace, name, &select.fields).await?;
+            let filter = Self::filter(&row, select)?;
+            let start = match start {
+                WatchStart::After(revision) => Start::After(revision),
+                WatchStart::List => Start::Initial { at_least: 0, consistent: true, marked: true },
+            };
+            // In process nothing needs a watch to end by itself.
+            let forever = Some(FOREVER);
+            let watch =
+                watch::open(&self.inner.objects, &row, filter, start, true, forever).await?;
+            Ok((watch, row))
         };
-        // In process nothing needs a watch to end by itself.
-        let watch =
-            watch::open(&self.inner.objects, &row, filter, start, true, Some(FOREVER)).await?;
-        let stream = futures::stream::unfold((watch, row), |(mut watch, row)| async move {
+        let outcome = audit::along(read.trail(), opened).await;
+        let ongoing = read.answered(&outcome).await;
+        let (watch, row) = outcome?;
+        let stream = futures::stream::unfold((watch, row, ongoing), |state| async move {
+            let (mut watch, row, ongoing) = state;
             let event = match watch.next().await? {
                 Item::Change(kind, object, _) => {
                     let object = convert::object(&row, &object);
@@ -168,7 +198,7 @@ impl ApiServer {
                 Item::Bookmark { revision, initial } => WatchEvent::Bookmark { revision, initial },
                 Item::Error(refusal) => WatchEvent::Error(refusal),
             };
-            Some((event, (watch, row)))
+            Some((event, (watch, row, ongoing)))
         });
         Ok(stream)
     }

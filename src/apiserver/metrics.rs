@@ -127,6 +127,9 @@ impl Metrics {
             "apiserver_current_inflight_requests{{request_kind=\"readOnly\"}} {reads}"
         );
         caches(&mut out, inner);
+        if let Some(audit) = inner.audit.get() {
+            audit.render(&mut out);
+        }
         let size = inner.objects.storage().backend().size();
         head(&mut out, "apiserver_storage_size_bytes", "gauge", "Size of the stored data on disk.");
         let _ =

@@ -93,6 +93,9 @@ impl ApiServer {
                 if let Some(identity) = identity {
                     request.extensions_mut().insert(identity);
                 }
+                if server.inner.audit.get().is_some() {
+                    request.extensions_mut().insert(crate::audit::Remote(from));
+                }
                 Ok::<_, std::convert::Infallible>(server.call(None, request).await)
             };
             // The work on a request is large, and a stream of HTTP/2 keeps the room of its largest state to the end: a watch's would.

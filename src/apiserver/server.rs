@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use crate::admission::Plugin;
 use crate::aggregator::{self, Aggregator};
+use crate::audit::{self, Audit};
 use crate::authn::Authenticator;
 use crate::authz::{Attributes, Authorizer, Decision};
 use crate::body::Body;
@@ -86,6 +87,7 @@ pub(crate) struct Inner {
     pub(crate) documents: discovery::Cached,
     pub(crate) openapi: crate::openapi::OpenApi,
     pub(crate) aggregator: Arc<Aggregator>,
+    pub(crate) audit: std::sync::OnceLock<Arc<Audit>>,
 }
 
 /// The API server.
@@ -117,6 +119,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         documents,
         openapi: crate::openapi::OpenApi::default(),
         aggregator: Arc::default(),
+        audit: std::sync::OnceLock::new(),
         limits,
         metrics: Metrics::new(),
         ready: healthz::Checks::new(Arc::clone(&objects)),
@@ -172,6 +175,12 @@ impl ApiServer {
         aggregator.follow(objects, settings, tasks).await
     }
 
+    /// Records requests from now on; once, before the first one.
+    pub fn audit(&self, audit: Arc<Audit>) {
+        // A second one would be a fault of the composition; the first stays.
+        let _ = self.inner.audit.set(audit);
+    }
+
     /// Stored objects that are a kind, or set a field, that nothing acts on yet.
     pub async fn unused(&self) -> Vec<crate::Unused> {
         crate::unsupported::in_use(&self.inner.objects).await
@@ -190,14 +199,40 @@ impl ApiServer {
 
     /// Answers one request. `user` is who asks; `None` means that the request's own credentials tell.
     pub async fn call(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
+        match self.inner.audit.get() {
+            None => self.served(user, request).await,
+            // Boxed, so that a request that nobody records is no larger.
+            Some(audit) => Box::pin(self.recorded(audit, user, request)).await,
+        }
+    }
+
+    /// The way of a request with what is recorded of it.
+    async fn recorded(
+        &self,
+        audit: &Arc<Audit>,
+        user: Option<User>,
+        mut request: Request<Body>,
+    ) -> Response<Body> {
+        let (trail, id) = audit.trail(&request);
+        let ongoing = audit::Ongoing::new(&trail);
+        request.extensions_mut().insert(ongoing.clone());
+        let served = self.served(user, request);
+        let mut response = audit::along(Some(Arc::clone(&trail)), served).await;
+        response.headers_mut().entry(audit::ID_HEADER).or_insert(id);
+        trail.answered(response.status().as_u16()).await;
+        response.map(|body| crate::body::keeping(body, ongoing))
+    }
+
+    async fn served(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
         let started = base::clock::now();
         let inner = Arc::clone(&self.inner);
         let mut labels = crate::metrics::Labels::default();
         let outcome = std::panic::AssertUnwindSafe(Self::answer(inner, user, request, &mut labels))
             .catch_unwind()
             .await;
-        let response = outcome.unwrap_or_else(|_| {
+        let response = outcome.unwrap_or_else(|panic| {
             tracing::error!("a request panicked");
+            audit::with(|trail| trail.panicked(&panic_text(&*panic)));
             self.inner.metrics.panicked();
             let text = "This request caused apiserver to panic. Look in the logs for details.";
             status::text(StatusCode::INTERNAL_SERVER_ERROR, text)
@@ -220,7 +255,10 @@ impl ApiServer {
         labels.fill(&info);
         let limit = match crate::deadline::of(&info, &query) {
             Ok(limit) => limit,
-            Err(refusal) => return status::response(&refusal),
+            Err(refusal) => {
+                audit::with(|trail| trail.refused(&info));
+                return status::response(&refusal);
+            }
         };
         let tasks = inner.tasks.clone();
         // Addresses and ports of a Service are taken before it is written, and given back after: that must not be cut off.
@@ -253,8 +291,16 @@ impl ApiServer {
         .await
         {
             Ok(user) => user,
-            Err(refusal) => return status::response(&refusal),
+            Err(refusal) => {
+                audit::with(|trail| trail.refused(&info));
+                return status::response(&refusal);
+            }
         };
+        if let Some(trail) = audit::current()
+            && !trail.received(&user, &info).await
+        {
+            return audit::not_stored(&info);
+        }
         let user = match Self::impersonate(&inner, user, request.headers()).await {
             Ok(user) => user,
             Err(refusal) => return status::response(&refusal),
@@ -271,7 +317,7 @@ impl ApiServer {
             return status::response(&refusal);
         }
         if let Some(remote) = inner.aggregator.of_path(&info.path) {
-            return remote.serve(&user, request).await;
+            return remote.serve(&user, audit::marked(request)).await;
         }
         Self::route(inner, user, info, query, request).await
     }
@@ -294,7 +340,11 @@ impl ApiServer {
         let wanted = headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
         match (&inner.parts.impersonation, wanted) {
             (_, false) => Ok(user),
-            (Some(impersonation), true) => impersonation.apply(user, headers).await,
+            (Some(impersonation), true) => {
+                let user = impersonation.apply(user, headers).await?;
+                audit::with(|trail| trail.impersonated(&user));
+                Ok(user)
+            }
             (None, true) => Err(Status::forbidden(
                 "",
                 "users",
@@ -428,6 +478,7 @@ async fn detached(
     tasks: &Tasks,
     answer: impl Future<Output = Response<Body>> + Send + 'static,
 ) -> Response<Body> {
+    let answer = audit::along(audit::current(), answer);
     let (done, answered) = tokio::sync::oneshot::channel();
     tasks.spawn(base::tasks::Kind::Request, "service write", async move {
         // The caller may be gone.
@@ -447,9 +498,21 @@ async fn decide(
     attributes: &Attributes<'_>,
 ) -> Result<(), Status> {
     match inner.parts.authorizer.authorize(user, attributes).await {
-        Decision::Allow(_) => Ok(()),
-        Decision::Deny(reason) | Decision::NoOpinion(reason) => Err(forbidden(user, info, &reason)),
+        Decision::Allow(reason) => {
+            audit::decided("allow", &reason);
+            Ok(())
+        }
+        Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+            audit::decided("forbid", &reason);
+            Err(forbidden(user, info, &reason))
+        }
     }
+}
+
+/// What a panic said.
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
 /// 403 with upstream's sentence.

@@ -100,6 +100,7 @@ pub(crate) fn json(status: &Status) -> Vec<u8> {
 /// A Status as JSON response.
 pub(crate) fn response(status: &Status) -> Response<Body> {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    crate::audit::with(|trail| trail.status(status));
     let mut response = Response::new(body::full(json(status)));
     *response.status_mut() = code;
     let headers = response.headers_mut();

@@ -137,6 +137,11 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Client")]
     pub token_auth_file: Option<PathBuf>,
 
+    /// A setting of the API server under upstream's name, such as audit-log-path=/var/log/kube-lite/audit.log; those that begin
+    /// with audit- are known: audit-policy-file says what is recorded
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
+    pub kube_apiserver_arg: Vec<String>,
+
     /// Do not run what is named: coredns, local-storage
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,

@@ -43,7 +43,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("flannel-cni-conf", "the CNI configuration is built in"),
     ("flannel-external-ip", "external addresses are not there yet"),
     ("flannel-ipv6-masq", "packets of pods to the outside are always masqueraded"),
-    ("kube-apiserver-arg", "the API server is no process of its own"),
     ("kube-controller-manager-arg", "the controllers are no process of their own"),
     ("kube-scheduler-arg", "the scheduler is no process of its own"),
     ("kubelet-arg", "the node agent is no process of its own"),

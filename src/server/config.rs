@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use apiserver::audit::{Fault, Plan, Settings};
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
 
-use crate::catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN};
+use crate::catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN, UNSUPPORTED_FLAG};
 use crate::cli::{Locations, ServerArgs, SnapshotArgs, given_token};
 use crate::machine::Machine;
 use crate::server::{fast_loss, reset};
@@ -68,6 +69,8 @@ pub struct Config {
     pub toleration_seconds: (i64, i64),
     /// CSV of further tokens.
     pub token_auth_file: Option<PathBuf>,
+    /// What is recorded of requests, and where.
+    pub audit: Option<apiserver::audit::Plan>,
     /// Secret that machines join with, when a flag says it.
     pub token: Option<Secret>,
     /// Secret that agents join with, when a flag says it.
@@ -122,6 +125,19 @@ fn others(args: &ServerArgs) -> Result<Option<Others>, Refusal> {
         _ => Err(BAD_TOKEN
             .refuse_usage("the token joins agents only; a server needs that of server/token")),
     }
+}
+
+/// The settings of the API server that have no flag of their own.
+fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
+    let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
+    let settings = Settings::of(arguments).map_err(|fault| match fault {
+        Fault::Unknown(name) => UNSUPPORTED_FLAG.refuse_usage(format!(
+            "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
+             audit-log-path and what belongs to them"
+        )),
+        Fault::Value(why) => bad(why),
+    })?;
+    Plan::read(&settings).map_err(bad)
 }
 
 fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
@@ -289,6 +305,7 @@ impl Config {
             snapshots: snapshots(&args.snapshots, &machine)?,
             reset: reset(&args.snapshots, args.server.is_some())?,
             token_auth_file: args.token_auth_file,
+            audit: audit(&args.kube_apiserver_arg)?,
             machine,
         })
     }

@@ -113,6 +113,11 @@ pub(crate) async fn start(
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
     objects.storage().reach_webhooks(security.callout.clone());
     let server = build(config, &objects, &security, &certs, &reach, tasks)?;
+    if let Some(plan) = config.audit.clone() {
+        let audit = apiserver::audit::Audit::start(plan, store_tasks).await;
+        let bad = |why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
+        server.audit(audit.map_err(bad)?);
+    }
     security
         .follow(&objects, tasks)
         .await

@@ -94,7 +94,8 @@ where
 
 /// Carries an upgrade over: the same request to the backend at `io`, and when that agrees, bytes both ways.
 ///
-/// `request` must be the client's own with its upgrade in the extensions; its URI and headers are those for the backend.
+/// `request` must be the client's own with its upgrade in the extensions, which are kept until the connections end; its URI and
+/// headers are those for the backend.
 /// A refusal of the backend is returned as it came.
 ///
 /// # Errors
@@ -114,11 +115,11 @@ pub async fn carry<B>(
     match response.status() {
         StatusCode::SWITCHING_PROTOCOLS => {
             let backend = hyper::upgrade::on(&mut response);
-            splice(client, backend, tasks);
-            let (parts, _) = response.into_parts();
+            splice(client, backend, parts.extensions, tasks);
+            let (answered, _) = response.into_parts();
             let mut answer = Response::new(empty());
-            *answer.status_mut() = parts.status;
-            *answer.headers_mut() = parts.headers;
+            *answer.status_mut() = answered.status;
+            *answer.headers_mut() = answered.headers;
             Ok(answer)
         }
         status if status.as_u16() < 400 => Err(Error::NotUpgraded(status.as_u16())),
@@ -126,8 +127,8 @@ pub async fn carry<B>(
     }
 }
 
-/// Joins two connections once both are upgraded.
-fn splice(client: OnUpgrade, backend: OnUpgrade, tasks: &Tasks) {
+/// Joins two connections once both are upgraded; `kept` goes with them.
+fn splice(client: OnUpgrade, backend: OnUpgrade, kept: http::Extensions, tasks: &Tasks) {
     let shutdown = tasks.shutdown().clone();
     tasks.spawn(Kind::Request, "upgraded", async move {
         match tokio::try_join!(client, backend) {
@@ -136,6 +137,7 @@ fn splice(client: OnUpgrade, backend: OnUpgrade, tasks: &Tasks) {
             }
             Err(error) => tracing::debug!(%error, "an upgrade did not come about"),
         }
+        drop(kept);
         Ok::<(), std::convert::Infallible>(())
     });
 }

@@ -270,16 +270,11 @@ impl PodSecurity {
         (metadata, spec): (&Value, &Value),
         enforce: bool,
     ) -> Result<(), Status> {
-        if enforce {
-            let violations = evaluate(policy.enforce, metadata, spec);
-            if !violations.is_empty() {
-                let why =
-                    format!("violates PodSecurity \"{}\": {}", policy.enforce, detail(&violations));
-                return Err(request.forbidden(Some(object), &why));
-            }
-        }
         let audit = evaluate(policy.audit, metadata, spec);
         if !audit.is_empty() {
+            crate::audit::annotate("pod-security.kubernetes.io/audit-violations", || {
+                format!("would violate PodSecurity \"{}\": {}", policy.audit, detail(&audit))
+            });
             tracing::info!(
                 user = request.user.name,
                 namespace = request.namespace,
@@ -287,6 +282,15 @@ impl PodSecurity {
                 "pod would violate PodSecurity \"{}\"",
                 policy.audit
             );
+        }
+        if enforce {
+            note_enforced(policy);
+            let violations = evaluate(policy.enforce, metadata, spec);
+            if !violations.is_empty() {
+                let why =
+                    format!("violates PodSecurity \"{}\": {}", policy.enforce, detail(&violations));
+                return Err(request.forbidden(Some(object), &why));
+            }
         }
         let warn = evaluate(policy.warn, metadata, spec);
         if !warn.is_empty() {
@@ -298,6 +302,12 @@ impl PodSecurity {
         }
         Ok(())
     }
+}
+
+/// Events about pods say what was enforced.
+fn note_enforced(policy: &Policy) {
+    let key = "pod-security.kubernetes.io/enforce-policy";
+    crate::audit::annotate(key, || policy.enforce.to_string());
 }
 
 #[async_trait]
@@ -327,6 +337,9 @@ impl Plugin for PodSecurity {
             let unchanged = request.operation == Operation::Update
                 && request.old.is_some_and(|old| !significant(value, old));
             if policy.fully_privileged() || unchanged {
+                if policy.fully_privileged() {
+                    note_enforced(&policy);
+                }
                 return Ok(());
             }
             return Self::check(

@@ -78,6 +78,11 @@ pub(crate) struct Round<'a> {
 }
 
 impl Round<'_> {
+    /// This is the second round.
+    pub(crate) fn is_second(&self) -> bool {
+        self.rounds.0.lock().second
+    }
+
     /// It begins; in the second round, built-in steps may have changed the object since.
     pub(crate) fn enter(&self, object: Option<&Value>) {
         let mut state = self.rounds.0.lock();

@@ -91,6 +91,9 @@ impl TokenIssuer {
             .key
             .sign(&claims)
             .map_err(|e| Status::internal(&format!("failed to generate token: {e}")))?;
+        crate::audit::annotate("authentication.kubernetes.io/issued-credential-id", || {
+            format!("JTI={}", claims.jti)
+        });
         fill(request, &account, &spec.audiences, seconds, at, token)
     }
 

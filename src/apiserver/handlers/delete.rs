@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::options::{DeleteOptions, FieldValidation, ListOptions, Propagation, WriteOptions};
 use super::write::{Write, url_name};
-use super::{Exchange, list, output};
+use super::{Exchange, input, list, output};
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::negotiate::{self, Media};
@@ -69,8 +69,13 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
         let version = if named.api_version.is_empty() { "v1" } else { &named.api_version };
         return Err(Status::bad_request(wire::no_kind(&named.kind, version)));
     }
-    let value = super::input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)
-        .map_err(|refusal| Status::bad_request(super::input::cause(&refusal, &kind)))?;
+    let value = input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)
+        .map_err(|refusal| Status::bad_request(input::cause(&refusal, &kind)))?;
+    crate::audit::request_object(&value, |mut shown| {
+        // The version in which upstream's decoder has them, whatever was sent.
+        input::name_kind(&mut shown, &api::Gvk::new("meta.k8s.io", "__internal", "DeleteOptions"));
+        shown
+    });
     DeleteOptions::of_value(&value)
 }
 

@@ -5,6 +5,7 @@ use api::codec::Decoded;
 use serde_json::{Map, Value};
 
 use super::options::FieldValidation;
+use crate::audit;
 use crate::body::{self, Body};
 use crate::context::Context;
 use crate::negotiate::{self, Media};
@@ -22,7 +23,22 @@ pub(super) async fn object(
 ) -> Result<Value, Status> {
     let media = negotiate::content_type(&context.headers)?;
     let bytes = body::read(body).await?;
-    decode(context, media, &bytes, kind, validation)
+    let value = decode(context, media, &bytes, kind, validation)?;
+    audit::request_object(&value, |mut shown| {
+        // Upstream records what its decoder made: with defaults.
+        let schema = &context.server.objects.registry().schema;
+        wire::default(schema, kind, &mut shown);
+        if *kind == context.row.spec.gvk {
+            context.row.spec.strategy.default(&mut shown);
+        } else {
+            api::defaults::defaulter(&kind.group, &kind.version, &kind.kind)(&mut shown);
+        }
+        if let Some(ty) = schema.kind(kind) {
+            api::codec::normalize(schema, ty, &mut shown);
+        }
+        shown
+    });
+    Ok(value)
 }
 
 /// Decodes bytes as an object of a kind.

@@ -6,6 +6,7 @@ use api::{Object, Status};
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
+use crate::audit;
 use crate::body::Body;
 use crate::context::Context;
 use crate::convert;
@@ -58,6 +59,7 @@ pub(crate) fn object(
         && !accepted.pretty
         && !context.row.converts
     {
+        audit::response_json(|| object.json());
         return Ok(negotiate::respond(&context.headers, code, Media::Json.name(), object.json()));
     }
     let object = convert::object(&context.row, object);
@@ -151,6 +153,7 @@ pub(crate) fn list(
         && !row.converts
     {
         let bytes = list_json(row, head, items);
+        audit::response_json(|| bytes.clone());
         return Ok(negotiate::respond(&context.headers, StatusCode::OK, Media::Json.name(), bytes));
     }
     let items: Vec<Arc<Object>> = items.iter().map(|object| convert::object(row, object)).collect();
@@ -158,6 +161,7 @@ pub(crate) fn list(
         && accepted.transform == Transform::None
         && row.spec.custom.is_none()
     {
+        audit::response_json(|| list_json(row, head, &items));
         let kind = &row.spec.gvk;
         let list = api::Gvk::new(&kind.group, &kind.version, &format!("{}List", kind.kind));
         let json: Vec<Vec<u8>> = items.iter().map(|object| object.json()).collect();
@@ -338,6 +342,7 @@ pub(crate) fn encode(
     accepted: &Accepted,
     value: &Value,
 ) -> Result<Response<Body>, Status> {
+    audit::response_value(value);
     let bytes = encode_bytes(&context.server.objects.registry().schema, accepted, value)?;
     Ok(negotiate::respond(&context.headers, code, accepted.media.name(), bytes))
 }

@@ -54,6 +54,16 @@ pub(super) fn patch_type(context: &Context) -> Result<PatchType, Status> {
     }
 }
 
+impl PatchType {
+    /// Records a patch as it came; an apply configuration as JSON.
+    pub(super) fn record(self, bytes: &Bytes) {
+        crate::audit::request_body(|| match self {
+            Self::Apply => wire::any_yaml(bytes).ok().map(|value| value.to_string()),
+            Self::Json | Self::Merge | Self::Strategic => String::from_utf8(bytes.to_vec()).ok(),
+        });
+    }
+}
+
 /// A decoded patch.
 pub(super) struct Patch {
     kind: PatchType,
@@ -189,6 +199,7 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "PatchOptions", kind == PatchType::Apply)?;
     let bytes = body::read(exchange.body).await?;
+    kind.record(&bytes);
     let mut write = Write::new(context, &options);
     write.applies = kind == PatchType::Apply;
     if kind == PatchType::Apply {

@@ -21,8 +21,8 @@ impl From<Status> for Failure {
 }
 
 impl Failure {
-    /// The refusal, unless the hook's policy is to go on.
-    pub(super) fn settle(self, invocation: &Invocation) -> Result<(), Status> {
+    /// The refusal, unless the hook's policy is to go on: then the events of the request say so under `key`.
+    pub(super) fn settle(self, invocation: &Invocation, key: &str) -> Result<(), Status> {
         let hook = &invocation.hook;
         let reason = match self {
             Self::Refused(status) => return Err(*status),
@@ -30,6 +30,7 @@ impl Failure {
         };
         let text = format!("failed calling webhook {}: {reason}", api::field::go_quote(&hook.name));
         if hook.fails_open {
+            crate::audit::annotate(key, || hook.name.clone());
             tracing::warn!(
                 webhook = hook.name,
                 configuration = hook.configuration,
@@ -76,6 +77,9 @@ pub(super) async fn ask(
     let answer = answer.map_err(|why| calling("failed to call webhook", &why))?;
     let verdict = review::verdict(&uid, version, mutating, &answer)
         .map_err(|why| calling("received invalid webhook response", &why))?;
+    for (key, value) in &verdict.annotations {
+        crate::audit::annotate(&format!("{}/{key}", hook.name), || value.clone());
+    }
     for warning in &verdict.warnings {
         question.request.warn(warning.clone());
     }

@@ -48,6 +48,17 @@ pub(super) struct Hook {
     pub(super) client: Result<Client, String>,
 }
 
+impl Hook {
+    /// What events of a request say of it, as JSON.
+    pub(super) fn told(&self, more: &[(&str, Value)]) -> String {
+        let mut map = serde_json::Map::new();
+        map.insert("configuration".to_owned(), self.configuration.as_str().into());
+        map.insert("webhook".to_owned(), self.name.as_str().into());
+        map.extend(more.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        Value::Object(map).to_string()
+    }
+}
+
 impl std::fmt::Debug for Hook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Hook({})", self.id)

@@ -14,6 +14,7 @@ use super::source::Hooks;
 use super::{Invocation, Matcher};
 use crate::admission::rounds::Part;
 use crate::admission::{Plugin, Request, matching};
+use crate::audit;
 use crate::handlers::{scale_of, set_replicas};
 
 /// Asks mutating webhooks.
@@ -38,14 +39,18 @@ impl MutatingAdmissionWebhook {
         let kind = kind.unwrap_or_else(|| request.gvk.clone());
         let rounds = request.rounds.of(Part::Webhooks);
         rounds.enter(object.as_ref());
-        for hook in hooks {
+        for (at, hook) in hooks.iter().enumerate() {
             let invocation = self.matcher.invocation(hook, request, &kind, object.as_ref()).await?;
             let Some(invocation) = invocation.filter(|_| rounds.is_due(&hook.id)) else { continue };
-            let outcome = self.call(&invocation, request, &kind, object.as_ref()).await;
+            let place = format!("round_{}_index_{at}", u8::from(rounds.is_second()));
+            let outcome = self.call(&invocation, request, &kind, object.as_ref(), &place).await;
+            let key = format!("mutation.webhook.admission.k8s.io/{place}");
+            let mutated = matches!(outcome, Ok(Some(_)));
+            audit::annotate(&key, || hook.told(&[("mutated", mutated.into())]));
             let changed = match outcome {
                 Ok(changed) => changed,
                 Err(failure) => {
-                    failure.settle(&invocation)?;
+                    failure.settle(&invocation, &format!("failed-open.{key}"))?;
                     None
                 }
             };
@@ -68,6 +73,7 @@ impl MutatingAdmissionWebhook {
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
+        place: &str,
     ) -> Result<Option<Value>, Failure> {
         let versions = &self.matcher.versions;
         let convert = |object: Option<&Value>| {
@@ -82,9 +88,8 @@ impl MutatingAdmissionWebhook {
             Question { request, kind, object: new.as_ref(), old: old.as_ref() }
         };
         let verdict = ask(invocation, &question, true).await?;
-        let Some(patched) = self.patched(invocation, question.object, &verdict)? else {
-            return Ok(None);
-        };
+        let patched = self.patched(invocation, question.object, &verdict, place)?;
+        let Some(patched) = patched else { return Ok(None) };
         let back = versions.convert(patched, &invocation.gvk, kind).map_err(Failure::from)?;
         Ok(Some(back))
     }
@@ -95,6 +100,7 @@ impl MutatingAdmissionWebhook {
         invocation: &Invocation,
         object: Option<&Value>,
         verdict: &Verdict,
+        place: &str,
     ) -> Result<Option<Value>, Failure> {
         let internal = |why: &str| Failure::from(Status::internal(why));
         if verdict.patch.is_empty() {
@@ -126,6 +132,10 @@ impl MutatingAdmissionWebhook {
             .map_err(|refusal| internal(&refusal.message))?;
         let settled = self.matcher.versions.settle(&invocation.gvk, &patched);
         let settled = settled.map_err(Failure::from)?;
+        let key = format!("patch.webhook.admission.k8s.io/{place}");
+        audit::annotate_request(&key, || {
+            invocation.hook.told(&[("patch", patch), ("patchType", "JSONPatch".into())])
+        });
         Ok((settled != *object).then_some(settled))
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Verdict {
     pub(super) patch_type: String,
     pub(super) status: Option<Status>,
     pub(super) warnings: Vec<String>,
+    /// What it says for the audit of the request.
+    pub(super) annotations: Vec<(String, String)>,
 }
 
 fn kind_json(kind: &Gvk) -> Value {
@@ -149,6 +151,9 @@ pub(super) fn verdict(
                 .map_err(|e| format!("response.status is no Status: {e}"))?,
         ),
     };
+    let annotations = get(response, "auditAnnotations").as_object().into_iter().flatten();
+    let annotations =
+        annotations.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
     let warnings = items(response, "warnings").iter().filter_map(Value::as_str);
     Ok(Verdict {
         allowed: bool_at(response, "allowed"),
@@ -157,6 +162,7 @@ pub(super) fn verdict(
         patch_type: if strict { patch_type.unwrap_or_default() } else { "JSONPatch" }.to_owned(),
         status,
         warnings: warnings.map(str::to_owned).collect(),
+        annotations: annotations.collect(),
     })
 }
 

@@ -47,7 +47,8 @@ impl ValidatingAdmissionWebhook {
         let versions = self.in_versions(request, &kind, object, &invocations)?;
         let mut calls: FuturesUnordered<_> = invocations
             .iter()
-            .map(|invocation| {
+            .enumerate()
+            .map(|(at, invocation)| {
                 let (object, old) = match versions.get(&invocation.gvk) {
                     Some((object, old)) => (object.as_ref(), old.as_ref()),
                     None => (object, request.old),
@@ -56,7 +57,12 @@ impl ValidatingAdmissionWebhook {
                 async move {
                     match ask(invocation, &question, false).await {
                         Ok(_) => Ok(()),
-                        Err(failure) => failure.settle(invocation),
+                        Err(failure) => {
+                            let key = format!(
+                                "failed-open.validating.webhook.admission.k8s.io/round_0_index_{at}"
+                            );
+                            failure.settle(invocation, &key)
+                        }
                     }
                 }
             })

@@ -1,0 +1,386 @@
+//! The webhook: lists of events are posted, tried again after failures, and throttled in batches
+//! (`plugin/pkg/audit/{webhook,buffered}`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use base::io::{BoxIo, Dial, Tcp};
+use base::{Kind, Shutdown, Tasks};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use tokio::sync::{OnceCell, Semaphore, mpsc};
+use tokio_rustls::TlsConnector;
+
+use super::PLUGIN_WEBHOOK;
+use super::counts::Counts;
+use super::kubeconfig::Place;
+use super::settings::{Batch, Webhook};
+use crate::webhook::{handshake_text, tls_client};
+
+/// Upstream's `defaultRequestTimeout`: for one attempt, and told to the webhook.
+const ATTEMPT_MAX: Duration = Duration::from_secs(30);
+/// Attempts of one delivery, and how the time between them grows (upstream's `DefaultRetryBackoffWithInitialDelay`).
+const ATTEMPTS: u32 = 5;
+const GROWTH: f64 = 1.5;
+const JITTER: f64 = 0.2;
+/// The time that is left for what waits when the process stops.
+const LAST_MAX: Duration = Duration::from_millis(500);
+/// Batches under way; more wait, and with them the buffer.
+const SENDING_MAX: usize = 16;
+/// Bytes of an answer that are read, so that its connection can be used again.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Kept connections.
+const IDLE_MAX: usize = 4;
+
+/// The way to the webhook.
+pub(super) struct Hook {
+    place: Place,
+    backoff: Duration,
+    tls: OnceCell<Arc<rustls::ClientConfig>>,
+    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    counts: Arc<Counts>,
+    tasks: Tasks,
+}
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Hook({:?})", self.place)
+    }
+}
+
+/// The list that is posted.
+fn list(events: &[Bytes]) -> Bytes {
+    let size: usize = events.iter().map(|event| event.len() + 1).sum();
+    let mut body = Vec::with_capacity(size + 96);
+    body.extend_from_slice(
+        br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#,
+    );
+    for (at, event) in events.iter().enumerate() {
+        if at > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(event);
+    }
+    body.extend_from_slice(b"]}");
+    body.into()
+}
+
+impl Hook {
+    /// To this place; nothing is dialled before there are events.
+    pub(super) fn new(
+        place: Place,
+        settings: &Webhook,
+        counts: &Arc<Counts>,
+        tasks: &Tasks,
+    ) -> Self {
+        Self {
+            place,
+            backoff: settings.initial_backoff,
+            tls: OnceCell::new(),
+            idle: Mutex::default(),
+            counts: Arc::clone(counts),
+            tasks: tasks.clone(),
+        }
+    }
+
+    /// Delivers events, with further attempts after failures; those that are lost are counted.
+    ///
+    /// # Errors
+    /// What the last attempt came to.
+    pub(super) async fn send(&self, events: &[Bytes]) -> Result<(), String> {
+        let body = list(events);
+        let shutdown = self.tasks.shutdown().clone();
+        let mut delay = self.backoff;
+        let mut attempt = 1;
+        let why = loop {
+            let stopping = shutdown.is_requested();
+            let time = if stopping { LAST_MAX } else { ATTEMPT_MAX };
+            let why = match tokio::time::timeout(time, self.post(body.clone())).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(why)) => why,
+                Err(_) => "context deadline exceeded".to_owned(),
+            };
+            if attempt == ATTEMPTS || stopping {
+                break why;
+            }
+            tracing::debug!(
+                url = self.place.url(),
+                error = why,
+                attempt,
+                "audit events are sent again"
+            );
+            attempt += 1;
+            let wait = delay + delay.mul_f64(base::clock::random_f64() * JITTER);
+            delay = delay.mul_f64(GROWTH);
+            tokio::select! {
+                () = base::clock::sleep(wait) => {}
+                () = shutdown.requested() => {}
+            }
+        };
+        let why = format!("Post {}: {why}", api::field::go_quote(&self.place.url()));
+        self.counts.error(PLUGIN_WEBHOOK, events.len(), &why);
+        Err(why)
+    }
+
+    async fn post(&self, body: Bytes) -> Result<(), String> {
+        let mut request = Request::post(format!("{}?timeout=30s", self.place.path))
+            .header(HOST, &self.place.authority)
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .header(ACCEPT, HeaderValue::from_static("application/json, */*"))
+            .header(USER_AGENT, HeaderValue::from_static("kube-apiserver-audit"))
+            .body(Full::new(body))
+            .map_err(|e| e.to_string())?;
+        if let Some(credentials) = &self.place.credentials {
+            request.headers_mut().insert(AUTHORIZATION, credentials.clone());
+        }
+        let (response, sender) = self.exchange(request).await?;
+        let status = response.status();
+        let read = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        if read.is_ok() {
+            let mut idle = self.idle.lock();
+            if idle.len() < IDLE_MAX && !sender.is_closed() {
+                idle.push(sender);
+            }
+        }
+        if status.is_success() {
+            Ok(())
+        } else {
+            Err(format!("the server responded with the status code {}", status.as_u16()))
+        }
+    }
+
+    async fn exchange(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), String> {
+        while let Some(mut sender) = self.take() {
+            if sender.ready().await.is_err() {
+                continue;
+            }
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, sender)),
+                // It was closed before anything was sent: the request is whole.
+                Err(mut error) => match error.take_message() {
+                    Some(whole) => request = whole,
+                    None => return Err(error.into_error().to_string()),
+                },
+            }
+        }
+        let io = self.open().await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
+            .await
+            .map_err(|e| e.to_string())?;
+        let shutdown = self.tasks.shutdown().clone();
+        self.tasks.spawn(Kind::Request, "audit webhook connection", async move {
+            let ending = async {
+                shutdown.requested().await;
+                base::clock::sleep(LAST_MAX).await;
+            };
+            tokio::select! {
+                ended = connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection to the audit webhook ended early");
+                    }
+                }
+                () = ending => {}
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        Ok((response, sender))
+    }
+
+    fn take(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self.idle.lock();
+        idle.retain(|sender| !sender.is_closed());
+        idle.pop()
+    }
+
+    async fn open(&self) -> Result<BoxIo, String> {
+        let place = &self.place;
+        let io = Tcp.dial(&place.host, place.port).await;
+        let io = io.map_err(|e| format!("dial tcp {}: {e}", place.authority))?;
+        let Some(trust) = &place.tls else { return Ok(io) };
+        let tls = self.tls.get_or_try_init(|| {
+            tls_client(&trust.bundle, trust.unverified, trust.certificate.clone())
+        });
+        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
+        let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
+        let io = TlsConnector::from(tls).connect(name, io).await;
+        io.map(|io| Box::new(io) as BoxIo).map_err(|e| handshake_text(&trust.name, &e))
+    }
+
+    /// Checks what TLS needs, before there are events.
+    ///
+    /// # Errors
+    /// Why certificates cannot be used.
+    pub(super) async fn check(&self) -> Result<(), String> {
+        let Some(trust) = &self.place.tls else { return Ok(()) };
+        let made = tls_client(&trust.bundle, trust.unverified, trust.certificate.clone()).await;
+        made.map(|_| ()).map_err(|e| format!("certificate-authority: {e}"))
+    }
+}
+
+/// Events that wait for their batch.
+#[derive(Debug, Clone)]
+pub(super) struct Buffer {
+    sender: mpsc::Sender<Bytes>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Buffer {
+    /// Starts what makes the batches; it ends with `tasks`, after one more attempt for what waits.
+    pub(super) fn start(hook: &Arc<Hook>, batch: Batch, tasks: &Tasks) -> Self {
+        let (sender, receiver) = mpsc::channel(batch.buffer_size);
+        let held = Arc::new(AtomicUsize::new(0));
+        let batches = Batches {
+            hook: Arc::clone(hook),
+            receiver,
+            held: Arc::clone(&held),
+            tokens: batch.throttle.map(|(rate, burst)| Tokens::new(rate, burst)),
+            sending: Arc::new(Semaphore::new(SENDING_MAX)),
+            tasks: tasks.clone(),
+            batch,
+        };
+        tasks.spawn(Kind::Critical, "audit webhook", batches.run(tasks.shutdown().clone()));
+        Self { sender, held }
+    }
+
+    /// Hands an event over without waiting; `false` when too much waits already.
+    pub(super) fn offer(&self, event: Bytes) -> bool {
+        let length = event.len();
+        if !super::hold(&self.held, length) {
+            return false;
+        }
+        let taken = self.sender.try_send(event).is_ok();
+        if !taken {
+            self.held.fetch_sub(length, Ordering::Relaxed);
+        }
+        taken
+    }
+}
+
+struct Batches {
+    hook: Arc<Hook>,
+    receiver: mpsc::Receiver<Bytes>,
+    held: Arc<AtomicUsize>,
+    tokens: Option<Tokens>,
+    sending: Arc<Semaphore>,
+    tasks: Tasks,
+    batch: Batch,
+}
+
+impl Batches {
+    async fn run(mut self, shutdown: Shutdown) -> Result<(), String> {
+        let mut began = base::clock::now();
+        loop {
+            let events = self.collect(began, &shutdown).await;
+            began = base::clock::now();
+            if events.is_empty() && shutdown.is_requested() {
+                return Ok(());
+            }
+            if events.is_empty() {
+                continue;
+            }
+            if let Some(tokens) = &mut self.tokens {
+                tokens.take(&shutdown).await;
+            }
+            let sending = Arc::clone(&self.sending).acquire_owned();
+            let place = tokio::select! {
+                place = sending => place.map_err(|e| e.to_string())?,
+                // Those under way have a bound of their own now.
+                () = async { shutdown.requested().await; base::clock::sleep(LAST_MAX).await } => {
+                    let why = "the server stops";
+                    self.hook.counts.error(PLUGIN_WEBHOOK, events.len(), why);
+                    continue;
+                }
+            };
+            let (hook, held) = (Arc::clone(&self.hook), Arc::clone(&self.held));
+            self.tasks.spawn(Kind::Request, "audit batch", async move {
+                // What is lost was counted.
+                let _ = hook.send(&events).await;
+                held.fetch_sub(events.iter().map(Bytes::len).sum(), Ordering::Relaxed);
+                drop(place);
+                Ok::<(), std::convert::Infallible>(())
+            });
+        }
+    }
+
+    /// The next batch: a full one, or what came until the time between two is over.
+    async fn collect(&mut self, began: tokio::time::Instant, shutdown: &Shutdown) -> Vec<Bytes> {
+        let mut events = Vec::new();
+        if shutdown.is_requested() {
+            self.receiver.close();
+            self.receiver.recv_many(&mut events, self.batch.max_size).await;
+            return events;
+        }
+        let first = tokio::select! {
+            first = self.receiver.recv() => first,
+            () = shutdown.requested() => return events,
+        };
+        let Some(first) = first else { return events };
+        events.push(first);
+        // Upstream's timer runs whether there are events or not: batches leave on its beat.
+        let wait = self.batch.max_wait;
+        let passed = base::clock::now().duration_since(began);
+        let beats = passed.as_nanos().checked_div(wait.as_nanos()).unwrap_or(0);
+        let beats = u32::try_from(beats).unwrap_or(u32::MAX).saturating_add(1);
+        let left = wait.saturating_mul(beats).saturating_sub(passed);
+        let end = base::clock::sleep(left);
+        tokio::pin!(end);
+        while events.len() < self.batch.max_size {
+            tokio::select! {
+                biased;
+                next = self.receiver.recv() => match next {
+                    Some(event) => events.push(event),
+                    None => break,
+                },
+                () = &mut end => break,
+                () = shutdown.requested() => break,
+            }
+        }
+        events
+    }
+}
+
+/// A bucket that fills at a rate, as client-go's limiter.
+struct Tokens {
+    rate: f64,
+    burst: f64,
+    left: f64,
+    since: tokio::time::Instant,
+}
+
+impl Tokens {
+    fn new(rate: f32, burst: u32) -> Self {
+        let burst = f64::from(burst);
+        Self { rate: f64::from(rate), burst, left: burst, since: base::clock::now() }
+    }
+
+    /// Waits for one; not when the process stops.
+    async fn take(&mut self, shutdown: &Shutdown) {
+        let now = base::clock::now();
+        let come = now.duration_since(self.since).as_secs_f64() * self.rate;
+        self.left = (self.left + come).min(self.burst) - 1.0;
+        self.since = now;
+        if self.left < 0.0 {
+            // A rate near nothing may ask for longer than a duration can say.
+            let wait = Duration::try_from_secs_f64(-self.left / self.rate).unwrap_or(Duration::MAX);
+            tokio::select! {
+                () = base::clock::sleep(wait) => {}
+                () = shutdown.requested() => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,378 @@
+//! A policy file as a policy: strictly decoded, validated with upstream's texts (`pkg/apis/audit/validation`).
+
+use api::field::{Error, Path, go_quote};
+use api::validation::names::name_is_subdomain;
+use serde_json::{Map, Value};
+
+use super::policy::{GroupResources, Level, Policy, Rule, Stage, Stages};
+
+/// The one version of the API.
+pub(super) const VERSION: &str = "audit.k8s.io/v1";
+
+/// Reads a policy from YAML or JSON.
+///
+/// # Errors
+/// What is wrong in it, with the field.
+pub(super) fn policy(text: &[u8]) -> Result<Policy, String> {
+    let (value, doubled) = crate::wire::any_yaml_doubled(text)?;
+    if let Some(doubled) = doubled {
+        return Err(format!("strict decoding error: {doubled}"));
+    }
+    let Value::Object(map) = &value else {
+        return Err("is no object with apiVersion, kind and rules".to_owned());
+    };
+    for (field, want) in [("apiVersion", VERSION), ("kind", "Policy")] {
+        match map.get(field).and_then(Value::as_str).unwrap_or_default() {
+            "" => return Err(format!("{field}: Required value: must be {want}")),
+            given if given != want => {
+                let given = go_quote(given);
+                return Err(format!("{field}: Unsupported value: {given}: must be {want}"));
+            }
+            _ => {}
+        }
+    }
+    let mut reader = Reader::default();
+    let policy = reader.policy(map);
+    if let [first, ..] = reader.unreadable.as_slice() {
+        return Err(first.clone());
+    }
+    if !reader.unknown.is_empty() {
+        return Err(format!("strict decoding error: {}", reader.unknown.join(", ")));
+    }
+    match reader.errors.as_slice() {
+        [] => {}
+        [one] => return Err(one.to_string()),
+        many => {
+            let all: Vec<String> = many.iter().map(ToString::to_string).collect();
+            return Err(format!("[{}]", all.join(", ")));
+        }
+    }
+    if policy.rules.is_empty() {
+        return Err("loaded illegal policy with 0 rules".to_owned());
+    }
+    Ok(policy)
+}
+
+/// What was found wrong on the way.
+#[derive(Default)]
+struct Reader {
+    unreadable: Vec<String>,
+    unknown: Vec<String>,
+    errors: Vec<Error>,
+}
+
+impl Reader {
+    fn known(&mut self, map: &Map<String, Value>, path: &str, known: &[&str]) {
+        for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
+            let dot = if path.is_empty() { "" } else { "." };
+            self.unknown.push(format!("unknown field {}", go_quote(&format!("{path}{dot}{key}"))));
+        }
+    }
+
+    fn type_of(&mut self, path: &Path, want: &str) {
+        self.unreadable.push(format!("{path}: must be {want}"));
+    }
+
+    fn strings(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Vec<String> {
+        let path = parent.child(key);
+        let texts = match map.get(key) {
+            None | Some(Value::Null) => return Vec::new(),
+            Some(Value::Array(items)) => {
+                items.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+            }
+            Some(_) => None,
+        };
+        texts.unwrap_or_else(|| {
+            self.type_of(&path, "a list of strings");
+            Vec::new()
+        })
+    }
+
+    fn text(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> String {
+        match map.get(key) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(_) => {
+                self.type_of(&parent.child(key), "a string");
+                String::new()
+            }
+        }
+    }
+
+    fn boolean(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Option<bool> {
+        match map.get(key) {
+            None | Some(Value::Null) => None,
+            Some(Value::Bool(value)) => Some(*value),
+            Some(_) => {
+                self.type_of(&parent.child(key), "true or false");
+                None
+            }
+        }
+    }
+
+    /// The members of a list of objects, with their paths.
+    fn objects<'a>(
+        &mut self,
+        map: &'a Map<String, Value>,
+        key: &str,
+        parent: &Path,
+    ) -> Vec<(Path, &'a Map<String, Value>)> {
+        let path = parent.child(key);
+        let found = match map.get(key) {
+            None | Some(Value::Null) => return Vec::new(),
+            Some(Value::Array(items)) => items
+                .iter()
+                .enumerate()
+                .map(|(at, item)| item.as_object().map(|object| (path.index(at), object)))
+                .collect(),
+            Some(_) => None,
+        };
+        found.unwrap_or_else(|| {
+            self.type_of(&path, "a list of objects");
+            Vec::new()
+        })
+    }
+
+    fn policy(&mut self, map: &Map<String, Value>) -> Policy {
+        let root = Path::new("");
+        let known = ["apiVersion", "kind", "metadata", "rules", "omitStages", "omitManagedFields"];
+        self.known(map, "", &known);
+        let omit_stages = self.stages(map, &root);
+        let omit_managed_fields = self.boolean(map, "omitManagedFields", &root).unwrap_or_default();
+        let rules = self.objects(map, "rules", &root);
+        let rules = rules.iter().map(|(path, rule)| self.rule(rule, path)).collect();
+        Policy { rules, omit_stages, omit_managed_fields }
+    }
+
+    fn rule(&mut self, map: &Map<String, Value>, path: &Path) -> Rule {
+        let known = [
+            "level",
+            "users",
+            "userGroups",
+            "verbs",
+            "resources",
+            "namespaces",
+            "nonResourceURLs",
+            "omitStages",
+            "omitManagedFields",
+        ];
+        self.known(map, &path.to_string(), &known);
+        let level = self.level(map, path);
+        let urls = self.strings(map, "nonResourceURLs", path);
+        self.check_urls(&urls, &path.child("nonResourceURLs"));
+        let resources = self.resources(map, path);
+        let omit_stages = self.stages(map, path);
+        let namespaces = self.strings(map, "namespaces", path);
+        if !urls.is_empty() && (!resources.is_empty() || !namespaces.is_empty()) {
+            let why = "rules cannot apply to both regular resources and non-resource URLs";
+            let field = path.child("nonResourceURLs");
+            self.errors.push(Error::invalid(&field, urls.clone(), why));
+        }
+        Rule {
+            level,
+            users: self.strings(map, "users", path),
+            user_groups: self.strings(map, "userGroups", path),
+            verbs: self.strings(map, "verbs", path),
+            resources,
+            namespaces,
+            non_resource_urls: urls,
+            omit_stages,
+            omit_managed_fields: self.boolean(map, "omitManagedFields", path),
+        }
+    }
+
+    fn level(&mut self, map: &Map<String, Value>, path: &Path) -> Level {
+        let given = self.text(map, "level", path);
+        let field = path.child("level");
+        let found = Level::ALL.into_iter().find(|level| level.name() == given);
+        if found.is_none() {
+            self.errors.push(if given.is_empty() {
+                Error::required(&field, "")
+            } else {
+                Error::not_supported(&field, given, &Level::ALL.map(Level::name))
+            });
+        }
+        found.unwrap_or_default()
+    }
+
+    fn check_urls(&mut self, urls: &[String], path: &Path) {
+        for (at, url) in urls.iter().enumerate().filter(|(_, url)| *url != "*") {
+            let field = path.index(at);
+            if !url.starts_with('/') {
+                let why = "non-resource URL rules must begin with a '/' character";
+                self.errors.push(Error::invalid(&field, url.clone(), why));
+            }
+            if url.find('*').is_some_and(|star| star + 1 < url.len()) {
+                let why = "non-resource URL wildcards '*' must be the final character of the rule";
+                self.errors.push(Error::invalid(&field, url.clone(), why));
+            }
+        }
+    }
+
+    fn resources(&mut self, map: &Map<String, Value>, path: &Path) -> Vec<GroupResources> {
+        let all = self.objects(map, "resources", path);
+        let mut read = Vec::with_capacity(all.len());
+        for (at, entry) in &all {
+            self.known(entry, &at.to_string(), &["group", "resources", "resourceNames"]);
+            let found = GroupResources {
+                group: self.text(entry, "group", at),
+                resources: self.strings(entry, "resources", at),
+                resource_names: self.strings(entry, "resourceNames", at),
+            };
+            // Upstream's fields have no index here.
+            let field = path.child("resources");
+            if !found.group.is_empty() && found.group != "*" {
+                let why = name_is_subdomain(&found.group, false);
+                if !why.is_empty() {
+                    let given = found.group.clone();
+                    self.errors.push(Error::invalid(&field.child("group"), given, why.join(",")));
+                }
+            }
+            if !found.resource_names.is_empty() && found.resources.is_empty() {
+                let why = "using resourceNames requires at least one resource";
+                let given = found.resource_names.clone();
+                self.errors.push(Error::invalid(&field.child("resourceNames"), given, why));
+            }
+            read.push(found);
+        }
+        read
+    }
+
+    fn stages(&mut self, map: &Map<String, Value>, path: &Path) -> Stages {
+        let given = self.strings(map, "omitStages", path);
+        let mut stages = Stages::default();
+        for (at, name) in given.into_iter().enumerate() {
+            match Stage::ALL.into_iter().find(|stage| stage.name() == name) {
+                Some(stage) => stages = stages.with(stage),
+                None => {
+                    let why =
+                        format!("allowed stages are {}", Stage::ALL.map(Stage::name).join(","));
+                    self.errors.push(Error::invalid(
+                        &path.child("omitStages").index(at),
+                        name,
+                        why,
+                    ));
+                }
+            }
+        }
+        stages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(rules: &str) -> String {
+        let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}");
+        policy(text.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn a_policy_is_read_whole() {
+        let text = br#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+metadata: {name: all}
+omitStages: ["RequestReceived"]
+omitManagedFields: true
+rules:
+- level: None
+  nonResourceURLs: ["/healthz*", "*"]
+- level: RequestResponse
+  users: [a]
+  userGroups: [g]
+  verbs: [get]
+  namespaces: [""]
+  resources:
+  - group: ""
+    resources: ["pods/*"]
+    resourceNames: [x]
+  - group: "*"
+  omitStages: [Panic]
+  omitManagedFields: false
+"#;
+        let read = policy(text).unwrap();
+        assert!(read.omit_managed_fields);
+        assert!(read.omit_stages.has(Stage::RequestReceived));
+        assert_eq!(read.rules[0].non_resource_urls, ["/healthz*", "*"]);
+        let rule = &read.rules[1];
+        assert_eq!(rule.level, Level::RequestResponse);
+        assert_eq!(rule.omit_managed_fields, Some(false));
+        assert_eq!((rule.users.join(""), rule.user_groups.join("")), ("a".into(), "g".into()));
+        assert_eq!((rule.verbs.join(""), rule.namespaces.join("|")), ("get".into(), String::new()));
+        assert_eq!(rule.namespaces.len(), 1);
+        assert_eq!(rule.resources[0].resource_names, ["x"]);
+        assert_eq!(rule.resources[1].group, "*");
+        let json =
+            br#"{"kind":"Policy","apiVersion":"audit.k8s.io/v1","rules":[{"level":"Metadata"}]}"#;
+        assert_eq!(policy(json).unwrap().rules.len(), 1);
+    }
+
+    #[test]
+    fn faults_are_told_in_upstreams_words() {
+        for (rules, want) in [
+            ("rules: []", "loaded illegal policy with 0 rules"),
+            ("rules: [{}]", "rules[0].level: Required value"),
+            (
+                "rules: [{level: Everything}]",
+                r#"rules[0].level: Unsupported value: "Everything": supported values: "None", "Metadata", "Request", "RequestResponse""#,
+            ),
+            (
+                "rules: [{level: None, nonResourceURLs: [logs]}]",
+                r#"rules[0].nonResourceURLs[0]: Invalid value: "logs": non-resource URL rules must begin with a '/' character"#,
+            ),
+            (
+                "rules: [{level: None, nonResourceURLs: ['/a/*/b']}]",
+                r#"rules[0].nonResourceURLs[0]: Invalid value: "/a/*/b": non-resource URL wildcards '*' must be the final character of the rule"#,
+            ),
+            (
+                "rules: [{level: None, nonResourceURLs: [/a], namespaces: [x]}]",
+                r#"rules[0].nonResourceURLs: Invalid value: ["/a"]: rules cannot apply to both regular resources and non-resource URLs"#,
+            ),
+            (
+                "rules: [{level: None, resources: [{resourceNames: [x]}]}]",
+                r#"rules[0].resources.resourceNames: Invalid value: ["x"]: using resourceNames requires at least one resource"#,
+            ),
+            (
+                "rules: [{level: None, omitStages: [Later]}]",
+                r#"rules[0].omitStages[0]: Invalid value: "Later": allowed stages are RequestReceived,ResponseStarted,ResponseComplete,Panic"#,
+            ),
+            (
+                "omitStages: [x]\nrules: [{}]",
+                r#"[omitStages[0]: Invalid value: "x": allowed stages are RequestReceived,ResponseStarted,ResponseComplete,Panic, rules[0].level: Required value]"#,
+            ),
+            (
+                "rules: [{level: None, user: x}]",
+                r#"strict decoding error: unknown field "rules[0].user""#,
+            ),
+            ("ruls: []", r#"strict decoding error: unknown field "ruls""#),
+            ("rules: [{level: None, users: x}]", "rules[0].users: must be a list of strings"),
+            ("rules: none", "rules: must be a list of objects"),
+        ] {
+            assert_eq!(refused(rules), want, "{rules}");
+        }
+        let group = refused(
+            "rules: [{level: None, resources: [{group: rbac.authorization.k8s.io/v1beta1}]}]",
+        );
+        assert!(
+            group.starts_with(r#"rules[0].resources.group: Invalid value: "rbac.authorization.k8s.io/v1beta1": a lowercase RFC 1123 subdomain must consist of"#),
+            "{group}"
+        );
+    }
+
+    #[test]
+    fn kind_and_version_are_looked_at() {
+        assert_eq!(
+            policy(b"rules: [{level: None}]").unwrap_err(),
+            "apiVersion: Required value: must be audit.k8s.io/v1"
+        );
+        assert_eq!(
+            policy(b"apiVersion: audit.k8s.io/v1beta1\nkind: Policy\nrules: [{level: None}]")
+                .unwrap_err(),
+            r#"apiVersion: Unsupported value: "audit.k8s.io/v1beta1": must be audit.k8s.io/v1"#
+        );
+        assert_eq!(policy(b"- a").unwrap_err(), "is no object with apiVersion, kind and rules");
+        assert!(policy(b"a: 1\na: 2").unwrap_err().contains("already set in map"));
+    }
+}

@@ -1,0 +1,127 @@
+//! Objects of requests and answers in the form in which they are recorded.
+
+use api::Status;
+use serde_json::Value;
+
+use super::policy::Level;
+use super::with;
+
+/// The decoded body of a create or update: says what it is about, and is recorded as `shown` makes it where the level asks for it.
+pub(crate) fn request_object(value: &Value, shown: impl FnOnce(Value) -> Value) {
+    with(|trail| {
+        let (level, plain) = trail.level();
+        if level >= Level::Metadata {
+            trail.request_object(value);
+        }
+        if level >= Level::Request {
+            let mut value = shown(value.clone());
+            if plain {
+                without_managed_fields(&mut value);
+            }
+            trail.request_body(value.to_string());
+        }
+    });
+}
+
+/// A body that is recorded as it is, when it is JSON.
+pub(crate) fn request_body(json: impl FnOnce() -> Option<String>) {
+    with(|trail| {
+        if trail.level().0 >= Level::Request
+            && let Some(json) = json()
+        {
+            trail.request_body(json);
+        }
+    });
+}
+
+/// The answer, as JSON.
+pub(crate) fn response_json(json: impl FnOnce() -> Vec<u8>) {
+    with(|trail| {
+        let (level, plain) = trail.level();
+        if level < Level::RequestResponse {
+            return;
+        }
+        let json = json();
+        let text = if plain && has_managed_fields(&json) {
+            serde_json::from_slice::<Value>(&json).ok().map(|mut value| {
+                without_managed_fields(&mut value);
+                value.to_string()
+            })
+        } else {
+            String::from_utf8(json).ok()
+        };
+        if let Some(text) = text {
+            trail.response_body(text);
+        }
+    });
+}
+
+/// The answer: a Status also tells how the request ended.
+pub(crate) fn response_value(value: &Value) {
+    with(|trail| {
+        let (level, plain) = trail.level();
+        if level >= Level::Metadata
+            && api::value::str_at(value, "kind") == "Status"
+            && api::value::str_at(value, "apiVersion") == "v1"
+            && let Ok(status) = serde_json::from_value::<Status>(value.clone())
+        {
+            trail.status(&status);
+        }
+        if level == Level::RequestResponse {
+            let mut value = value.clone();
+            if plain {
+                without_managed_fields(&mut value);
+            }
+            trail.response_body(value.to_string());
+        }
+    });
+}
+
+fn has_managed_fields(json: &[u8]) -> bool {
+    const MARK: &[u8] = b"\"managedFields\"";
+    json.windows(MARK.len()).any(|window| window == MARK)
+}
+
+/// Takes `managedFields` out of an object, the items of a list, or the rows of a table.
+fn without_managed_fields(value: &mut Value) {
+    let strip = |value: &mut Value| {
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+    };
+    strip(value);
+    for (list, member) in [("items", None), ("rows", Some("object"))] {
+        let members = value.get_mut(list).and_then(Value::as_array_mut);
+        for entry in members.into_iter().flatten() {
+            match member {
+                None => strip(entry),
+                Some(member) => entry.get_mut(member).into_iter().for_each(strip),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn managed_fields_go_from_objects_lists_and_tables() {
+        let object = || json!({"metadata": {"name": "a", "managedFields": [1]}, "spec": {"managedFields": 2}});
+        let bare = || json!({"metadata": {"name": "a"}, "spec": {"managedFields": 2}});
+        let stripped = |mut value: Value| {
+            without_managed_fields(&mut value);
+            value
+        };
+        assert_eq!(stripped(object()), bare());
+        assert_eq!(
+            stripped(json!({"kind": "PodList", "items": [object()]})),
+            json!({"kind": "PodList", "items": [bare()]})
+        );
+        assert_eq!(
+            stripped(json!({"kind": "Table", "rows": [{"cells": [], "object": object()}]})),
+            json!({"kind": "Table", "rows": [{"cells": [], "object": bare()}]})
+        );
+    }
+}
