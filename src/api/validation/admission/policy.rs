@@ -385,12 +385,19 @@ mod tests {
     #[test]
     fn a_mutation_has_one_patch() {
         let path = Path::new("m");
-        let good = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}});
+        let patch =
+            |text: &str| json!({"patchType": "JSONPatch", "jsonPatch": {"expression": text}});
+        let good = patch("[JSONPatch{op: 'remove', path: '/metadata/labels'}]");
         let mutation = |one: &Value| {
             let uses = Uses { patches: true, ..Uses::default() };
             mutation(one, &Compiler::composed(), uses, &path)
         };
         assert!(mutation(&good).is_empty(), "{:?}", mutation(&good));
+        // The type of an empty list is not exactly that of patches (cel-go's `IsExactType`).
+        assert_eq!(
+            mutation(&patch("[]"))[0].detail,
+            "must evaluate to list(JSONPatch) but got list(dyn)"
+        );
         assert_eq!(
             mutation(&json!({"patchType": "JSONPatch"}))[0].to_string(),
             "m.jsonPatch: Required value: must be specified when patchType is JSONPatch"
