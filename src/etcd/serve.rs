@@ -108,7 +108,7 @@ pub async fn serve(
     let shutdown = etcd.tasks.shutdown().clone();
     Server::builder()
         .accept_http1(true)
-        .layer(Front(etcd.clone()))
+        .layer(Front(Arc::new(etcd.clone())))
         .max_concurrent_streams(CONCURRENT_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))

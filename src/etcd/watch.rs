@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::tasks::Kind;
-use futures::StreamExt;
 use futures::future::{AbortHandle, Abortable};
 use futures::stream::{self, BoxStream, SelectAll};
+use futures::{FutureExt, StreamExt};
 use prost::Message;
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::watch_create_request::FilterType;
@@ -27,8 +27,11 @@ use crate::{Etcd, MESSAGE_BYTES};
 /// The id that means all watches of a stream, or none.
 const NO_WATCH: i64 = -1;
 
-/// Responses on their way to the client; more wait until it has read.
-const RESPONSES: usize = 16;
+/// Responses on their way to the client; more wait until it has read. What is ready together goes out together.
+const RESPONSES: usize = 64;
+
+/// Batches of changes that are looked at before requests and the end are again.
+const ITEMS: usize = 256;
 
 /// Watches of one stream. etcd has no bound; a Kubernetes API server has one a kind.
 const MAX_WATCHES: usize = 10_000;
@@ -54,6 +57,8 @@ impl Watch for Etcd {
             running: BTreeMap::new(),
             feeds: SelectAll::new(),
             next_id: 0,
+            notified: 0,
+            due: false,
             asked: None,
         };
         self.tasks.spawn(Kind::Request, "etcd watch", watches.run(request.into_inner()));
@@ -93,6 +98,10 @@ struct Watches {
     running: BTreeMap<i64, Running>,
     feeds: SelectAll<BoxStream<'static, Item>>,
     next_id: i64,
+    /// Watches that want to hear that nothing happened.
+    notified: usize,
+    /// Some watch is to be told how far it is.
+    due: bool,
     /// The client asked how far it is: the revision that all watches must have.
     asked: Option<i64>,
 }
@@ -113,8 +122,8 @@ impl Watches {
                     // The client sends no more and goes on listening, or has gone.
                     Ok(None) | Err(_) => Err(Gone),
                 },
-                Some((id, item)) = self.feeds.next(), if !self.feeds.is_empty() => self.item(id, item).await,
-                () = base::clock::sleep(wait), if self.running.values().any(|watch| watch.progress_notify) => {
+                Some((id, item)) = self.feeds.next(), if !self.feeds.is_empty() => self.items(id, item).await,
+                () = base::clock::sleep(wait), if self.notified > 0 => {
                     tick = base::clock::now() + PROGRESS_INTERVAL;
                     self.tick().await
                 }
@@ -255,6 +264,7 @@ impl Watches {
             due: None,
             end,
         };
+        self.notified += usize::from(watch.progress_notify);
         self.running.insert(id, watch);
         Ok(id)
     }
@@ -274,8 +284,24 @@ impl Watches {
         let removed = self.running.remove(&id);
         if let Some(watch) = &removed {
             watch.end.abort();
+            self.notified -= usize::from(watch.progress_notify);
         }
         removed.is_some()
+    }
+
+    /// Takes a change and those that are there already: a write wakes all watches of its key at once.
+    async fn items(
+        &mut self,
+        id: i64,
+        item: Option<Result<WatchBatch, StoreError>>,
+    ) -> Result<(), Gone> {
+        self.item(id, item).await?;
+        for _ in 1..ITEMS {
+            // Not ready, or no watch is left.
+            let Some(Some((id, item))) = self.feeds.next().now_or_never() else { break };
+            self.item(id, item).await?;
+        }
+        Ok(())
     }
 
     async fn item(
@@ -357,6 +383,7 @@ impl Watches {
         };
         for watch in self.running.values_mut().filter(|watch| watch.progress_notify) {
             watch.due = std::mem::replace(&mut watch.quiet, true).then_some(revision);
+            self.due |= watch.due.is_some();
             self.etcd.backend.tell_progress(&watch.range);
         }
         self.answer_progress().await
@@ -364,12 +391,17 @@ impl Watches {
 
     /// Tells how far they are to those who asked and are there.
     async fn answer_progress(&mut self) -> Result<(), Gone> {
+        if !self.due && self.asked.is_none() {
+            return Ok(());
+        }
+        self.due = false;
         let mut due = Vec::new();
         for (id, watch) in &mut self.running {
             if let Some(revision) = watch.due.filter(|due| watch.has(*due)) {
                 watch.due = None;
                 due.push((*id, revision));
             }
+            self.due |= watch.due.is_some();
         }
         if let Some(revision) = self.asked
             && !self.running.is_empty()
