@@ -16,11 +16,11 @@ use crate::txn;
 const CHUNK_BYTES: usize = 1024 * 1024;
 
 impl Etcd {
-    /// Answers a read.
-    pub(crate) async fn read(
+    /// What a read finds, and how its answer is made of that.
+    pub(crate) async fn find(
         &self,
         request: &pb::RangeRequest,
-    ) -> Result<pb::RangeResponse, Status> {
+    ) -> Result<(Plan, store::RangeResponse), Status> {
         let plan = Plan::of(request)?;
         if !request.serializable {
             self.backend.quiet_barrier().await.map_err(status)?;
