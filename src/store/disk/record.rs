@@ -311,13 +311,16 @@ fn has_zero_sector(content: &[u8], from: usize, to: usize) -> bool {
 /// What fuzzers feed: a segment, and the payload of a record whose kind is the first byte.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(bytes: &[u8]) {
+    use crate::command::Reader;
     use crate::raft::decode_head;
     if let Ok((_, _, chain)) = read_file_header("log", LOG_MAGIC, bytes) {
         drop(scan(bytes, chain, true));
     }
     let Some((kind, payload)) = bytes.split_first() else { return };
     drop(super::log::Meta::decode(payload));
-    if let (Some(kind), Ok((head, mut reader))) = (Kind::from_byte(*kind), decode_head(payload)) {
+    if let (Some(kind), Ok((head, mut reader))) =
+        (Kind::from_byte(*kind), decode_head(Reader::new(payload)))
+    {
         drop(head.body(kind, &mut reader));
     }
     drop(crate::command::Command::decode(payload));

@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::RESERVE_BYTES;
 use super::entries::{Entries, Mark};
 use super::log::{Log, Meta, WriteError};
 use super::record::Kind;
+use super::{OpenError, RESERVE_BYTES};
 use crate::kv::StoreError;
 use crate::measures::Timing;
 use crate::raft::{Entry, Payload, Types, Vote, encode_entry};
@@ -434,11 +434,15 @@ impl Writer {
 /// Makes the first record of an empty log, which says whose it is.
 ///
 /// # Errors
-/// [`StoreError::Stopped`].
-pub(crate) fn begin_log(log: &mut Log, meta: Meta) -> Result<(), StoreError> {
+/// [`OpenError::NoSpace`], [`OpenError::Io`].
+pub(crate) fn begin_log(log: &mut Log, meta: Meta) -> Result<(), OpenError> {
     log.meta = meta;
     log.stage_meta();
     log.write(true).map(drop).map_err(|error| match error {
-        WriteError::NoSpace(text) | WriteError::Fatal(text) => StoreError::Stopped(text),
+        WriteError::NoSpace(what) => OpenError::NoSpace { what },
+        WriteError::Fatal(text) => {
+            let source = io::Error::other(text);
+            OpenError::Io { action: "write", file: "the log".to_owned(), source }
+        }
     })
 }
