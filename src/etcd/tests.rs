@@ -1,5 +1,7 @@
 //! What etcd 3.7.3 answered to the same requests, asked over the wire.
 
+mod wire;
+
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::cluster_client::ClusterClient;
 use proto::etcdserverpb::compare::TargetUnion;

@@ -24,6 +24,7 @@ mod wire;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use openraft::raft::responder::Responder;
 
 pub(crate) use address::Address;

@@ -2,7 +2,8 @@
 //!
 //! What need not be durable stays in memory, up to [`LAZY_BYTES`], and goes out with the next batch that is synced or after
 //! [`LAZY_SYNC`]: a page that is written is on its way to the device soon, whether anybody asks for that or not, so writing
-//! each heartbeat at once would cost a page each.
+//! each heartbeat at once would cost a page each. What goes out after that time fills its last page, so that it is written
+//! once.
 //!
 //! Synchronous, so that the simulation runs it where it likes; a real store gives it a thread of its own.
 
@@ -343,6 +344,8 @@ impl Writer {
                 }
             }
             Job::Sync(done) => {
+                // Nothing but lazy records came for long, and the next are as far away.
+                self.log.fill_page();
                 self.sync = true;
                 self.waiting.push(Waiting::Done(done));
             }

@@ -398,7 +398,7 @@ impl State {
                 entry.keys.insert(key);
             }
         }
-        changes.sort_by_key(|(sub, change)| (change.revision, *sub));
+        changes.sort_unstable_by_key(|(sub, change)| (change.revision, *sub));
         state.changes = changes.into_iter().map(|(_, change)| change).collect();
         (state.live, state.bytes) = (live, bytes);
         state
