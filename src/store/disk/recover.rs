@@ -114,9 +114,11 @@ impl Replay {
     }
 
     fn apply_batch(&mut self, batch: &Batch) {
+        let mut events = Vec::new();
         for command in batch.commands() {
             // A refused command was refused then too, and has no effect now either.
-            let _ = self.state.apply(command, &mut Vec::new());
+            let _ = self.state.apply(command, &mut events);
+            events.clear();
         }
     }
 
