@@ -390,7 +390,7 @@ fn find_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<Found, OpenError>
     loop {
         let read = file.read_at(at, &mut chunk).map_err(failed)?;
         let bytes = chunk.get(..read).unwrap_or_default();
-        if read == 0 || bytes.iter().any(|byte| *byte != 0) {
+        if read == 0 || !record::is_zero(bytes) {
             return Ok(Found { sequence, header, unused: read == 0 });
         }
         at += read as u64;
