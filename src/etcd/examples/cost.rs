@@ -11,6 +11,8 @@ use std::sync::mpsc;
 
 use base::{Shutdown, Tasks};
 use etcd::Etcd;
+use futures::StreamExt;
+use futures::stream;
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::kv_client::KvClient;
 use proto::etcdserverpb::watch_client::WatchClient;
@@ -99,27 +101,19 @@ async fn ask(address: &str, write: bool, count: u64) -> Result<(), Failure> {
 
 /// Watches of one key, and so many events at all of them together.
 async fn events(address: &str, thread: &str, count: u64) -> Result<u64, Failure> {
-    let (told, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let mut streams = Vec::new();
     for _ in 0..STREAMS {
         let create = || pb::WatchCreateRequest { key: "k0000000".into(), ..Default::default() };
         let requests = (0..WATCHES / STREAMS as u64).map(move |_| pb::WatchRequest {
             request_union: Some(RequestUnion::CreateRequest(create())),
         });
-        let requests = futures::stream::iter(requests);
-        let requests = futures::StreamExt::chain(requests, futures::stream::pending());
+        let requests = stream::iter(requests).chain(stream::pending());
         let mut client = WatchClient::new(connect(address).await?);
-        let mut stream = client.watch(requests).await?.into_inner();
-        let told = told.clone();
-        tokio::spawn(async move {
-            while let Ok(Some(response)) = stream.message().await {
-                if told.send(response.events.len() as u64).is_err() {
-                    return;
-                }
-            }
-        });
+        streams.push(client.watch(requests).await?.into_inner());
     }
+    let mut seen = stream::select_all(streams);
     for _ in 0..WATCHES {
-        seen.recv().await.ok_or("the watches ended")?;
+        seen.next().await.ok_or("the watches ended")??;
     }
     let mut kv = KvClient::new(connect(address).await?);
     let (begin, mut written, mut came) = (used(thread)?, 0, 0);
@@ -128,11 +122,11 @@ async fn events(address: &str, thread: &str, count: u64) -> Result<u64, Failure>
         written += 1;
         // A few ahead of the slowest, as in `benches/store`.
         while came + 4 * WATCHES < written * WATCHES {
-            came += seen.recv().await.ok_or("the watches ended")?;
+            came += seen.next().await.ok_or("the watches ended")??.events.len() as u64;
         }
     }
     while came < written * WATCHES {
-        came += seen.recv().await.ok_or("the watches ended")?;
+        came += seen.next().await.ok_or("the watches ended")??.events.len() as u64;
     }
     Ok((used(thread)? - begin) / came)
 }

@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::future::{AbortHandle, abortable};
+use futures::{FutureExt, StreamExt};
 use http::{HeaderMap, Request};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -34,11 +35,16 @@ impl Answer {
     }
 }
 
-async fn connect(world: &World) -> (SendRequest<Sent>, tokio::task::JoinHandle<()>) {
+/// A connection, and what breaks it.
+async fn connect(world: &World) -> (SendRequest<Sent>, AbortHandle) {
     let stream = tokio::net::TcpStream::connect(world.address).await.unwrap();
     let (sender, connection) =
         handshake::<_, _, Sent>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    (sender, tokio::spawn(async move { connection.await.unwrap_or_default() }))
+    let (connection, end) = abortable(connection);
+    // However it ends: who asks is told.
+    let connection = connection.map(|_| Ok::<(), String>(()));
+    world.tasks.spawn(base::Kind::Request, "client", connection);
+    (sender, end)
 }
 
 /// A body of these frames; without an end when it is `open`.
@@ -144,7 +150,8 @@ async fn a_call_that_is_given_up_is_counted_as_cancelled() {
         .header("content-type", "application/grpc")
         .body(body(&[&[0, 0]], true))
         .unwrap();
-    let waits = tokio::spawn(async move { gone.send_request(request).await });
+    let asks = async move { gone.send_request(request).await.map(drop) };
+    world.tasks.spawn(base::Kind::Request, "asks", asks);
     let mut kv = world.kv.clone();
     let line = async |what: &str| {
         let (mut http, _) = connect(&world).await;
@@ -157,7 +164,6 @@ async fn a_call_that_is_given_up_is_counted_as_cancelled() {
         tokio::task::yield_now().await;
     }
     connection.abort();
-    waits.abort();
     let cancelled = r#"grpc_server_handled_total{grpc_code="Canceled",grpc_method="Put""#;
     while !line(cancelled).await {
         tokio::task::yield_now().await;

@@ -219,10 +219,8 @@ mod tests {
         }
         assert_eq!(slow.offer(progress(0)), Err(Refused::Full));
         other.offer(progress(1)).unwrap();
-        let more = tokio::spawn(async move { slow.send(progress(9)).await });
-        group.take(&mut items).await;
-        assert_eq!(items.len(), WATCHER_BATCHES + 1);
-        assert!(more.await.unwrap());
+        let (more, ()) = tokio::join!(slow.send(progress(9)), group.take(&mut items));
+        assert_eq!((more, items.len()), (true, WATCHER_BATCHES + 1));
         group.take(&mut items).await;
         assert_eq!(revisions(&items), [(1, 9)]);
     }
@@ -232,9 +230,7 @@ mod tests {
         let group = WatchGroup::default();
         let (mut way, watching) = group.begin(1);
         while way.offer(progress(1)).is_ok() {}
-        let waits = tokio::spawn(async move { way.send(progress(2)).await });
-        tokio::task::yield_now().await;
-        drop(watching);
-        assert!(!waits.await.unwrap());
+        let (sent, ()) = tokio::join!(way.send(progress(2)), async { drop(watching) });
+        assert!(!sent);
     }
 }
