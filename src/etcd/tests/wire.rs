@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use super::*;
+use super::{World, put};
 
 type Sent = UnsyncBoxBody<Bytes, Infallible>;
 
