@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use futures::future::{AbortHandle, abortable};
 use futures::{FutureExt, StreamExt};
 use http::{HeaderMap, Request};
 use http_body::Frame;
@@ -35,16 +34,17 @@ impl Answer {
     }
 }
 
-/// A connection, and what breaks it.
-async fn connect(world: &World) -> (SendRequest<Sent>, AbortHandle) {
+/// A connection, and its socket to break it.
+async fn connect(world: &World) -> (SendRequest<Sent>, std::net::TcpStream) {
     let stream = tokio::net::TcpStream::connect(world.address).await.unwrap();
+    let socket = stream.into_std().unwrap();
+    let stream = tokio::net::TcpStream::from_std(socket.try_clone().unwrap()).unwrap();
     let (sender, connection) =
         handshake::<_, _, Sent>(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    let (connection, end) = abortable(connection);
     // However it ends: who asks is told.
     let connection = connection.map(|_| Ok::<(), String>(()));
     world.tasks.spawn(base::Kind::Request, "client", connection);
-    (sender, end)
+    (sender, socket)
 }
 
 /// A body of these frames; without an end when it is `open`.
@@ -145,7 +145,7 @@ async fn a_deadline_ends_a_call_whose_message_does_not_come() {
 #[tokio::test]
 async fn a_call_that_is_given_up_is_counted_as_cancelled() {
     let world = World::new().await;
-    let (mut gone, connection) = connect(&world).await;
+    let (mut gone, socket) = connect(&world).await;
     let request = Request::post("http://etcd/etcdserverpb.KV/Put")
         .header("content-type", "application/grpc")
         .body(body(&[&[0, 0]], true))
@@ -163,7 +163,7 @@ async fn a_call_that_is_given_up_is_counted_as_cancelled() {
     while !line(started).await {
         tokio::task::yield_now().await;
     }
-    connection.abort();
+    socket.shutdown(std::net::Shutdown::Both).unwrap();
     let cancelled = r#"grpc_server_handled_total{grpc_code="Canceled",grpc_method="Put""#;
     while !line(cancelled).await {
         tokio::task::yield_now().await;
