@@ -18,8 +18,6 @@ pub mod service_account;
 pub mod storage;
 pub mod webhooks;
 
-use std::collections::BTreeMap;
-
 use api::value::str_in;
 use api::{Gvk, Gvr, Status};
 use async_trait::async_trait;
@@ -40,9 +38,6 @@ pub enum Operation {
     /// exec, attach, portforward, proxy.
     Connect,
 }
-
-/// What admission notes about a request for the audit log, by key (upstream's `Attributes.AddAnnotation`).
-pub type Annotations = parking_lot::Mutex<BTreeMap<String, String>>;
 
 /// One write on its way to the store.
 #[derive(Debug, Clone, Copy)]
@@ -71,8 +66,6 @@ pub struct Request<'a> {
     pub rounds: &'a Rounds,
     /// Warnings for the client are added here.
     pub warnings: &'a parking_lot::Mutex<Vec<String>>,
-    /// Annotations of the request for the audit log are added here.
-    pub annotations: &'a Annotations,
 }
 
 /// Options of a request, as reviews and policies show them.
@@ -183,11 +176,6 @@ impl Request<'_> {
         }
     }
 
-    /// Notes an annotation for the audit log; the first value of a key stays.
-    pub(crate) fn annotate(&self, key: String, value: String) {
-        self.annotations.lock().entry(key).or_insert(value);
-    }
-
     /// Adds a warning for the client, once.
     pub fn warn(&self, text: String) {
         let mut warnings = self.warnings.lock();
@@ -255,7 +243,6 @@ pub(crate) mod testing {
             options: Options::default(),
             rounds: &Rounds::default(),
             warnings: &warnings,
-            annotations: &Annotations::default(),
         };
         let mut object = (ask.operation != Operation::Delete).then_some(object);
         plugin.mutate(&request, &mut object).await?;

@@ -6,7 +6,6 @@ use api::Status;
 use http::HeaderMap;
 use parking_lot::Mutex;
 
-use crate::admission::Annotations;
 use crate::negotiate::{self, Accepted, Offer};
 use crate::registry::{Resource, Subresource};
 use crate::request::{Query, RequestInfo};
@@ -23,8 +22,6 @@ pub(crate) struct Context {
     pub(crate) row: Arc<Resource>,
     pub(crate) subresource: Option<Subresource>,
     pub(crate) warnings: Mutex<Vec<String>>,
-    /// What admission notes for the audit log.
-    pub(crate) annotations: Annotations,
 }
 
 impl Context {
@@ -39,7 +36,6 @@ impl Context {
             row,
             subresource: None,
             warnings: Mutex::new(Vec::new()),
-            annotations: Annotations::default(),
         }
     }
 

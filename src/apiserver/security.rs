@@ -264,7 +264,6 @@ impl seams::TokenIssuer for Issuer {
             options: admission::Options { kind: "CreateOptions", ..Default::default() },
             rounds: &Default::default(),
             warnings: &warnings,
-            annotations: &Default::default(),
         };
         let mut object = Some(request.clone());
         self.restriction.mutate(&asked, &mut object).await?;

@@ -417,7 +417,6 @@ impl ApiServer {
             row,
             subresource,
             warnings: Mutex::new(Vec::new()),
-            annotations: crate::admission::Annotations::default(),
         };
         let exchange = handlers::Exchange {
             method: parts.method,

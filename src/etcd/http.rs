@@ -3,27 +3,30 @@
 use std::fmt::Write;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures::FutureExt;
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use tonic::body::Body;
 use tower::{Layer, Service};
 
 use crate::health::{Check, Kind};
 use crate::metrics::Call;
+use crate::unary::{self, Hot};
 use crate::{ETCD_VERSION, Etcd, STORAGE_VERSION};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Puts HTTP before gRPC.
 #[derive(Debug, Clone)]
-pub(crate) struct Front(pub(crate) Etcd);
+pub(crate) struct Front(pub(crate) Arc<Etcd>);
 
 impl<S> Layer<S> for Front {
     type Service = Fronted<S>;
 
     fn layer(&self, inner: S) -> Fronted<S> {
-        Fronted { inner, etcd: self.0.clone() }
+        Fronted { inner, etcd: Arc::clone(&self.0) }
     }
 }
 
@@ -31,7 +34,7 @@ impl<S> Layer<S> for Front {
 #[derive(Debug, Clone)]
 pub(crate) struct Fronted<S> {
     inner: S,
-    etcd: Etcd,
+    etcd: Arc<Etcd>,
 }
 
 impl<S> Service<Request<Body>> for Fronted<S>
@@ -52,10 +55,14 @@ where
         let kind = request.headers().get(header::CONTENT_TYPE);
         if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
             let call = Call::begin(&self.etcd.counters, request.uri().path());
+            if let Some(hot) = Hot::of(&request) {
+                let etcd = Arc::clone(&self.etcd);
+                return Box::pin(unary::answer(etcd, hot, request.into_body(), call).map(Ok));
+            }
             let answer = self.inner.call(call.receive(request));
             return Box::pin(async move { answer.await.map(|answer| call.send(answer)) });
         }
-        let (etcd, (parts, _)) = (self.etcd.clone(), request.into_parts());
+        let (etcd, (parts, _)) = (Arc::clone(&self.etcd), request.into_parts());
         Box::pin(async move { Ok(etcd.http(&parts.method, &parts.uri).await) })
     }
 }

@@ -16,12 +16,21 @@ use crate::txn;
 const CHUNK_BYTES: usize = 1024 * 1024;
 
 impl Etcd {
-    async fn read(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+    /// What a read finds, and how its answer is made of that.
+    pub(crate) async fn find(
+        &self,
+        request: &pb::RangeRequest,
+    ) -> Result<(Plan, store::RangeResponse), Status> {
         let plan = Plan::of(request)?;
         if !request.serializable {
             self.backend.quiet_barrier().await.map_err(status)?;
         }
         let found = self.backend.range(plan.request.clone()).await.map_err(status)?;
+        Ok((plan, found))
+    }
+
+    async fn read(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+        let (plan, found) = self.find(request).await?;
         let header = self.header(found.revision);
         Ok(plan.answer(found, header))
     }

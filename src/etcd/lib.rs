@@ -16,6 +16,7 @@ mod range;
 mod serve;
 mod snapshot;
 mod txn;
+mod unary;
 mod urls;
 mod watch;
 

@@ -124,7 +124,18 @@ impl Call {
         self.count(code);
     }
 
-    fn count(&mut self, code: Code) {
+    /// Counts bytes of a request.
+    pub(crate) fn received(&self, bytes: usize) {
+        self.counters.received.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts bytes of an answer.
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.counters.sent.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts the end of the call.
+    pub(crate) fn count(&mut self, code: Code) {
         if let Some(method) = self.method.take() {
             *self.counters.handled.lock().entry((method, code as i32)).or_default() += 1;
         }

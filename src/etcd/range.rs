@@ -104,6 +104,11 @@ impl Plan {
         within(self.modified, kv.mod_revision) && within(self.created, kv.create_revision)
     }
 
+    /// Whether the answer is what the store finds, as it stands.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_in_order() && !self.is_filtered() && !self.keys_only
+    }
+
     /// The answer to what the store found.
     pub(crate) fn answer(
         &self,
@@ -111,7 +116,9 @@ impl Plan {
         header: Option<ResponseHeader>,
     ) -> RangeResponse {
         let mut kvs = found.kvs;
-        kvs.retain(|kv| self.wants(kv));
+        if self.is_filtered() {
+            kvs.retain(|kv| self.wants(kv));
+        }
         if !self.is_in_order() {
             let compare = |a: &KeyValue, b: &KeyValue| match self.target {
                 SortTarget::Key => a.key.cmp(&b.key),

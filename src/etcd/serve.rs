@@ -13,7 +13,6 @@ use proto::etcdserverpb::cluster_server::ClusterServer;
 use proto::etcdserverpb::kv_server::KvServer;
 use proto::etcdserverpb::lease_server::LeaseServer;
 use proto::etcdserverpb::maintenance_server::MaintenanceServer;
-use proto::etcdserverpb::watch_server::WatchServer;
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,6 +22,7 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 
 use crate::http::Front;
+use crate::watch::WatchService;
 use crate::{Etcd, MESSAGE_BYTES};
 
 /// Connections at a time; more wait in the kernel's queue.
@@ -106,14 +106,15 @@ pub async fn serve(
         accept(etcd.clone(), listener, tls, connections),
     );
     let shutdown = etcd.tasks.shutdown().clone();
+    let shared = Arc::new(etcd.clone());
     Server::builder()
         .accept_http1(true)
-        .layer(Front(etcd.clone()))
+        .layer(Front(Arc::clone(&shared)))
         .max_concurrent_streams(CONCURRENT_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
         .add_service(KvServer::new(etcd.clone()).max_decoding_message_size(MESSAGE_BYTES))
-        .add_service(WatchServer::new(etcd.clone()).max_decoding_message_size(MESSAGE_BYTES))
+        .add_service(WatchService(Arc::clone(&shared)))
         .add_service(LeaseServer::new(etcd.clone()))
         .add_service(ClusterServer::new(etcd.clone()))
         .add_service(MaintenanceServer::new(etcd.clone()))

@@ -1,5 +1,7 @@
 //! What etcd 3.7.3 answered to the same requests, asked over the wire.
 
+mod wire;
+
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::cluster_client::ClusterClient;
 use proto::etcdserverpb::compare::TargetUnion;
@@ -324,6 +326,57 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
     sender.send(pb::WatchRequest { request_union: Some(cancel) }).await.unwrap();
     let end = next().await;
     assert_eq!((end.watch_id, end.canceled, end.compact_revision), (0, true, 0));
+}
+
+/// What a watch was told: 0 for a put, 1 for a deletion, the value, and the value before.
+type Told = Vec<(i32, String, Option<String>)>;
+
+#[tokio::test]
+async fn watches_of_the_same_key_are_told_what_each_of_them_wants() {
+    use pb::watch_create_request::FilterType;
+    let mut world = World::new().await;
+    let create = |prev_kv, filters: &[FilterType]| {
+        RequestUnion::CreateRequest(pb::WatchCreateRequest {
+            key: "k".into(),
+            prev_kv,
+            filters: filters.iter().map(|filter| *filter as i32).collect(),
+            ..Default::default()
+        })
+    };
+    let (noput, nodelete) = (FilterType::Noput, FilterType::Nodelete);
+    let requests =
+        [(false, &[][..]), (true, &[]), (true, &[noput]), (false, &[nodelete]), (false, &[])];
+    let requests = requests.map(|(prev_kv, filters)| create(prev_kv, filters));
+    let (_sender, mut watch) = world.watch(requests.into()).await;
+    let mut next = async || watch.message().await.unwrap().unwrap();
+    for id in 0..5 {
+        assert_eq!(next().await.watch_id, id);
+    }
+    world.put("k", "1").await;
+    world.put("k", "2").await;
+    let delete = pb::DeleteRangeRequest { key: "k".into(), ..Default::default() };
+    world.kv.delete_range(delete).await.unwrap();
+    let mut seen: [Told; 5] = Default::default();
+    while seen.iter().map(Vec::len).sum::<usize>() < 12 {
+        let response = next().await;
+        for event in response.events {
+            let text = |kv: proto::mvccpb::KeyValue| String::from_utf8(kv.value.to_vec()).unwrap();
+            let told = (event.r#type, event.kv.map(text).unwrap(), event.prev_kv.map(text));
+            seen[usize::try_from(response.watch_id).unwrap()].push(told);
+        }
+    }
+    let told = |events: &[(i32, &str, Option<&str>)]| -> Told {
+        events
+            .iter()
+            .map(|(kind, now, before)| (*kind, (*now).into(), before.map(Into::into)))
+            .collect()
+    };
+    let plain = told(&[(0, "1", None), (0, "2", None), (1, "", None)]);
+    assert_eq!(seen[0], plain);
+    assert_eq!(seen[1], told(&[(0, "1", None), (0, "2", Some("1")), (1, "", Some("2"))]));
+    assert_eq!(seen[2], told(&[(1, "", Some("2"))]));
+    assert_eq!(seen[3], told(&[(0, "1", None), (0, "2", None)]));
+    assert_eq!(seen[4], plain);
 }
 
 #[tokio::test]

@@ -3,32 +3,43 @@
 //! A client that reads slowly costs nobody else anything: its watch is ended by the store when it lags too far, and goes on
 //! here from history where it stopped, as etcd's unsynced watchers do.
 
+mod wire;
+
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::tasks::Kind;
 use futures::StreamExt;
-use futures::future::{AbortHandle, Abortable};
-use futures::stream::{self, BoxStream, SelectAll};
-use prost::Message;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::watch_create_request::FilterType;
 use proto::etcdserverpb::watch_request::RequestUnion;
-use proto::etcdserverpb::watch_server::Watch;
-use proto::mvccpb;
-use store::{Event, KeyRange, Revision, StoreError, WatchBatch};
+use store::{GroupBatch, GroupItem, KeyRange, Revision, StoreError, WatchGroup, Watching};
 use tokio::sync::mpsc;
+use tonic::body::Body;
+use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
+use tower::Service;
 
+use self::wire::{Encoded, Outgoing, Wanted, WatchCodec, fragments, head};
 use crate::answer::{COMPACTED, status};
-use crate::range::key_value;
 use crate::{Etcd, MESSAGE_BYTES};
 
 /// The id that means all watches of a stream, or none.
 const NO_WATCH: i64 = -1;
 
-/// Responses on their way to the client; more wait until it has read.
-const RESPONSES: usize = 16;
+/// Responses that go out together at most.
+const TOGETHER: usize = 256;
+
+/// So many times [`TOGETHER`] are on their way to the client; more wait until it has read.
+const RESPONSES: usize = 4;
+
+/// Bytes of changes from which on a response is looked at for being too large: what else is in it is much smaller.
+const LARGE: usize = MESSAGE_BYTES / 2;
 
 /// Watches of one stream. etcd has no bound; a Kubernetes API server has one a kind.
 const MAX_WATCHES: usize = 10_000;
@@ -36,29 +47,81 @@ const MAX_WATCHES: usize = 10_000;
 /// How often a watch that asked for it is told that nothing happened: etcd's default, without its jitter of a tenth.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(600);
 
-type Responses = mpsc::Sender<Result<pb::WatchResponse, Status>>;
-type Item = (i64, Option<Result<WatchBatch, StoreError>>);
+type Together = Result<Vec<Outgoing>, Status>;
 
-#[tonic::async_trait]
-impl Watch for Etcd {
-    type WatchStream = BoxStream<'static, Result<pb::WatchResponse, Status>>;
+/// The service, in the place of the generated one: with a codec of its own.
+#[derive(Debug, Clone)]
+pub(crate) struct WatchService(pub(crate) Arc<Etcd>);
 
-    async fn watch(
-        &self,
-        request: Request<Streaming<pb::WatchRequest>>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
-        let (responses, mut receiver) = mpsc::channel(RESPONSES);
+impl NamedService for WatchService {
+    const NAME: &'static str = "etcdserverpb.Watch";
+}
+
+impl Service<http::Request<Body>> for WatchService {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<http::Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let streams = Streams(Arc::clone(&self.0));
+        Box::pin(async move {
+            if request.uri().path() != "/etcdserverpb.Watch/Watch" {
+                return Ok(Status::unimplemented("").into_http());
+            }
+            let mut grpc = Grpc::new(WatchCodec).max_decoding_message_size(MESSAGE_BYTES);
+            Ok(grpc.streaming(streams, request).await)
+        })
+    }
+}
+
+/// Begins streams.
+struct Streams(Arc<Etcd>);
+
+impl StreamingService<pb::WatchRequest> for Streams {
+    type Response = Outgoing;
+    type ResponseStream = BoxStream<'static, Result<Outgoing, Status>>;
+    type Future = std::future::Ready<Result<Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: Request<Streaming<pb::WatchRequest>>) -> Self::Future {
+        let (responses, receiver) = mpsc::channel(RESPONSES);
         let watches = Watches {
-            etcd: self.clone(),
+            etcd: Etcd::clone(&self.0),
             responses,
+            together: Vec::new(),
             running: BTreeMap::new(),
-            feeds: SelectAll::new(),
+            group: WatchGroup::default(),
+            encoded: Encoded::default(),
             next_id: 0,
+            notified: 0,
+            due: false,
             asked: None,
         };
-        self.tasks.spawn(Kind::Request, "etcd watch", watches.run(request.into_inner()));
-        Ok(Response::new(stream::poll_fn(move |context| receiver.poll_recv(context)).boxed()))
+        self.0.tasks.spawn(Kind::Request, "etcd watch", watches.run(request.into_inner()));
+        std::future::ready(Ok(Response::new(outgoing(receiver).boxed())))
     }
+}
+
+/// One after another what goes out together.
+fn outgoing(
+    mut receiver: mpsc::Receiver<Together>,
+) -> impl stream::Stream<Item = Result<Outgoing, Status>> {
+    let mut together = Vec::new().into_iter();
+    stream::poll_fn(move |context| {
+        loop {
+            if let Some(response) = together.next() {
+                return Poll::Ready(Some(Ok(response)));
+            }
+            match std::task::ready!(receiver.poll_recv(context)) {
+                Some(Ok(more)) => together = more.into_iter(),
+                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+                None => return Poll::Ready(None),
+            }
+        }
+    })
 }
 
 /// One watch.
@@ -68,16 +131,14 @@ struct Running {
     next: i64,
     /// Everything up to here was looked at.
     told: i64,
-    puts: bool,
-    deletions: bool,
-    prev_kv: bool,
+    wanted: Wanted,
     fragment: bool,
     /// Wants to hear that nothing happened; and whether something did since it was last asked.
     progress_notify: bool,
     quiet: bool,
     /// To be told as soon as it has everything up to this revision.
     due: Option<i64>,
-    end: AbortHandle,
+    watching: Watching,
 }
 
 impl Running {
@@ -89,10 +150,17 @@ impl Running {
 /// The watches of one stream.
 struct Watches {
     etcd: Etcd,
-    responses: Responses,
+    responses: mpsc::Sender<Together>,
+    /// What goes out next.
+    together: Vec<Outgoing>,
     running: BTreeMap<i64, Running>,
-    feeds: SelectAll<BoxStream<'static, Item>>,
+    group: WatchGroup,
+    encoded: Encoded,
     next_id: i64,
+    /// Watches that want to hear that nothing happened.
+    notified: usize,
+    /// Some watch is to be told how far it is.
+    due: bool,
     /// The client asked how far it is: the revision that all watches must have.
     asked: Option<i64>,
 }
@@ -105,6 +173,7 @@ impl Watches {
         let shutdown = self.etcd.tasks.shutdown().clone();
         let responses = self.responses.clone();
         let mut tick = base::clock::now() + PROGRESS_INTERVAL;
+        let mut items = Vec::new();
         loop {
             let wait = tick.saturating_duration_since(base::clock::now());
             let done = tokio::select! {
@@ -113,8 +182,8 @@ impl Watches {
                     // The client sends no more and goes on listening, or has gone.
                     Ok(None) | Err(_) => Err(Gone),
                 },
-                Some((id, item)) = self.feeds.next(), if !self.feeds.is_empty() => self.item(id, item).await,
-                () = base::clock::sleep(wait), if self.running.values().any(|watch| watch.progress_notify) => {
+                () = self.group.take(&mut items) => self.items(&mut items).await,
+                () = base::clock::sleep(wait), if self.notified > 0 => {
                     tick = base::clock::now() + PROGRESS_INTERVAL;
                     self.tick().await
                 }
@@ -124,6 +193,10 @@ impl Watches {
                     Err(Gone)
                 }
             };
+            let done = match done {
+                Ok(()) => self.flush().await,
+                gone => gone,
+            };
             if let Err(Gone) = done {
                 return Ok(());
             }
@@ -131,10 +204,26 @@ impl Watches {
     }
 
     async fn send(&mut self, response: pb::WatchResponse) -> Result<(), Gone> {
-        self.responses.send(Ok(response)).await.map_err(|_| Gone)
+        self.put(Outgoing::Message(response)).await
+    }
+
+    /// Puts a response to those that go out together.
+    async fn put(&mut self, response: Outgoing) -> Result<(), Gone> {
+        self.together.push(response);
+        if self.together.len() < TOGETHER { Ok(()) } else { self.flush().await }
+    }
+
+    /// Sends what goes out together.
+    async fn flush(&mut self) -> Result<(), Gone> {
+        if self.together.is_empty() {
+            return Ok(());
+        }
+        let together = std::mem::take(&mut self.together);
+        self.responses.send(Ok(together)).await.map_err(|_| Gone)
     }
 
     async fn fail(&mut self, error: StoreError) -> Result<(), Gone> {
+        self.flush().await?;
         let _ = self.responses.send(Err(status(error))).await;
         Err(Gone)
     }
@@ -233,84 +322,75 @@ impl Watches {
         let range = KeyRange { start, end };
         let first = Some(Revision(request.start_revision)).filter(|revision| revision.0 > 0);
         let newest = self.etcd.backend.revision().0;
-        let watcher = match self.etcd.backend.watch(range.clone(), first).await {
-            Ok(watcher) => watcher,
+        let begun = self.etcd.backend.watch_in(&self.group, id, range.clone(), first).await;
+        let watching = match begun {
+            Ok(watching) => watching,
             Err(StoreError::Compacted { oldest, .. }) => {
                 return Err(Refused::Compacted { id, oldest });
             }
             Err(error) => return Err(Refused::Failed(error)),
         };
         let without = |filter: FilterType| request.filters.contains(&(filter as i32));
-        let end = self.feed(id, watcher);
+        let wanted = Wanted {
+            puts: !without(FilterType::Noput),
+            deletions: !without(FilterType::Nodelete),
+            prev_kv: request.prev_kv,
+        };
         let watch = Running {
             range,
             next: first.map_or(newest + 1, |revision| revision.0),
             told: 0,
-            puts: !without(FilterType::Noput),
-            deletions: !without(FilterType::Nodelete),
-            prev_kv: request.prev_kv,
+            wanted,
             fragment: request.fragment,
             progress_notify: request.progress_notify,
             quiet: true,
             due: None,
-            end,
+            watching,
         };
+        self.notified += usize::from(watch.progress_notify);
         self.running.insert(id, watch);
         Ok(id)
-    }
-
-    /// Listens to a watcher of the store; its end is told once.
-    fn feed(&mut self, id: i64, watcher: store::Watcher) -> AbortHandle {
-        let mut batches = watcher.batches;
-        let batches = stream::poll_fn(move |context| batches.poll_recv(context));
-        let items = batches.map(Some).chain(stream::once(async { None }));
-        let (handle, registration) = AbortHandle::new_pair();
-        let items = Abortable::new(items.map(move |item| (id, item)), registration);
-        self.feeds.push(items.boxed());
-        handle
     }
 
     fn remove(&mut self, id: i64) -> bool {
         let removed = self.running.remove(&id);
         if let Some(watch) = &removed {
-            watch.end.abort();
+            self.notified -= usize::from(watch.progress_notify);
         }
         removed.is_some()
     }
 
-    async fn item(
-        &mut self,
-        id: i64,
-        item: Option<Result<WatchBatch, StoreError>>,
-    ) -> Result<(), Gone> {
-        match item {
-            Some(Ok(batch)) => {
-                self.batch(id, batch).await?;
-                self.answer_progress().await
-            }
-            Some(Err(StoreError::Overrun)) => self.resume(id).await,
-            Some(Err(StoreError::Compacted { oldest, .. })) => {
+    /// Takes what came for the watches: a write wakes all of its key at once.
+    async fn items(&mut self, items: &mut Vec<GroupItem>) -> Result<(), Gone> {
+        for item in items.drain(..) {
+            self.item(item).await?;
+            // Before what comes behind the revision that is told.
+            self.answer_progress().await?;
+        }
+        self.encoded.forget();
+        Ok(())
+    }
+
+    async fn item(&mut self, item: GroupItem) -> Result<(), Gone> {
+        let id = item.watch;
+        match item.batch {
+            Ok(batch) => self.batch(id, batch).await,
+            Err(StoreError::Overrun) => self.resume(id).await,
+            Err(StoreError::Compacted { oldest, .. }) => {
                 self.remove(id);
                 self.compacted(id, oldest).await
             }
-            Some(Err(error)) => self.fail(error).await,
-            // After its error, or because the store stops.
-            None if self.running.contains_key(&id) => {
-                self.fail(StoreError::Stopped("its watches ended".to_owned())).await
-            }
-            None => Ok(()),
+            Err(error) => self.fail(error).await,
         }
     }
 
     async fn resume(&mut self, id: i64) -> Result<(), Gone> {
         let Some(watch) = self.running.get(&id) else { return Ok(()) };
-        watch.end.abort();
         let (range, next) = (watch.range.clone(), Revision(watch.next));
-        match self.etcd.backend.watch(range, Some(next)).await {
-            Ok(watcher) => {
-                let end = self.feed(id, watcher);
+        match self.etcd.backend.watch_in(&self.group, id, range, Some(next)).await {
+            Ok(watching) => {
                 if let Some(watch) = self.running.get_mut(&id) {
-                    watch.end = end;
+                    watch.watching = watching;
                 }
                 Ok(())
             }
@@ -322,28 +402,25 @@ impl Watches {
         }
     }
 
-    async fn batch(&mut self, id: i64, batch: WatchBatch) -> Result<(), Gone> {
+    async fn batch(&mut self, id: i64, batch: GroupBatch) -> Result<(), Gone> {
         let Some(watch) = self.running.get_mut(&id) else { return Ok(()) };
         watch.told = watch.told.max(batch.revision.0);
         watch.next = watch.next.max(batch.revision.0 + 1);
-        let prev_kv = watch.prev_kv;
-        let wanted = |event: &Event| if event.deleted { watch.deletions } else { watch.puts };
-        let events: Vec<_> =
-            batch.events.into_iter().filter(wanted).map(|event| shape(event, prev_kv)).collect();
+        if batch.events.is_empty() {
+            return Ok(());
+        }
+        let (wanted, fragment) = (watch.wanted, watch.fragment);
+        let events = self.encoded.of(&batch.events, wanted);
         if events.is_empty() {
             return Ok(());
         }
         watch.quiet = false;
-        let response = pb::WatchResponse {
-            header: self.etcd.header(batch.revision),
-            watch_id: id,
-            events,
-            ..Default::default()
-        };
-        if !watch.fragment {
-            return self.send(response).await;
+        let head = head(self.etcd.header(batch.revision), id);
+        if !fragment || events.len() < LARGE {
+            return self.put(Outgoing::Events(head, events)).await;
         }
-        for part in fragments(response, MESSAGE_BYTES) {
+        let whole = pb::WatchResponse { events: wanted.shape(&batch.events).collect(), ..head };
+        for part in fragments(whole, MESSAGE_BYTES) {
             self.send(part).await?;
         }
         Ok(())
@@ -357,6 +434,7 @@ impl Watches {
         };
         for watch in self.running.values_mut().filter(|watch| watch.progress_notify) {
             watch.due = std::mem::replace(&mut watch.quiet, true).then_some(revision);
+            self.due |= watch.due.is_some();
             self.etcd.backend.tell_progress(&watch.range);
         }
         self.answer_progress().await
@@ -364,12 +442,17 @@ impl Watches {
 
     /// Tells how far they are to those who asked and are there.
     async fn answer_progress(&mut self) -> Result<(), Gone> {
+        if !self.due && self.asked.is_none() {
+            return Ok(());
+        }
+        self.due = false;
         let mut due = Vec::new();
         for (id, watch) in &mut self.running {
             if let Some(revision) = watch.due.filter(|due| watch.has(*due)) {
                 watch.due = None;
                 due.push((*id, revision));
             }
+            self.due |= watch.due.is_some();
         }
         if let Some(revision) = self.asked
             && !self.running.is_empty()
@@ -391,90 +474,4 @@ enum Refused {
     With(&'static str),
     Compacted { id: i64, oldest: i64 },
     Failed(StoreError),
-}
-
-/// One change in etcd's form: of a deletion only the key and its revision.
-fn shape(event: Event, prev_kv: bool) -> mvccpb::Event {
-    let kind = if event.deleted {
-        mvccpb::event::EventType::Delete
-    } else {
-        mvccpb::event::EventType::Put
-    };
-    // What came and went at one revision had no version before it.
-    let revision = event.kv.mod_revision;
-    let prev = event.prev.filter(|prev| prev_kv && prev.mod_revision < revision);
-    let kv = if event.deleted {
-        mvccpb::KeyValue {
-            key: event.kv.key,
-            mod_revision: event.kv.mod_revision.0,
-            ..Default::default()
-        }
-    } else {
-        key_value(event.kv)
-    };
-    mvccpb::Event { r#type: kind.into(), kv: Some(kv), prev_kv: prev.map(key_value) }
-}
-
-/// Cuts a response between events so that each part is smaller than `limit`, or has one event; all but the last are marked.
-fn fragments(response: pb::WatchResponse, limit: usize) -> Vec<pb::WatchResponse> {
-    if response.encoded_len() < limit || response.events.len() < 2 {
-        return vec![response];
-    }
-    let pb::WatchResponse { events, .. } = response;
-    let empty = pb::WatchResponse { events: Vec::new(), ..response };
-    let bare = empty.encoded_len();
-    let (mut parts, mut part, mut bytes) = (Vec::new(), empty.clone(), bare);
-    for event in events {
-        let size = event.encoded_len();
-        // A field of a message carries its number and its length before it.
-        let size = 1 + prost::length_delimiter_len(size) + size;
-        if !part.events.is_empty() && bytes + size >= limit {
-            part.fragment = true;
-            parts.push(std::mem::replace(&mut part, empty.clone()));
-            bytes = bare;
-        }
-        bytes += size;
-        part.events.push(event);
-    }
-    parts.push(part);
-    parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn event(key: &str, value: usize) -> mvccpb::Event {
-        let kv = mvccpb::KeyValue {
-            key: key.to_owned().into(),
-            value: vec![7; value].into(),
-            ..Default::default()
-        };
-        mvccpb::Event { kv: Some(kv), ..Default::default() }
-    }
-
-    #[test]
-    fn a_response_is_cut_between_events_and_all_but_the_last_part_are_marked() {
-        let response = pb::WatchResponse {
-            watch_id: 3,
-            events: vec![event("a", 400), event("b", 400), event("c", 2000), event("d", 1)],
-            ..Default::default()
-        };
-        let parts = fragments(response.clone(), 1000);
-        let keys = |part: &pb::WatchResponse| -> Vec<String> {
-            part.events
-                .iter()
-                .map(|e| String::from_utf8_lossy(&e.kv.as_ref().unwrap().key).into_owned())
-                .collect()
-        };
-        let seen: Vec<_> =
-            parts.iter().map(|part| (keys(part), part.fragment, part.watch_id)).collect();
-        let list = |keys: &[&str]| keys.iter().map(|k| (*k).to_owned()).collect::<Vec<_>>();
-        assert_eq!(
-            seen,
-            [(list(&["a", "b"]), true, 3), (list(&["c"]), true, 3), (list(&["d"]), false, 3)]
-        );
-        assert!(parts[0].encoded_len() < 1000);
-        assert_eq!(fragments(response.clone(), 1 << 20), [response]);
-    }
 }

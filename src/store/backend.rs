@@ -24,7 +24,7 @@ use crate::mvcc::{
 };
 use crate::raft::{Leadership, Members};
 use crate::snapshot::{Header, Saved, save};
-use crate::watch::{Feed, Hub};
+use crate::watch::{Feed, Hub, WatchGroup, Watching};
 
 /// Largest request in bytes of keys and values: etcd's default `--max-request-bytes`.
 pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
@@ -226,6 +226,35 @@ impl<E: Engine> Store<E> {
         Ok((Pinned { shared: Arc::clone(&self.shared), _held: held }, looked))
     }
 
+    /// Begins a watch whose two ends `make` makes.
+    fn begin_watch<T>(
+        &self,
+        range: KeyRange,
+        start: Option<Revision>,
+        make: impl FnOnce(KeyRange, i64) -> (Feed, T),
+    ) -> Result<T, StoreError> {
+        self.check_running()?;
+        let (rest, other) = {
+            let state = self.shared.state.read();
+            let newest = state.revision();
+            let start = start.map_or(newest + 1, |r| r.0).max(1);
+            // A start that is compacted is refused here, not in the stream.
+            state.events(start, &range, 0)?;
+            let (feed, other) = make(range, start);
+            if start <= newest {
+                (Some(feed), other)
+            } else {
+                self.shared.hub.lock().join(feed, newest);
+                (None, other)
+            }
+        };
+        if let Some(feed) = rest {
+            let history = catch_up(Arc::clone(&self.shared), feed);
+            self.tasks.spawn(Kind::Request, "watch history", history);
+        }
+        Ok(other)
+    }
+
     fn check_running(&self) -> Result<(), StoreError> {
         self.engine.stopped().map_or(Ok(()), Err)
     }
@@ -406,29 +435,18 @@ impl<E: Engine> Backend for Store<E> {
     }
 
     async fn watch(&self, range: KeyRange, start: Option<Revision>) -> Result<Watcher, StoreError> {
-        self.check_running()?;
-        let (rest, batches) = {
-            let state = self.shared.state.read();
-            let newest = state.revision();
-            let start = start.map_or(newest + 1, |r| r.0).max(1);
-            // A start that is compacted is refused here, not in the stream.
-            state.events(start, &range, 0)?;
-            let (feed, batches) = Feed::new(range, start);
-            if start <= newest {
-                (Some(feed), batches)
-            } else {
-                self.shared.hub.lock().join(feed, newest);
-                (None, batches)
-            }
-        };
-        if let Some(feed) = rest {
-            self.tasks.spawn(
-                Kind::Request,
-                "watch history",
-                catch_up(Arc::clone(&self.shared), feed),
-            );
-        }
+        let batches = self.begin_watch(range, start, Feed::new)?;
         Ok(Watcher { batches })
+    }
+
+    async fn watch_in(
+        &self,
+        group: &WatchGroup,
+        id: i64,
+        range: KeyRange,
+        start: Option<Revision>,
+    ) -> Result<Watching, StoreError> {
+        self.begin_watch(range, start, |range, start| Feed::grouped(group, id, range, start))
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {

@@ -90,11 +90,29 @@ impl Put for Vec<u8> {
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// What the bytes are a part of; byte strings share it instead of being copied.
+    whole: Option<&'a Bytes>,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, at: 0, whole: None }
+    }
+
+    /// A reader of `part` of `whole`, whose byte strings keep all of `whole` alive.
+    pub(crate) fn sharing(whole: &'a Bytes, part: &'a [u8]) -> Self {
+        let (outer, inner) = (whole.as_ptr_range(), part.as_ptr_range());
+        let within = outer.start <= inner.start && inner.end <= outer.end;
+        Self { bytes: part, at: 0, whole: Some(whole).filter(|_| within) }
+    }
+
+    /// A reader of what [`Reader::slice`] gave.
+    pub(crate) fn inner(&self, slice: &'a [u8]) -> Self {
+        Self { bytes: slice, at: 0, whole: self.whole }
+    }
+
+    fn own(&self, slice: &'a [u8]) -> Bytes {
+        self.whole.map_or_else(|| Bytes::copy_from_slice(slice), |whole| whole.slice_ref(slice))
     }
 
     pub(crate) fn malformed<T>(&self) -> Result<T, Malformed> {
@@ -138,11 +156,13 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn bytes(&mut self) -> Result<Bytes, Malformed> {
-        self.slice().map(Bytes::copy_from_slice)
+        let slice = self.slice()?;
+        Ok(self.own(slice))
     }
 
-    pub(crate) fn rest(&self) -> &'a [u8] {
-        self.bytes.get(self.at..).unwrap_or_default()
+    /// What has not been read.
+    pub(crate) fn rest(&self) -> Bytes {
+        self.own(self.bytes.get(self.at..).unwrap_or_default())
     }
 
     pub(crate) fn end(&self) -> Result<(), Malformed> {
@@ -203,7 +223,14 @@ impl Command {
     /// # Errors
     /// [`Malformed`] with the offset.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut reader = Reader::new(bytes);
+        Self::read(Reader::new(bytes))
+    }
+
+    /// As [`Command::decode`], of all that the reader has.
+    ///
+    /// # Errors
+    /// [`Malformed`] with the offset.
+    pub(crate) fn read(mut reader: Reader<'_>) -> Result<Self, Malformed> {
         let command = match reader.byte()? {
             TXN => Self::Txn(decode_txn(&mut reader, 0)?),
             COMPACT => Self::Compact(reader.i64()?),

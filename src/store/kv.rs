@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::measures::Measures;
 use crate::raft::Members;
 use crate::snapshot::Saved;
+use crate::watch::{WatchGroup, Watching};
 
 /// A revision of the whole key space; the first write has 2, as in etcd.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -345,6 +346,14 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError>;
     /// Watches `range` for changes with revision ≥ `start` (`None`: from the next one on).
     async fn watch(&self, range: KeyRange, start: Option<Revision>) -> Result<Watcher, StoreError>;
+    /// As [`Backend::watch`], as one of a group under an id of the caller's; it ends with what is answered.
+    async fn watch_in(
+        &self,
+        group: &WatchGroup,
+        id: i64,
+        range: KeyRange,
+        start: Option<Revision>,
+    ) -> Result<Watching, StoreError>;
     /// Drops versions superseded before `revision`; resolves when no read below it is served any more.
     async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
     /// Grants a lease; `id` 0 lets the store choose.

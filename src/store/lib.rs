@@ -28,3 +28,4 @@ pub use raft::{
     Traffic, Transport, to_promote,
 };
 pub use snapshot::{Facts, Reset, ResetError, Saved, SnapshotError, inspect, inspect_bytes, reset};
+pub use watch::{GroupBatch, GroupItem, WatchGroup, Watching};

@@ -24,6 +24,7 @@ mod wire;
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use openraft::raft::responder::Responder;
 
 pub(crate) use address::Address;
@@ -95,7 +96,7 @@ pub(crate) struct Batch(Arc<Proposal>);
 struct Proposal {
     commands: Vec<Command>,
     /// As it stands in the log.
-    encoded: Vec<u8>,
+    encoded: Bytes,
     ceiling: i64,
     sync: bool,
 }
@@ -103,7 +104,13 @@ struct Proposal {
 impl Batch {
     /// Commands of one entry. `encoded` is what [`Batch::encode`] wrote for each of them, `ceiling` a revision that none of
     /// them reaches, or 0; without `sync` the entry need not be durable before it counts as written.
-    pub(crate) fn new(commands: Vec<Command>, encoded: Vec<u8>, ceiling: i64, sync: bool) -> Self {
+    pub(crate) fn new(
+        commands: Vec<Command>,
+        encoded: impl Into<Bytes>,
+        ceiling: i64,
+        sync: bool,
+    ) -> Self {
+        let encoded = encoded.into();
         Self(Arc::new(Proposal { commands, encoded, ceiling, sync }))
     }
 
@@ -120,11 +127,12 @@ impl Batch {
     /// [`Malformed`] with the offset.
     fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let ceiling = Self::decode_ceiling(reader)?;
-        let encoded = reader.rest().to_vec();
+        let encoded = reader.rest();
         let mut commands = Vec::new();
         while reader.end().is_err() {
             let command = reader.slice()?;
-            commands.push(Command::decode(command).or_else(|_| reader.malformed())?);
+            let command = Command::read(reader.inner(command));
+            commands.push(command.or_else(|_| reader.malformed())?);
         }
         Ok(Self::new(commands, encoded, ceiling, true))
     }

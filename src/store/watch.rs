@@ -1,6 +1,13 @@
 //! The watch hub: hands each change to the watchers of its key, from history first and live afterwards, none lost or doubled.
 
+mod group;
+
+use std::sync::Arc;
+
 use tokio::sync::mpsc::{self, OwnedPermit, Receiver, Sender, error::TrySendError};
+
+pub use group::{GroupBatch, GroupItem, WatchGroup, Watching};
+use group::{Refused, Way};
 
 use crate::kv::{Event, KeyRange, Revision, StoreError, WatchBatch};
 use crate::mvcc::contains;
@@ -12,6 +19,77 @@ const WATCHER_BATCHES: usize = 1024;
 /// What a watcher's channel carries.
 pub(crate) type Item = Result<WatchBatch, StoreError>;
 
+/// Where a watcher's changes go.
+#[derive(Debug)]
+enum Sink {
+    /// To a reader of its own.
+    Channel {
+        sender: Sender<Item>,
+        /// A place kept free so that the reason of the end always fits.
+        last_word: Option<OwnedPermit<Item>>,
+    },
+    /// To the reader of a group.
+    Group(Way),
+}
+
+impl Sink {
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Channel { sender, .. } => sender.is_closed(),
+            Self::Group(way) => way.is_closed(),
+        }
+    }
+
+    /// Hands over those of `events` that are wanted, without waiting. `whole` are all of them once somebody shares them.
+    fn offer(
+        &mut self,
+        events: &[Event],
+        wanted: impl Fn(&&Event) -> bool,
+        whole: &mut Option<Arc<[Event]>>,
+        revision: Revision,
+    ) -> Result<(), Refused> {
+        let chosen = || events.iter().filter(&wanted).cloned();
+        match self {
+            Self::Channel { sender, .. } => {
+                let batch = WatchBatch { events: chosen().collect(), revision };
+                sender.try_send(Ok(batch)).map_err(|error| match error {
+                    TrySendError::Full(_) => Refused::Full,
+                    TrySendError::Closed(_) => Refused::Closed,
+                })
+            }
+            Self::Group(way) => {
+                let events = if events.iter().all(|event| wanted(&event)) {
+                    Arc::clone(whole.get_or_insert_with(|| events.into()))
+                } else {
+                    chosen().collect()
+                };
+                way.offer(GroupBatch { events, revision })
+            }
+        }
+    }
+
+    /// Hands over a batch as soon as there is room; `false` when the watcher is gone.
+    async fn send(&mut self, events: Vec<Event>, revision: Revision) -> bool {
+        match self {
+            Self::Channel { sender, .. } => {
+                sender.send(Ok(WatchBatch { events, revision })).await.is_ok()
+            }
+            Self::Group(way) => way.send(GroupBatch { events: events.into(), revision }).await,
+        }
+    }
+
+    fn end(&mut self, error: StoreError) {
+        match self {
+            Self::Channel { last_word, .. } => {
+                if let Some(permit) = last_word.take() {
+                    permit.send(Err(error));
+                }
+            }
+            Self::Group(way) => way.end(error),
+        }
+    }
+}
+
 /// The sending half of one watcher.
 #[derive(Debug)]
 pub(crate) struct Feed {
@@ -20,9 +98,7 @@ pub(crate) struct Feed {
     next: i64,
     /// Newest revision the watcher was told of.
     told: i64,
-    sender: Sender<Item>,
-    /// A place kept free so that the reason of the end always fits.
-    last_word: Option<OwnedPermit<Item>>,
+    sink: Sink,
 }
 
 impl Feed {
@@ -30,7 +106,18 @@ impl Feed {
     pub(crate) fn new(range: KeyRange, next: i64) -> (Self, Receiver<Item>) {
         let (sender, receiver) = mpsc::channel(WATCHER_BATCHES);
         let last_word = sender.clone().try_reserve_owned().ok();
-        (Self { range, next, told: 0, sender, last_word }, receiver)
+        (Self { range, next, told: 0, sink: Sink::Channel { sender, last_word } }, receiver)
+    }
+
+    /// A feed of `range` from revision `next` on into a group, and what ends it.
+    pub(crate) fn grouped(
+        group: &WatchGroup,
+        watch: i64,
+        range: KeyRange,
+        next: i64,
+    ) -> (Self, Watching) {
+        let (way, watching) = group.begin(watch);
+        (Self { range, next, told: 0, sink: Sink::Group(way) }, watching)
     }
 
     pub(crate) fn range(&self) -> &KeyRange {
@@ -44,36 +131,34 @@ impl Feed {
     /// Hands over history before `next`, waiting for room; `false` when the watcher is gone.
     pub(crate) async fn replay(&mut self, events: Vec<Event>, next: i64) -> bool {
         if !events.is_empty() {
-            let batch = WatchBatch { events, revision: Revision(next - 1) };
-            if self.sender.send(Ok(batch)).await.is_err() {
+            if !self.sink.send(events, Revision(next - 1)).await {
                 return false;
             }
             self.told = next - 1;
         }
         self.next = next;
-        !self.sender.is_closed()
+        !self.sink.is_closed()
     }
 
     /// Hands over changes without waiting; the feed, unless it ended.
-    fn offer(&mut self, events: &[Event], revision: i64) -> bool {
-        let wanted = |event: &&Event| {
-            event.kv.mod_revision.0 >= self.next && contains(&self.range, &event.kv.key)
-        };
-        let events: Vec<Event> = events.iter().filter(wanted).cloned().collect();
-        if events.is_empty() {
-            return !self.sender.is_closed();
+    fn offer(&mut self, events: &[Event], whole: &mut Option<Arc<[Event]>>, revision: i64) -> bool {
+        let (range, next) = (&self.range, self.next);
+        let wanted =
+            |event: &&Event| event.kv.mod_revision.0 >= next && contains(range, &event.kv.key);
+        if !events.iter().any(|event| wanted(&event)) {
+            return !self.sink.is_closed();
         }
-        match self.sender.try_send(Ok(WatchBatch { events, revision: Revision(revision) })) {
+        match self.sink.offer(events, wanted, whole, Revision(revision)) {
             Ok(()) => {
                 self.next = revision + 1;
                 self.told = revision;
                 true
             }
-            Err(TrySendError::Full(_)) => {
-                self.end(StoreError::Overrun);
+            Err(Refused::Full) => {
+                self.sink.end(StoreError::Overrun);
                 false
             }
-            Err(TrySendError::Closed(_)) => false,
+            Err(Refused::Closed) => false,
         }
     }
 
@@ -82,10 +167,7 @@ impl Feed {
         if self.told >= revision || self.next > revision + 1 {
             return true;
         }
-        let sent = self
-            .sender
-            .try_send(Ok(WatchBatch { events: Vec::new(), revision: Revision(revision) }))
-            .is_ok();
+        let sent = self.sink.offer(&[], |_| true, &mut None, Revision(revision)).is_ok();
         if sent {
             self.told = revision;
             self.next = self.next.max(revision + 1);
@@ -95,9 +177,7 @@ impl Feed {
 
     /// Ends the watch with `error`.
     pub(crate) fn end(&mut self, error: StoreError) {
-        if let Some(permit) = self.last_word.take() {
-            permit.send(Err(error));
-        }
+        self.sink.end(error);
     }
 }
 
@@ -117,7 +197,8 @@ impl Hub {
     /// Hands `events`, whole revisions up to `revision`, to whom they concern.
     pub(crate) fn publish(&mut self, events: &[Event], revision: i64) {
         if !events.is_empty() {
-            self.feeds.retain_mut(|feed| feed.offer(events, revision));
+            let mut whole = None;
+            self.feeds.retain_mut(|feed| feed.offer(events, &mut whole, revision));
         }
     }
 
@@ -131,7 +212,7 @@ impl Hub {
 
     /// How many watches run.
     pub(crate) fn len(&self) -> usize {
-        self.feeds.iter().filter(|feed| !feed.sender.is_closed()).count()
+        self.feeds.iter().filter(|feed| !feed.sink.is_closed()).count()
     }
 
     /// Ends every watch with `error`.

@@ -39,7 +39,7 @@ boot() { # name: switches on a machine that is off
   unshare --net --mount --pid --uts --fork --kill-child --mount-proc bash -c '
     hostname "$1" && mount -t tmpfs machine /run && mkdir /run/netns && mount -t tmpfs machine /run/netns && mount --make-shared /run/netns &&
     ip link set lo up && sysctl -qw net.ipv4.ip_forward=1 && echo up >"$2" || exit 1
-    sleep infinity & while :; do wait; done' "machine $name" "$name" "$scratch/$name/up" >>"$scratch/$name.log" 2>&1 &
+    while :; do sleep infinity & wait; done' "machine $name" "$name" "$scratch/$name/up" >>"$scratch/$name.log" 2>&1 &
   machine_parent[$name]=$!
   read -r -t 30 _ <>"$scratch/$name/up" && first=$(child_of $!) && [ -n "$first" ] || { echo "FAIL machine $name did not start"; exit 1; }
   machine_first[$name]=$first

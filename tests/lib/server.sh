@@ -28,7 +28,10 @@ start_server() { # flags...
 }
 stop_server() { # signal
   [ -n "$server_pid" ] || return 0
-  kill "-${1:-TERM}" "$server_pid" 2>/dev/null; wait "$server_pid" 2>/dev/null; server_pid=
+  kill "-${1:-TERM}" "$server_pid" 2>/dev/null
+  # One that ended while a signal was answered is waited for in vain.
+  [ ! -e "/proc/$server_pid" ] || wait "$server_pid" 2>/dev/null
+  server_pid=
 }
 check() { # name, command...: passes when the command succeeds
   local name=$1; shift

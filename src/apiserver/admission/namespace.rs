@@ -172,7 +172,6 @@ mod tests {
                 old: None,
                 options: Default::default(),
                 rounds: &Default::default(),
-                annotations: &Default::default(),
                 warnings: &warnings,
             };
             plugin().mutate(&request, &mut None).await

@@ -263,7 +263,6 @@ mod tests {
             options: Default::default(),
             rounds: &Default::default(),
             warnings: &warnings,
-            annotations: &Default::default(),
         };
         world.check(&request, &object).await
     }

@@ -134,9 +134,10 @@ fn encode_key(key: &Bytes, versions: &[Version], out: &mut Vec<u8>) {
 }
 
 fn decode_key(reader: &mut Reader<'_>) -> Result<(Bytes, Vec<Version>), Malformed> {
-    let key = reader.bytes()?;
-    let mut versions = Vec::new();
-    for _ in 0..reader.u64()? {
+    let (key, count) = (reader.bytes()?, reader.u64()?);
+    // Nearly always one; what a damaged file says costs nothing.
+    let mut versions = Vec::with_capacity(usize::from(count > 0));
+    for _ in 0..count {
         let (created, modified, version) = (reader.i64()?, reader.i64()?, reader.i64()?);
         let (version, sub) = if version < 0 {
             (-1 - version, u32::try_from(reader.u64()?).or_else(|_| reader.malformed())?)

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use super::files::Disk;
 use super::log::segment_name;
 use super::record::{HEAD, Head, Kind};
+use crate::command::Reader;
 use crate::raft::{Entry, LogId, Vote, behind, decode_head};
 
 /// Bytes of log between two marks: how much is read over to find one entry.
@@ -202,7 +203,7 @@ fn read_piece(
             return Err(damaged());
         }
         if matches!(head.kind, Kind::Commands | Kind::Blank | Kind::Members) {
-            let (entry, mut reader) = decode_head(&payload).map_err(|_| damaged())?;
+            let (entry, mut reader) = decode_head(Reader::new(&payload)).map_err(|_| damaged())?;
             if entry.id.index() >= wanted {
                 entries.push(entry.body(head.kind, &mut reader).map_err(|_| damaged())?);
                 wanted = entry.id.index() + 1;

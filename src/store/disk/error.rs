@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::ClusterId;
+use super::files::is_no_space;
 
 /// Why a data directory cannot be opened; nothing in it was changed.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,14 @@ pub enum OpenError {
         file: String,
         /// What the system said.
         source: io::Error,
+    },
+    /// The device is full.
+    #[error(
+        "no space left for the store: {what}; make space on the file system of the data directory, and start again"
+    )]
+    NoSpace {
+        /// What found none.
+        what: String,
     },
     /// Another process has it open.
     #[error(
@@ -81,6 +90,11 @@ impl OpenError {
         action: &'static str,
         file: &'a str,
     ) -> impl FnOnce(io::Error) -> Self + 'a {
-        move |source| Self::Io { action, file: file.to_owned(), source }
+        move |source| {
+            if is_no_space(&source) {
+                return Self::NoSpace { what: format!("cannot {action} {file}: {source}") };
+            }
+            Self::Io { action, file: file.to_owned(), source }
+        }
     }
 }

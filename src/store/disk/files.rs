@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use bytes::BytesMut;
 use nix::fcntl::{FallocateFlags, fallocate};
 
 /// A directory.
@@ -48,14 +49,14 @@ pub(crate) fn is_no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Reads a whole file.
-pub(crate) fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+/// Reads a whole file into a buffer, over what that holds.
+pub(crate) fn read_all(file: &dyn DiskFile, into: &mut BytesMut) -> io::Result<()> {
     let size =
         usize::try_from(file.size()?).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-    let mut content = vec![0; size];
-    let read = file.read_at(0, &mut content)?;
-    content.truncate(read);
-    Ok(content)
+    into.resize(size, 0);
+    let read = file.read_at(0, into)?;
+    into.truncate(read);
+    Ok(())
 }
 
 /// A real directory.

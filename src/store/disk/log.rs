@@ -11,6 +11,12 @@ use crate::command::{Malformed, Put, Reader};
 use crate::measures::Timing;
 use crate::raft::{Vote, decode_vote, encode_vote};
 
+/// What file systems write as a whole.
+const PAGE: u64 = 4096;
+
+/// Smallest record without effect: its head and the longest number, a multiple of the alignment.
+const FILLER_MIN: usize = record::HEAD + 16;
+
 /// File name of a segment.
 pub(crate) fn segment_name(sequence: u64) -> String {
     format!("log-{sequence:016x}")
@@ -218,6 +224,24 @@ impl Log {
         let meta = self.meta.clone();
         let meta = Meta { next: meta.next.max(self.staged_behind), ..meta };
         self.stage(Kind::Meta, |out| meta.encode(0, out));
+    }
+
+    /// Ends the batch with a record without effect, so that what is written next begins a page of its own: a page that is
+    /// begun by one batch and ended by another is written twice.
+    pub(crate) fn fill_page(&mut self) {
+        let end = self.current.offset + self.staged.len() as u64;
+        let rest = usize::try_from(end.next_multiple_of(PAGE) - end).unwrap_or(0);
+        if self.staged.is_empty() || end > SEGMENT_BYTES || rest < FILLER_MIN {
+            return;
+        }
+        let next = self.meta.next.max(self.staged_behind);
+        // No entries from the next one on, of which there are none, are a part of the log.
+        self.stage(Kind::Truncate, |out| {
+            let end = out.len() + rest - record::HEAD;
+            out.put_u64(next);
+            // A sector of zeros would look like one that was not written.
+            out.resize(end, 0xff);
+        });
     }
 
     /// Bytes of the batch.

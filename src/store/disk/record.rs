@@ -242,7 +242,7 @@ pub(crate) fn scan(content: &[u8], chain: u32, last: bool) -> Result<Scan<'_>, (
         }
     }
     let rest = content.get(scan.end..).unwrap_or_default();
-    let Some(used) = rest.iter().rposition(|byte| *byte != 0) else { return Ok(scan) };
+    let Some(used) = last_used(rest) else { return Ok(scan) };
     let offset = scan.end as u64;
     if !last {
         return Err((
@@ -295,12 +295,30 @@ fn acknowledged_damage(content: &[u8], at: usize, chain: u32) -> Option<String> 
     None
 }
 
+/// Whether all bytes are zero; most of a segment is, and every start looks at that.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    let (chunks, rest) = bytes.as_chunks();
+    chunks.iter().fold(0, |all, chunk| all | u128::from_ne_bytes(*chunk)) == 0
+        && rest.iter().all(|byte| *byte == 0)
+}
+
+/// Where the last byte is that is not zero.
+fn last_used(bytes: &[u8]) -> Option<usize> {
+    let (begin, page) = bytes
+        .chunks(SECTOR)
+        .enumerate()
+        .rev()
+        .map(|(number, page)| (number * SECTOR, page))
+        .find(|(_, page)| !is_zero(page))?;
+    Some(begin + page.iter().rposition(|byte| *byte != 0)?)
+}
+
 /// Whether a sector's share of `from..to` was never written: it reads as zeros.
 fn has_zero_sector(content: &[u8], from: usize, to: usize) -> bool {
     let mut at = from;
     while at < to {
         let end = (at + 1).next_multiple_of(SECTOR).min(to);
-        if content.get(at..end).is_some_and(|piece| piece.iter().all(|byte| *byte == 0)) {
+        if content.get(at..end).is_some_and(is_zero) {
             return true;
         }
         at = end;
@@ -311,14 +329,34 @@ fn has_zero_sector(content: &[u8], from: usize, to: usize) -> bool {
 /// What fuzzers feed: a segment, and the payload of a record whose kind is the first byte.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(bytes: &[u8]) {
+    use crate::command::Reader;
     use crate::raft::decode_head;
     if let Ok((_, _, chain)) = read_file_header("log", LOG_MAGIC, bytes) {
         drop(scan(bytes, chain, true));
     }
     let Some((kind, payload)) = bytes.split_first() else { return };
     drop(super::log::Meta::decode(payload));
-    if let (Some(kind), Ok((head, mut reader))) = (Kind::from_byte(*kind), decode_head(payload)) {
+    if let (Some(kind), Ok((head, mut reader))) =
+        (Kind::from_byte(*kind), decode_head(Reader::new(payload)))
+    {
         drop(head.body(kind, &mut reader));
     }
     drop(crate::command::Command::decode(payload));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_used_byte_is_found_wherever_it_is() {
+        let mut bytes = vec![0; 2 * SECTOR + 77];
+        assert_eq!(last_used(&bytes), None);
+        for at in [0, 15, 16, SECTOR - 1, SECTOR, 2 * SECTOR + 15, 2 * SECTOR + 64, 2 * SECTOR + 76]
+        {
+            bytes[at] = 1;
+            assert_eq!(last_used(&bytes), Some(at));
+            assert!(!is_zero(&bytes[at..=at]) && is_zero(&bytes[at + 1..]));
+        }
+    }
 }

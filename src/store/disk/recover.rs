@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
+
 use super::checkpoint::{self, Description};
 use super::entries::{Mark, View};
 use super::files::{Disk, read_all};
@@ -112,13 +114,20 @@ impl Replay {
     }
 
     fn apply_batch(&mut self, batch: &Batch) {
+        let mut events = Vec::new();
         for command in batch.commands() {
             // A refused command was refused then too, and has no effect now either.
-            let _ = self.state.apply(command, &mut Vec::new());
+            let _ = self.state.apply(command, &mut events);
+            events.clear();
         }
     }
 
-    fn record(&mut self, sequence: u64, record: &Record<'_>) -> Result<(), OpenError> {
+    fn record(
+        &mut self,
+        sequence: u64,
+        content: &Bytes,
+        record: &Record<'_>,
+    ) -> Result<(), OpenError> {
         let corrupt = |e: Malformed| OpenError::Corrupt {
             file: segment_name(sequence),
             offset: record.offset as u64,
@@ -141,7 +150,10 @@ impl Replay {
                 let next = Reader::new(record.payload).u64().map_err(corrupt)?;
                 self.truncate(next).map_err(corrupt)
             }
-            Kind::Commands | Kind::Blank | Kind::Members => self.entry(sequence, record, corrupt),
+            Kind::Commands | Kind::Blank | Kind::Members => {
+                let payload = Reader::sharing(content, record.payload);
+                self.entry(sequence, record, payload, corrupt)
+            }
             Kind::Head | Kind::Keys | Kind::End => Err(corrupt(Malformed { at: 0 })),
         }
     }
@@ -160,9 +172,10 @@ impl Replay {
         &mut self,
         sequence: u64,
         record: &Record<'_>,
+        payload: Reader<'_>,
         corrupt: impl Fn(Malformed) -> OpenError,
     ) -> Result<(), OpenError> {
-        let (head, mut reader) = decode_head(record.payload).map_err(&corrupt)?;
+        let (head, mut reader) = decode_head(payload).map_err(&corrupt)?;
         let index = head.id.index();
         self.behind = self.behind.max(index + 1);
         let mark = Mark { sequence, offset: record.offset as u64 };
@@ -317,15 +330,7 @@ fn begin(log: &mut Log, identity: Identity) -> Result<(), OpenError> {
     while identity == Identity::Joining && (node == first || node == 0) {
         node = base::clock::random_u64();
     }
-    write_first(log, Meta { node, ..Meta::default() })
-}
-
-fn write_first(log: &mut Log, meta: Meta) -> Result<(), OpenError> {
-    begin_log(log, meta).map_err(|error| OpenError::Io {
-        action: "write",
-        file: "the log".to_owned(),
-        source: std::io::Error::other(error),
-    })
+    begin_log(log, Meta { node, ..Meta::default() })
 }
 
 /// Begins the log of a cluster's first member behind a checkpoint of which it made all entries, in the first term.
@@ -340,7 +345,7 @@ pub(crate) fn begin_at(
     let (node, next) = (first_member(cluster), behind(applied.id.as_ref()));
     let vote = Some(Vote::new_committed(1, node));
     let mut log = Log::create(Arc::clone(disk), cluster)?;
-    write_first(&mut log, Meta { node, vote, next, committed: next, ceiling: 0 })
+    begin_log(&mut log, Meta { node, vote, next, committed: next, ceiling: 0 })
 }
 
 /// The newest checkpoint.
@@ -385,16 +390,21 @@ fn find_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<Found, OpenError>
     loop {
         let read = file.read_at(at, &mut chunk).map_err(failed)?;
         let bytes = chunk.get(..read).unwrap_or_default();
-        if read == 0 || bytes.iter().any(|byte| *byte != 0) {
+        if read == 0 || !record::is_zero(bytes) {
             return Ok(Found { sequence, header, unused: read == 0 });
         }
         at += read as u64;
     }
 }
 
-fn read_segment(disk: &Arc<dyn Disk>, name: &str) -> Result<Vec<u8>, OpenError> {
+fn read_segment(
+    disk: &Arc<dyn Disk>,
+    name: &str,
+    mut buffer: BytesMut,
+) -> Result<Bytes, OpenError> {
     let file = disk.open(name).map_err(OpenError::io("open", name))?;
-    read_all(file.as_ref()).map_err(OpenError::io("read", name))
+    read_all(file.as_ref(), &mut buffer).map_err(OpenError::io("read", name))?;
+    Ok(buffer.freeze())
 }
 
 /// Where the log ends: the place in `files`, and how that segment was scanned.
@@ -420,6 +430,7 @@ fn replay_all(
 ) -> Result<(), OpenError> {
     let used = files.iter().rposition(|file| !file.unused).unwrap_or(0);
     let mut before: Option<u32> = None;
+    let mut buffer = BytesMut::new();
     for (position, file) in files.iter().enumerate() {
         let name = file.name();
         let (cluster, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &file.header)?;
@@ -432,18 +443,20 @@ fn replay_all(
             break;
         }
         let corrupt = |(offset, what)| OpenError::Corrupt { file: name.clone(), offset, what };
-        let content = read_segment(disk, &name)?;
+        let content = read_segment(disk, &name, buffer)?;
         let scan: Scan<'_> = record::scan(&content, chain, position == used).map_err(corrupt)?;
         check_joint(&name, scan.records.first(), before)?;
         replay.behind = 0;
         for record in &scan.records {
-            replay.record(sequence, record)?;
+            replay.record(sequence, &content, record)?;
         }
         let torn = content.get(scan.end..scan.end + scan.torn).unwrap_or_default().to_vec();
         tail.behind.push(replay.behind);
         let behind = std::mem::take(&mut tail.behind);
         *tail = Tail { position, end: scan.end, chain: scan.chain, torn, before, behind };
         before = Some(scan.chain);
+        // Memory that is there already need not be made and cleared again; entries that are not applied yet may hold it.
+        buffer = content.try_into_mut().unwrap_or_default();
     }
     Ok(())
 }

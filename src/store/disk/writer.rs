@@ -2,7 +2,8 @@
 //!
 //! What need not be durable stays in memory, up to [`LAZY_BYTES`], and goes out with the next batch that is synced or after
 //! [`LAZY_SYNC`]: a page that is written is on its way to the device soon, whether anybody asks for that or not, so writing
-//! each heartbeat at once would cost a page each.
+//! each heartbeat at once would cost a page each. What goes out after that time fills its last page, so that it is written
+//! once.
 //!
 //! Synchronous, so that the simulation runs it where it likes; a real store gives it a thread of its own.
 
@@ -17,10 +18,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::RESERVE_BYTES;
 use super::entries::{Entries, Mark};
 use super::log::{Log, Meta, WriteError};
 use super::record::Kind;
+use super::{OpenError, RESERVE_BYTES};
 use crate::kv::StoreError;
 use crate::measures::Timing;
 use crate::raft::{Entry, Payload, Types, Vote, encode_entry};
@@ -343,6 +344,8 @@ impl Writer {
                 }
             }
             Job::Sync(done) => {
+                // Nothing but lazy records came for long, and the next are as far away.
+                self.log.fill_page();
                 self.sync = true;
                 self.waiting.push(Waiting::Done(done));
             }
@@ -434,11 +437,15 @@ impl Writer {
 /// Makes the first record of an empty log, which says whose it is.
 ///
 /// # Errors
-/// [`StoreError::Stopped`].
-pub(crate) fn begin_log(log: &mut Log, meta: Meta) -> Result<(), StoreError> {
+/// [`OpenError::NoSpace`], [`OpenError::Io`].
+pub(crate) fn begin_log(log: &mut Log, meta: Meta) -> Result<(), OpenError> {
     log.meta = meta;
     log.stage_meta();
     log.write(true).map(drop).map_err(|error| match error {
-        WriteError::NoSpace(text) | WriteError::Fatal(text) => StoreError::Stopped(text),
+        WriteError::NoSpace(what) => OpenError::NoSpace { what },
+        WriteError::Fatal(text) => {
+            let source = io::Error::other(text);
+            OpenError::Io { action: "write", file: "the log".to_owned(), source }
+        }
     })
 }

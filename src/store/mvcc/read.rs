@@ -5,7 +5,7 @@ use std::ops::Bound::{self, Excluded, Included, Unbounded};
 use bytes::Bytes;
 
 use super::history::{History, Version};
-use super::state::State;
+use super::state::{State, event_of};
 use crate::kv::{Event, KeyRange, RangeRequest, RangeResponse, Revision, StoreError};
 
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -121,16 +121,8 @@ impl State {
             if !contains(range, &change.key) {
                 continue;
             }
-            let Some((version, before)) =
-                self.keys.get(&change.key).and_then(|h| h.written_at(change.revision, sub))
-            else {
-                continue;
-            };
-            events.push(Event {
-                kv: version.to_kv(&change.key, false),
-                prev: before.map(|v| v.to_kv(&change.key, false)),
-                deleted: version.is_tombstone(),
-            });
+            let history = self.keys.get(&change.key);
+            events.extend(history.and_then(|h| event_of(&change.key, h, change.revision, sub)));
         }
         Ok((events, start.max(self.revision + 1)))
     }

@@ -55,6 +55,13 @@ fn sub(first: usize, events: &[Event]) -> u32 {
     u32::try_from(events.len().saturating_sub(first)).unwrap_or(u32::MAX)
 }
 
+/// The event of the change `sub` of `revision`.
+pub(super) fn event_of(key: &Bytes, history: &History, revision: i64, sub: u32) -> Option<Event> {
+    let (version, before) = history.written_at(revision, sub)?;
+    let prev = before.map(|v| v.to_kv(key, false));
+    Some(Event { kv: version.to_kv(key, false), prev, deleted: version.is_tombstone() })
+}
+
 /// The whole key space.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -210,36 +217,27 @@ impl State {
         let value = Bytes::copy_from_slice(value);
         let sub = sub(first, events);
         self.bytes += value.len();
-        let (key, prev) = match self.keys.get_mut(key.as_ref()) {
-            Some(history) => {
-                let before = history.latest().clone();
+        // The copy of the key is for a new one; to make it costs less than to look twice.
+        let (key, prev, event) = match self.keys.entry(Bytes::copy_from_slice(key)) {
+            Entry::Occupied(mut entry) => {
+                let before = entry.get().latest().clone();
                 let (created, version) = if before.is_tombstone() {
                     (revision, 1)
                 } else {
                     (before.created, before.version.saturating_add(1))
                 };
-                history.push(Version { value, created, modified: revision, version, lease, sub });
-                let key = self
-                    .keys
-                    .get_key_value(key.as_ref())
-                    .map_or_else(|| key.clone(), |(k, _)| k.clone());
-                (key, (!before.is_tombstone()).then_some(before))
+                let version = Version { value, created, modified: revision, version, lease, sub };
+                entry.get_mut().push(version);
+                let event = event_of(entry.key(), entry.get(), revision, sub);
+                (entry.key().clone(), (!before.is_tombstone()).then_some(before), event)
             }
-            None => {
-                let key = Bytes::copy_from_slice(key);
+            Entry::Vacant(entry) => {
+                let key = entry.key().clone();
                 self.bytes += key.len();
-                self.keys.insert(
-                    key.clone(),
-                    History::new(Version {
-                        value,
-                        created: revision,
-                        modified: revision,
-                        version: 1,
-                        lease,
-                        sub,
-                    }),
-                );
-                (key, None)
+                let (created, modified) = (revision, revision);
+                let version = Version { value, created, modified, version: 1, lease, sub };
+                let event = event_of(&key, entry.insert(History::new(version)), revision, sub);
+                (key, None, event)
             }
         };
         let old_lease = prev.as_ref().map_or(0, |v| v.lease);
@@ -255,19 +253,9 @@ impl State {
             self.live += 1;
         }
         let prev = prev.map(|v| v.to_kv(&key, false));
-        self.tell(&key, revision, sub, events);
+        events.extend(event);
         self.changes.push_back(Change { revision, key });
         prev
-    }
-
-    /// Appends the event of a change that was just made.
-    fn tell(&self, key: &Bytes, revision: i64, sub: u32, events: &mut Vec<Event>) {
-        let written = self.keys.get(key).and_then(|history| history.written_at(revision, sub));
-        if let Some((version, before)) = written {
-            let prev = before.map(|v| v.to_kv(key, false));
-            let (kv, deleted) = (version.to_kv(key, false), version.is_tombstone());
-            events.push(Event { kv, prev, deleted });
-        }
     }
 
     /// Deletes one key at `revision`, whose events begin at `first`; the version before, or `None` when there was no such key.
@@ -282,10 +270,10 @@ impl State {
         let history = self.keys.get_mut(key)?;
         let before = history.live()?.clone();
         history.push(Version::tombstone(revision, sub));
+        events.extend(event_of(key, history, revision, sub));
         self.live -= 1;
         self.detach(before.lease, key);
         let prev = before.to_kv(key, false);
-        self.tell(key, revision, sub, events);
         self.changes.push_back(Change { revision, key: key.clone() });
         Some(prev)
     }
@@ -410,7 +398,7 @@ impl State {
                 entry.keys.insert(key);
             }
         }
-        changes.sort_by_key(|(sub, change)| (change.revision, *sub));
+        changes.sort_unstable_by_key(|(sub, change)| (change.revision, *sub));
         state.changes = changes.into_iter().map(|(_, change)| change).collect();
         (state.live, state.bytes) = (live, bytes);
         state

@@ -48,8 +48,7 @@ pub(crate) fn encode_entry(entry: &Entry, committed: u64) -> (Kind, impl FnOnce(
 ///
 /// # Errors
 /// [`Malformed`] with the offset.
-pub(crate) fn decode_head(payload: &[u8]) -> Result<(EntryHead, Reader<'_>), Malformed> {
-    let mut reader = Reader::new(payload);
+pub(crate) fn decode_head(mut reader: Reader<'_>) -> Result<(EntryHead, Reader<'_>), Malformed> {
     let (term, index, distance) = (reader.u64()?, reader.u64()?, reader.u64()?);
     let Some(committed) = index.checked_add(1).and_then(|next| next.checked_sub(distance)) else {
         return reader.malformed();
@@ -209,13 +208,17 @@ mod tests {
             let mut bytes = Vec::new();
             write(&mut bytes);
             assert_eq!(bytes, expected);
-            let (head, mut reader) = decode_head(&bytes).unwrap();
+            let (head, mut reader) = decode_head(Reader::new(&bytes)).unwrap();
             assert_eq!(head, EntryHead { id, committed: 299 });
             let back = head.body(kind, &mut reader).unwrap();
             assert_eq!(format!("{back:?}"), format!("{entry:?}"));
             for length in 0..bytes.len() {
                 let short = bytes.get(..length).unwrap();
-                assert!(decode_head(short).and_then(|(h, mut r)| h.body(kind, &mut r)).is_err());
+                assert!(
+                    decode_head(Reader::new(short))
+                        .and_then(|(h, mut r)| h.body(kind, &mut r))
+                        .is_err()
+                );
             }
         }
     }

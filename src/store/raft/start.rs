@@ -117,7 +117,17 @@ pub(crate) async fn start(
     let peers = Peers { link: Arc::clone(&link), work };
     let raft = Raft::new(node, config, peers, log, machine).await.map_err(|e| failed(&e))?;
     let may_begin = node == first_member(cluster) && !seat.as_ref().is_some_and(|seat| seat.join);
-    let leads = match lead(&raft, node, &address, may_begin).await {
+    let mut full = status.full.subscribe();
+    let led = tokio::select! {
+        biased;
+        led = lead(&raft, node, &address, may_begin) => led,
+        // What it writes to lead finds no space. Nobody is served before, so nobody is harmed by an end that says why.
+        Ok(what) = async { full.wait_for(Option::is_some).await.map(|text| text.clone()) } => {
+            end_early(&raft, &jobs).await;
+            return Err(OpenError::NoSpace { what: what.unwrap_or_default() });
+        }
+    };
+    let leads = match led {
         Ok(false) if seat.is_none() => {
             // As below.
             let _ = raft.shutdown().await;
@@ -143,9 +153,23 @@ pub(crate) async fn start(
     // With several voters nothing is acknowledged before it is on their disks.
     if leads && ceiling > revision {
         let raise = Command::Raise { revision: ceiling };
-        engine.submit(raise, Durability::Synced).await.map_err(|e| failed(&e))?;
+        let raised = engine.submit(raise, Durability::Synced).await;
+        raised.map_err(|error| match engine.status.full.borrow().clone() {
+            Some(what) => OpenError::NoSpace { what },
+            None => failed(&error),
+        })?;
     }
     Ok(Started { shared, engine, members })
+}
+
+/// Ends the log's writer, and then openraft, which may wait for it.
+async fn end_early(raft: &Raft, jobs: &mpsc::Sender<Job>) {
+    let (done, stopped) = oneshot::channel();
+    if jobs.send(Job::Stop(done)).await.is_ok() {
+        // Whatever it says: the error that counts is known.
+        let _ = stopped.await;
+    }
+    let _ = raft.shutdown().await;
 }
 
 /// Milliseconds between heartbeats, and within which openraft wants each answered: links of the edge take as long, and so

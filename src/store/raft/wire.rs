@@ -406,7 +406,7 @@ fn decode_append(reader: &mut Reader<'_>) -> Result<AppendEntriesRequest<Types>,
     let mut entries: Vec<Entry> = Vec::new();
     for _ in 0..reader.u64()? {
         let Some(kind) = Kind::from_byte(reader.byte()?) else { return reader.malformed() };
-        let (head, mut payload) = decode_head(reader.slice()?)?;
+        let (head, mut payload) = decode_head(Reader::new(reader.slice()?))?;
         let follows = entries.last().map(|entry| entry.log_id).or(prev_log_id);
         if head.id.index() != super::behind(follows.as_ref()) {
             return reader.malformed();

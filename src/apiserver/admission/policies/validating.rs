@@ -128,9 +128,9 @@ impl<'a> Gathered<'a> {
     }
 
     /// Leaves the annotations of one policy with the request.
-    fn publish(&mut self, request: &Request<'_>, policy: &str) {
+    fn publish(&mut self, policy: &str) {
         for (key, values) in std::mem::take(&mut self.annotations) {
-            request.annotate(format!("{policy}/{key}"), values.join(", "));
+            crate::audit::annotate(&format!("{policy}/{key}"), || values.join(", "));
         }
     }
 
@@ -141,7 +141,7 @@ impl<'a> Gathered<'a> {
             if let Ok(text) = serde_json::to_string(&self.failures) {
                 let text = text.replace('<', "\\u003c").replace('>', "\\u003e");
                 let key = "validation.policy.admission.k8s.io/validation_failure";
-                request.annotate(key.to_owned(), text.replace('&', "\\u0026"));
+                crate::audit::annotate(key, || text.replace('&', "\\u0026"));
             }
         }
         let Some(denied) = self.denied else { return Ok(()) };
@@ -179,7 +179,7 @@ impl ValidatingAdmissionPolicy {
         let mut versioned = Versioned::new();
         for hook in hooks {
             self.ask(hook, request, &kind, object, &asking, &mut versioned, &mut gathered).await?;
-            gathered.publish(request, &hook.policy.name);
+            gathered.publish(&hook.policy.name);
         }
         gathered.end(request, object)
     }

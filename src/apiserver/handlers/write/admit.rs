@@ -32,7 +32,6 @@ impl Write<'_> {
             options: self.admission_options(operation),
             rounds,
             warnings: &self.context.warnings,
-            annotations: &self.context.annotations,
         }
     }
 

@@ -84,3 +84,39 @@ fn lazy_writes_that_find_no_space_are_kept_in_memory_until_there_is_some() {
     let node = open(&disk.after_power_cut(&mut Rng(1))).unwrap();
     assert_eq!(everything(&node)["l"].len(), 200);
 }
+
+#[test]
+fn a_start_that_finds_no_space_says_so_and_how_to_mend_it() {
+    let (disk, node) = nearly_full();
+    assert_eq!(node.stop(), None);
+    disk.set_capacity(disk.used());
+    for _ in 0..2 {
+        let error = open(&disk).unwrap_err();
+        assert!(matches!(error, OpenError::NoSpace { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("cannot write log-") && text.contains("make space"), "{text}");
+    }
+    disk.set_capacity(u64::MAX);
+    assert_eq!(keys(&open(&disk).unwrap()), ["a"]);
+}
+
+#[test]
+fn a_store_that_comes_into_being_finds_space_or_says_that_there_is_none() {
+    let mut refused = 0;
+    for capacity in (0..600).step_by(8) {
+        let disk = SimDisk::new();
+        disk.reserve_nothing();
+        disk.set_capacity(capacity);
+        match open(&disk) {
+            Ok(node) => assert_eq!(keys(&node), [""; 0]),
+            Err(error) => {
+                assert!(matches!(error, OpenError::NoSpace { .. }), "{capacity}: {error}");
+                refused += 1;
+            }
+        }
+        disk.set_capacity(u64::MAX);
+        let node = open(&disk).unwrap();
+        commit(&node, put("a", "1")).unwrap();
+    }
+    assert!((20..75).contains(&refused), "{refused}");
+}

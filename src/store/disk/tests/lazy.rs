@@ -113,3 +113,34 @@ fn after_a_clean_stop_revisions_go_on_without_a_gap() {
     assert_eq!(everything(&node)["a"], "1");
     assert_eq!(commit(&node, put("a", "2")).unwrap(), 3);
 }
+
+#[test]
+fn three_renewals_of_a_node_cost_one_page() {
+    const PAGE: u64 = 4096;
+    let disk = SimDisk::new();
+    let node = open(&disk).unwrap();
+    let end = || FILE_HEADER as u64 + node.engine.written();
+    let renewal = "r".repeat(753);
+    let mut ends = Vec::new();
+    for cycle in 0..5 {
+        for number in 0..3 {
+            let key = format!("{cycle}/{number}");
+            submit(&node, put(&key, &renewal), Durability::Lazy).unwrap();
+        }
+        node.runtime.block_on(async {
+            tokio::time::pause();
+            tokio::time::sleep(std::time::Duration::from_secs(31)).await;
+            tokio::time::resume();
+        });
+        assert!(!node.engine.has_lazy());
+        ends.push(end());
+    }
+    // The first one is written at once, with the bound of the revisions that are handed out.
+    assert_eq!(ends[0] % PAGE, 0, "{ends:?}");
+    assert!(ends.windows(2).all(|pair| pair[1] == pair[0] + PAGE), "{ends:?}");
+    commit(&node, put("after", "1")).unwrap();
+    let node = open(&disk.after_power_cut(&mut Rng(1))).unwrap();
+    let all = everything(&node);
+    assert_eq!(all.len(), 16);
+    assert!(all.iter().all(|(key, value)| key == "after" || *value == renewal));
+}
