@@ -66,10 +66,7 @@ fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
-/// Where containerd finds settings of registries that are not ours.
-const REGISTRIES: &str = "/etc/containerd/certs.d:/etc/docker/certs.d";
-
-/// Where it finds ours.
+/// Where containerd finds what is said of registries.
 pub(crate) fn registries_dir(config: &RuntimeConfig) -> PathBuf {
     config.data_dir.join("certs.d")
 }
@@ -99,9 +96,8 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
     } else {
         ""
     };
-    // Ours first, then where containerd looks by itself.
-    let registry = quoted(&format!("{}:{REGISTRIES}", registries_dir(config).display()));
-    let registry = format!("\n  config_path = {registry}");
+    // One folder: from 2.1 on containerd takes a list of them for the name of one.
+    let registry = format!("\n  config_path = {}", path(&registries_dir(config)));
     let restrict = machine.restrict_oom_score;
     let (conf_dir, bin_dir) = (path(&config.cni_conf_dir), path(&config.cni_bin_dir));
     let pause = quoted(pause::IMAGE);
@@ -157,7 +153,7 @@ mod tests {
         assert!(
             old.contains("version = 2\nroot = \"/d/containerd\"") && old.contains("sandbox_image")
         );
-        let registries = "config_path = \"/d/certs.d:/etc/containerd/certs.d:/etc/docker/certs.d\"";
+        let registries = "config_path = \"/d/certs.d\"";
         assert!(old.contains(registries));
         assert!(old.contains(r#"BinaryName = "/usr/bin/\"x""#));
         let new = render((2, 4));
