@@ -345,10 +345,10 @@ async fn patches_are_made_and_their_failures_told() {
         answer["metadata"]["annotations"] == json!({"first": "x", "example.com/op": "CREATE"})
     };
     world.until(MAPS, &map("good", json!({"a": "b"})), is_mutated).await;
-    let missing = "[JSONPatch{op: 'replace', path: '/data/none', value: 'x'}]";
+    let missing = "[JSONPatch{op: 'remove', path: '/data/none'}]";
     world.bind("mutating", "fails", "/configmaps", only(missing, "bad"), json!({})).await;
     let answer = world.refused(MAPS, &map("bad", json!({"a": "b"}))).await;
-    let denied = "policy 'fails' with binding 'fails-binding' denied request: JSON Patch: replace operation does not apply: doc is missing key: /data/none: missing value";
+    let denied = "policy 'fails' with binding 'fails-binding' denied request: JSON Patch: error in remove for path: '/data/none': Unable to remove nonexistent key: none: missing value";
     assert_eq!((&answer["message"], &answer["code"]), (&json!(denied), &json!(403)));
     assert_eq!(answer["reason"], "Invalid");
     assert_eq!(answer["details"]["causes"], json!([{"message": denied}]));
