@@ -1,5 +1,7 @@
 //! What the linker is asked for besides its defaults.
 
+// Cargo says through the environment what is built.
+#[allow(clippy::disallowed_methods)]
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let is = |name: &str, wanted: &str| std::env::var(name).is_ok_and(|value| value == wanted);
