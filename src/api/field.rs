@@ -254,7 +254,7 @@ pub fn go_float(float: f64) -> String {
 }
 
 /// Go's JSON writes these three as escapes; outside of strings JSON has none of them.
-pub(crate) fn escape_html(json: &str) -> String {
+pub fn escape_html(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 

@@ -1,6 +1,8 @@
 //! What a JSON or merge patch makes, as text: upstream's refusal of it shows the patched document with its members in the order that Go's
 //! structures have, but sorted wherever the patch went (the patch library reads those objects as maps; what it does not touch stays text).
 
+use std::collections::{BTreeMap, HashMap};
+
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -160,11 +162,16 @@ fn parse(text: &str, depth: usize) -> Option<Node> {
             let mut reader = serde_json::Deserializer::from_str(text);
             let members = reader.deserialize_map(Members).ok()?;
             let mut map: Vec<(String, Node)> = Vec::with_capacity(members.len());
+            let mut places: HashMap<String, usize> = HashMap::with_capacity(members.len());
             for (key, raw) in members {
                 let value = parse(raw.get(), depth)?;
-                match map.iter_mut().find(|(name, _)| *name == key) {
+                match places.get(&key).and_then(|at| map.get_mut(*at)) {
+                    // Of repeated members the last counts, where the first stands.
                     Some((_, there)) => *there = value,
-                    None => map.push((key, value)),
+                    None => {
+                        places.insert(key.clone(), map.len());
+                        map.push((key, value));
+                    }
                 }
             }
             Some(Node::Map(map))
@@ -243,29 +250,22 @@ fn shaped(schema: &Schema, shape: Option<&Shape>, value: &Value) -> Node {
 }
 
 fn merge(map: &mut Vec<(String, Node)>, patch: Vec<(String, Node)>) {
-    for (key, mut value) in patch {
-        let at = map.iter().position(|(name, _)| *name == key);
+    let mut members: BTreeMap<String, Node> = std::mem::take(map).into_iter().collect();
+    for (key, value) in patch {
         if value.is_null() {
-            if let Some(at) = at {
-                map.remove(at);
-            }
+            members.remove(&key);
             continue;
         }
-        let Some((_, there)) = at.and_then(|at| map.get_mut(at)) else {
-            value.prune();
-            map.push((key, value));
-            continue;
-        };
-        match (there, value) {
-            (Node::Map(inner), Node::Map(patch)) => merge(inner, patch),
-            (there @ Node::Map(_), value) => *there = value,
-            (there, mut value) => {
+        match (members.get_mut(&key), value) {
+            (Some(Node::Map(inner)), Node::Map(patch)) => merge(inner, patch),
+            (Some(there @ Node::Map(_)), value) => *there = value,
+            (_, mut value) => {
                 value.prune();
-                *there = value;
+                members.insert(key, value);
             }
         }
     }
-    map.sort_by(|a, b| a.0.cmp(&b.0));
+    *map = members.into_iter().collect();
 }
 
 /// A string member of an operation.

@@ -50,12 +50,6 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// The kind that a request carries.
-    fn kind(&self, request: &Request<'_>) -> Gvk {
-        let kind = self.versions.kind(request.gvr, request.subresource);
-        kind.unwrap_or_else(|| request.gvk.clone())
-    }
-
     /// The namespace of the request as `namespaceObject` shows it; none for what is in none, and for namespaces themselves.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ use super::expressions::conditions::Matched;
 use super::expressions::{Inputs, Variables};
 use super::matching;
 use crate::authz::Authorizer;
+use crate::handlers::{scale_of, set_replicas};
 use crate::objects::Objects;
 use crate::registry::Resource;
 use crate::webhook::Callout;
@@ -65,17 +66,47 @@ struct Matcher {
     authorizer: Arc<dyn Authorizer>,
 }
 
-/// The row of a request for `scale`: reviews and policies show a Scale, the pipeline works on the object that is scaled.
-pub(crate) fn scaled_row(objects: &Objects, request: &Request<'_>) -> Option<Arc<Resource>> {
-    let is_scale = request.subresource == "scale";
-    is_scale.then(|| objects.row(request.gvr).ok()).flatten()
+/// What a request for `scale` shows to webhooks and policies: a Scale, where the pipeline works on the object that is scaled.
+pub(crate) struct Scaled {
+    row: Arc<Resource>,
+    /// The Scale of the old object.
+    pub(crate) old: Option<Value>,
+    /// The Scale of the new object, which may be changed.
+    pub(crate) new: Option<Value>,
+}
+
+impl Scaled {
+    /// `None` for other requests.
+    ///
+    /// # Errors
+    /// When the object cannot be shown as a Scale.
+    pub(crate) fn of(
+        objects: &Objects,
+        request: &Request<'_>,
+        object: Option<&Value>,
+    ) -> Result<Option<Self>, Status> {
+        let is_scale = request.subresource == "scale";
+        let Some(row) = is_scale.then(|| objects.row(request.gvr).ok()).flatten() else {
+            return Ok(None);
+        };
+        let scale = |object: Option<&Value>| object.map(|o| scale_of(&row, o)).transpose();
+        let (old, new) = (scale(request.old)?, scale(object)?);
+        Ok(Some(Self { row, old, new }))
+    }
+
+    /// Takes the new Scale over into the object.
+    ///
+    /// # Errors
+    /// When the object has no place for it.
+    pub(crate) fn settle(self, object: &mut Option<Value>) -> Result<(), Status> {
+        match (object, self.new) {
+            (Some(object), Some(scale)) => set_replicas(&self.row, object, &scale),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Matcher {
-    fn scaled(&self, request: &Request<'_>) -> Option<Arc<Resource>> {
-        scaled_row(&self.objects, request)
-    }
-
     /// The invocation, when the hook is to be asked about this request.
     ///
     /// # Errors

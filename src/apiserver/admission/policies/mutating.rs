@@ -17,9 +17,8 @@ use crate::admission::expressions::Inputs;
 use crate::admission::expressions::asked::{Asking, Memo};
 use crate::admission::expressions::conditions::Matched;
 use crate::admission::rounds::Part;
-use crate::admission::webhooks::{review, scaled_row};
-use crate::admission::{Operation, Plugin, Request, matching};
-use crate::handlers::{scale_of, set_replicas};
+use crate::admission::webhooks::{Scaled, review};
+use crate::admission::{Operation, Plugin, Request};
 
 /// Applies mutating policies.
 pub struct MutatingAdmissionPolicy {
@@ -133,7 +132,7 @@ impl MutatingAdmissionPolicy {
         request: &Request<'_>,
         object: &mut Option<Value>,
     ) -> Result<(), Status> {
-        let kind = self.cluster.kind(request);
+        let kind = self.cluster.versions.kind(request);
         let mut failures = Failures::default();
         let mut invocations = Vec::new();
         for hook in hooks {
@@ -168,25 +167,9 @@ impl MutatingAdmissionPolicy {
             }
         };
         for binding in hook.bindings.iter().map(|binding| &**binding) {
-            let matches = match &binding.criteria {
-                None => Ok(true),
-                Some(criteria) => {
-                    let found = criteria.matches(cluster, request, kind, object).await;
-                    found.map(|found| found.is_some())
-                }
-            };
-            let params = match (matches, &row, &binding.params) {
-                (Ok(false), ..) => continue,
-                (Err(why), ..) => Err(why),
-                (Ok(true), Some(row), Some(reference)) => {
-                    let namespace = matching::namespace_of(request, object);
-                    let found = reference.collect(cluster, row, namespace).await;
-                    found.map(|all| all.into_iter().map(Some).collect())
-                }
-                (Ok(true), ..) => Ok(vec![None]),
-            };
-            match params {
-                Ok(params) => all.extend(params.into_iter().map(|param| Invocation {
+            match binding.params(cluster, row.as_ref(), request, kind, object).await {
+                Ok(None) => {}
+                Ok(Some(params)) => all.extend(params.into_iter().map(|param| Invocation {
                     policy,
                     binding,
                     gvr: gvr.clone(),
@@ -234,7 +217,6 @@ impl MutatingAdmissionPolicy {
             if !round.is_due(&key) {
                 continue;
             }
-            let before = object.clone();
             for mutation in &policy.body.list {
                 let Some(current) = object.as_ref() else { continue };
                 match invoked.mutate(mutation, current).await {
@@ -248,14 +230,12 @@ impl MutatingAdmissionPolicy {
                     Err(Failure::Refused(status)) => return Err(*status),
                 }
             }
-            if before != *object {
-                round.changed();
-            }
             if policy.body.is_reinvoked {
                 round.may_repeat(&key);
             }
         }
-        // Upstream asks for a second round when any mutation was made, even one that changed nothing.
+        // Upstream asks for a second round when any mutation was made, even one that changed nothing; then all are applied again that
+        // want to be, whichever made it.
         if succeeded {
             round.changed();
         }
@@ -388,16 +368,11 @@ impl Plugin for MutatingAdmissionPolicy {
         if hooks.is_empty() || is_deletion || is_exempt(request) {
             return Ok(());
         }
-        let Some(row) = scaled_row(&self.cluster.objects, request) else {
+        let Some(mut scaled) = Scaled::of(&self.cluster.objects, request, object.as_ref())? else {
             return self.apply_all(&hooks, request, object).await;
         };
-        let old = request.old.map(|old| scale_of(&row, old)).transpose()?;
-        let mut scale = object.as_ref().map(|object| scale_of(&row, object)).transpose()?;
-        let request = Request { old: old.as_ref(), ..*request };
-        self.apply_all(&hooks, &request, &mut scale).await?;
-        if let (Some(object), Some(scale)) = (object, scale) {
-            set_replicas(&row, object, &scale)?;
-        }
-        Ok(())
+        let request = Request { old: scaled.old.as_ref(), ..*request };
+        self.apply_all(&hooks, &request, &mut scaled.new).await?;
+        scaled.settle(object)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::expressions::{Compiler, Uses};
 use api::value::{get, has, items, str_at};
-use api::{Gvr, Object, ObjectKey, Status};
+use api::{Gvk, Gvr, Object, ObjectKey, Status};
 use arc_swap::ArcSwap;
 use base::{Kind, Tasks};
 use parking_lot::Mutex;
@@ -13,14 +13,16 @@ use serde_json::Value;
 
 use super::criteria::Criteria;
 use super::mutating::Mutations;
-use super::name_of;
 use super::params::{ParamKind, ParamRef};
 use super::validator::Validations;
+use super::{Cluster, name_of};
 use crate::admission::expressions::conditions::Conditions;
 use crate::admission::expressions::{Variables, variables};
+use crate::admission::{Request, matching};
 use crate::follow::{self, Follower};
 use crate::lookup;
 use crate::objects::Objects;
+use crate::registry::Resource;
 
 /// What a kind of policies says beside what all say.
 pub(super) trait Body: Send + Sync + Sized + 'static {
@@ -97,6 +99,33 @@ pub(super) struct Binding {
 }
 
 impl Binding {
+    /// The parameters that the policy is asked with about this request; `None` when the binding does not match it, one that is `None` when there
+    /// are no objects to be parameters. `row` is the kind of the policy's parameters.
+    ///
+    /// # Errors
+    /// Why the binding cannot be used.
+    pub(super) async fn params(
+        &self,
+        cluster: &Cluster,
+        row: Option<&Arc<Resource>>,
+        request: &Request<'_>,
+        kind: &Gvk,
+        object: Option<&Value>,
+    ) -> Result<Option<Vec<Option<Value>>>, String> {
+        if let Some(criteria) = &self.criteria
+            && criteria.matches(cluster, request, kind, object).await?.is_none()
+        {
+            return Ok(None);
+        }
+        // Without a kind the reference does not count; without a reference the kind has no object.
+        let (Some(row), Some(reference)) = (row, &self.params) else {
+            return Ok(Some(vec![None]));
+        };
+        let namespace = matching::namespace_of(request, object);
+        let found = reference.collect(cluster, row, namespace).await?;
+        Ok(Some(found.into_iter().map(Some).collect()))
+    }
+
     fn of(binding: &Value) -> Self {
         let spec = get(binding, "spec");
         let resources = get(spec, "matchResources");

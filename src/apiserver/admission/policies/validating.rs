@@ -14,9 +14,8 @@ use super::validator::{Decision, Outcome, Validations};
 use super::{Cluster, is_exempt};
 use crate::admission::expressions::Inputs;
 use crate::admission::expressions::asked::{Asking, Memo};
-use crate::admission::webhooks::{review, scaled_row};
-use crate::admission::{Plugin, Request, matching};
-use crate::handlers::scale_of;
+use crate::admission::webhooks::{Scaled, review};
+use crate::admission::{Plugin, Request};
 
 /// Most failed validations that are told to the audit log.
 const FAILURES_MAX: usize = 50;
@@ -112,11 +111,7 @@ impl<'a> Gathered<'a> {
         for (key, value) in outcome.annotations {
             match value {
                 Ok(mut value) => {
-                    let mut length = value.len().min(ANNOTATION_BYTES_MAX);
-                    while !value.is_char_boundary(length) {
-                        length -= 1;
-                    }
-                    value.truncate(length);
+                    value.truncate(value.floor_char_boundary(ANNOTATION_BYTES_MAX));
                     let values = self.annotations.entry(key).or_default();
                     if !values.contains(&value) {
                         values.push(value);
@@ -138,11 +133,11 @@ impl<'a> Gathered<'a> {
     fn end(mut self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
         if !self.failures.is_empty() {
             self.failures.truncate(FAILURES_MAX);
-            if let Ok(text) = serde_json::to_string(&self.failures) {
-                let text = text.replace('<', "\\u003c").replace('>', "\\u003e");
-                let key = "validation.policy.admission.k8s.io/validation_failure";
-                crate::audit::annotate(key, || text.replace('&', "\\u0026"));
-            }
+            let key = "validation.policy.admission.k8s.io/validation_failure";
+            crate::audit::annotate(key, || {
+                let text = serde_json::to_string(&self.failures).unwrap_or_default();
+                api::field::escape_html(&text)
+            });
         }
         let Some(denied) = self.denied else { return Ok(()) };
         let mut status = request.forbidden(object, &denied.message);
@@ -173,7 +168,7 @@ impl ValidatingAdmissionPolicy {
         request: &Request<'_>,
         object: Option<&Value>,
     ) -> Result<(), Status> {
-        let kind = self.cluster.kind(request);
+        let kind = self.cluster.versions.kind(request);
         let asking = Asking::new(&*self.cluster.authorizer, request.user);
         let mut gathered = Gathered::default();
         let mut versioned = Versioned::new();
@@ -215,26 +210,10 @@ impl ValidatingAdmissionPolicy {
         let described = Value::Object(described);
         let check = request.resource_check(object);
         for binding in hook.bindings.iter().map(|binding| &**binding) {
-            let matches = match &binding.criteria {
-                None => Ok(true),
-                Some(criteria) => {
-                    let found = criteria.matches(cluster, request, kind, object).await;
-                    found.map(|found| found.is_some())
-                }
-            };
-            let params = match (matches, &row, &binding.params) {
-                (Ok(false), ..) => continue,
-                (Err(why), ..) => Err(why),
-                (Ok(true), Some(row), Some(reference)) => {
-                    let namespace = matching::namespace_of(request, object);
-                    let found = reference.collect(cluster, row, namespace).await;
-                    found.map(|all| all.into_iter().map(Some).collect())
-                }
-                // Without a kind the reference does not count; without a reference the kind has no object.
-                (Ok(true), ..) => Ok(vec![None]),
-            };
+            let params = binding.params(cluster, row.as_ref(), request, kind, object).await;
             let params = match params {
-                Ok(params) => params,
+                Ok(None) => continue,
+                Ok(Some(params)) => params,
                 Err(why) => {
                     gathered.misconfigured(policy, Some(binding), &why);
                     continue;
@@ -306,12 +285,10 @@ impl Plugin for ValidatingAdmissionPolicy {
         if hooks.is_empty() || is_exempt(request) {
             return Ok(());
         }
-        let Some(row) = scaled_row(&self.cluster.objects, request) else {
+        let Some(scaled) = Scaled::of(&self.cluster.objects, request, object)? else {
             return self.ask_all(&hooks, request, object).await;
         };
-        let old = request.old.map(|old| scale_of(&row, old)).transpose()?;
-        let scale = object.map(|object| scale_of(&row, object)).transpose()?;
-        let request = Request { old: old.as_ref(), ..*request };
-        self.ask_all(&hooks, &request, scale.as_ref()).await
+        let request = Request { old: scaled.old.as_ref(), ..*request };
+        self.ask_all(&hooks, &request, scaled.new.as_ref()).await
     }
 }

@@ -11,11 +11,10 @@ use super::call::{Failure, ask};
 use super::hook::Hook;
 use super::review::{Question, Verdict};
 use super::source::Hooks;
-use super::{Invocation, Matcher};
+use super::{Invocation, Matcher, Scaled};
 use crate::admission::rounds::Part;
 use crate::admission::{Plugin, Request, matching};
 use crate::audit;
-use crate::handlers::{scale_of, set_replicas};
 
 /// Asks mutating webhooks.
 pub struct MutatingAdmissionWebhook {
@@ -35,8 +34,7 @@ impl MutatingAdmissionWebhook {
         request: &Request<'_>,
         object: &mut Option<Value>,
     ) -> Result<(), Status> {
-        let kind = self.matcher.versions.kind(request.gvr, request.subresource);
-        let kind = kind.unwrap_or_else(|| request.gvk.clone());
+        let kind = self.matcher.versions.kind(request);
         let rounds = request.rounds.of(Part::Webhooks);
         rounds.enter(object.as_ref());
         for (at, hook) in hooks.iter().enumerate() {
@@ -155,16 +153,11 @@ impl Plugin for MutatingAdmissionWebhook {
         if hooks.is_empty() || matching::is_exempt(request) {
             return Ok(());
         }
-        let Some(row) = self.matcher.scaled(request) else {
+        let Some(mut scaled) = Scaled::of(&self.matcher.objects, request, object.as_ref())? else {
             return self.ask_all(&hooks, request, object).await;
         };
-        let old = request.old.map(|old| scale_of(&row, old)).transpose()?;
-        let mut scale = object.as_ref().map(|object| scale_of(&row, object)).transpose()?;
-        let request = Request { old: old.as_ref(), ..*request };
-        self.ask_all(&hooks, &request, &mut scale).await?;
-        if let (Some(object), Some(scale)) = (object, scale) {
-            set_replicas(&row, object, &scale)?;
-        }
-        Ok(())
+        let request = Request { old: scaled.old.as_ref(), ..*request };
+        self.ask_all(&hooks, &request, &mut scaled.new).await?;
+        scaled.settle(object)
     }
 }

@@ -13,9 +13,8 @@ use super::call::ask;
 use super::hook::Hook;
 use super::review::Question;
 use super::source::Hooks;
-use super::{Invocation, Matcher};
+use super::{Invocation, Matcher, Scaled};
 use crate::admission::{Plugin, Request, matching};
-use crate::handlers::scale_of;
 
 /// The new and the old object of a request.
 type Objects = (Option<Value>, Option<Value>);
@@ -38,8 +37,7 @@ impl ValidatingAdmissionWebhook {
         request: &Request<'_>,
         object: Option<&Value>,
     ) -> Result<(), Status> {
-        let kind = self.matcher.versions.kind(request.gvr, request.subresource);
-        let kind = kind.unwrap_or_else(|| request.gvk.clone());
+        let kind = self.matcher.versions.kind(request);
         let mut invocations = Vec::new();
         for hook in hooks {
             invocations.extend(self.matcher.invocation(hook, request, &kind, object).await?);
@@ -111,12 +109,10 @@ impl Plugin for ValidatingAdmissionWebhook {
         if hooks.is_empty() || matching::is_exempt(request) {
             return Ok(());
         }
-        let Some(row) = self.matcher.scaled(request) else {
+        let Some(scaled) = Scaled::of(&self.matcher.objects, request, object)? else {
             return self.ask_all(&hooks, request, object).await;
         };
-        let old = request.old.map(|old| scale_of(&row, old)).transpose()?;
-        let scale = object.map(|object| scale_of(&row, object)).transpose()?;
-        let request = Request { old: old.as_ref(), ..*request };
-        self.ask_all(&hooks, &request, scale.as_ref()).await
+        let request = Request { old: scaled.old.as_ref(), ..*request };
+        self.ask_all(&hooks, &request, scaled.new.as_ref()).await
     }
 }

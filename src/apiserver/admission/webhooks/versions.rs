@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::{Gvk, Gvr, Status};
 use serde_json::Value;
 
+use crate::admission::Request;
 use crate::negotiate::Media;
 use crate::objects::Objects;
 use crate::registry::Resource;
@@ -19,9 +20,10 @@ impl Versions {
         Self(Arc::clone(objects))
     }
 
-    /// The kind that a request about this resource or subresource carries.
-    pub(crate) fn kind(&self, gvr: &Gvr, subresource: &str) -> Option<Gvk> {
-        kind_of(self.0.registry().row(gvr)?, subresource)
+    /// The kind that a request carries: that of its subresource, where this has one of its own.
+    pub(crate) fn kind(&self, request: &Request<'_>) -> Gvk {
+        let kind = self.0.registry().row(request.gvr).map(|row| kind_of(row, request.subresource));
+        kind.flatten().unwrap_or_else(|| request.gvk.clone())
     }
 
     /// Other resources that show the same stored objects (upstream's `EquivalentResourceRegistry`), with their kinds.
