@@ -25,8 +25,8 @@ type Worker = std::pin::Pin<Box<dyn Future<Output = anyhow::Result<Vec<u64>>>>>;
 
 /// Objects that `get` reads and `list` returns.
 const OBJECTS: u64 = 500;
-/// Pods that `list-pods` returns.
-const PODS: u64 = 10_000;
+/// A kind of its own, with a schema as operators have them: some dozens of described fields.
+const FIELDS: usize = 40;
 /// Between two writes whose events are timed: all watchers have read by then.
 const PACE: Duration = Duration::from_millis(100);
 /// Bytes of data in one ConfigMap, as in the figures published for etcd.
@@ -57,6 +57,30 @@ struct Args {
     /// Seconds to measure for
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
+    /// Objects that fill-pods and fill-kinds make
+    #[arg(long, default_value_t = 10_000)]
+    count: u64,
+    /// How answers are asked for
+    #[arg(long, value_enum, default_value = "json")]
+    answers: Answers,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Answers {
+    Json,
+    Protobuf,
+    /// As kubectl get asks
+    Table,
+}
+
+impl Answers {
+    fn accept(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+            Self::Table => "application/json;as=Table;v=v1;g=meta.k8s.io",
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -69,6 +93,10 @@ enum Kind {
     Create,
     /// Read single ConfigMaps
     Get,
+    /// Replace the ConfigMaps that fill has made, whatever their version
+    Update,
+    /// Change a key of them by a merge patch
+    Patch,
     /// List 500 ConfigMaps
     List,
     /// One connection writes at its own pace, the others watch: events delivered
@@ -77,8 +105,12 @@ enum Kind {
     Seen,
     /// Make the pods that list-pods reads; nothing schedules them
     FillPods,
-    /// List 10,000 pods
+    /// List the pods
     ListPods,
+    /// List the pods of a node that has none
+    SelectPods,
+    /// Make custom kinds, and wait until each is served
+    FillKinds,
 }
 
 /// How to reach the server.
@@ -88,6 +120,7 @@ struct Target {
     name: ServerName<'static>,
     tls: TlsConnector,
     authorization: Option<header::HeaderValue>,
+    accept: &'static str,
 }
 
 type Sender = SendRequest<Full<Bytes>>;
@@ -129,8 +162,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
         }
         Kind::Watch => watch(&target, args.connections, span, &run, None).await,
         Kind::Seen => watch(&target, args.connections, span, &run, Some(PACE)).await,
-        Kind::FillPods => fill_pods(&target, args.connections).await,
-        Kind::Create | Kind::Get | Kind::List | Kind::ListPods => {
+        Kind::FillPods => fill_pods(&target, args.connections, args.count).await,
+        Kind::FillKinds => fill_kinds(&target, args.connections, args.count).await,
+        Kind::Create
+        | Kind::Get
+        | Kind::Update
+        | Kind::Patch
+        | Kind::List
+        | Kind::ListPods
+        | Kind::SelectPods => {
             let mut workers = Vec::new();
             let counter = Arc::new(AtomicU64::new(0));
             let mut senders = Vec::new();
@@ -151,7 +191,23 @@ async fn run(args: Args) -> anyhow::Result<()> {
                                 config_map(&format!("c{run}-{n}")),
                                 201,
                             ),
+                            Kind::Update | Kind::Patch => {
+                                let name = format!("bench-{}", n * 7919 % OBJECTS);
+                                let path = format!("{PATH}/{name}");
+                                if args.kind == Kind::Update {
+                                    (Method::PUT, path, changed(&name, n), 200)
+                                } else {
+                                    let patch = format!(r#"{{"data":{{"changed":"{n}"}}}}"#);
+                                    (Method::PATCH, path, patch.into(), 200)
+                                }
+                            }
                             Kind::ListPods => (Method::GET, POD_PATH.to_owned(), Bytes::new(), 200),
+                            Kind::SelectPods => (
+                                Method::GET,
+                                format!("{POD_PATH}?fieldSelector=spec.nodeName%3Dnobody"),
+                                Bytes::new(),
+                                200,
+                            ),
                             Kind::List => (
                                 Method::GET,
                                 format!("{PATH}?labelSelector=bench%3Dfill"),
@@ -190,26 +246,43 @@ async fn run(args: Args) -> anyhow::Result<()> {
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
 /// Where the pods live.
 const POD_PATH: &str = "/api/v1/namespaces/default/pods";
+/// Where definitions of custom kinds live.
+const KIND_PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// Creates the pods, each connection its share of them.
-async fn fill_pods(target: &Target, connections: usize) -> anyhow::Result<()> {
+/// Creates `count` objects, each connection its share of them; `made` says where the object of a number goes, what it is, and where it is
+/// read once it is there.
+async fn fill(
+    target: &Target,
+    connections: usize,
+    count: u64,
+    made: fn(u64) -> (&'static str, Bytes, Option<String>),
+) -> anyhow::Result<()> {
     let mut workers: Vec<Worker> = Vec::new();
     for first in 0..connections {
         let (target, mut sender) = (target.clone(), target.connect().await?);
         workers.push(Box::pin(async move {
-            for n in (first as u64..PODS).step_by(connections) {
+            for n in (first as u64..count).step_by(connections) {
                 let begin = Instant::now();
+                let (path, object, read) = made(n);
                 loop {
                     let (status, body) =
-                        target.send(&mut sender, Method::POST, POD_PATH, pod(n)).await?;
+                        target.send(&mut sender, Method::POST, path, object.clone()).await?;
                     match status {
                         201 | 409 => break,
                         // The namespace's service account comes a moment after its namespace.
                         403 if begin.elapsed() < REQUEST_TIMEOUT => {
                             tokio::time::sleep(PACE).await;
                         }
-                        _ => bail!("pod {n}: status {status}: {}", String::from_utf8_lossy(&body)),
+                        _ => bail!("{path}: status {status}: {}", String::from_utf8_lossy(&body)),
                     }
+                }
+                let Some(read) = read else { continue };
+                // A kind is served some time after it is defined; nothing tells a client when.
+                while target.send(&mut sender, Method::GET, &read, Bytes::new()).await?.0 != 200 {
+                    if begin.elapsed() > REQUEST_TIMEOUT {
+                        bail!("{read}: not served in {REQUEST_TIMEOUT:?}");
+                    }
+                    tokio::time::sleep(PACE / 10).await;
                 }
             }
             Ok(Vec::new())
@@ -219,6 +292,44 @@ async fn fill_pods(target: &Target, connections: usize) -> anyhow::Result<()> {
         outcome?;
     }
     Ok(())
+}
+
+async fn fill_pods(target: &Target, connections: usize, count: u64) -> anyhow::Result<()> {
+    fill(target, connections, count, |n| (POD_PATH, pod(n), None)).await
+}
+
+async fn fill_kinds(target: &Target, connections: usize, count: u64) -> anyhow::Result<()> {
+    fill(target, connections, count, |n| {
+        let read = format!("/apis/bench.example.com/v1/namespaces/default/things{n}");
+        (KIND_PATH, custom_kind(n), Some(read))
+    })
+    .await
+}
+
+/// The definition of a custom kind of that number.
+fn custom_kind(number: u64) -> Bytes {
+    let fields = (0..FIELDS).map(|n| {
+        let description = "What this field of the thing is for, in the words of its authors.";
+        (
+            format!("field{n}"),
+            serde_json::json!({ "type": "string", "description": description, "maxLength": 64 }),
+        )
+    });
+    let spec = serde_json::json!({ "type": "object", "properties": fields.collect::<serde_json::Map<_, _>>() });
+    serde_json::json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("things{number}.bench.example.com") },
+        "spec": {
+            "group": "bench.example.com", "scope": "Namespaced",
+            "names": { "plural": format!("things{number}"), "singular": format!("thing{number}"), "kind": format!("Thing{number}"), "listKind": format!("Thing{number}List") },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": spec, "status": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } } }
+            }]
+        }
+    })
+    .to_string()
+    .into()
 }
 
 /// A pod as small ones are, for a scheduler that is not there.
@@ -236,6 +347,12 @@ fn config_map(name: &str) -> Bytes {
         "x".repeat(VALUE_BYTES)
     )
     .into()
+}
+
+/// The ConfigMap of that name with another value.
+fn changed(name: &str, number: u64) -> Bytes {
+    let object = config_map(name);
+    String::from_utf8_lossy(&object).replacen("\"k\":\"x", &format!("\"k\":\"{number}"), 1).into()
 }
 
 /// Drives all at once on this thread.
@@ -386,6 +503,7 @@ impl Target {
             name: ServerName::try_from(host)?,
             tls: TlsConnector::from(Arc::new(tls)),
             authorization,
+            accept: args.answers.accept(),
         })
     }
 
@@ -407,11 +525,17 @@ impl Target {
         body: Bytes,
     ) -> anyhow::Result<Request<Full<Bytes>>> {
         let mut request = Request::builder()
-            .method(method)
+            .method(method.clone())
             .uri(path)
             .header(header::HOST, &self.address)
-            .header(header::ACCEPT, "application/json")
-            .header(header::CONTENT_TYPE, "application/json");
+            .header(header::ACCEPT, self.accept)
+            .header(
+                header::CONTENT_TYPE,
+                match method {
+                    Method::PATCH => "application/merge-patch+json",
+                    _ => "application/json",
+                },
+            );
         if let Some(value) = &self.authorization {
             request = request.header(header::AUTHORIZATION, value);
         }

@@ -34,6 +34,8 @@ def sh(*command, **more):
 class Side:
     """One system under test: its processes on scratch directories."""
 
+    server = 0  # which of the processes is the API server
+
     def __init__(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="kube-lite-bench."))
         self.processes, self.port = [], port()
@@ -43,6 +45,15 @@ class Side:
         process = subprocess.Popen([str(c) for c in command], stdout=log, stderr=log, cwd=self.dir)
         self.processes.append(process)
         return process
+
+    def start_again(self):
+        """The API server's process ends in order and begins anew; returns when it is ready."""
+        process = self.processes[self.server]
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        log = open(self.dir / "again.log", "ab")
+        self.processes[self.server] = subprocess.Popen(process.args, stdout=log, stderr=log, cwd=self.dir)
+        wait_ready(self.port, self.processes[self.server])
 
     def stop(self):
         for process in reversed(self.processes):
@@ -110,6 +121,7 @@ class Ours(Side):
 
 class Upstream(Side):
     name = "upstream"
+    server = 1
     controller_flags, server_flags = [], []
 
     def start(self):
