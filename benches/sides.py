@@ -47,13 +47,15 @@ class Side:
         return process
 
     def start_again(self):
-        """The API server's process ends in order and begins anew; returns when it is ready."""
+        """The API server's process is killed and begins anew; from then to ready in ms. Upstream's waits a minute for its watches when it is asked to end."""
         process = self.processes[self.server]
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.kill()
+        process.wait()
+        self.begin = time.monotonic()
         log = open(self.dir / "again.log", "ab")
         self.processes[self.server] = subprocess.Popen(process.args, stdout=log, stderr=log, cwd=self.dir)
         wait_ready(self.port, self.processes[self.server])
+        return (time.monotonic() - self.begin) * 1000
 
     def stop(self):
         for process in reversed(self.processes):

@@ -31,6 +31,8 @@ pub(crate) async fn run(
 ) -> Result<(), std::convert::Infallible> {
     let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
     let mut resume = None;
+    // What was said last: the same again is no news, another cause is.
+    let mut told = String::new();
     while !shutdown.is_requested() {
         let started = tokio::select! {
             started = client.transport().watch(&shared.scope, resume) => started,
@@ -43,8 +45,10 @@ pub(crate) async fn run(
                     resume = None;
                     continue;
                 }
-                if backoff.failures() == 0 {
+                let error = error.to_string();
+                if backoff.failures() == 0 || error != told {
                     tracing::warn!(gvr = %shared.scope.gvr, %error, "watch failed, retrying");
+                    told = error;
                 }
                 if !backoff.wait_or(&shutdown, client.transport().back()).await {
                     break;

@@ -99,6 +99,9 @@ mix_node() {
   for name in controllers scheduler; do as "$name"; done
   start_upstream_controllers "$keys/controllers.yaml" "$keys/accounts.key" "$server_ca"
   start_upstream_scheduler "$keys/scheduler.yaml"
+  # A node of ours answers DNS itself, as the user of its proxy, and so needs the namespaces; upstream's role lacks them.
+  k create clusterrole kube-lite-network --verb=get,list,watch --resource=namespaces >/dev/null &&
+    k create clusterrolebinding kube-lite-network --clusterrole=kube-lite-network --user=system:kube-proxy >/dev/null || { failed=1; exit 1; }
   for name; do
     on "$name"
     joined_upstream "$name"
