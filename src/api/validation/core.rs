@@ -2,6 +2,7 @@
 
 pub mod claim;
 pub mod config_map;
+mod container_status;
 mod containers;
 mod env;
 pub mod handlers;

@@ -261,8 +261,9 @@ fn annotation(
     if policy.is_empty() {
         errors.extend(each(&field, key, names::qualified_name(key)));
     } else {
-        let texts = names::qualified_name(&format!("{policy}/{key}"));
-        errors.extend(each(&field, key, texts));
+        let full = format!("{policy}/{key}");
+        let texts = names::qualified_name(&full);
+        errors.extend(each(&field, full, texts));
     }
     let (text, field) = (str_at(one, "valueExpression"), path.child("valueExpression"));
     if text.trim().is_empty() {
