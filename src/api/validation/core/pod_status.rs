@@ -164,12 +164,12 @@ fn addresses(status: &Value, old: &Value, key: &str, field: &Path) -> ErrorList 
         return errors;
     }
     let (mut families, mut wrong) = ([false; 2], false);
-    for ip in &all {
+    for (index, ip) in all.iter().enumerate() {
         match net::sloppy_ip(ip) {
             Some(address) if net::is_v6(&address) => families[1] = true,
             Some(_) => families[0] = true,
             None => {
-                let why = format!("failed to check for dual stack with error:invalid IP: {ip}");
+                let why = format!("failed to check for dual stack with error:invalid IP[{index}]: {ip}");
                 errors.push(Error::internal(field, why));
                 wrong = true;
                 break;
