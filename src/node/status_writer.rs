@@ -335,7 +335,13 @@ mod tests {
             serde_json::from_value::<core::PodStatus>(value).unwrap()
         };
         let key = ObjectKey::new("d", "p");
-        writer.set(&uid, &key, "u", Some(&status("1.1.1.1", "Running")), status("2.2.2.2", "Running"));
+        writer.set(
+            &uid,
+            &key,
+            "u",
+            Some(&status("1.1.1.1", "Running")),
+            status("2.2.2.2", "Running"),
+        );
         let (_, entry) = writer.next().unwrap();
         writer.done(&uid, entry, Ok(Outcome::Refused));
         assert!(writer.next().is_none(), "it is not tried again as it was");

@@ -119,10 +119,7 @@ device.attributes["dra.example.com"]["version"].isGreaterThan(semver("0.0.1"))
                 r#"device.attributes["dra.example.com"].name.isGreaterThan(semver("v0.0.1", true)) && isSemver("v1.0.0", true)"#,
                 7,
             ),
-            (
-                r#"device.capacity["dra.example.com"].name.isGreaterThan(quantity("1Ki"))"#,
-                6,
-            ),
+            (r#"device.capacity["dra.example.com"].name.isGreaterThan(quantity("1Ki"))"#, 6),
             (
                 r#""name" in device.capacity["dra.example.com"] && device.capacity["dra.example.com"].name.isGreaterThan(quantity("1Ki"))"#,
                 10,
@@ -134,10 +131,7 @@ device.attributes["dra.example.com"]["version"].isGreaterThan(semver("0.0.1"))
             (all, 52),
             (r#"device.attributes.exists_one(x, x == "dra.example.com")"#, 164),
             (r#"device.attributes["dra.example.com"].exists_one(x, x == "services")"#, 133),
-            (
-                r#"device.attributes["dra.example.com"].services.split("example").size() >= 2"#,
-                19,
-            ),
+            (r#"device.attributes["dra.example.com"].services.split("example").size() >= 2"#, 19),
             (r#"device.attributes["dra.example.com"].services.matches("[^a]?sym")"#, 18),
             (r#"device.capacity.exists_one(x, x == "dra.example.com")"#, 164),
             (r#"device.capacity["dra.example.com"].exists_one(x, x == "memory")"#, 133),
@@ -169,7 +163,8 @@ device.attributes["dra.example.com"]["version"].isGreaterThan(semver("0.0.1"))
             "compilation failed: ERROR: <input>:1:37: expression of type 'any' cannot be range of a comprehension (must be list, map, or dynamic)\n | device.attributes[\"dra.example.com\"].ids.exists(id, id == 1)\n | ....................................^"
         );
         assert!(
-            fault("cel.bind(1, 2, 3)").contains("cel.bind() variable names must be simple identifiers")
+            fault("cel.bind(1, 2, 3)")
+                .contains("cel.bind() variable names must be simple identifiers")
         );
     }
 }

@@ -12,7 +12,10 @@ use crate::value::{get, has, int_at, is_empty, items, semantic_equal, str_at};
 pub(in crate::validation) mod expression;
 mod policy;
 
-pub use policy::{mutating_binding, mutating_policy, mutating_policy_change, validating_binding, validating_policy, validating_policy_change, validating_policy_status};
+pub use policy::{
+    mutating_binding, mutating_policy, mutating_policy_change, validating_binding,
+    validating_policy, validating_policy_change, validating_policy_status,
+};
 
 const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
 const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];

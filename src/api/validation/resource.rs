@@ -385,10 +385,8 @@ fn request_name(name: &str, known: &[String], field: &Path) -> ErrorList {
     if segments.len() > 2 {
         return vec![Error::invalid(field, name, TEXT)];
     }
-    let mut errors: ErrorList = segments
-        .iter()
-        .flat_map(|segment| each(field, *segment, dns1123_label(segment)))
-        .collect();
+    let mut errors: ErrorList =
+        segments.iter().flat_map(|segment| each(field, *segment, dns1123_label(segment))).collect();
     if !known.iter().any(|known| known == name) {
         errors.push(Error::invalid(field, name, TEXT));
     }
@@ -446,9 +444,7 @@ mod tests {
     /// Texts of upstream's `validation_deviceclass_test.go`, and an answer of kube-apiserver 1.37.1.
     #[test]
     fn selectors_compile_when_they_are_written() {
-        let class = |expression: &str, extended: &str| {
-            json!({"spec": {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": extended}})
-        };
+        let class = |expression: &str, extended: &str| json!({"spec": {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": extended}});
         let said = |object: &serde_json::Value, old: &serde_json::Value| -> Vec<String> {
             super::class_change(object, old).iter().map(ToString::to_string).collect()
         };
@@ -465,7 +461,8 @@ mod tests {
         );
         assert_eq!(said(&bad, &bad), [""; 0]);
         let list = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]";
-        let loops = ["x", "y", "z", "z2", "z3", "z4", "z5"].map(|name| format!("{list}.all({name}, "));
+        let loops =
+            ["x", "y", "z", "z2", "z3", "z4", "z5"].map(|name| format!("{list}.all({name}, "));
         let costly = format!("{}true{}", loops.join(""), ")".repeat(loops.len()));
         assert_eq!(
             said(&class(&costly, "example.com/gpu"), &none),
@@ -483,13 +480,19 @@ mod tests {
             "tolerations": [{"key": "a b", "operator": "Exists", "value": "x"}, {"operator": "Same", "effect": "Other"}, {}]}}]}}});
         let said: Vec<String> = super::claim(&claim).iter().map(ToString::to_string).collect();
         let at = "spec.devices.requests[0].exactly.tolerations";
-        assert!(said[0].starts_with(&format!("{at}[0].key: Invalid value: \"a b\": name part must consist of")));
+        assert!(said[0].starts_with(&format!(
+            "{at}[0].key: Invalid value: \"a b\": name part must consist of"
+        )));
         assert_eq!(
             said[1..],
             [
                 format!("{at}[0].value: Invalid value: \"x\": must be empty for operator `Exists`"),
-                format!("{at}[1].operator: Unsupported value: \"Same\": supported values: \"Equal\", \"Exists\""),
-                format!("{at}[1].effect: Unsupported value: \"Other\": supported values: \"NoExecute\", \"NoSchedule\", \"None\""),
+                format!(
+                    "{at}[1].operator: Unsupported value: \"Same\": supported values: \"Equal\", \"Exists\""
+                ),
+                format!(
+                    "{at}[1].effect: Unsupported value: \"Other\": supported values: \"NoExecute\", \"NoSchedule\", \"None\""
+                ),
                 format!("{at}[2].operator: Required value"),
             ]
         );

@@ -173,7 +173,8 @@ mod tests {
     /// Cases of upstream's `TestValidatePodDisruptionBudgetStatus` and of autoscalers' statuses.
     #[test]
     fn statuses_count_up_from_nothing() {
-        let texts = |errors: ErrorList| -> Vec<String> { errors.iter().map(ToString::to_string).collect() };
+        let texts =
+            |errors: ErrorList| -> Vec<String> { errors.iter().map(ToString::to_string).collect() };
         let budget = json!({"status": {"disruptionsAllowed": -1, "expectedPods": 1,
             "conditions": [{"type": "A", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
         assert_eq!(
@@ -183,7 +184,8 @@ mod tests {
                 "status.disruptionsAllowed: Invalid value: -1: must be greater than or equal to 0",
             ]
         );
-        let scaler = json!({"status": {"currentReplicas": -2, "conditions": [{"observedGeneration": -1}]}});
+        let scaler =
+            json!({"status": {"currentReplicas": -2, "conditions": [{"observedGeneration": -1}]}});
         assert_eq!(
             texts(autoscaler_status("status", &scaler, &scaler)),
             [

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Plugin;
 use super::{
-    certificates, classes, device_access, limit_ranger, namespace, node_restriction, pod_security, pods, quota,
-    service_account, storage,
+    certificates, classes, device_access, limit_ranger, namespace, node_restriction, pod_security,
+    pods, quota, service_account, storage,
 };
 use crate::authz::Authorizer;
 use crate::authz::escalation::Escalation;

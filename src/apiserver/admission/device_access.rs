@@ -109,7 +109,8 @@ mod tests {
     /// The first text is an answer of kube-apiserver 1.37.1 about a status.
     #[tokio::test]
     async fn admin_access_needs_a_marked_namespace() {
-        let namespace = |name: &str, value: &str| json!({"metadata": {"name": name, "labels": {LABEL: value}}});
+        let namespace =
+            |name: &str, value: &str| json!({"metadata": {"name": name, "labels": {LABEL: value}}});
         let plugin = DeviceAdminAccess(Fixed::new(&[
             (&lookup::NAMESPACES, namespace("a", "false")),
             (&lookup::NAMESPACES, namespace("b", "true")),
@@ -135,11 +136,16 @@ mod tests {
         assert!(admit(&plugin, writes("a", claim.clone()), claim).await.is_ok());
 
         let templates = Gvr::new(GROUP, "v1", "resourceclaimtemplates");
-        let devices = json!({"devices": {"requests": [{"name": "r", "exactly": {"adminAccess": true}}]}});
+        let devices =
+            json!({"devices": {"requests": [{"name": "r", "exactly": {"adminAccess": true}}]}});
         let template = json!({"metadata": {"name": "t"}, "spec": {"spec": devices}});
         let ask = creates(&templates, "ResourceClaimTemplate");
         let refused = admit(&plugin, ask, template).await.unwrap_err();
-        assert!(refused.message.contains(": spec.devices.requests[0].adminAccess: Forbidden: "), "{}", refused.message);
+        assert!(
+            refused.message.contains(": spec.devices.requests[0].adminAccess: Forbidden: "),
+            "{}",
+            refused.message
+        );
         let ask = Ask { namespace: "none", ..creates(&claims, "ResourceClaim") };
         let refused = admit(&plugin, ask, json!({"spec": devices})).await.unwrap_err();
         assert!(refused.message.contains("Internal error: could not retrieve namespace"));

@@ -46,7 +46,9 @@ impl Parser<'_> {
             }
             ("optMap" | "optFlatMap", 2) => self.optional(id, &function, target, args),
             ("sortBy", 2) => self.sort_by(id, target, args),
-            ("bind", 3) if self.bindings && matches!(&target.kind, Kind::Ident(name) if name == "cel") => {
+            ("bind", 3)
+                if self.bindings && matches!(&target.kind, Kind::Ident(name) if name == "cel") =>
+            {
                 self.cel_bind(id, args)
             }
             _ => {

@@ -78,7 +78,8 @@ pub fn validating_policy_status(subresource: &str, object: &Value, _: &Value) ->
     let (status, path) = (get(object, "status"), Path::new("status"));
     let field = path.child("typeChecking").child("expressionWarnings");
     let mut errors = ErrorList::new();
-    for (index, one) in items(get(status, "typeChecking"), "expressionWarnings").iter().enumerate() {
+    for (index, one) in items(get(status, "typeChecking"), "expressionWarnings").iter().enumerate()
+    {
         let place = field.index(index);
         errors.extend(required(one, &["warning"], &place));
         if str_at(one, "fieldRef").trim().is_empty() {

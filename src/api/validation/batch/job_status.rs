@@ -162,8 +162,7 @@ impl Write<'_> {
         let mut errors = ErrorList::new();
         let indexes = get(self.status, "failedIndexes") != get(self.was, "failedIndexes");
         if (said.failed != before.failed || indexes) && said.failed && !said.failing {
-            let text =
-                "cannot set Failed=True condition without the FailureTarget=true condition";
+            let text = "cannot set Failed=True condition without the FailureTarget=true condition";
             errors.push(self.condition(text));
         }
         let asked = said.complete != before.complete || said.met != before.met;
@@ -274,7 +273,8 @@ impl Write<'_> {
         if has(self.status, ended) && has(self.was, ended) && self.changed(ended) {
             errors.push(self.invalid(ended, crate::validation::IMMUTABLE));
         }
-        let resuming = is_so(self.was, "Suspended", "True") && is_so(self.status, "Suspended", "False");
+        let resuming =
+            is_so(self.was, "Suspended", "True") && is_so(self.status, "Suspended", "False");
         let frozen = !resuming && !bool_at(self.spec, "suspend");
         if frozen && has(self.was, started) && self.changed(started) {
             let text = "field is immutable for unsuspended job once set";
@@ -284,7 +284,8 @@ impl Write<'_> {
             errors.push(self.condition("cannot disable the SuccessCriteriaMet=True condition"));
         }
         if before.complete && !before.met && said.met {
-            let text = "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
+            let text =
+                "cannot set SuccessCriteriaMet=True for Job already has Complete=true conditions";
             errors.push(self.condition(text));
         }
         errors

@@ -74,7 +74,9 @@ fn offered(status: &Value) -> ErrorList {
     for key in ["capacity", "allocatable"] {
         for (name, amount) in entries(status, key) {
             let field = path.child(key).child(name);
-            errors.extend(quantity(amount).map(|a| quantity_value(name, a, &field)).into_iter().flatten());
+            errors.extend(
+                quantity(amount).map(|a| quantity_value(name, a, &field)).into_iter().flatten(),
+            );
         }
     }
     let (features, field) = (texts(status, "declaredFeatures"), path.child("declaredFeatures"));

@@ -66,11 +66,12 @@ pub(super) fn validate(pod: &Value, old: &Value) -> ErrorList {
 fn vanished(new: &Value, old: &Value, field: &Path, what: &str) -> ErrorList {
     let [now, before] = [new, old].map(|parent| get(parent, "resources"));
     let kinds = ["requests", "limits"].into_iter();
-    let lost = kinds.filter(|kind| {
-        entries(before, kind).any(|(name, _)| !has(get(now, kind), name))
-    });
-    lost.map(|kind| Error::forbidden(&field.child(kind), format!("{what} {kind} cannot be removed")))
-        .collect()
+    let lost =
+        kinds.filter(|kind| entries(before, kind).any(|(name, _)| !has(get(now, kind), name)));
+    lost.map(|kind| {
+        Error::forbidden(&field.child(kind), format!("{what} {kind} cannot be removed"))
+    })
+    .collect()
 }
 
 /// Makes cpu and memory what they were.
@@ -131,13 +132,7 @@ fn order(new: &Value, was: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn containers(
-    new: &Value,
-    was: &Value,
-    list: &str,
-    munged: &mut Value,
-    path: &Path,
-) -> ErrorList {
+fn containers(new: &Value, was: &Value, list: &str, munged: &mut Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let both = items(new, list).iter().zip(items(was, list));
     for (index, ((now, before), kept)) in both.zip(items_mut(munged, list)).enumerate() {
@@ -156,8 +151,7 @@ fn containers(
         }
         let field = path.child(list).index(index);
         if !same {
-            let text =
-                "only cpu and memory resources for init or sidecar containers are mutable";
+            let text = "only cpu and memory resources for init or sidecar containers are mutable";
             errors.push(Error::forbidden(&field, text));
         }
         let sidecar = str_at(now, "restartPolicy") == "Always";
@@ -198,7 +192,9 @@ mod tests {
         assert_eq!(said(&now(json!({"cpu": "2", "memory": "2Gi"})), &was), [""; 0]);
         assert_eq!(
             said(&now(json!({"cpu": "2"})), &was),
-            ["spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed"]
+            [
+                "spec.containers[0].resources.requests: Forbidden: resource requests cannot be removed"
+            ]
         );
         assert_eq!(
             said(&now(json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"})), &was),
@@ -210,11 +206,13 @@ mod tests {
                 "spec.containers[0].name: Forbidden: containers may not be renamed or reordered on resize"
             ]
         );
-        let two = json!([container("c", json!({"cpu": "1", "memory": "1Gi"})), container("d", json!({}))]);
-        assert!(
-            said(&pod(two), &was)
-                .contains(&"spec.containers: Forbidden: containers may not be added or removed on resize".into())
-        );
+        let two = json!([
+            container("c", json!({"cpu": "1", "memory": "1Gi"})),
+            container("d", json!({}))
+        ]);
+        assert!(said(&pod(two), &was).contains(
+            &"spec.containers: Forbidden: containers may not be added or removed on resize".into()
+        ));
     }
 
     #[test]
@@ -222,7 +220,10 @@ mod tests {
         let mut was = pod(json!([container("c", json!({"cpu": "1"}))]));
         let now = pod(json!([container("c", json!({"cpu": "2"}))]));
         was["status"] = json!({"containerStatuses": [{"name": "c", "state": {"running": {}}}]});
-        assert_eq!(said(&now, &was), ["spec: Forbidden: Pod running on node without support for resize"]);
+        assert_eq!(
+            said(&now, &was),
+            ["spec: Forbidden: Pod running on node without support for resize"]
+        );
         was["metadata"]["annotations"] = json!({MIRROR: "x"});
         assert_eq!(said(&now, &was), [": Forbidden: static pods cannot be resized"]);
         was["metadata"]["annotations"] = json!({});

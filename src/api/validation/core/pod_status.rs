@@ -169,7 +169,8 @@ fn addresses(status: &Value, old: &Value, key: &str, field: &Path) -> ErrorList 
             Some(address) if net::is_v6(&address) => families[1] = true,
             Some(_) => families[0] = true,
             None => {
-                let why = format!("failed to check for dual stack with error:invalid IP[{index}]: {ip}");
+                let why =
+                    format!("failed to check for dual stack with error:invalid IP[{index}]: {ip}");
                 errors.push(Error::internal(field, why));
                 wrong = true;
                 break;

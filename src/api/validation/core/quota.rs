@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn what_is_used_is_counted_as_what_is_allowed() {
-        let quota = json!({"status": {"hard": {"pods": "1"}, "used": {"pods": "-1", "other": "1"}}});
+        let quota =
+            json!({"status": {"hard": {"pods": "1"}, "used": {"pods": "-1", "other": "1"}}});
         let said: Vec<String> =
             quota_status("status", &quota, &quota).iter().map(ToString::to_string).collect();
         assert_eq!(

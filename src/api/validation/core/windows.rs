@@ -73,8 +73,11 @@ fn user_name(name: &str) -> Vec<String> {
     if !user.is_empty() && user.chars().all(|c| matches!(c, '.' | ' ')) {
         texts.push("runAsUserName's User cannot contain only periods or spaces".into());
     }
-    if user.contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']']) {
-        let text = "runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]";
+    if user
+        .contains(['"', '/', '\\', ':', ';', '|', '=', ',', '+', '*', '?', '<', '>', '@', '[', ']'])
+    {
+        let text =
+            "runAsUserName's User cannot contain the following characters: \"/\\:;|=,+*?<>@[]";
         texts.push(text.into());
     }
     texts
@@ -150,7 +153,9 @@ mod tests {
             &Path::new("w"),
         );
         let said: Vec<String> = said.iter().map(ToString::to_string).collect();
-        assert!(said[0].starts_with("w.gmsaCredentialSpecName: Invalid value: \"aValue\": a lowercase RFC 1123 subdomain"));
+        assert!(said[0].starts_with(
+            "w.gmsaCredentialSpecName: Invalid value: \"aValue\": a lowercase RFC 1123 subdomain"
+        ));
         assert_eq!(
             said[1],
             "w.gmsaCredentialSpec: Invalid value: \"\": gmsaCredentialSpec cannot be an empty string"

@@ -350,7 +350,8 @@ mod tests {
             said(json!({"reservedFor": [user]}), json!({})),
             ["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"]
         );
-        let good = json!({"request": "f/a", "driver": "d.example.com", "pool": "p/q", "device": "g"});
+        let good =
+            json!({"request": "f/a", "driver": "d.example.com", "pool": "p/q", "device": "g"});
         let mut status = allocation(json!([good]));
         assert_eq!(said(status.clone(), json!({})), [""; 0]);
         status["reservedFor"] = json!([user, {"uid": "1"}]);
@@ -397,21 +398,31 @@ mod tests {
             one(json!(["a", "a"]), json!(["a"])),
             [
                 format!("{at}.bindingConditions[1]: Duplicate value: \"a\""),
-                format!("{at}.bindingFailureConditions[0]: Invalid value: \"a\": bindingFailureConditions must not overlap with bindingConditions"),
-                format!("{at}.shareID: Invalid value: \"X\": must be a lowercase UUID in 8-4-4-4-12 format"),
+                format!(
+                    "{at}.bindingFailureConditions[0]: Invalid value: \"a\": bindingFailureConditions must not overlap with bindingConditions"
+                ),
+                format!(
+                    "{at}.shareID: Invalid value: \"X\": must be a lowercase UUID in 8-4-4-4-12 format"
+                ),
             ]
         );
         assert_eq!(
             one(json!(["a"]), Value::Null)[0],
-            format!("{at}.bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions")
+            format!(
+                "{at}.bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions"
+            )
         );
     }
 
     #[test]
     fn drivers_speak_of_allocated_devices() {
-        let mut status = allocation(json!([{"request": "r", "driver": "d.example.com", "pool": "p", "device": "g"}]));
-        let said_of = |device: &str| json!([{"driver": "d.example.com", "pool": "p", "device": device, "data": [],
-            "networkData": {"ips": ["10.9.8.7/24", "10.9.8.7", "::1/064"]}}]);
+        let mut status = allocation(
+            json!([{"request": "r", "driver": "d.example.com", "pool": "p", "device": "g"}]),
+        );
+        let said_of = |device: &str| {
+            json!([{"driver": "d.example.com", "pool": "p", "device": device, "data": [],
+            "networkData": {"ips": ["10.9.8.7/24", "10.9.8.7", "::1/064"]}}])
+        };
         status["devices"] = said_of("other");
         assert_eq!(
             said(status.clone(), json!({})),

@@ -167,8 +167,9 @@ pub(super) const RESOURCE_CLAIM: Rules = Rules {
 /// What drivers say of devices goes away with the devices; operations that a node leaves out are off in 1.37.
 fn claim_status(claim: &mut Value, old: &Value) {
     const RESULTS: [&str; 4] = ["status", "allocation", "devices", "results"];
-    let identity =
-        |device: &Value| ["driver", "pool", "device", "shareID"].map(|key| str_at(device, key).to_owned());
+    let identity = |device: &Value| {
+        ["driver", "pool", "device", "shareID"].map(|key| str_at(device, key).to_owned())
+    };
     let results = |claim: &Value| -> Vec<[String; 4]> {
         at(claim, &RESULTS).as_array().into_iter().flatten().map(identity).collect()
     };
