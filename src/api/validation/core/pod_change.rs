@@ -143,7 +143,7 @@ pub fn validate_subresource(subresource: &str, pod: &Value, old: &Value) -> Erro
 fn ephemeral_change(pod: &Value, old: &Value) -> ErrorList {
     if at(old, &["metadata", "annotations"]).get(MIRROR).is_some() {
         let text = "static pods do not support ephemeral containers";
-        return vec![Error::forbidden(&Path::new(""), text)];
+        return vec![Error::forbidden(&super::pod_resize::whole(), text)];
     }
     let mut errors = body(pod);
     let path = Path::new("spec").child("ephemeralContainers");

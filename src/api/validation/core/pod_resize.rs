@@ -14,14 +14,19 @@ use crate::value::{
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const ONLY: &str = "only cpu and memory resources are mutable";
 
+/// The pod as a whole: upstream's path of an empty name.
+pub(super) fn whole() -> Path {
+    Path::new("[]")
+}
+
 pub(super) fn validate(pod: &Value, old: &Value) -> ErrorList {
     let mut errors = body(pod);
     let (new, was, path) = (get(pod, "spec"), get(old, "spec"), Path::new("spec"));
     if at(old, &["metadata", "annotations"]).get(MIRROR).is_some() {
-        return vec![Error::forbidden(&Path::new(""), "static pods cannot be resized")];
+        return vec![Error::forbidden(&whole(), "static pods cannot be resized")];
     }
     if str_in(was, &["os", "name"]) == "windows" {
-        return vec![Error::forbidden(&Path::new(""), "windows pods cannot be resized")];
+        return vec![Error::forbidden(&whole(), "windows pods cannot be resized")];
     }
     if quality_changed(new, was) {
         let text = "Pod QOS Class may not change as a result of resizing";
@@ -171,13 +176,13 @@ mod tests {
     use serde_json::json;
 
     fn pod(containers: Value) -> Value {
-        json!({"metadata": {"name": "p"}, "spec": {"containers": containers, "restartPolicy": "Always", "dnsPolicy": "ClusterFirst",
-            "terminationGracePeriodSeconds": 30, "serviceAccountName": "default", "schedulerName": "s", "securityContext": {}, "enableServiceLinks": true}})
+        let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": containers}});
+        crate::defaults::defaulter("", "v1", "Pod")(&mut pod);
+        pod
     }
 
     fn container(name: &str, requests: Value) -> Value {
-        json!({"name": name, "image": "i", "imagePullPolicy": "Always", "terminationMessagePolicy": "File",
-            "terminationMessagePath": "/t", "resources": {"requests": requests}})
+        json!({"name": name, "image": "i", "resources": {"requests": requests}})
     }
 
     fn said(new: &Value, old: &Value) -> Vec<String> {
@@ -225,9 +230,9 @@ mod tests {
             ["spec: Forbidden: Pod running on node without support for resize"]
         );
         was["metadata"]["annotations"] = json!({MIRROR: "x"});
-        assert_eq!(said(&now, &was), [": Forbidden: static pods cannot be resized"]);
+        assert_eq!(said(&now, &was), ["[]: Forbidden: static pods cannot be resized"]);
         was["metadata"]["annotations"] = json!({});
         was["spec"]["os"] = json!({"name": "windows"});
-        assert_eq!(said(&now, &was), [": Forbidden: windows pods cannot be resized"]);
+        assert_eq!(said(&now, &was), ["[]: Forbidden: windows pods cannot be resized"]);
     }
 }
