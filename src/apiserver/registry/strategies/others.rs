@@ -174,8 +174,8 @@ fn claim_status(claim: &mut Value, old: &Value) {
         at(claim, &RESULTS).as_array().into_iter().flatten().map(identity).collect()
     };
     let left_out = "skipNodeOperations";
-    let in_use = at(old, &RESULTS).as_array().into_iter().flatten();
-    if !in_use.into_iter().any(|result| !is_empty(result, left_out)) {
+    let mut in_use = at(old, &RESULTS).as_array().into_iter().flatten();
+    if !in_use.any(|result| !is_empty(result, left_out)) {
         let results = claim.pointer_mut("/status/allocation/devices/results");
         for result in results.and_then(Value::as_array_mut).into_iter().flatten() {
             remove(result, left_out);

@@ -294,7 +294,7 @@ fn fractions_of_a_second_are_seen_and_not_written() {
     let id = schema.kind(&kind).unwrap();
     let time = "2026-01-01T00:00:05.5Z";
     let mut object = json!({"status": {"notBefore": time, "beginRefreshAt": time}});
-    api::codec::normalize(schema, id, &mut object);
+    api::codec::normalize(&schema, id, &mut object);
     assert_eq!(object["status"]["notBefore"], time);
     whole_seconds(&mut object);
     assert_eq!(object["status"]["beginRefreshAt"], "2026-01-01T00:00:05Z");
