@@ -2,6 +2,7 @@
 //! (upstream's `pkg/admission/plugin/cel`).
 
 pub mod checking;
+pub mod devices;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -300,7 +300,7 @@ impl Status {
         let mut status = Self::failure(
             422,
             "Invalid",
-            format!("{} \"{name}\" is invalid: {joined}", qualified(group, kind)),
+            format!("{} {} is invalid: {joined}", qualified(group, kind), go_quote(name)),
         );
         let mut causes: Vec<Cause> = Vec::with_capacity(errors.len());
         for error in errors {

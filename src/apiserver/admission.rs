@@ -3,6 +3,7 @@
 pub mod certificates;
 pub mod chain;
 pub mod classes;
+pub mod device_access;
 pub(crate) mod expressions;
 pub mod limit_ranger;
 pub(crate) mod matching;

@@ -1,6 +1,6 @@
 //! Who did what: events of requests, as a policy says, to a log and to a webhook (`k8s.io/apiserver/pkg/audit` and its plugins).
 //!
-//! Without a policy there is no [`Audit`], and a request costs one look at an empty cell. With one, a [`Trail`] goes along with each
+//! Without a policy there is no [`Audit`], and a request costs one look at an empty cell and its id. With one, a [`Trail`] goes along with each
 //! request as a task-local value, so that whoever knows something worth recording says it ([`annotate`]) without being handed
 //! anything.
 
@@ -46,6 +46,16 @@ const PLUGIN_LOG: &str = "log";
 const PLUGIN_WEBHOOK: &str = "webhook";
 const PLUGIN_BUFFERED: &str = "buffered";
 const PLUGIN_TRUNCATE: &str = "truncate";
+
+/// The id of a request: the client's own where it brings one, as it is, else a new one. Every answer has it, also where nothing is
+/// recorded (`WithAuditInit` of `k8s.io/apiserver/pkg/endpoints/filters`).
+pub(crate) fn id_of<B>(request: &Request<B>) -> http::HeaderValue {
+    let given = request.headers().get(&ID_HEADER).filter(|value| !value.is_empty()).cloned();
+    given.unwrap_or_else(|| {
+        http::HeaderValue::try_from(base::clock::random_uuid())
+            .unwrap_or(http::HeaderValue::from_static("0"))
+    })
+}
 
 /// Header with the id of a request, in requests and answers.
 pub(crate) const ID_HEADER: http::HeaderName = http::HeaderName::from_static("audit-id");
@@ -180,11 +190,7 @@ impl Audit {
         self: &Arc<Self>,
         request: &Request<B>,
     ) -> (Arc<Trail>, http::HeaderValue) {
-        let given = request.headers().get(&ID_HEADER).filter(|value| !value.is_empty()).cloned();
-        let id = given.unwrap_or_else(|| {
-            http::HeaderValue::try_from(base::clock::random_uuid())
-                .unwrap_or(http::HeaderValue::from_static("0"))
-        });
+        let id = id_of(request);
         let text = String::from_utf8_lossy(id.as_bytes()).into_owned();
         (Arc::new(Trail::new(self, text, request)), id)
     }

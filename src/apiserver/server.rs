@@ -200,7 +200,12 @@ impl ApiServer {
     /// Answers one request. `user` is who asks; `None` means that the request's own credentials tell.
     pub async fn call(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
         match self.inner.audit.get() {
-            None => self.served(user, request).await,
+            None => {
+                let id = audit::id_of(&request);
+                let mut response = self.served(user, request).await;
+                response.headers_mut().entry(audit::ID_HEADER).or_insert(id);
+                response
+            }
             // Boxed, so that a request that nobody records is no larger.
             Some(audit) => Box::pin(self.recorded(audit, user, request)).await,
         }

@@ -17,6 +17,7 @@ pub struct Env {
     variables: BTreeMap<String, Type>,
     objects: BTreeMap<Arc<str>, Type>,
     mutation: bool,
+    bindings: bool,
 }
 
 impl Env {
@@ -37,6 +38,13 @@ impl Env {
     #[must_use]
     pub fn with_mutation(mut self) -> Env {
         self.mutation = true;
+        self
+    }
+
+    /// Allows `cel.bind(name, value, expression)`.
+    #[must_use]
+    pub fn with_bindings(mut self) -> Env {
+        self.bindings = true;
         self
     }
 
@@ -89,7 +97,7 @@ impl Env {
     }
 
     fn compile_here(&self, source: &str) -> Result<Program, CompileError> {
-        let parsed = parser::parse(source)?;
+        let parsed = parser::parse(source, self.bindings)?;
         let checked = checker::check(self, parsed)?;
         Program::plan(checked)
     }

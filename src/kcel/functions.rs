@@ -90,7 +90,7 @@ fn takes(overload: &Overload, args: &[Value<'_>]) -> bool {
 /// Whether a value is of a type; of lists and maps the first element decides.
 fn holds(of: &Type, value: &Value<'_>) -> bool {
     match (of, value) {
-        (Type::Dyn | Type::Param(_), _) => true,
+        (Type::Dyn | Type::Any | Type::Param(_), _) => true,
         (Type::List(of), Value::List(list)) => {
             list.is_empty() || list.get(0).is_ok_and(|first| holds(of, &first))
         }

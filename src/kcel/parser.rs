@@ -67,7 +67,7 @@ impl Offsets {
     }
 }
 
-pub(crate) fn parse(text: &str) -> Result<Parsed, CompileError> {
+pub(crate) fn parse(text: &str, bindings: bool) -> Result<Parsed, CompileError> {
     let source = Source::new(text);
     if source.text.len() > CODE_POINTS_MAX {
         let message = format!(
@@ -89,6 +89,7 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, CompileError> {
         offsets: Offsets(vec![None]),
         faults,
         depth: [0; 4],
+        bindings,
     };
     let root = parser.start();
     let (offsets, faults) = (parser.offsets, parser.faults);
@@ -122,6 +123,8 @@ struct Parser<'s> {
     offsets: Offsets,
     faults: Vec<Fault>,
     depth: [usize; 4],
+    /// `cel.bind` is a macro.
+    bindings: bool,
 }
 
 type Parse<T> = Result<T, Stop>;

@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub enum Type {
     /// Known only at run time: everything is allowed.
     Dyn,
+    /// `google.protobuf.Any`: as `Dyn`, but no loop goes over it.
+    Any,
     /// What an expression has that the checker already reported.
     Error,
     Null,
@@ -76,11 +78,11 @@ impl Type {
     }
 
     pub(crate) fn is_dyn(&self) -> bool {
-        matches!(self, Type::Dyn)
+        matches!(self, Type::Dyn | Type::Any)
     }
 
     pub(crate) fn is_dyn_or_error(&self) -> bool {
-        matches!(self, Type::Dyn | Type::Error)
+        matches!(self, Type::Dyn | Type::Any | Type::Error)
     }
 
     /// What is in an optional, if this is one.
@@ -95,6 +97,7 @@ impl Type {
     pub fn name(&self) -> &str {
         match self {
             Type::Dyn => "dyn",
+            Type::Any => "google.protobuf.Any",
             Type::Error => "*error*",
             Type::Null => "null_type",
             Type::Bool => "bool",
@@ -169,6 +172,7 @@ impl fmt::Display for Type {
     /// As cel-go's `FormatCELType`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Type::Any => out.write_str("any"),
             Type::Error => out.write_str("!error!"),
             Type::Null => out.write_str("null"),
             Type::Timestamp => out.write_str("timestamp"),

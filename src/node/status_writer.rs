@@ -183,6 +183,8 @@ impl StatusWriter {
                 entry.written = written.status;
                 entry.version = entry.version.max(version.unwrap_or_default());
             }
+            // The API has what it had.
+            Ok(Outcome::Refused) => {}
             Err(error) => {
                 tracing::debug!(pod = %entry.key, %error, "cannot write pod status, trying again");
                 entry.dirty = true;
@@ -202,6 +204,8 @@ async fn over(pause: &mut Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
 enum Outcome {
     /// At this resource version, when something was to be written.
     Written(Option<i64>),
+    /// The server does not take it, and would not the next time either: what changes next is told together with it.
+    Refused,
     Gone,
 }
 
@@ -218,6 +222,9 @@ async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error>
             Err(error) if error.is_not_found() || error.is_conflict() => return Ok(Outcome::Gone),
             Err(error) if error.is_invalid() => {
                 tracing::warn!(pod = %entry.key, %error, "the server refuses the pod status");
+                if !entry.delete {
+                    return Ok(Outcome::Refused);
+                }
             }
             Err(error) => return Err(error),
         }
@@ -318,6 +325,33 @@ fn merged_list(key: &str, before: &Value, after: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_refused_is_told_with_what_changes_next() {
+        let writer = StatusWriter::default();
+        let uid: Arc<str> = "u".into();
+        let status = |address: &str, phase: &str| {
+            let value = json!({"phase": phase, "podIP": address});
+            serde_json::from_value::<core::PodStatus>(value).unwrap()
+        };
+        let key = ObjectKey::new("d", "p");
+        writer.set(
+            &uid,
+            &key,
+            "u",
+            Some(&status("1.1.1.1", "Running")),
+            status("2.2.2.2", "Running"),
+        );
+        let (_, entry) = writer.next().unwrap();
+        writer.done(&uid, entry, Ok(Outcome::Refused));
+        assert!(writer.next().is_none(), "it is not tried again as it was");
+        writer.set(&uid, &key, "u", None, status("2.2.2.2", "Failed"));
+        let (_, entry) = writer.next().unwrap();
+        assert_eq!(
+            difference(&entry.written, &entry.status).unwrap(),
+            json!({"phase": "Failed", "podIP": "2.2.2.2"})
+        );
+    }
 
     #[test]
     fn what_the_api_has_otherwise_is_written_again() {

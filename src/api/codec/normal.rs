@@ -68,7 +68,10 @@ fn normalize_shape(schema: &Schema, shape: &Shape, value: &mut Value, depth: usi
             let ty = schema.get(*id);
             map.retain(|key, _| ty.open || ty.position(key).is_some());
             for (key, inner) in map.iter_mut() {
-                if let Some(field) = ty.field(key) {
+                let Some(field) = ty.field(key) else { continue };
+                if let (Shape::Time, Value::String(text)) = (&field.shape, &*inner) {
+                    replace(leaf::time(text, leaf::precision_of(&ty.name)), inner);
+                } else {
                     normalize_shape(schema, &field.shape, inner, depth + 1);
                 }
             }

@@ -21,12 +21,14 @@ pub enum Precision {
     Seconds,
     /// `metav1.MicroTime`.
     Micros,
+    /// `metav1.Time` as Go holds it until it writes it: with the fraction of the second.
+    Exact,
 }
 
 impl Precision {
     fn layout(self) -> &'static str {
         match self {
-            Self::Seconds => "2006-01-02T15:04:05Z07:00",
+            Self::Seconds | Self::Exact => "2006-01-02T15:04:05Z07:00",
             Self::Micros => "2006-01-02T15:04:05.000000Z07:00",
         }
     }
@@ -49,8 +51,16 @@ impl Moment {
             of_day / 60 % 60,
             of_day % 60
         );
-        if precision == Precision::Micros {
-            let _ = write!(out, ".{:06}", self.nanos / 1000);
+        match precision {
+            Precision::Seconds => {}
+            Precision::Micros => {
+                let _ = write!(out, ".{:06}", self.nanos / 1000);
+            }
+            Precision::Exact if self.nanos == 0 => {}
+            Precision::Exact => {
+                let digits = format!("{:09}", self.nanos);
+                let _ = write!(out, ".{}", digits.trim_end_matches('0'));
+            }
         }
         out.push('Z');
         out
@@ -195,7 +205,7 @@ pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, String> {
         return Err(p.range("second"));
     }
     let nanos = match precision {
-        Precision::Seconds => p.fraction(),
+        Precision::Seconds | Precision::Exact => p.fraction(),
         Precision::Micros => {
             let exact = p.rest.len() >= 7
                 && p.rest.starts_with(['.', ','])
@@ -354,6 +364,8 @@ mod tests {
         assert_eq!(text("2024-02-29T12:30:00+02:00").unwrap(), "2024-02-29T10:30:00Z");
         assert_eq!(text("1969-12-31T23:59:59.9Z").unwrap(), "1969-12-31T23:59:59Z");
         assert!(parse_time("0001-01-01T00:00:00Z", Precision::Seconds).unwrap().is_zero());
+        let exact = parse_time("2026-01-01T02:00:05.250+02:00", Precision::Exact).unwrap();
+        assert_eq!(exact.text(Precision::Exact), "2026-01-01T00:00:05.25Z");
         let micro = parse_time("2026-01-01T00:00:05.000120Z", Precision::Micros).unwrap();
         assert_eq!(micro.text(Precision::Micros), "2026-01-01T00:00:05.000120Z");
         assert_eq!(micro.seconds, 1_767_225_605);

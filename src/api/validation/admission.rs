@@ -14,7 +14,7 @@ mod policy;
 
 pub use policy::{
     mutating_binding, mutating_policy, mutating_policy_change, validating_binding,
-    validating_policy, validating_policy_change,
+    validating_policy, validating_policy_change, validating_policy_status,
 };
 
 const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];

@@ -2,6 +2,7 @@
 
 pub mod claim;
 pub mod config_map;
+mod container_status;
 mod containers;
 mod env;
 pub mod handlers;
@@ -12,6 +13,7 @@ pub mod node;
 pub mod persistent_volume;
 pub mod pod;
 pub mod pod_change;
+mod pod_resize;
 mod pod_status;
 mod projected;
 pub mod quota;
@@ -23,3 +25,4 @@ mod security;
 pub mod service;
 pub mod service_warnings;
 pub mod volumes;
+mod windows;

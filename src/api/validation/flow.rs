@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::names::range_text;
 use crate::field::{Error, ErrorList, Path};
-use crate::value::{get, has, int_at, str_at};
+use crate::value::{get, has, int_at, items, str_at};
 
 pub use schema::schema;
 
@@ -45,6 +45,26 @@ pub fn priority_level(object: &Value) -> ErrorList {
             } else {
                 errors.push(Error::not_supported(&field, other, &["Exempt", "Limited"]));
             }
+        }
+    }
+    errors
+}
+
+/// A write to the status of a schema or a level: each condition has a type of its own.
+pub fn status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+    if subresource != "status" {
+        return Vec::new();
+    }
+    let list = items(get(object, "status"), "conditions");
+    let path = Path::new("status").child("conditions");
+    let mut errors = ErrorList::new();
+    for (index, condition) in list.iter().enumerate() {
+        let (field, kind) = (path.index(index).child("type"), str_at(condition, "type"));
+        if list.iter().take(index).any(|other| str_at(other, "type") == kind) {
+            errors.push(Error::duplicate(&field, kind));
+        }
+        if kind.is_empty() {
+            errors.push(Error::required(&field, ""));
         }
     }
     errors

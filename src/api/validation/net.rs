@@ -70,6 +70,25 @@ pub fn sloppy_cidr(text: &str) -> Option<(IpAddr, u8)> {
     (length <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, length))
 }
 
+/// The address of an interface: with its prefix length, in canonical form (`IsValidInterfaceAddress`).
+pub fn interface_address(field: &Path, value: &str) -> ErrorList {
+    let Some((address, length)) = sloppy_cidr(value) else {
+        let text = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+        return vec![Error::invalid(field, value, text)];
+    };
+    let canonical = match address {
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => format!("{v4}/{}", length.saturating_sub(96)),
+            None => format!("{v6}/{length}"),
+        },
+        IpAddr::V4(v4) => format!("{v4}/{length}"),
+    };
+    if value == canonical {
+        return Vec::new();
+    }
+    vec![Error::invalid(field, value, format!("must be in canonical form (\"{canonical}\")"))]
+}
+
 /// The network of an address.
 pub fn masked(address: IpAddr, length: u8) -> IpAddr {
     match address {

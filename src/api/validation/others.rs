@@ -164,6 +164,20 @@ pub fn runtime_class_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
+/// A write to the status of a registration.
+pub fn api_service_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+    if subresource != "status" {
+        return Vec::new();
+    }
+    let path = Path::new("status").child("conditions");
+    let list = items(get(object, "status"), "conditions").iter().enumerate();
+    list.filter_map(|(index, condition)| {
+        let field = path.index(index).child("status");
+        one_of(str_at(condition, "status"), &["False", "True", "Unknown"], &field)
+    })
+    .collect()
+}
+
 /// A registration of a group and version.
 pub fn api_service(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));

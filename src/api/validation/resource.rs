@@ -1,17 +1,21 @@
 //! Dynamic resource allocation: claims, their templates, classes of devices.
 
 mod slice;
+mod status;
 
 use serde_json::Value;
 
-use super::checks::{Shape, go_json, printed, required_as, texts};
+use super::checks::{Shape, go_json, printed, required, required_as, texts};
 use super::labels::{validate_annotations, validate_labels};
-use super::names::{self, c_identifier, dns1123_label, dns1123_subdomain};
+use super::names::{c_identifier, dns1123_label, dns1123_subdomain, label_value, qualified_name};
+use super::storage::attacher as driver_name;
 use super::{IMMUTABLE, each, one_of};
+use crate::expressions::{Fault, devices as expressions};
 use crate::field::{Error, ErrorList, Kind, Path};
 use crate::value::{get, has, int_at, is_empty, items, semantic_equal, str_at};
 
 pub use slice::{slice, slice_change};
+pub use status::claim_status;
 
 /// Bounds of one claim (`k8s.io/api/resource`).
 const REQUESTS_MAX: usize = 32;
@@ -22,6 +26,8 @@ const SELECTORS_MAX: usize = 32;
 /// Longest name of an attribute without its domain, and longest domain.
 const IDENTIFIER_MAX: usize = 32;
 const DRIVER_MAX: usize = 63;
+/// Most bytes of parameters that a driver alone understands.
+const PARAMETERS_MAX: usize = 10 * 1024;
 
 const REQUEST: Shape = Shape::Struct(&[
     ("Name", "name", Shape::Text),
@@ -90,33 +96,63 @@ pub fn template_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A class of devices.
+/// A new class of devices.
 pub fn class(object: &Value) -> ErrorList {
-    let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    let mut errors = selectors(spec, &path);
+    class_change(object, &Value::Null)
+}
+
+/// A changed class: selectors and parameters that it had are not looked at again.
+pub fn class_change(object: &Value, old: &Value) -> ErrorList {
+    let (spec, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
+    let stored = |key: &str| old.is_object() && semantic_equal(get(spec, key), get(was, key));
+    let mut errors = selectors(spec, stored("selectors"), &path);
     let (list, field) = (items(spec, "config"), path.child("config"));
     if list.len() > CONFIG_MAX {
         errors.push(Error::too_many(&field, list.len(), CONFIG_MAX));
+    } else {
+        let stored = stored("config");
+        for (index, one) in list.iter().enumerate() {
+            errors.extend(configured(one, stored, &field.index(index)));
+        }
     }
-    for (index, one) in list.iter().enumerate() {
-        errors.extend(configuration(one, &field.index(index)));
+    let key = "extendedResourceName";
+    if let Some(name) = get(spec, key).as_str().filter(|_| !stored(key)) {
+        errors.extend(extended_resource_name(name, &path.child(key)));
     }
     errors
 }
 
-fn selectors(parent: &Value, path: &Path) -> ErrorList {
+/// A resource under which devices of a class are asked for without a claim.
+fn extended_resource_name(name: &str, field: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if !name.contains('/') {
+        let text = "a name must be a domain-prefixed path, such as 'example.com/my-prop'";
+        errors.push(Error::invalid(field, name, text));
+    } else if name.contains("kubernetes.io/") {
+        errors.push(Error::invalid(field, name, "must not have \"kubernetes.io/\" domain"));
+    }
+    if name.starts_with("requests.") {
+        errors.push(Error::invalid(field, name, "must not have \"requests.\" prefix"));
+    }
+    errors.extend(each(field, name, qualified_name(&format!("requests.{name}"))));
+    errors
+}
+
+/// Selectors; those that are stored were compiled when they came.
+fn selectors(parent: &Value, stored: bool, path: &Path) -> ErrorList {
     let (list, field) = (items(parent, "selectors"), path.child("selectors"));
     let mut errors = ErrorList::new();
     if list.len() > SELECTORS_MAX {
         errors.push(Error::too_many(&field, list.len(), SELECTORS_MAX));
+        return errors;
     }
     for (index, one) in list.iter().enumerate() {
         let (cel, place) = (get(one, "cel"), field.index(index).child("cel"));
         if cel.is_object() {
-            errors.extend(super::admission::expression::compilable(
-                str_at(cel, "expression"),
-                &place.child("expression"),
-            ));
+            let text = str_at(cel, "expression");
+            if !stored {
+                errors.extend(expression(text, &place.child("expression")));
+            }
         } else {
             errors.push(Error::required(&place, ""));
         }
@@ -124,14 +160,35 @@ fn selectors(parent: &Value, path: &Path) -> ErrorList {
     errors
 }
 
+/// An expression that compiles and does not cost too much.
+fn expression(text: &str, field: &Path) -> Option<Error> {
+    if text.len() > expressions::LENGTH_MAX {
+        return Some(Error::too_long(field, expressions::LENGTH_MAX));
+    }
+    match expressions::selector(text) {
+        Err(Fault::Invalid(why)) => Some(Error::invalid(field, text, why)),
+        Err(Fault::Internal(why)) => Some(Error::internal(field, why)),
+        Ok(program) => (expressions::cost(&program) > expressions::COST_MAX)
+            .then(|| Error::forbidden(field, "too complex, exceeds cost limit")),
+    }
+}
+
 fn configuration(one: &Value, path: &Path) -> ErrorList {
+    configured(one, false, path)
+}
+
+/// Parameters for a driver; those that are stored may be longer than new ones.
+fn configured(one: &Value, stored: bool, path: &Path) -> ErrorList {
     let (opaque, field) = (get(one, "opaque"), path.child("opaque"));
     if !opaque.is_object() {
         return vec![Error::required(&field, "")];
     }
-    let mut errors = super::storage::attacher(str_at(opaque, "driver"), &field.child("driver"));
+    let mut errors = driver_name(str_at(opaque, "driver"), &field.child("driver"));
     match get(opaque, "parameters") {
         Value::Null => errors.push(Error::required(&field.child("parameters"), "")),
+        value if !stored && value.to_string().len() > PARAMETERS_MAX => {
+            errors.push(Error::too_long(&field.child("parameters"), PARAMETERS_MAX));
+        }
         Value::Object(_) => {}
         _ => errors.push(Error::invalid(
             &field.child("parameters"),
@@ -145,37 +202,46 @@ fn configuration(one: &Value, path: &Path) -> ErrorList {
 fn devices(devices: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let (list, field) = (items(devices, "requests"), path.child("requests"));
+    let known = known_requests(devices);
     if list.len() > REQUESTS_MAX {
         errors.push(Error::too_many(&field, list.len(), REQUESTS_MAX));
     }
-    let mut known: Vec<String> = Vec::new();
-    for (index, one) in list.iter().enumerate() {
+    for (index, one) in list.iter().enumerate().filter(|_| list.len() <= REQUESTS_MAX) {
         let (place, name) = (field.index(index), str_at(one, "name"));
         errors.extend(request(one, &place));
         if list.iter().take(index).any(|r| str_at(r, "name") == name) {
             errors.push(twice(&place, &shown_request(one)));
         }
-        known.push(name.to_owned());
-        let alternatives = items(one, "firstAvailable").iter();
-        known.extend(alternatives.map(|sub| format!("{name}/{}", str_at(sub, "name"))));
     }
     let (list, field) = (items(devices, "constraints"), path.child("constraints"));
     if list.len() > CONSTRAINTS_MAX {
         errors.push(Error::too_many(&field, list.len(), CONSTRAINTS_MAX));
     }
-    for (index, one) in list.iter().enumerate() {
+    for (index, one) in list.iter().enumerate().filter(|_| list.len() <= CONSTRAINTS_MAX) {
         errors.extend(constraint(one, &known, &field.index(index)));
     }
     let (list, field) = (items(devices, "config"), path.child("config"));
     if list.len() > CONFIG_MAX {
         errors.push(Error::too_many(&field, list.len(), CONFIG_MAX));
     }
-    for (index, one) in list.iter().enumerate() {
+    for (index, one) in list.iter().enumerate().filter(|_| list.len() <= CONFIG_MAX) {
         let place = field.index(index);
         errors.extend(request_names(one, &known, &place.child("requests")));
         errors.extend(configuration(one, &place));
     }
     errors
+}
+
+/// What constraints, configurations and results may name: requests, and alternatives behind a slash.
+fn known_requests(devices: &Value) -> Vec<String> {
+    let mut known = Vec::new();
+    for one in items(devices, "requests") {
+        let name = str_at(one, "name");
+        known.push(name.to_owned());
+        let alternatives = items(one, "firstAvailable").iter();
+        known.extend(alternatives.map(|sub| format!("{name}/{}", str_at(sub, "name"))));
+    }
+    known
 }
 
 /// A list entry that is there twice, shown as upstream prints it.
@@ -250,7 +316,7 @@ fn request(one: &Value, path: &Path) -> ErrorList {
 /// Class, selectors, mode and number of one request.
 fn exact(one: &Value, path: &Path, class: fn(&str) -> super::names::Messages) -> ErrorList {
     let mut errors = required_as(one, "deviceClassName", path, class);
-    errors.extend(selectors(one, path));
+    errors.extend(selectors(one, false, path));
     let (mode, count) = (str_at(one, "allocationMode"), int_at(one, "count").unwrap_or_default());
     match mode {
         "ExactCount" if count <= 0 => {
@@ -265,24 +331,64 @@ fn exact(one: &Value, path: &Path, class: fn(&str) -> super::names::Messages) ->
             errors.extend(one_of(other, &["All", "ExactCount"], &path.child("allocationMode")))
         }
     }
+    for (index, one) in items(one, "tolerations").iter().enumerate() {
+        errors.extend(toleration(one, &path.child("tolerations").index(index)));
+    }
+    errors
+}
+
+/// Which taints of devices a request bears.
+fn toleration(one: &Value, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let [key, operator, value, effect] =
+        ["key", "operator", "value", "effect"].map(|key| str_at(one, key));
+    if !key.is_empty() {
+        errors.extend(each(&path.child("key"), key, qualified_name(key)));
+    }
+    let field = path.child("value");
+    match operator {
+        "Exists" if !value.is_empty() => {
+            errors.push(Error::invalid(&field, value, "must be empty for operator `Exists`"));
+        }
+        "Exists" => {}
+        "Equal" => errors.extend(each(&field, value, label_value(value))),
+        "" => errors.push(Error::required(&path.child("operator"), "")),
+        other => errors.extend(one_of(other, &["Equal", "Exists"], &path.child("operator"))),
+    }
+    if !effect.is_empty() {
+        let known = ["NoExecute", "NoSchedule", "None"];
+        errors.extend(one_of(effect, &known, &path.child("effect")));
+    }
     errors
 }
 
 fn request_names(one: &Value, known: &[String], field: &Path) -> ErrorList {
     let names = texts(one, "requests");
+    if names.len() > REQUESTS_MAX {
+        return vec![Error::too_many(field, names.len(), REQUESTS_MAX)];
+    }
     let mut errors = ErrorList::new();
     for (index, name) in names.iter().enumerate() {
         let place = field.index(index);
-        for segment in name.split('/') {
-            errors.extend(each(&place, segment, names::dns1123_label(segment)));
-        }
-        if !known.iter().any(|k| k == name) {
-            let text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
-            errors.push(Error::invalid(&place, *name, text));
-        }
+        errors.extend(request_name(name, known, &place));
         if names.iter().take(index).any(|n| n == name) {
             errors.push(Error::duplicate(&place, *name));
         }
+    }
+    errors
+}
+
+/// The name of a request, perhaps with that of an alternative.
+fn request_name(name: &str, known: &[String], field: &Path) -> ErrorList {
+    const TEXT: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+    let segments: Vec<&str> = name.split('/').collect();
+    if segments.len() > 2 {
+        return vec![Error::invalid(field, name, TEXT)];
+    }
+    let mut errors: ErrorList =
+        segments.iter().flat_map(|segment| each(field, *segment, dns1123_label(segment))).collect();
+    if !known.iter().any(|known| known == name) {
+        errors.push(Error::invalid(field, name, TEXT));
     }
     errors
 }
@@ -334,6 +440,63 @@ fn attribute(name: &str, field: &Path) -> ErrorList {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    /// Texts of upstream's `validation_deviceclass_test.go`, and an answer of kube-apiserver 1.37.1.
+    #[test]
+    fn selectors_compile_when_they_are_written() {
+        let class = |expression: &str, extended: &str| json!({"spec": {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": extended}});
+        let said = |object: &serde_json::Value, old: &serde_json::Value| -> Vec<String> {
+            super::class_change(object, old).iter().map(ToString::to_string).collect()
+        };
+        let none = serde_json::Value::Null;
+        let good = class("device.driver == 'd.example.com'", "example.com/gpu");
+        assert_eq!(said(&good, &none), [""; 0]);
+        let bad = class("device.drivers == 'd.example.com'", "tcp");
+        assert_eq!(
+            said(&bad, &none),
+            [
+                "spec.selectors[0].cel.expression: Invalid value: \"device.drivers == 'd.example.com'\": compilation failed: ERROR: <input>:1:7: undefined field 'drivers'\n | device.drivers == 'd.example.com'\n | ......^",
+                "spec.extendedResourceName: Invalid value: \"tcp\": a name must be a domain-prefixed path, such as 'example.com/my-prop'",
+            ]
+        );
+        assert_eq!(said(&bad, &bad), [""; 0]);
+        let list = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]";
+        let loops =
+            ["x", "y", "z", "z2", "z3", "z4", "z5"].map(|name| format!("{list}.all({name}, "));
+        let costly = format!("{}true{}", loops.join(""), ")".repeat(loops.len()));
+        assert_eq!(
+            said(&class(&costly, "example.com/gpu"), &none),
+            ["spec.selectors[0].cel.expression: Forbidden: too complex, exceeds cost limit"]
+        );
+        assert_eq!(
+            said(&class(&"x".repeat(10_241), "example.com/gpu"), &none),
+            ["spec.selectors[0].cel.expression: Too long: may not be more than 10240 bytes"]
+        );
+    }
+
+    #[test]
+    fn tolerations_say_what_they_bear() {
+        let claim = json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c", "allocationMode": "All",
+            "tolerations": [{"key": "a b", "operator": "Exists", "value": "x"}, {"operator": "Same", "effect": "Other"}, {}]}}]}}});
+        let said: Vec<String> = super::claim(&claim).iter().map(ToString::to_string).collect();
+        let at = "spec.devices.requests[0].exactly.tolerations";
+        assert!(said[0].starts_with(&format!(
+            "{at}[0].key: Invalid value: \"a b\": name part must consist of"
+        )));
+        assert_eq!(
+            said[1..],
+            [
+                format!("{at}[0].value: Invalid value: \"x\": must be empty for operator `Exists`"),
+                format!(
+                    "{at}[1].operator: Unsupported value: \"Same\": supported values: \"Equal\", \"Exists\""
+                ),
+                format!(
+                    "{at}[1].effect: Unsupported value: \"Other\": supported values: \"NoExecute\", \"NoSchedule\", \"None\""
+                ),
+                format!("{at}[2].operator: Required value"),
+            ]
+        );
+    }
 
     #[test]
     fn constraints_name_requests() {

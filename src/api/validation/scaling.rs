@@ -5,10 +5,13 @@ mod metrics;
 use serde_json::Value;
 
 use super::checks::{required_as, segment, selector};
-use super::numbers::{NEGATIVE, non_negative_int_or_percent, not_more_than_100_percent};
-use super::one_of;
+use super::numbers::{
+    NEGATIVE, all_non_negative, non_negative, non_negative_int_or_percent,
+    not_more_than_100_percent,
+};
+use super::{conditions, one_of};
 use crate::field::{Error, ErrorList, Path};
-use crate::value::{at, get, has, int_at, str_at};
+use crate::value::{at, get, has, int_at, items, str_at};
 
 /// Where the first version keeps metrics that it has no fields for.
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
@@ -115,6 +118,33 @@ fn bounds(object: &Value) -> ErrorList {
     errors
 }
 
+/// A write to an autoscaler's status.
+pub fn autoscaler_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+    if subresource != "status" {
+        return Vec::new();
+    }
+    let (status, path) = (get(object, "status"), Path::new("status"));
+    let mut errors = ErrorList::new();
+    for (index, condition) in items(status, "conditions").iter().enumerate() {
+        let field = path.child("conditions").index(index);
+        errors.extend(non_negative(condition, "observedGeneration", &field));
+    }
+    all_non_negative(status, &["currentReplicas", "desiredReplicas"], &path, &mut errors);
+    errors
+}
+
+/// A write to a disruption budget's status.
+pub fn disruption_budget_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+    if subresource != "status" {
+        return Vec::new();
+    }
+    let (status, path) = (get(object, "status"), Path::new("status"));
+    let mut errors = conditions::validate(items(status, "conditions"), &path.child("conditions"));
+    let keys = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
+    all_non_negative(status, &keys, &path, &mut errors);
+    errors
+}
+
 /// A new disruption budget.
 pub fn disruption_budget(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
@@ -139,6 +169,31 @@ pub fn disruption_budget(object: &Value) -> ErrorList {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// Cases of upstream's `TestValidatePodDisruptionBudgetStatus` and of autoscalers' statuses.
+    #[test]
+    fn statuses_count_up_from_nothing() {
+        let texts =
+            |errors: ErrorList| -> Vec<String> { errors.iter().map(ToString::to_string).collect() };
+        let budget = json!({"status": {"disruptionsAllowed": -1, "expectedPods": 1,
+            "conditions": [{"type": "A", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+        assert_eq!(
+            texts(disruption_budget_status("status", &budget, &budget)),
+            [
+                "status.conditions[0].reason: Required value",
+                "status.disruptionsAllowed: Invalid value: -1: must be greater than or equal to 0",
+            ]
+        );
+        let scaler =
+            json!({"status": {"currentReplicas": -2, "conditions": [{"observedGeneration": -1}]}});
+        assert_eq!(
+            texts(autoscaler_status("status", &scaler, &scaler)),
+            [
+                "status.conditions[0].observedGeneration: Invalid value: -1: must be greater than or equal to 0",
+                "status.currentReplicas: Invalid value: -2: must be greater than or equal to 0",
+            ]
+        );
+    }
 
     #[test]
     fn bounds_are_ordered() {

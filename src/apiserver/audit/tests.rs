@@ -398,7 +398,14 @@ async fn without_a_policy_nothing_goes_along() {
     let request = Request::get(MAPS).body(body::empty()).unwrap();
     let response = server.call(Some(User::anonymous()), request).await;
     assert_eq!(response.status(), 200);
-    assert!(!response.headers().contains_key("audit-id"));
+    // The answer has an id of its own all the same, and a client's is taken over as it is.
+    let own = response.headers()["audit-id"].to_str().unwrap().to_owned();
+    let parts: Vec<usize> = own.split('-').map(str::len).collect();
+    assert_eq!(parts, [8, 4, 4, 4, 12], "{own}");
+    let long = "x".repeat(200);
+    let request = Request::get("/api/v1/none").header("audit-id", &long);
+    let response = server.call(Some(User::anonymous()), request.body(body::empty()).unwrap()).await;
+    assert_eq!(response.headers()["audit-id"], long);
     assert!(current().is_none());
     annotate("never", || unreachable!("a value is made that nobody records"));
     let settings = Settings::of(&["audit-log-path=/nonexistent/x".to_owned()]).unwrap();

@@ -73,12 +73,12 @@ pub(super) async fn select(
 ) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
     let objects = &context.server.objects;
     if !options.continue_token.is_empty() {
+        let token = decode(&options.continue_token, filter)?;
         if !matches!(options.resource_version.as_str(), "" | "0") {
             return Err(Status::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        let token = decode(&options.continue_token, filter)?;
         return page_at(context, filter, &token, options.limit).await;
     }
     let revision = options.revision()?;

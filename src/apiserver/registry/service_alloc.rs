@@ -490,13 +490,19 @@ async fn take(
         return Ok(true);
     }
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+    // Upstream's allocator is a client of its own server: its fields have an owner.
+    let owner = json!({
+        "manager": "kube-apiserver", "operation": "Update", "apiVersion": "networking.k8s.io/v1",
+        "time": super::strategies::now(), "fieldsType": "FieldsV1", "fieldsV1": {
+            "f:metadata": {"f:labels": {".": {}, "f:ipaddress.kubernetes.io/ip-family": {}, "f:ipaddress.kubernetes.io/managed-by": {}}},
+            "f:spec": {"f:parentRef": {".": {}, "f:name": {}, "f:namespace": {}, "f:resource": {}}}},
+    });
     let mut object = json!({
-        "metadata": {"name": name, "labels": {
+        "metadata": {"name": name, "managedFields": [owner], "labels": {
             "ipaddress.kubernetes.io/ip-family": family, "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
         "spec": {"parentRef": {"resource": "services", "namespace": metadata::text(service, "namespace"), "name": metadata::text(service, "name")}},
     });
     metadata::fill_on_create(&mut object);
-    metadata::metadata_mut(&mut object).insert("generation".into(), 1.into());
     Ok(matches!(storage.create(&row, &object).await?, Written::Done(_)))
 }
 

@@ -148,10 +148,10 @@ pub(crate) fn most_general<'t>(one: &'t Type, other: &'t Type) -> &'t Type {
 }
 
 fn less_specific(one: &Type, other: &Type) -> bool {
-    if matches!(one, Type::Dyn | Type::Param(_)) {
+    if matches!(one, Type::Dyn | Type::Any | Type::Param(_)) {
         return true;
     }
-    if matches!(other, Type::Dyn | Type::Param(_)) {
+    if matches!(other, Type::Dyn | Type::Any | Type::Param(_)) {
         return false;
     }
     match (one, other) {

@@ -46,6 +46,11 @@ impl Parser<'_> {
             }
             ("optMap" | "optFlatMap", 2) => self.optional(id, &function, target, args),
             ("sortBy", 2) => self.sort_by(id, target, args),
+            ("bind", 3)
+                if self.bindings && matches!(&target.kind, Kind::Ident(name) if name == "cel") =>
+            {
+                self.cel_bind(id, args)
+            }
             _ => {
                 let target = Some(Box::new(target));
                 return Expr { id, kind: Kind::Call { target, function, args } };
@@ -236,6 +241,19 @@ impl Parser<'_> {
             result: body,
         };
         self.node(id, Kind::Comprehension(Box::new(fold)))
+    }
+
+    fn cel_bind(&mut self, id: Id, mut args: Vec<Expr>) -> Expanded {
+        let body = args.pop().unwrap_or(Expr { id, kind: Kind::Unspecified });
+        let value = args.pop().unwrap_or(Expr { id, kind: Kind::Unspecified });
+        match args.pop().map(|arg| (arg.id, arg.kind)) {
+            Some((_, Kind::Ident(name))) => Ok(self.bind(id, name, value, body)),
+            other => {
+                let place = other.map_or(id, |(place, _)| place);
+                let message = "cel.bind() variable names must be simple identifiers";
+                Err(Wrong(place, message.into()))
+            }
+        }
     }
 
     fn optional(&mut self, id: Id, name: &str, target: Expr, mut args: Vec<Expr>) -> Expanded {

@@ -98,7 +98,11 @@ impl<'a> Decoder<'a> {
                     raw.strip_prefix(b"\"").and_then(|r| r.strip_suffix(b"\"")).unwrap_or(raw);
                 Ok(self.custom(leaf::quantity(&String::from_utf8_lossy(raw))))
             }
-            (Shape::Time, _) => self.text(kind, |t| leaf::time(t, Precision::Seconds)),
+            (Shape::Time, _) => {
+                let within = self.structs.last().map_or("", |ty| &*ty.name);
+                let precision = leaf::precision_of(within);
+                self.text(kind, |t| leaf::time(t, precision))
+            }
             (Shape::MicroTime, _) => self.text(kind, |t| leaf::time(t, Precision::Micros)),
             (Shape::Duration, _) => self.text(kind, leaf::duration),
             (Shape::IntOrString, _) => self.int_or_string(kind),

@@ -8,6 +8,7 @@ use super::{
 use crate::expressions::{Compiler, Uses, Yields};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::checks::{required, required_as, segment, selector, texts};
+use crate::validation::conditions::validate as list_of_conditions;
 use crate::validation::{each, names, one_of};
 use crate::value::{get, has, is_empty, items, semantic_equal, str_at};
 
@@ -66,6 +67,26 @@ fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
             errors.push(Error::duplicate(&place.child("key"), key));
         }
     }
+    errors
+}
+
+/// A write to the status of a validating policy.
+pub fn validating_policy_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+    if subresource != "status" {
+        return Vec::new();
+    }
+    let (status, path) = (get(object, "status"), Path::new("status"));
+    let field = path.child("typeChecking").child("expressionWarnings");
+    let mut errors = ErrorList::new();
+    for (index, one) in items(get(status, "typeChecking"), "expressionWarnings").iter().enumerate()
+    {
+        let place = field.index(index);
+        errors.extend(required(one, &["warning"], &place));
+        if str_at(one, "fieldRef").trim().is_empty() {
+            errors.push(Error::required(&place.child("fieldRef"), ""));
+        }
+    }
+    errors.extend(list_of_conditions(items(status, "conditions"), &path.child("conditions")));
     errors
 }
 
@@ -261,14 +282,15 @@ fn annotation(
     if policy.is_empty() {
         errors.extend(each(&field, key, names::qualified_name(key)));
     } else {
-        let texts = names::qualified_name(&format!("{policy}/{key}"));
-        errors.extend(each(&field, key, texts));
+        let full = format!("{policy}/{key}");
+        let texts = names::qualified_name(&full);
+        errors.extend(each(&field, full, texts));
     }
     let (text, field) = (str_at(one, "valueExpression"), path.child("valueExpression"));
     if text.trim().is_empty() {
         errors.push(Error::required(&field, "valueExpression is not specified"));
     } else if text.trim().len() > ANNOTATION_MAX {
-        let detail = format!("must not exceed {ANNOTATION_MAX} characters in length");
+        let detail = format!("must not exceed {ANNOTATION_MAX} bytes in length");
         errors.push(Error::required(&field, detail));
     } else {
         let compiled = compiler.compile(text.trim(), uses, Yields::TextOrNull);

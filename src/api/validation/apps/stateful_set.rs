@@ -109,11 +109,9 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
     if selector.is_object() {
         errors.extend(validate_selector(selector, &field, false));
         if selects_all(selector) {
-            errors.push(Error::invalid(
-                &field,
-                selector.clone(),
-                "empty selector is invalid for statefulset",
-            ));
+            let text = "empty selector is invalid for statefulset";
+            let error = Error::invalid(&field, selector.clone(), text);
+            errors.push(error.printed_as("LabelSelector"));
         }
     } else {
         errors.push(Error::required(&field, ""));

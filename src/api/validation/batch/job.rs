@@ -3,6 +3,10 @@
 use serde_json::{Value, json};
 
 use super::job_policies::{failure_policy, success_policy};
+use super::job_status::is_so;
+
+pub use super::job_status::validate_subresource;
+
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::core::pod;
 use crate::validation::labels::{convertible, matches, shown_map, validate_selector};
@@ -329,81 +333,5 @@ fn template_change(new: &Value, old: &Value, path: &Path) -> ErrorList {
 }
 
 fn suspended_condition(status: &Value) -> bool {
-    crate::value::items(status, "conditions")
-        .iter()
-        .any(|c| str_at(c, "type") == "Suspended" && str_at(c, "status") == "True")
-}
-
-/// A write to the status.
-pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
-    if subresource != "status" {
-        return Vec::new();
-    }
-    let (status, was, path) = (get(object, "status"), get(old, "status"), Path::new("status"));
-    let mut errors = ErrorList::new();
-    all_non_negative(
-        status,
-        &["active", "succeeded", "failed", "ready", "terminating"],
-        &path,
-        &mut errors,
-    );
-    let condition = |status: &Value, kind: &str| {
-        crate::value::items(status, "conditions")
-            .iter()
-            .any(|c| str_at(c, "type") == kind && str_at(c, "status") == "True")
-    };
-    let conditions = path.child("conditions");
-    for kind in ["Failed", "Complete", "FailureTarget", "SuccessCriteriaMet"] {
-        if condition(was, kind) && !condition(status, kind) {
-            let text = format!("cannot disable the terminal {kind}=True condition");
-            errors.push(Error::invalid(&conditions, Value::Null, text));
-        }
-    }
-    let (complete, failed) = (condition(status, "Complete"), condition(status, "Failed"));
-    if complete && failed {
-        errors.push(Error::invalid(
-            &conditions,
-            Value::Null,
-            "cannot set Complete=True and Failed=true conditions",
-        ));
-    }
-    if (complete || failed) && int_at(status, "active").unwrap_or_default() > 0 {
-        errors.push(Error::invalid(
-            &path.child("active"),
-            int_at(status, "active").unwrap_or_default(),
-            "active>0 is invalid for finished job",
-        ));
-    }
-    let ended = has(status, "completionTime");
-    if complete && !ended {
-        errors.push(Error::required(
-            &path.child("completionTime"),
-            "completionTime is required for Complete jobs",
-        ));
-    }
-    if !complete && ended {
-        let time = get(status, "completionTime").clone();
-        errors.push(Error::invalid(
-            &path.child("completionTime"),
-            time,
-            "cannot set completionTime when there is no Complete=True condition",
-        ));
-    }
-    if has(was, "completionTime") && get(was, "completionTime") != get(status, "completionTime") {
-        errors.push(Error::invalid(
-            &path.child("completionTime"),
-            get(status, "completionTime").clone(),
-            "completionTime cannot be mutated",
-        ));
-    }
-    let failures = int_at(status, "failed").unwrap_or_default();
-    if failures < int_at(was, "failed").unwrap_or_default() {
-        errors.push(Error::invalid(
-            &path.child("failed"),
-            failures,
-            "cannot decrease the failed counter",
-        ));
-    }
-    errors.extend(super::indexes::errors(object, old));
-    errors
+    is_so(status, "Suspended", "True")
 }

@@ -3,12 +3,13 @@
 use serde_json::Value;
 
 use super::persistent_volume::mode_stays;
+use super::resources::is_native;
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::checks::{Shape, go_lines, unified_diff};
 use crate::validation::labels::validate_selector;
 use crate::validation::numbers::quantity;
 use crate::validation::{each, names, one_of};
-use crate::value::{at, get, has, items, restore, semantic_equal, set, str_at, str_in};
+use crate::value::{at, entries, get, has, items, restore, semantic_equal, set, str_at, str_in};
 
 /// How a volume may be mounted, sorted.
 pub const ACCESS_MODES: [&str; 4] =
@@ -217,6 +218,59 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
 }
 
 /// A claim may shrink no further than to what it has.
+/// Steps of a resize, sorted as errors list them.
+const RESIZES: [&str; 5] = [
+    "ControllerResizeInProgress",
+    "ControllerResizeInfeasible",
+    "NodeResizeInProgress",
+    "NodeResizeInfeasible",
+    "NodeResizePending",
+];
+
+/// A write to the status.
+pub fn status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+    if subresource != "status" {
+        return Vec::new();
+    }
+    let (status, path) = (get(object, "status"), Path::new("status"));
+    let mut errors = ErrorList::new();
+    let negative = |amount: &Value, field: &Path| {
+        let amount = quantity(amount).filter(|amount| amount.sign() < 0)?;
+        Some(Error::invalid(field, amount.value(), "must be a valid resource quantity"))
+    };
+    for (name, amount) in entries(status, "capacity") {
+        errors.extend(negative(amount, &path.child("capacity").key(name)));
+    }
+    let field = path.child("allocatedResourceStatuses");
+    for (name, step) in entries(status, "allocatedResourceStatuses") {
+        errors.extend(storage_name(name, &field));
+        if !step.as_str().is_some_and(|step| RESIZES.contains(&step)) {
+            // Upstream shows the name, not the step.
+            errors.push(Error::not_supported(&field, name.as_str(), &RESIZES));
+        }
+    }
+    let field = path.child("allocatedResources");
+    for (name, amount) in entries(status, "allocatedResources") {
+        let wrong = storage_name(name, &field);
+        let field = field.key(name);
+        if !wrong.is_empty() {
+            errors.extend(wrong);
+        } else if let Some(error) = negative(amount, &field) {
+            errors.push(error);
+        }
+    }
+    errors
+}
+
+/// Of Kubernetes' own resources a claim has storage alone.
+fn storage_name(name: &str, field: &Path) -> ErrorList {
+    let errors: ErrorList = each(field, name, names::qualified_name(name)).collect();
+    if errors.is_empty() && is_native(name) && name != "storage" {
+        return vec![Error::not_supported(field, name, &["storage"])];
+    }
+    errors
+}
+
 fn size_change(object: &Value, old: &Value) -> Option<Error> {
     let zero = crate::quantity::Quantity::from_int(0);
     let amount = |v: &Value, path: &[&str]| quantity(at(v, path)).unwrap_or(zero);
@@ -226,4 +280,32 @@ fn size_change(object: &Value, old: &Value) -> Option<Error> {
     let shrinks = new.minus(was).sign() < 0 && new.minus(has).sign() <= 0;
     let field = Path::new("spec").child("resources").child("requests").child("storage");
     shrinks.then(|| Error::forbidden(&field, "field can not be less than status.capacity"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Cases of upstream's `TestValidatePersistentVolumeClaimStatusUpdate`.
+    #[test]
+    fn a_status_speaks_of_storage() {
+        let claim = json!({"status": {
+            "capacity": {"storage": "-1"},
+            "allocatedResourceStatuses": {"storage": "foobar", "example.com/x": "NodeResizePending", "cpu": "NodeResizePending"},
+            "allocatedResources": {"cpu": "1", "storage": "-10Gi"},
+        }});
+        let said: Vec<String> =
+            status("status", &claim, &claim).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "status.capacity[storage]: Invalid value: -1: must be a valid resource quantity",
+                "status.allocatedResourceStatuses: Unsupported value: \"cpu\": supported values: \"storage\"",
+                "status.allocatedResourceStatuses: Unsupported value: \"storage\": supported values: \"ControllerResizeInProgress\", \"ControllerResizeInfeasible\", \"NodeResizeInProgress\", \"NodeResizeInfeasible\", \"NodeResizePending\"",
+                "status.allocatedResources: Unsupported value: \"cpu\": supported values: \"storage\"",
+                "status.allocatedResources[storage]: Invalid value: -10737418240: must be a valid resource quantity",
+            ]
+        );
+    }
 }

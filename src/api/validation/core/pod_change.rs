@@ -3,10 +3,11 @@
 use serde_json::Value;
 
 use super::pod::body;
+use super::pod_resize::MIRROR;
 use super::scheduling;
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::names;
-use crate::value::{at, get, int_at, items, remove, restore, semantic_equal, set, str_at, str_in};
+use crate::value::{at, get, int_at, items, remove, restore, semantic_equal, set, str_at};
 
 /// A changed pod.
 pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
@@ -134,25 +135,16 @@ pub fn validate_subresource(subresource: &str, pod: &Value, old: &Value) -> Erro
     match subresource {
         "status" => super::pod_status::validate(pod, old),
         "ephemeralcontainers" => ephemeral_change(pod, old),
-        "resize" => {
-            let mut errors = body(pod);
-            let (new, old_spec) = (get(pod, "spec"), get(old, "spec"));
-            let class = crate::validation::core::resources::quality_changed(new, old_spec);
-            if class {
-                let text = "Pod QOS Class may not change as a result of resizing";
-                errors.push(Error::invalid(
-                    &Path::new("spec"),
-                    str_in(old, &["status", "qosClass"]),
-                    text,
-                ));
-            }
-            errors
-        }
+        "resize" => super::pod_resize::validate(pod, old),
         _ => Vec::new(),
     }
 }
 
 fn ephemeral_change(pod: &Value, old: &Value) -> ErrorList {
+    if at(old, &["metadata", "annotations"]).get(MIRROR).is_some() {
+        let text = "static pods do not support ephemeral containers";
+        return vec![Error::forbidden(&super::pod_resize::whole(), text)];
+    }
     let mut errors = body(pod);
     let path = Path::new("spec").child("ephemeralContainers");
     let now = items(get(pod, "spec"), "ephemeralContainers");

@@ -22,18 +22,7 @@ const SCOPES: [&str; 7] = [
 /// A new quota.
 pub fn quota(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
-    let mut errors = ErrorList::new();
-    for (name, amount) in entries(spec, "hard") {
-        let field = path.child("hard").key(name);
-        errors.extend(resource_name(name, &field));
-        if !name.contains('/') && !standard_quota(name) {
-            let text = "must be a standard resource for quota";
-            errors.push(Error::invalid(&field, name.as_str(), text));
-        }
-        if let Some(amount) = quantity(amount) {
-            errors.extend(quantity_value(name, amount, &field));
-        }
-    }
+    let mut errors = amounts(spec, "hard", &path);
     let scopes = texts(spec, "scopes");
     let field = path.child("scopes");
     for scope in &scopes {
@@ -51,6 +40,34 @@ pub fn quota(object: &Value) -> ErrorList {
     let field = path.child("scopeSelector").child("matchExpressions");
     for one in items(get(spec, "scopeSelector"), "matchExpressions") {
         errors.extend(scope_requirement(one, &field));
+    }
+    errors
+}
+
+/// A write to the status.
+pub fn quota_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+    if subresource != "status" {
+        return Vec::new();
+    }
+    let (status, path) = (get(object, "status"), Path::new("status"));
+    let mut errors = amounts(status, "hard", &path);
+    errors.extend(amounts(status, "used", &path));
+    errors
+}
+
+/// Amounts of what quotas count.
+fn amounts(parent: &Value, key: &str, path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    for (name, amount) in entries(parent, key) {
+        let field = path.child(key).key(name);
+        errors.extend(resource_name(name, &field));
+        if !name.contains('/') && !standard_quota(name) {
+            let text = "must be a standard resource for quota";
+            errors.push(Error::invalid(&field, name.as_str(), text));
+        }
+        if let Some(amount) = quantity(amount) {
+            errors.extend(quantity_value(name, amount, &field));
+        }
     }
     errors
 }
@@ -120,6 +137,22 @@ pub fn quota_change(object: &Value, old: &Value) -> ErrorList {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_is_used_is_counted_as_what_is_allowed() {
+        let quota =
+            json!({"status": {"hard": {"pods": "1"}, "used": {"pods": "-1", "other": "1"}}});
+        let said: Vec<String> =
+            quota_status("status", &quota, &quota).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "status.used[other]: Invalid value: \"other\": must be a standard resource type or fully qualified",
+                "status.used[other]: Invalid value: \"other\": must be a standard resource for quota",
+                "status.used[pods]: Invalid value: \"-1\": must be greater than or equal to 0",
+            ]
+        );
+    }
 
     #[test]
     fn scopes_stay() {

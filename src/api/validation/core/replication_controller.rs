@@ -43,6 +43,11 @@ pub fn validate(object: &Value) -> ErrorList {
     errors
 }
 
+/// A write to the status: the counters of a replica set but one.
+pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
+    crate::validation::apps::replica_set::validate_subresource(subresource, object, old)
+}
+
 /// A pod template object.
 pub fn validate_pod_template(object: &Value) -> ErrorList {
     pod::template(get(object, "template"), &Path::new("template"))

@@ -56,6 +56,8 @@ pub(super) fn container(context: &Value, host_users: bool, path: &Path) -> Error
             }
         }
     }
+    let windows = get(context, "windowsOptions");
+    errors.extend(super::windows::options(windows, &path.child("windowsOptions")));
     errors.extend(app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile")));
     errors
 }
@@ -83,6 +85,8 @@ pub(super) fn pod(spec: &Value, path: &Path) -> ErrorList {
         );
     }
     errors.extend(seccomp(get(context, "seccompProfile"), &path.child("seccompProfile")));
+    let windows = get(context, "windowsOptions");
+    errors.extend(super::windows::options(windows, &path.child("windowsOptions")));
     errors.extend(app_armor(get(context, "appArmorProfile"), &path.child("appArmorProfile")));
     let choices: [(&str, &[&str]); 2] = [
         ("supplementalGroupsPolicy", &["Merge", "Strict"]),

@@ -112,7 +112,12 @@ fn source(volume: &Value, path: &Path) -> ErrorList {
     for kind in SOURCES {
         let Some(source) = volume.get(kind).filter(|s| s.is_object()) else { continue };
         count += 1;
-        let field = path.child(if kind == "cephfs" && count > 1 { "cephFS" } else { kind });
+        let field = path.child(match kind {
+            "cephfs" if count > 1 => "cephFS",
+            // Upstream's spelling.
+            "downwardAPI" if count > 1 => "downwarAPI",
+            kind => kind,
+        });
         if count > 1 {
             errors.push(Error::forbidden(&field, "may not specify more than 1 volume type"));
             continue;

@@ -82,7 +82,7 @@ fn spec(spec: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-fn driver(name: &str, field: &Path) -> ErrorList {
+pub(super) fn driver(name: &str, field: &Path) -> ErrorList {
     if name.is_empty() {
         return vec![Error::required(field, "")];
     }

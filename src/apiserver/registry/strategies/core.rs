@@ -72,6 +72,7 @@ pub(super) const NODE: Rules = Rules {
     },
     validate: rules::node::node,
     validate_change: rules::node::node_change,
+    validate_subresource: rules::node::node_status,
     selectable: |object| {
         vec![("spec.unschedulable", bool_at(get(object, "spec"), "unschedulable").to_string())]
     },
@@ -138,6 +139,7 @@ pub(super) const REPLICATION_CONTROLLER: Rules = Rules {
     selectable: status_replicas,
     validate: rules::replication_controller::validate,
     validate_change: |new, _| rules::replication_controller::validate(new),
+    validate_subresource: rules::replication_controller::validate_subresource,
     ..Rules::BASE
 };
 
@@ -207,6 +209,7 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
     },
     validate: rules::claim::validate,
     validate_change: rules::claim::validate_change,
+    validate_subresource: rules::claim::status,
     ..Rules::BASE
 };
 
@@ -238,6 +241,7 @@ pub(super) const RESOURCE_QUOTA: Rules = Rules {
     status: Some("{}"),
     validate: rules::quota::quota,
     validate_change: rules::quota::quota_change,
+    validate_subresource: rules::quota::quota_status,
     ..Rules::BASE
 };
 

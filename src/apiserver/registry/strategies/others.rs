@@ -5,7 +5,10 @@ use api::validation::warnings;
 use api::validation::{
     admission, crd, endpoints, flow, networking, others as small, rbac, resource,
 };
-use api::value::{bool_at, ensure_object, get, items, set, str_at, str_in};
+use api::value::{
+    at, bool_at, ensure_object, get, is_empty, items, items_mut, object_mut, remove,
+    semantic_equal, set, str_at, str_in,
+};
 use serde_json::{Value, json};
 
 use super::super::rules::Rules;
@@ -34,11 +37,32 @@ pub(super) const SERVICE_CIDR: Rules = Rules {
 
 pub(super) const ENDPOINT_SLICE: Rules = Rules {
     warnings: warnings::slice,
+    prepare: |_, object| drop_topology(object, &Value::Null),
+    prepare_change: |_, object, old| drop_topology(object, old),
     generation: &["ports", "endpoints", "addressType", "metadata.labels"],
     validate: endpoints::slice,
     validate_change: endpoints::slice_change,
     ..Rules::BASE
 };
+
+/// The topology of an older version is not written any more; a node that was named there alone goes on being named.
+fn drop_topology(slice: &mut Value, old: &Value) {
+    const KEY: &str = "deprecatedTopology";
+    const HOST: &str = "kubernetes.io/hostname";
+    if old.is_object() && semantic_equal(get(slice, "endpoints"), get(old, "endpoints")) {
+        return;
+    }
+    let node = |endpoint: &Value| str_at(get(endpoint, KEY), HOST).to_owned();
+    let known: Vec<String> = items(old, "endpoints").iter().map(node).collect();
+    for endpoint in items_mut(slice, "endpoints") {
+        let name = node(endpoint);
+        let good = !name.is_empty() && name_is_subdomain(&name, false).is_empty();
+        if get(endpoint, "nodeName").is_null() && good && known.contains(&name) {
+            set(endpoint, "nodeName", name);
+        }
+        remove(endpoint, KEY);
+    }
+}
 
 /// Policies and webhook configurations.
 pub(super) const WEBHOOKS: Rules = Rules {
@@ -53,6 +77,7 @@ pub(super) const POLICY: Rules =
 pub(super) const POLICY_WITH_STATUS: Rules = Rules {
     validate: admission::validating_policy,
     validate_change: admission::validating_policy_change,
+    validate_subresource: admission::validating_policy_status,
     status: Some("{}"),
     generation: &["spec"],
     status_keeps_meta: true,
@@ -60,8 +85,13 @@ pub(super) const POLICY_WITH_STATUS: Rules = Rules {
     ..Rules::BASE
 };
 
-pub(super) const FLOW: Rules =
-    Rules { status: Some("{}"), generation: &["spec"], status_keeps_meta: true, ..Rules::BASE };
+pub(super) const FLOW: Rules = Rules {
+    status: Some("{}"),
+    generation: &["spec"],
+    status_keeps_meta: true,
+    validate_subresource: flow::status,
+    ..Rules::BASE
+};
 
 const RBAC: Rules = Rules { name: name_is_path_segment, create_on_update: true, ..Rules::BASE };
 
@@ -84,12 +114,25 @@ pub(super) const CLUSTER_ROLE_BINDING: Rules = Rules {
 };
 
 pub(super) const LEASE: Rules = Rules {
+    prepare: |_, object| drop_coordination(object, &Value::Null),
+    prepare_change: |_, object, old| drop_coordination(object, get(old, "spec")),
     create_on_update: true,
     unconditional_update: false,
     validate: small::lease,
     validate_change: |new, _| small::lease(new),
     ..Rules::BASE
 };
+
+/// Coordinated leader election is off in 1.37: its fields stay only where they were.
+fn drop_coordination(lease: &mut Value, old: &Value) {
+    if let Some(spec) = object_mut(lease, "spec") {
+        for key in ["strategy", "preferredHolder"] {
+            if old.get(key).is_none() {
+                remove(spec, key);
+            }
+        }
+    }
+}
 
 pub(super) const RUNTIME_CLASS: Rules = Rules {
     warnings: warnings::runtime_class,
@@ -112,8 +155,48 @@ pub(super) const RESOURCE_CLAIM: Rules = Rules {
     status_keeps_meta: true,
     validate: resource::claim,
     validate_change: resource::claim_change,
+    validate_subresource: resource::claim_status,
+    prepare_change: |context, object, old| {
+        if context.subresource == "status" {
+            claim_status(object, old);
+        }
+    },
     ..Rules::BASE
 };
+
+/// What drivers say of devices goes away with the devices; operations that a node leaves out are off in 1.37.
+fn claim_status(claim: &mut Value, old: &Value) {
+    const RESULTS: [&str; 4] = ["status", "allocation", "devices", "results"];
+    let identity = |device: &Value| {
+        ["driver", "pool", "device", "shareID"].map(|key| str_at(device, key).to_owned())
+    };
+    let results = |claim: &Value| -> Vec<[String; 4]> {
+        at(claim, &RESULTS).as_array().into_iter().flatten().map(identity).collect()
+    };
+    let left_out = "skipNodeOperations";
+    let mut in_use = at(old, &RESULTS).as_array().into_iter().flatten();
+    if !in_use.any(|result| !is_empty(result, left_out)) {
+        let results = claim.pointer_mut("/status/allocation/devices/results");
+        for result in results.and_then(Value::as_array_mut).into_iter().flatten() {
+            remove(result, left_out);
+        }
+    }
+    let (was, is) = (results(old), results(claim));
+    let Some(status) = object_mut(claim, "status") else { return };
+    let kept: Vec<Value> = items(status, "devices")
+        .iter()
+        .filter(|device| {
+            let own = identity(device);
+            is.contains(&own) || !was.contains(&own)
+        })
+        .cloned()
+        .collect();
+    if kept.is_empty() {
+        remove(status, "devices");
+    } else {
+        set(status, "devices", kept);
+    }
+}
 
 pub(super) const RESOURCE_SLICE: Rules = Rules {
     validate: resource::slice,
@@ -169,6 +252,7 @@ fn stored_version(object: &mut Value) {
 pub(super) const API_SERVICE: Rules = Rules {
     validate: small::api_service,
     validate_change: |new, _| small::api_service(new),
+    validate_subresource: small::api_service_status,
     name: name_is_path_segment,
     status: Some("{}"),
     status_keeps_meta: true,
@@ -207,6 +291,7 @@ pub(super) const POD_CERTIFICATE_REQUEST: Rules = Rules {
     validate: pod_certificate::validate,
     validate_change: pod_certificate::validate_change,
     validate_subresource: pod_certificate::validate_status,
+    prepare_change: |_, object, _| pod_certificate::whole_seconds(object),
     selectable: pod_certificate::selectable,
     ..Rules::BASE
 };
@@ -273,6 +358,6 @@ pub(super) const RESOURCE_CLAIM_TEMPLATE: Rules = Rules {
 pub(super) const DEVICE_CLASS: Rules = Rules {
     name: name_is_long_name,
     validate: resource::class,
-    validate_change: |new, _| resource::class(new),
+    validate_change: resource::class_change,
     ..WITH_SPEC_GENERATION
 };

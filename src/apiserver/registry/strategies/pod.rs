@@ -5,8 +5,8 @@ use api::quantity::Quantity;
 use api::validation::core::{pod as rules, pod_change};
 use api::validation::warnings;
 use api::value::{
-    at, bool_at, ensure_object, get, is_empty, items, items_mut, object_mut, restore, set, str_at,
-    str_in,
+    at, bool_at, ensure_object, get, is_empty, items, items_mut, object_mut, remove, restore, set,
+    str_at, str_in,
 };
 use serde_json::{Value, json};
 
@@ -96,6 +96,17 @@ fn prepare_status(pod: &mut Value, old: &Value) {
     }
     let old = get(old, "status");
     let Some(status) = ensure_object(pod, "status") else { return };
+    // Off in 1.37 where it was not used before.
+    for key in ["nodeAllocatableResourceClaimStatuses", "volumeHealth"] {
+        if is_empty(old, key) {
+            remove(status, key);
+        }
+    }
+    for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+        for mount in items_mut(status, list).iter_mut().flat_map(|c| items_mut(c, "volumeMounts")) {
+            remove(mount, "volumeStatus");
+        }
+    }
     for key in
         ["qosClass", "resourceClaimStatuses", "extendedResourceClaimStatus", "observedGeneration"]
     {

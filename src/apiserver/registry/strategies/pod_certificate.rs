@@ -142,6 +142,16 @@ fn decisions(list: &[Value], path: &Path) -> ErrorList {
     errors
 }
 
+/// The refresh begins at a whole second; the other times of a status must be the certificate's, which are whole.
+pub(super) fn whole_seconds(object: &mut Value) {
+    const KEY: &str = "beginRefreshAt";
+    let Some(status) = api::value::object_mut(object, "status") else { return };
+    if let Some((whole, _)) = str_at(status, KEY).split_once('.') {
+        let whole = format!("{whole}Z");
+        api::value::set(status, KEY, whole);
+    }
+}
+
 /// What requests can be selected by.
 pub(super) fn selectable(object: &Value) -> Vec<(&'static str, String)> {
     let fields = ["spec.signerName", "spec.podName", "spec.nodeName"];

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::super::rules::Rules;
 use super::pod_fields::drop_of_template;
-use super::status_replicas;
 use crate::registry::WriteContext;
 
 /// Drops what is off by default from `spec.template`.
@@ -54,7 +53,6 @@ pub(super) const REPLICA_SET: Rules = Rules {
     generation: &["spec"],
     prepare: template,
     prepare_change: template_change,
-    selectable: status_replicas,
     validate: apps::replica_set::validate,
     validate_change: apps::replica_set::validate_change,
     validate_subresource: apps::replica_set::validate_subresource,
@@ -195,6 +193,7 @@ pub(super) const AUTOSCALER_V1: Rules = Rules {
     generation: &["spec"],
     validate: scaling::autoscaler,
     validate_change: scaling::autoscaler_change,
+    validate_subresource: scaling::autoscaler_status,
     ..Rules::BASE
 };
 
@@ -203,6 +202,7 @@ pub(super) const AUTOSCALER_V2: Rules = Rules {
     generation: &["spec"],
     validate: scaling::autoscaler_v2,
     validate_change: scaling::autoscaler_v2_change,
+    validate_subresource: scaling::autoscaler_status,
     ..Rules::BASE
 };
 
@@ -215,6 +215,7 @@ pub(super) const POD_DISRUPTION_BUDGET: Rules = Rules {
     name: api::validation::names::name_is_path_segment,
     validate: scaling::disruption_budget,
     validate_change: |new, _| scaling::disruption_budget(new),
+    validate_subresource: scaling::disruption_budget_status,
     ..Rules::BASE
 };
 

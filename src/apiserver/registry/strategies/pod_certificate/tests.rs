@@ -250,6 +250,16 @@ fn the_times_of_a_status_are_those_of_the_leaf_and_within_limits() {
             "status.beginRefreshAt: Invalid value: \"{begin}\": must be at least 10 minutes after status.notBefore"
         )]
     );
+    for (field, what) in [("notBefore", "NotBefore"), ("notAfter", "NotAfter")] {
+        let whole = good[field].as_str().unwrap().trim_end_matches('Z');
+        let part = format!("{whole}.5Z");
+        assert_eq!(
+            with(field, json!(part)),
+            [format!(
+                "status.{field}: Invalid value: \"{part}\": must be set to the {what} time encoded in the leaf certificate"
+            )]
+        );
+    }
     let end = good["notAfter"].as_str().unwrap();
     assert_eq!(
         with("beginRefreshAt", json!(end)),
@@ -274,6 +284,20 @@ fn the_times_of_a_status_are_those_of_the_leaf_and_within_limits() {
         lives(now - 301, now + 3600)[0]
             .ends_with("must be set to within 5 minutes of kube-apiserver's current time")
     );
+}
+
+/// Fractions reach the rules as they were sent, by JSON and by a patch; what is written has none.
+#[test]
+fn fractions_of_a_second_are_seen_and_not_written() {
+    let schema = api::schema::Schema::builtin();
+    let kind = api::Gvk::new("certificates.k8s.io", "v1", "PodCertificateRequest");
+    let id = schema.kind(&kind).unwrap();
+    let time = "2026-01-01T00:00:05.5Z";
+    let mut object = json!({"status": {"notBefore": time, "beginRefreshAt": time}});
+    api::codec::normalize(&schema, id, &mut object);
+    assert_eq!(object["status"]["notBefore"], time);
+    whole_seconds(&mut object);
+    assert_eq!(object["status"]["beginRefreshAt"], "2026-01-01T00:00:05Z");
 }
 
 #[test]
