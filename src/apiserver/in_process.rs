@@ -7,7 +7,7 @@ use api::{Gvr, Object, Status, WatchEvent};
 use futures::Stream;
 
 use crate::audit;
-use crate::authz::{Attributes, Decision, Failure};
+use crate::authz::{Attributes, Decision};
 use crate::convert;
 use crate::handlers::watch::{self, Item, Start};
 use crate::registry::Resource;
@@ -79,9 +79,11 @@ impl ApiServer {
                 audit::decided("allow", &reason);
                 Ok(row)
             }
-            Decision::Deny(reason)
-            | Decision::NoOpinion(reason)
-            | Decision::Failed(Failure { reason, .. }) => {
+            Decision::Failed(failure) => {
+                audit::annotate("authorization.k8s.io/reason", || "internal error".to_owned());
+                Err(Status::internal(&failure.error))
+            }
+            Decision::Deny(reason) | Decision::NoOpinion(reason) => {
                 audit::decided("forbid", &reason);
                 let who = api::field::go_quote(&user.name);
                 let why = format!(
