@@ -16,14 +16,15 @@ async fn server(says: fn(usize) -> (u16, &'static str)) -> (u16, Arc<AtomicUsize
     let port = listener.local_addr().unwrap().port();
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
+    // Lives as long as the test's runtime.
+    Tasks::new(Shutdown::new()).spawn(base::Kind::Request, "hook", async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
             let mut request = Vec::new();
             let mut part = [0; 4096];
             // One request of each connection: its body ends with the review's brace.
             while !request.ends_with(b"}") {
                 let read = stream.read(&mut part).await.unwrap();
+                assert_ne!(read, 0, "the request breaks off");
                 request.extend_from_slice(&part[..read]);
             }
             let (code, body) = says(counted.fetch_add(1, Ordering::SeqCst));
@@ -33,6 +34,7 @@ async fn server(says: fn(usize) -> (u16, &'static str)) -> (u16, Arc<AtomicUsize
             );
             stream.write_all(head.as_bytes()).await.unwrap();
         }
+        Ok::<(), String>(())
     });
     (port, calls)
 }
