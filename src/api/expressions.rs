@@ -90,24 +90,7 @@ impl Compiler {
     /// # Errors
     /// Upstream's sentence.
     pub fn compile(&self, text: &str, uses: Uses, yields: Yields) -> Result<Program, Fault> {
-        let program = self.env(uses).compile_any(text).map_err(|error| {
-            if error.instantiation {
-                Fault::Internal(format!("program instantiation failed: {error}"))
-            } else {
-                Fault::Invalid(format!("compilation failed: {error}"))
-            }
-        })?;
-        let wanted = yields.types();
-        let got = program.output();
-        if wanted.is_empty() || wanted.contains(got) {
-            return Ok(program);
-        }
-        let shown: Vec<String> = wanted.iter().map(go_name).collect();
-        let wanted = match shown.as_slice() {
-            [one] => format!("must evaluate to {one}"),
-            several => format!("must evaluate to one of [{}]", several.join(" ")),
-        };
-        Err(Fault::Invalid(format!("{wanted} but got {}", go_name(got))))
+        compile(&self.env(uses), text, yields)
     }
 
     /// Compiles a variable and lets the expressions behind it use it: also where it does not compile, as something of unknown type.
@@ -143,6 +126,31 @@ impl Compiler {
         }
         if uses.patches { env.with_mutation() } else { env }
     }
+}
+
+/// Compiles one expression of an environment.
+///
+/// # Errors
+/// Upstream's sentence.
+pub fn compile(env: &Env, text: &str, yields: Yields) -> Result<Program, Fault> {
+    let program = env.compile_any(text).map_err(|error| {
+        if error.instantiation {
+            Fault::Internal(format!("program instantiation failed: {error}"))
+        } else {
+            Fault::Invalid(format!("compilation failed: {error}"))
+        }
+    })?;
+    let wanted = yields.types();
+    let got = program.output();
+    if wanted.is_empty() || wanted.contains(got) {
+        return Ok(program);
+    }
+    let shown: Vec<String> = wanted.iter().map(go_name).collect();
+    let wanted = match shown.as_slice() {
+        [one] => format!("must evaluate to {one}"),
+        several => format!("must evaluate to one of [{}]", several.join(" ")),
+    };
+    Err(Fault::Invalid(format!("{wanted} but got {}", go_name(got))))
 }
 
 impl Yields {

@@ -7,7 +7,6 @@
 mod counts;
 mod event;
 mod hook;
-mod kubeconfig;
 mod load;
 mod log;
 mod objects;
@@ -35,12 +34,12 @@ pub(crate) use trail::{Ongoing, Remote, Trail};
 use counts::Counts;
 use event::Event;
 use hook::{Buffer, Hook};
-use kubeconfig::Place;
 use policy::{Level, Policy, Stage};
 use settings::{Format, Log, Mode, Truncate, Webhook};
 
 use crate::body::Body;
 use crate::request::RequestInfo;
+use crate::webhook::kubeconfig::Place;
 
 const PLUGIN_LOG: &str = "log";
 const PLUGIN_WEBHOOK: &str = "webhook";
@@ -103,7 +102,8 @@ impl Plan {
                 let flag = "audit-webhook-config-file";
                 let text = base::fs::read(file).map_err(|e| format!("{flag}: {e}"))?;
                 let folder = file.parent().unwrap_or(Path::new("."));
-                let place = Place::of(&text, folder).map_err(|why| wrong(flag, file, why))?;
+                let place = Place::of(&text, folder, "the audit webhook")
+                    .map_err(|why| wrong(flag, file, why))?;
                 Some((webhook.clone(), place))
             }
         };

@@ -3,10 +3,17 @@
 use async_trait::async_trait;
 
 pub mod chain;
+pub mod config;
+mod counts;
 pub mod escalation;
+mod fixed;
+mod flags;
+mod load;
 pub mod node;
 pub mod rbac;
+pub mod reload;
 pub mod rule;
+mod webhook;
 
 use crate::user::User;
 
@@ -29,8 +36,10 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// Path of a non-resource request; empty for resource requests.
     pub path: &'a str,
-    /// Field selector of the request, for the Node authorizer.
+    /// Field selector of the request, for the Node authorizer and webhooks.
     pub field_selector: &'a str,
+    /// Label selector of the request, for webhooks.
+    pub label_selector: &'a str,
 }
 
 /// The answer of an authorizer.
@@ -42,6 +51,30 @@ pub enum Decision {
     Deny(String),
     /// Not known here; the next authorizer is asked, and the end of the chain denies.
     NoOpinion(String),
+    /// An authorizer could not do its work. That is no approval, and a request that nobody else approves is answered with the error.
+    Failed(Failure),
+}
+
+/// What an authorizer came to that could not do its work.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Failure {
+    /// Denied, whatever others say; else the next authorizer is asked.
+    pub denied: bool,
+    /// As of a refusal.
+    pub reason: String,
+    /// What went wrong.
+    pub error: String,
+}
+
+/// What a user may do in a namespace, as far as rules tell.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// The rules.
+    pub rules: Vec<rule::Rule>,
+    /// There may be more that no rule tells.
+    pub incomplete: bool,
+    /// Why some are missing.
+    pub errors: Vec<String>,
 }
 
 /// One authorizer, or the chain of them.
@@ -49,4 +82,12 @@ pub enum Decision {
 pub trait Authorizer: Send + Sync {
     /// Answers one question.
     async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
+
+    /// What rules say of a user; nothing where the authorizer has none.
+    fn rules(&self, _user: &User, _namespace: &str) -> Known {
+        Known::default()
+    }
+
+    /// Lines for `/metrics`.
+    fn render(&self, _out: &mut String) {}
 }

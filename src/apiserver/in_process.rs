@@ -59,9 +59,8 @@ impl ApiServer {
         user: &User,
         verb: &str,
         gvr: &Gvr,
-        namespace: &str,
         name: &str,
-        fields: &str,
+        select: &Select,
     ) -> Result<Arc<Resource>, Status> {
         let row = self.inner.objects.row(gvr)?;
         let attributes = Attributes {
@@ -69,15 +68,20 @@ impl ApiServer {
             group: &gvr.group,
             version: &gvr.version,
             resource: &gvr.resource,
-            namespace,
+            namespace: &select.namespace,
             name,
-            field_selector: fields,
+            field_selector: &select.fields,
+            label_selector: &select.labels,
             ..Attributes::default()
         };
         match self.inner.parts.authorizer.authorize(user, &attributes).await {
             Decision::Allow(reason) => {
                 audit::decided("allow", &reason);
                 Ok(row)
+            }
+            Decision::Failed(failure) => {
+                audit::annotate("authorization.k8s.io/reason", || "internal error".to_owned());
+                Err(Status::internal(&failure.error))
             }
             Decision::Deny(reason) | Decision::NoOpinion(reason) => {
                 audit::decided("forbid", &reason);
@@ -118,7 +122,7 @@ impl ApiServer {
         let select = Select { namespace: namespace.to_owned(), ..Select::default() };
         let read = self.read(user, gvr, name, &select, false).await?;
         let found = async {
-            let row = self.allowed(user, "get", gvr, namespace, name, "").await?;
+            let row = self.allowed(user, "get", gvr, name, &select).await?;
             let found = self.inner.objects.storage().get(&row, namespace, name).await?;
             let found = found.ok_or_else(|| Status::not_found(&gvr.group, &gvr.resource, name))?;
             Ok(convert::object(&row, &Arc::new(found)))
@@ -141,8 +145,7 @@ impl ApiServer {
         let read = self.read(user, gvr, "", select, false).await?;
         let listed = async {
             let name = Self::selected_name(&select.fields);
-            let row =
-                self.allowed(user, "list", gvr, &select.namespace, name, &select.fields).await?;
+            let row = self.allowed(user, "list", gvr, name, select).await?;
             let filter = Self::filter(&row, select)?;
             let page = self.inner.objects.fresh_cache(&row).await?.list(&filter, None, 0);
             let items = page.items.iter().map(|object| convert::object(&row, object)).collect();
@@ -168,8 +171,7 @@ impl ApiServer {
         let read = self.read(user, gvr, "", select, true).await?;
         let opened = async {
             let name = Self::selected_name(&select.fields);
-            let row =
-                self.allowed(user, "watch", gvr, &select.namespace, name, &select.fields).await?;
+            let row = self.allowed(user, "watch", gvr, name, select).await?;
             let filter = Self::filter(&row, select)?;
             let start = match start {
                 WatchStart::After(revision) => Start::After(revision),

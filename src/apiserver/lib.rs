@@ -37,6 +37,7 @@ pub mod selection;
 pub mod serve;
 mod server;
 mod status;
+mod strict;
 pub mod table;
 mod unsupported;
 pub mod user;

@@ -127,6 +127,7 @@ impl Metrics {
             "apiserver_current_inflight_requests{{request_kind=\"readOnly\"}} {reads}"
         );
         caches(&mut out, inner);
+        inner.parts.authorizer.render(&mut out);
         if let Some(audit) = inner.audit.get() {
             audit.render(&mut out);
         }

@@ -4,20 +4,19 @@ use std::sync::Arc;
 
 use api::Status;
 use api::field::{Error, ErrorList, Path};
+use api::selector::LabelSelector;
 use api::value::{at, get, has, is_empty, items, set, str_at, str_in};
 use serde_json::{Map, Value, json};
 
+use crate::admission::expressions::conditions::aggregate;
 use crate::authn::Union;
-use crate::authz::node::identity;
-use crate::authz::rbac::Rbac;
-use crate::authz::{Attributes, Authorizer, Decision};
+use crate::authz::{Attributes, Authorizer, Decision, Failure};
 use crate::user::User;
 
 /// What the answers are drawn from.
 pub struct Reviews {
     authenticator: Arc<Union>,
     authorizer: Arc<dyn Authorizer>,
-    rbac: Arc<Rbac>,
     audiences: Vec<String>,
 }
 
@@ -30,10 +29,9 @@ impl Reviews {
     pub fn new(
         authenticator: Arc<Union>,
         authorizer: Arc<dyn Authorizer>,
-        rbac: Arc<Rbac>,
         audiences: Vec<String>,
     ) -> Self {
-        Self { authenticator, authorizer, rbac, audiences }
+        Self { authenticator, authorizer, audiences }
     }
 
     /// Fills the `status` of the review in `object`. `resource` is its plural, `namespace` that of the request.
@@ -120,6 +118,7 @@ impl Reviews {
         let spec = get(object, "spec");
         let asked = get(spec, "resourceAttributes");
         let selector = field_selector(get(asked, "fieldSelector"));
+        let labels = label_selector(get(asked, "labelSelector"));
         let attributes = if asked.is_null() {
             let asked = get(spec, "nonResourceAttributes");
             Attributes {
@@ -137,13 +136,16 @@ impl Reviews {
                 namespace: str_at(asked, "namespace"),
                 name: str_at(asked, "name"),
                 field_selector: &selector,
+                label_selector: &labels,
                 path: "",
             }
         };
-        let (allowed, denied, reason) = match self.authorizer.authorize(user, &attributes).await {
-            Decision::Allow(reason) => (true, false, reason),
-            Decision::Deny(reason) => (false, true, reason),
-            Decision::NoOpinion(reason) => (false, false, reason),
+        let decision = self.authorizer.authorize(user, &attributes).await;
+        let (allowed, denied, reason, error) = match decision {
+            Decision::Allow(reason) => (true, false, reason, String::new()),
+            Decision::Deny(reason) => (false, true, reason, String::new()),
+            Decision::NoOpinion(reason) => (false, false, reason, String::new()),
+            Decision::Failed(Failure { denied, reason, error }) => (false, denied, reason, error),
         };
         let mut status = json!({"allowed": allowed});
         if denied {
@@ -151,6 +153,9 @@ impl Reviews {
         }
         if !reason.is_empty() {
             set(&mut status, "reason", reason);
+        }
+        if !error.is_empty() {
+            set(&mut status, "evaluationError", error);
         }
         status
     }
@@ -161,8 +166,8 @@ impl Reviews {
             return Err(Status::bad_request("no namespace on request"));
         }
         let (mut resources, mut paths) = (Vec::new(), Vec::new());
-        let (rules, mut errors) = self.rbac.rules_for(user, namespace);
-        for rule in rules {
+        let known = self.authorizer.rules(user, namespace);
+        for rule in known.rules {
             let mut shown = json!(rule);
             if rule.resources.is_empty() {
                 paths.push(shown);
@@ -171,19 +176,9 @@ impl Reviews {
                 resources.push(shown);
             }
         }
-        let node = identity(user).is_some();
-        if node {
-            errors.insert(0, "node authorizer does not support user rule resolution".into());
-        }
-        let mut status =
-            json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": node});
-        if !errors.is_empty() {
-            let text = if let [one] = errors.as_slice() {
-                one.clone()
-            } else {
-                format!("[{}]", errors.join(", "))
-            };
-            set(&mut status, "evaluationError", text);
+        let mut status = json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": known.incomplete});
+        if !known.errors.is_empty() {
+            set(&mut status, "evaluationError", aggregate(known.errors));
         }
         Ok(status)
     }
@@ -308,16 +303,34 @@ fn subject(spec: &Value) -> User {
     }
 }
 
-/// The field selector of a question as one text; terms that are no equality restrict nothing for us and are left out.
+/// The field selector of a question as one text; what is no comparison with one value restricts nothing and is left out.
 fn field_selector(selector: &Value) -> String {
     let raw = str_at(selector, "rawSelector");
     if !raw.is_empty() {
         return raw.to_owned();
     }
-    let equal = items(selector, "requirements").iter().filter(|r| str_at(r, "operator") == "In");
-    let terms = equal.filter_map(|r| match items(r, "values") {
-        [one] => Some(format!("{}={}", str_at(r, "key"), one.as_str()?)),
-        _ => None,
+    let terms = items(selector, "requirements").iter().filter_map(|r| {
+        let operator = match str_at(r, "operator") {
+            "In" => "=",
+            "NotIn" => "!=",
+            _ => return None,
+        };
+        let [value] = items(r, "values") else { return None };
+        let value = value.as_str()?.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
+        Some(format!("{}{operator}{value}", str_at(r, "key")))
+    });
+    terms.collect::<Vec<_>>().join(",")
+}
+
+/// The label selector of a question as one text; requirements that are none restrict nothing and are left out.
+fn label_selector(selector: &Value) -> String {
+    let raw = str_at(selector, "rawSelector");
+    if !raw.is_empty() {
+        return raw.to_owned();
+    }
+    let terms = items(selector, "requirements").iter().filter_map(|r| {
+        let one = json!({"matchExpressions": [r]});
+        LabelSelector::from_value(Some(&one)).ok().map(|selector| selector.to_string())
     });
     terms.collect::<Vec<_>>().join(",")
 }

@@ -21,10 +21,11 @@ use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
 use crate::authn::{Union, impersonate};
 use crate::authz::Authorizer;
-use crate::authz::chain::Chain;
+use crate::authz::config::Plan;
 use crate::authz::escalation::Escalation;
 use crate::authz::node::Node;
 use crate::authz::rbac::Rbac;
+use crate::authz::reload::Authorization;
 use crate::lookup::{self, Lookup};
 use crate::objects::Objects;
 use crate::reviews::Reviews;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub tolerations: DefaultTolerationSeconds,
     /// The way to webhooks.
     pub callout: Callout,
+    /// Which authorizers there are.
+    pub authorization: Plan,
 }
 
 /// The parts, for [`crate::build`].
@@ -59,6 +62,8 @@ pub struct Security {
     pub authenticator: Arc<Union>,
     /// May they.
     pub authorizer: Arc<dyn Authorizer>,
+    /// The same with the file it comes from, which [`Security::follow`] follows.
+    pub authorization: Authorization,
     /// Roles and bindings, kept current by [`Security::follow`].
     pub rbac: Arc<Rbac>,
     /// The built-in plugins in order.
@@ -105,8 +110,13 @@ impl Security {
         ));
         let rbac = Arc::new(Rbac::new());
         let node = Node::new(Arc::clone(&lookup), bootstrap::node_rules());
-        let authorizer: Arc<dyn Authorizer> =
-            Arc::new(Chain::new(vec![Arc::new(node), Arc::clone(&rbac) as Arc<dyn Authorizer>]));
+        let authorization = Authorization::new(
+            settings.authorization,
+            Arc::new(node),
+            Arc::clone(&rbac) as Arc<dyn Authorizer>,
+            &settings.callout.tasks,
+        );
+        let authorizer = Arc::clone(authorization.authorizer());
         let escalation = Escalation::new(Arc::clone(&rbac), Arc::clone(&authorizer));
         let restriction =
             Arc::new(NodeRestriction::new(Arc::clone(&lookup), Arc::clone(&authorizer)));
@@ -133,12 +143,12 @@ impl Security {
             reviews: Arc::new(Reviews::new(
                 Arc::clone(&authenticator),
                 Arc::clone(&authorizer),
-                Arc::clone(&rbac),
                 audiences,
             )),
             issuer: Arc::new(Issuer { tokens: issuer, restriction, address: settings.address }),
             authenticator,
             authorizer,
+            authorization,
             rbac,
         })
     }
@@ -163,6 +173,7 @@ impl Security {
     /// # Errors
     /// When a cache does not load.
     pub async fn follow(&self, objects: &Arc<Objects>, tasks: &Tasks) -> Result<(), Status> {
+        self.authorization.follow(tasks);
         self.policies.follow(objects, tasks).await?;
         self.webhooks.follow(objects, tasks).await?;
         for gvr in [

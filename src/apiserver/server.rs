@@ -6,7 +6,7 @@ use api::schema::Schema;
 use api::{Gvk, Gvr, Status};
 use base::Tasks;
 use futures::FutureExt;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use parking_lot::Mutex;
 
 use crate::admission::Plugin;
@@ -318,8 +318,8 @@ impl ApiServer {
                 None => return crate::limits::refused(),
             }
         };
-        if let Err(refusal) = Self::authorize(&inner, &user, &info, &query).await {
-            return status::response(&refusal);
+        if let Some(refusal) = Self::authorize(&inner, &user, &info, &query, request.uri()).await {
+            return refusal;
         }
         if let Some(remote) = inner.aggregator.of_path(&info.path) {
             return remote.serve(&user, audit::marked(request)).await;
@@ -359,12 +359,18 @@ impl ApiServer {
         }
     }
 
+    /// The answer to a request that is not allowed.
     async fn authorize(
         inner: &Inner,
         user: &User,
         info: &RequestInfo,
         query: &Query,
-    ) -> Result<(), Status> {
+        uri: &Uri,
+    ) -> Option<Response<Body>> {
+        // Upstream honours selectors for these alone, and not behind `/watch/`.
+        let selects =
+            matches!(info.verb, "list" | "watch" | "deletecollection") && !info.watch_path;
+        let selector = |name| query.get(name).filter(|_| selects).unwrap_or_default();
         let attributes = if info.is_resource {
             Attributes {
                 verb: info.verb,
@@ -375,19 +381,24 @@ impl ApiServer {
                 namespace: &info.namespace,
                 name: &info.name,
                 path: "",
-                field_selector: query.get("fieldSelector").unwrap_or_default(),
+                field_selector: selector("fieldSelector"),
+                label_selector: selector("labelSelector"),
             }
         } else {
             Attributes { verb: info.verb, path: &info.path, ..Attributes::default() }
         };
-        decide(inner, user, info, &attributes).await?;
+        let refusal = decide(inner, user, info, &attributes, uri).await;
+        if refusal.is_some() {
+            return refusal;
+        }
         // A WebSocket opens with GET; who may only read must not get a shell (upstream asks for both since 1.35).
         let opens = matches!(info.subresource.as_str(), "exec" | "attach" | "portforward");
         if info.is_resource && info.resource == "pods" && opens && info.verb == "get" {
             let asked = RequestInfo { verb: "create", ..info.clone() };
-            decide(inner, user, &asked, &Attributes { verb: "create", ..attributes }).await?;
+            let attributes = Attributes { verb: "create", ..attributes };
+            return decide(inner, user, &asked, &attributes, uri).await;
         }
-        Ok(())
+        None
     }
 
     async fn route(
@@ -494,21 +505,30 @@ async fn detached(
     })
 }
 
-/// Asks the authorizers one question.
+/// Asks the authorizers one question; the answer to who is not allowed.
 async fn decide(
     inner: &Inner,
     user: &User,
     info: &RequestInfo,
     attributes: &Attributes<'_>,
-) -> Result<(), Status> {
+    uri: &Uri,
+) -> Option<Response<Body>> {
     match inner.parts.authorizer.authorize(user, attributes).await {
         Decision::Allow(reason) => {
             audit::decided("allow", &reason);
-            Ok(())
+            None
         }
         Decision::Deny(reason) | Decision::NoOpinion(reason) => {
             audit::decided("forbid", &reason);
-            Err(forbidden(user, info, &reason))
+            Some(status::response(&forbidden(user, info, &reason)))
+        }
+        // Upstream's `responsewriters.InternalError`: a text, no Status.
+        Decision::Failed(failure) => {
+            audit::annotate("authorization.k8s.io/reason", || "internal error".to_owned());
+            let uri = api::field::go_quote(&uri.to_string());
+            let text = format!("Internal Server Error: {uri}: {}\n", failure.error);
+            let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+            Some(status::text(StatusCode::INTERNAL_SERVER_ERROR, text))
         }
     }
 }

@@ -71,6 +71,8 @@ pub struct Config {
     pub token_auth_file: Option<PathBuf>,
     /// What is recorded of requests, and where.
     pub audit: Option<apiserver::audit::Plan>,
+    /// Which authorizers there are.
+    pub authorization: apiserver::authz::config::Plan,
     /// Secret that machines join with, when a flag says it.
     pub token: Option<Secret>,
     /// Secret that agents join with, when a flag says it.
@@ -127,13 +129,31 @@ fn others(args: &ServerArgs) -> Result<Option<Others>, Refusal> {
     }
 }
 
+/// What of the settings of the API server is about authorization, and the others.
+fn authorization(
+    arguments: &[String],
+) -> Result<(apiserver::authz::config::Plan, Vec<String>), Refusal> {
+    let name = |argument: &String| {
+        let text = argument.trim_start_matches('-');
+        text.split_once('=').map_or(text, |(name, _)| name).to_owned()
+    };
+    let (own, others): (Vec<String>, Vec<String>) = arguments
+        .iter()
+        .cloned()
+        .partition(|argument| apiserver::authz::config::Plan::is_flag(&name(argument)));
+    let plan = apiserver::authz::config::Plan::read(&own)
+        .map_err(|why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}")))?;
+    Ok((plan, others))
+}
+
 /// The settings of the API server that have no flag of their own.
 fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
     let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
     let settings = Settings::of(arguments).map_err(|fault| match fault {
         Fault::Unknown(name) => UNSUPPORTED_FLAG.refuse_usage(format!(
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
-             audit-log-path and what belongs to them"
+             audit-log-path and what belongs to them, and those of authorization, authorization-mode, authorization-config and \
+             authorization-webhook-*"
         )),
         Fault::Value(why) => bad(why),
     })?;
@@ -230,6 +250,7 @@ impl Config {
             }
         }
         let others = others(&args)?;
+        let (authorization, further) = authorization(&args.kube_apiserver_arg)?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
@@ -305,7 +326,8 @@ impl Config {
             snapshots: snapshots(&args.snapshots, &machine)?,
             reset: reset(&args.snapshots, args.server.is_some())?,
             token_auth_file: args.token_auth_file,
-            audit: audit(&args.kube_apiserver_arg)?,
+            audit: audit(&further)?,
+            authorization,
             machine,
         })
     }

@@ -103,19 +103,21 @@ pub(crate) async fn start(
         service_account_key: certs.service_account_key.clone(),
         address: std::net::SocketAddr::new(config.advertise, address.port()).to_string(),
         tokens: tokens(config)?,
-        anonymous: true,
+        anonymous: config.authorization.admits_anonymous(),
         tolerations: apiserver::admission::pods::DefaultTolerationSeconds {
             not_ready: config.toleration_seconds.0,
             unreachable: config.toleration_seconds.1,
         },
         callout: callout(&objects, &reach, tasks),
+        authorization: config.authorization.clone(),
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
+    let bad = |why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
+    security.authorization.check().await.map_err(bad)?;
     objects.storage().reach_webhooks(security.callout.clone());
     let server = build(config, &objects, &security, &certs, &reach, tasks)?;
     if let Some(plan) = config.audit.clone() {
         let audit = apiserver::audit::Audit::start(plan, store_tasks).await;
-        let bad = |why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
         server.audit(audit.map_err(bad)?);
     }
     security

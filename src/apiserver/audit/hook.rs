@@ -5,25 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base::io::{BoxIo, Dial, Tcp};
 use base::{Kind, Shutdown, Tasks};
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
-use parking_lot::Mutex;
-use rustls::pki_types::ServerName;
-use tokio::sync::{OnceCell, Semaphore, mpsc};
-use tokio_rustls::TlsConnector;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::PLUGIN_WEBHOOK;
 use super::counts::Counts;
-use super::kubeconfig::Place;
 use super::settings::{Batch, Webhook};
-use crate::webhook::{handshake_text, tls_client};
+use crate::webhook::kubeconfig::Place;
+use crate::webhook::post::{self, Poster};
 
 /// Upstream's `defaultRequestTimeout`: for one attempt, and told to the webhook.
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);
@@ -37,22 +27,18 @@ const LAST_MAX: Duration = Duration::from_millis(500);
 const SENDING_MAX: usize = 16;
 /// Bytes of an answer that are read, so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Kept connections.
-const IDLE_MAX: usize = 4;
 
 /// The way to the webhook.
 pub(super) struct Hook {
-    place: Place,
+    poster: Poster,
     backoff: Duration,
-    tls: OnceCell<Arc<rustls::ClientConfig>>,
-    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
     counts: Arc<Counts>,
     tasks: Tasks,
 }
 
 impl std::fmt::Debug for Hook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Hook({:?})", self.place)
+        write!(f, "Hook({:?})", self.poster)
     }
 }
 
@@ -82,10 +68,8 @@ impl Hook {
         tasks: &Tasks,
     ) -> Self {
         Self {
-            place,
+            poster: Poster::new(place, post::User::AUDIT, tasks),
             backoff: settings.initial_backoff,
-            tls: OnceCell::new(),
-            idle: Mutex::default(),
             counts: Arc::clone(counts),
             tasks: tasks.clone(),
         }
@@ -112,7 +96,7 @@ impl Hook {
                 break why;
             }
             tracing::debug!(
-                url = self.place.url(),
+                url = self.poster.url(),
                 error = why,
                 attempt,
                 "audit events are sent again"
@@ -125,97 +109,18 @@ impl Hook {
                 () = shutdown.requested() => {}
             }
         };
-        let why = format!("Post {}: {why}", api::field::go_quote(&self.place.url()));
+        let why = format!("Post {}: {why}", api::field::go_quote(&self.poster.url()));
         self.counts.error(PLUGIN_WEBHOOK, events.len(), &why);
         Err(why)
     }
 
     async fn post(&self, body: Bytes) -> Result<(), String> {
-        let mut request = Request::post(format!("{}?timeout=30s", self.place.path))
-            .header(HOST, &self.place.authority)
-            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
-            .header(ACCEPT, HeaderValue::from_static("application/json, */*"))
-            .header(USER_AGENT, HeaderValue::from_static("kube-apiserver-audit"))
-            .body(Full::new(body))
-            .map_err(|e| e.to_string())?;
-        if let Some(credentials) = &self.place.credentials {
-            request.headers_mut().insert(AUTHORIZATION, credentials.clone());
-        }
-        let (response, sender) = self.exchange(request).await?;
-        let status = response.status();
-        let read = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-        if read.is_ok() {
-            let mut idle = self.idle.lock();
-            if idle.len() < IDLE_MAX && !sender.is_closed() {
-                idle.push(sender);
-            }
-        }
-        if status.is_success() {
+        let (parts, _) = self.poster.post(body, "30s", ANSWER_BYTES_MAX).await?;
+        if parts.status.is_success() {
             Ok(())
         } else {
-            Err(format!("the server responded with the status code {}", status.as_u16()))
+            Err(format!("the server responded with the status code {}", parts.status.as_u16()))
         }
-    }
-
-    async fn exchange(
-        &self,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), String> {
-        while let Some(mut sender) = self.take() {
-            if sender.ready().await.is_err() {
-                continue;
-            }
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok((response, sender)),
-                // It was closed before anything was sent: the request is whole.
-                Err(mut error) => match error.take_message() {
-                    Some(whole) => request = whole,
-                    None => return Err(error.into_error().to_string()),
-                },
-            }
-        }
-        let io = self.open().await?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
-            .await
-            .map_err(|e| e.to_string())?;
-        let shutdown = self.tasks.shutdown().clone();
-        self.tasks.spawn(Kind::Request, "audit webhook connection", async move {
-            let ending = async {
-                shutdown.requested().await;
-                base::clock::sleep(LAST_MAX).await;
-            };
-            tokio::select! {
-                ended = connection => {
-                    if let Err(error) = ended {
-                        tracing::debug!(%error, "a connection to the audit webhook ended early");
-                    }
-                }
-                () = ending => {}
-            }
-            Ok::<(), std::convert::Infallible>(())
-        });
-        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
-        Ok((response, sender))
-    }
-
-    fn take(&self) -> Option<SendRequest<Full<Bytes>>> {
-        let mut idle = self.idle.lock();
-        idle.retain(|sender| !sender.is_closed());
-        idle.pop()
-    }
-
-    async fn open(&self) -> Result<BoxIo, String> {
-        let place = &self.place;
-        let io = Tcp.dial(&place.host, place.port).await;
-        let io = io.map_err(|e| format!("dial tcp {}: {e}", place.authority))?;
-        let Some(trust) = &place.tls else { return Ok(io) };
-        let tls = self.tls.get_or_try_init(|| {
-            tls_client(&trust.bundle, trust.unverified, trust.certificate.clone())
-        });
-        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
-        let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
-        let io = TlsConnector::from(tls).connect(name, io).await;
-        io.map(|io| Box::new(io) as BoxIo).map_err(|e| handshake_text(&trust.name, &e))
     }
 
     /// Checks what TLS needs, before there are events.
@@ -223,9 +128,7 @@ impl Hook {
     /// # Errors
     /// Why certificates cannot be used.
     pub(super) async fn check(&self) -> Result<(), String> {
-        let Some(trust) = &self.place.tls else { return Ok(()) };
-        let made = tls_client(&trust.bundle, trust.unverified, trust.certificate.clone()).await;
-        made.map(|_| ()).map_err(|e| format!("certificate-authority: {e}"))
+        self.poster.check().await
     }
 }
 

@@ -4,6 +4,8 @@ use api::field::{Error, Path, go_quote};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
 
+use crate::strict::Reader;
+
 use super::policy::{GroupResources, Level, Policy, Rule, Stage, Stages};
 
 /// The one version of the API.
@@ -33,106 +35,14 @@ pub(super) fn policy(text: &[u8]) -> Result<Policy, String> {
     }
     let mut reader = Reader::default();
     let policy = reader.policy(map);
-    if let [first, ..] = reader.unreadable.as_slice() {
-        return Err(first.clone());
-    }
-    if !reader.unknown.is_empty() {
-        return Err(format!("strict decoding error: {}", reader.unknown.join(", ")));
-    }
-    match reader.errors.as_slice() {
-        [] => {}
-        [one] => return Err(one.to_string()),
-        many => {
-            let all: Vec<String> = many.iter().map(ToString::to_string).collect();
-            return Err(format!("[{}]", all.join(", ")));
-        }
-    }
+    reader.finish()?;
     if policy.rules.is_empty() {
         return Err("loaded illegal policy with 0 rules".to_owned());
     }
     Ok(policy)
 }
 
-/// What was found wrong on the way.
-#[derive(Default)]
-struct Reader {
-    unreadable: Vec<String>,
-    unknown: Vec<String>,
-    errors: Vec<Error>,
-}
-
 impl Reader {
-    fn known(&mut self, map: &Map<String, Value>, path: &str, known: &[&str]) {
-        for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
-            let dot = if path.is_empty() { "" } else { "." };
-            self.unknown.push(format!("unknown field {}", go_quote(&format!("{path}{dot}{key}"))));
-        }
-    }
-
-    fn type_of(&mut self, path: &Path, want: &str) {
-        self.unreadable.push(format!("{path}: must be {want}"));
-    }
-
-    fn strings(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Vec<String> {
-        let path = parent.child(key);
-        let texts = match map.get(key) {
-            None | Some(Value::Null) => return Vec::new(),
-            Some(Value::Array(items)) => {
-                items.iter().map(|item| item.as_str().map(str::to_owned)).collect()
-            }
-            Some(_) => None,
-        };
-        texts.unwrap_or_else(|| {
-            self.type_of(&path, "a list of strings");
-            Vec::new()
-        })
-    }
-
-    fn text(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> String {
-        match map.get(key) {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(_) => {
-                self.type_of(&parent.child(key), "a string");
-                String::new()
-            }
-        }
-    }
-
-    fn boolean(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Option<bool> {
-        match map.get(key) {
-            None | Some(Value::Null) => None,
-            Some(Value::Bool(value)) => Some(*value),
-            Some(_) => {
-                self.type_of(&parent.child(key), "true or false");
-                None
-            }
-        }
-    }
-
-    /// The members of a list of objects, with their paths.
-    fn objects<'a>(
-        &mut self,
-        map: &'a Map<String, Value>,
-        key: &str,
-        parent: &Path,
-    ) -> Vec<(Path, &'a Map<String, Value>)> {
-        let path = parent.child(key);
-        let found = match map.get(key) {
-            None | Some(Value::Null) => return Vec::new(),
-            Some(Value::Array(items)) => items
-                .iter()
-                .enumerate()
-                .map(|(at, item)| item.as_object().map(|object| (path.index(at), object)))
-                .collect(),
-            Some(_) => None,
-        };
-        found.unwrap_or_else(|| {
-            self.type_of(&path, "a list of objects");
-            Vec::new()
-        })
-    }
-
     fn policy(&mut self, map: &Map<String, Value>) -> Policy {
         let root = Path::new("");
         let known = ["apiVersion", "kind", "metadata", "rules", "omitStages", "omitManagedFields"];

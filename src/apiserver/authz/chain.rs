@@ -6,47 +6,91 @@ use api::Status;
 use api::field::go_quote;
 use async_trait::async_trait;
 
-use super::{Attributes, Authorizer, Decision};
+use super::counts::{Counts, Tally};
+use super::{Attributes, Authorizer, Decision, Failure, Known};
+use crate::admission::expressions::conditions::aggregate;
 use crate::user::User;
 
-/// Members of `system:masters` may do anything, whatever the roles say.
-pub struct Masters;
+/// One of a chain.
+pub(super) struct Member {
+    /// Name in reasons and metrics.
+    name: String,
+    authorizer: Arc<dyn Authorizer>,
+    tally: Arc<Tally>,
+}
 
-#[async_trait]
-impl Authorizer for Masters {
-    async fn authorize(&self, user: &User, _: &Attributes<'_>) -> Decision {
-        if user.in_group("system:masters") {
-            Decision::Allow(String::new())
-        } else {
-            Decision::NoOpinion(String::new())
-        }
+impl Member {
+    /// What it decides is counted in `tally`.
+    pub(super) fn new(name: &str, authorizer: Arc<dyn Authorizer>, tally: Arc<Tally>) -> Self {
+        Self { name: name.to_owned(), authorizer, tally }
     }
 }
 
-/// Asks its members in order until one allows or denies; the reasons of the others are joined by line feeds.
-pub struct Chain(Vec<Arc<dyn Authorizer>>);
+/// Allows members of `system:masters` anything, whatever the roles say. Of others it asks its members in order until one allows or
+/// denies; the reasons of the others are joined by line feeds (upstream's `pkg/authorization/union`).
+pub struct Chain {
+    members: Vec<Member>,
+    counts: Arc<Counts>,
+}
 
 impl Chain {
-    /// `system:masters`, then these.
+    /// `system:masters`, then these, without names.
     pub fn new(members: Vec<Arc<dyn Authorizer>>) -> Self {
-        let mut all: Vec<Arc<dyn Authorizer>> = vec![Arc::new(Masters)];
-        all.extend(members);
-        Self(all)
+        let unnamed = |authorizer| Member::new("", authorizer, Arc::default());
+        Self::of(members.into_iter().map(unnamed).collect(), &Arc::default())
+    }
+
+    /// `system:masters`, then these.
+    pub(super) fn of(members: Vec<Member>, counts: &Arc<Counts>) -> Self {
+        Self { members, counts: Arc::clone(counts) }
     }
 }
 
 #[async_trait]
 impl Authorizer for Chain {
     async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
-        let mut reasons = Vec::new();
-        for member in &self.0 {
-            match member.authorize(user, attributes).await {
-                Decision::NoOpinion(reason) if reason.is_empty() => {}
-                Decision::NoOpinion(reason) => reasons.push(reason),
-                decided => return decided,
+        if user.in_group("system:masters") {
+            return Decision::Allow(String::new());
+        }
+        let (mut reasons, mut errors) = (Vec::new(), Vec::new());
+        for member in &self.members {
+            let reason = match member.authorizer.authorize(user, attributes).await {
+                Decision::NoOpinion(reason) => reason,
+                Decision::Failed(Failure { denied: false, reason, error }) => {
+                    errors.push(error);
+                    reason
+                }
+                decided => {
+                    member.tally.count(matches!(decided, Decision::Allow(_)));
+                    return decided;
+                }
+            };
+            if !reason.is_empty() && member.name.is_empty() {
+                reasons.push(reason);
+            } else if !reason.is_empty() {
+                reasons.push(format!("{}: {reason}", member.name));
             }
         }
-        Decision::NoOpinion(reasons.join("\n"))
+        let reason = reasons.join("\n");
+        if errors.is_empty() {
+            return Decision::NoOpinion(reason);
+        }
+        Decision::Failed(Failure { denied: false, reason, error: aggregate(errors) })
+    }
+
+    fn rules(&self, user: &User, namespace: &str) -> Known {
+        let mut all = Known::default();
+        for member in &self.members {
+            let known = member.authorizer.rules(user, namespace);
+            all.rules.extend(known.rules);
+            all.errors.extend(known.errors);
+            all.incomplete |= known.incomplete;
+        }
+        all
+    }
+
+    fn render(&self, out: &mut String) {
+        self.counts.render(out);
     }
 }
 
@@ -61,9 +105,9 @@ pub async fn require(
 ) -> Result<(), Status> {
     match authorizer.authorize(user, attributes).await {
         Decision::Allow(_) => Ok(()),
-        Decision::Deny(reason) | Decision::NoOpinion(reason) => {
-            Err(forbidden(user, attributes, &reason))
-        }
+        Decision::Deny(reason)
+        | Decision::NoOpinion(reason)
+        | Decision::Failed(Failure { reason, .. }) => Err(forbidden(user, attributes, &reason)),
     }
 }
 
@@ -150,5 +194,51 @@ mod tests {
             require(&chain, &User::authenticated("jane", &[]), &any).await.unwrap_err().code,
             403
         );
+    }
+
+    struct Says(Decision);
+
+    #[async_trait]
+    impl Authorizer for Says {
+        async fn authorize(&self, _: &User, _: &Attributes<'_>) -> Decision {
+            self.0.clone()
+        }
+    }
+
+    fn failed(denied: bool, reason: &str, error: &str) -> Decision {
+        Decision::Failed(Failure { denied, reason: reason.into(), error: error.into() })
+    }
+
+    /// Rows of upstream's `union_test.go`, and what its `Authorize` does with errors.
+    #[tokio::test]
+    async fn the_first_decision_counts_and_faults_are_gathered() {
+        use Decision::{Allow, Deny, NoOpinion};
+        let none = || NoOpinion(String::new());
+        let rows = [
+            (vec![none(), Allow("a".into()), Deny("d".into())], Allow("a".into())),
+            (vec![Deny("d".into()), Allow("a".into())], Deny("d".into())),
+            (vec![none(), none()], none()),
+            (vec![NoOpinion("x".into()), NoOpinion("y".into())], NoOpinion("m0: x\nm1: y".into())),
+            (vec![failed(false, "", "down"), Allow("a".into())], Allow("a".into())),
+            (
+                vec![failed(false, "", "down"), NoOpinion("y".into())],
+                failed(false, "m1: y", "down"),
+            ),
+            (
+                vec![failed(false, "", "e1"), failed(false, "r", "e2")],
+                failed(false, "m1: r", "[e1, e2]"),
+            ),
+            (vec![failed(true, "r", "down"), Allow("a".into())], failed(true, "r", "down")),
+        ];
+        for (says, want) in rows {
+            let counts = Arc::new(Counts::default());
+            let members = says.into_iter().enumerate().map(|(at, says)| {
+                let name = format!("m{at}");
+                Member::new(&name, Arc::new(Says(says)), counts.tally("Webhook", &name))
+            });
+            let chain = Chain::of(members.collect(), &counts);
+            let jane = User::authenticated("jane", &[]);
+            assert_eq!(chain.authorize(&jane, &Attributes::default()).await, want);
+        }
     }
 }

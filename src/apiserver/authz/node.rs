@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::rule::Rule;
-use super::{Attributes, Authorizer, Decision};
+use super::{Attributes, Authorizer, Decision, Known};
 use crate::lookup::{self, Lookup};
 use crate::user::User;
 
@@ -202,6 +202,14 @@ impl Authorizer for Node {
             Ok(()) => Decision::Allow(String::new()),
             Err(why) => Decision::NoOpinion(why),
         }
+    }
+
+    fn rules(&self, user: &User, _: &str) -> Known {
+        if identity(user).is_none() {
+            return Known::default();
+        }
+        let error = "node authorizer does not support user rule resolution";
+        Known { incomplete: true, errors: vec![error.to_owned()], ..Known::default() }
     }
 }
 

@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use serde::Deserialize;
 
 use super::rule::{Rule, nullable};
-use super::{Attributes, Authorizer, Decision};
+use super::{Attributes, Authorizer, Decision, Known};
 use crate::user::User;
 
 /// `rbac/v1 Subject`.
@@ -219,6 +219,11 @@ impl Authorizer for Rbac {
             None if errors.is_empty() => Decision::NoOpinion(String::new()),
             None => Decision::NoOpinion(format!("RBAC: {}", aggregate(&mut errors))),
         }
+    }
+
+    fn rules(&self, user: &User, namespace: &str) -> Known {
+        let (rules, errors) = self.rules_for(user, namespace);
+        Known { rules, errors, incomplete: false }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::authn::static_token::StaticTokens;
 use crate::authz::chain::Chain;
+use crate::authz::rbac::Rbac;
 use crate::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
 use api::Object;
 
@@ -18,7 +19,7 @@ fn reviews() -> Reviews {
         true,
     ));
     let chain = Arc::new(Chain::new(vec![Arc::clone(&rbac) as Arc<dyn Authorizer>]));
-    Reviews::new(union, chain, rbac, vec!["api".into()])
+    Reviews::new(union, chain, vec!["api".into()])
 }
 
 async fn ask(resource: &str, mut object: Value) -> Result<Value, Status> {

@@ -31,6 +31,7 @@ async fn world() -> World {
             )),
             tasks: tasks.clone(),
         },
+        authorization: Plan::default(),
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =

@@ -214,7 +214,7 @@ where
     });
 }
 
-fn exchange_text(error: &hyper::Error) -> String {
+pub(super) fn exchange_text(error: &hyper::Error) -> String {
     if error.is_incomplete_message() {
         return "EOF".to_owned();
     }
@@ -223,7 +223,10 @@ fn exchange_text(error: &hyper::Error) -> String {
 }
 
 /// What an answer says.
-fn answer(parts: &http::response::Parts, body: &[u8]) -> Result<Value, CallError> {
+///
+/// # Errors
+/// The refusal that it is, or that it cannot be read.
+pub(crate) fn answer(parts: &http::response::Parts, body: &[u8]) -> Result<Value, CallError> {
     let code = parts.status.as_u16();
     let media = parts.headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let decoded = serde_json::from_slice::<Value>(body);

@@ -103,6 +103,7 @@ impl<'a> Asking<'a> {
                 name: &check.name,
                 path: "",
                 field_selector: &check.field_selector,
+                label_selector: &check.label_selector,
             },
         };
         match self.authorizer.authorize(user, &attributes).await {
@@ -110,11 +111,18 @@ impl<'a> Asking<'a> {
             authz::Decision::Deny(reason) | authz::Decision::NoOpinion(reason) => {
                 Decision { allowed: false, reason, error: None }
             }
+            authz::Decision::Failed(authz::Failure { reason, error, .. }) => {
+                Decision { allowed: false, reason, error: Some(error) }
+            }
         }
     }
 }
 
-fn on_stack<T: Send>(depth: usize, run: impl Fn() -> T + Send) -> Result<T, Status> {
+/// Runs an evaluation where there is stack for the depth of its expressions.
+///
+/// # Errors
+/// 500 when there is no thread for a deep one.
+pub(crate) fn on_stack<T: Send>(depth: usize, run: impl Fn() -> T + Send) -> Result<T, Status> {
     if depth <= SHALLOW {
         return Ok(run());
     }

@@ -38,6 +38,7 @@ async fn world() -> World {
             reach: Arc::new(To("127.0.0.1:1".parse().unwrap())),
             tasks: tasks.clone(),
         },
+        authorization: Default::default(),
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =

@@ -36,6 +36,7 @@ async fn world() -> World {
         anonymous: true,
         tolerations: Default::default(),
         callout: Callout { reach: Arc::new(To(hook.address)), tasks: tasks.clone() },
+        authorization: Default::default(),
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =

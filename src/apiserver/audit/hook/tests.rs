@@ -2,6 +2,10 @@
 
 use super::*;
 use base::accept::{Accepted, accept};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
 use std::sync::atomic::AtomicU32;
 use tokio::net::TcpListener;
 
@@ -60,7 +64,7 @@ fn hook(port: u16, counts: &Arc<Counts>, tasks: &Tasks) -> Arc<Hook> {
     let text = format!(
         "current-context: c\ncontexts: [{{name: c, context: {{cluster: k}}}}]\nclusters: [{{name: k, cluster: {{server: 'http://127.0.0.1:{port}/in'}}}}]"
     );
-    let place = Place::of(text.as_bytes(), std::path::Path::new("/")).unwrap();
+    let place = Place::of(text.as_bytes(), std::path::Path::new("/"), "x").unwrap();
     let arguments = ["audit-webhook-config-file=x", "audit-webhook-initial-backoff=1ms"];
     let settings = super::super::settings::Settings::of(&arguments.map(str::to_owned)).unwrap();
     Arc::new(Hook::new(place, &settings.webhook.unwrap(), counts, tasks))

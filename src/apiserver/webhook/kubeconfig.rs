@@ -1,4 +1,4 @@
-//! Where a kubeconfig says that the audit webhook is, and what to show there.
+//! Where a kubeconfig says that a webhook of the server itself (audit, authorization) is, and what to show there.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use http::uri::Scheme;
 use http::{HeaderValue, Uri};
 use serde_json::Value;
 
-/// A place that takes events.
+/// A place that takes what is posted.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Over TLS.
-    pub(super) tls: Option<Trust>,
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(crate) tls: Option<Trust>,
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// As the `Host` header has it.
-    pub(super) authority: String,
-    pub(super) path: String,
+    pub(crate) authority: String,
+    pub(crate) path: String,
     /// `Authorization`.
-    pub(super) credentials: Option<HeaderValue>,
+    pub(crate) credentials: Option<HeaderValue>,
 }
 
 /// Who is believed there, and who we are.
 #[derive(Clone)]
-pub(super) struct Trust {
-    pub(super) bundle: Vec<u8>,
-    pub(super) unverified: bool,
-    pub(super) name: String,
-    pub(super) certificate: Option<Arc<LiveCert>>,
+pub(crate) struct Trust {
+    pub(crate) bundle: Vec<u8>,
+    pub(crate) unverified: bool,
+    pub(crate) name: String,
+    pub(crate) certificate: Option<Arc<LiveCert>>,
 }
 
 impl std::fmt::Debug for Place {
@@ -44,16 +44,16 @@ impl std::fmt::Debug for Place {
 
 impl Place {
     /// Without what may be secret.
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}{}", self.authority, self.path)
     }
 
-    /// Of the current context of a kubeconfig; its relative paths begin at `folder`.
+    /// Of the current context of a kubeconfig; its relative paths begin at `folder`, and refusals say for `whom` it is.
     ///
     /// # Errors
     /// What is missing, wrong or not supported, with its field.
-    pub(super) fn of(text: &[u8], folder: &Path) -> Result<Self, String> {
+    pub(crate) fn of(text: &[u8], folder: &Path, whom: &str) -> Result<Self, String> {
         let config = crate::wire::any_yaml(text)?;
         let current = str_at(&config, "current-context");
         if current.is_empty() {
@@ -66,6 +66,7 @@ impl Place {
         supported(
             cluster,
             &place,
+            whom,
             &[
                 "server",
                 "certificate-authority",
@@ -82,6 +83,7 @@ impl Place {
         supported(
             user,
             &who,
+            whom,
             &[
                 "client-certificate",
                 "client-certificate-data",
@@ -136,12 +138,10 @@ fn entry<'a>(config: &'a Value, list: &str, member: &str, name: &str) -> Result<
 }
 
 /// Refuses what would be passed over.
-fn supported(value: &Value, place: &str, known: &[&str]) -> Result<(), String> {
+fn supported(value: &Value, place: &str, whom: &str, known: &[&str]) -> Result<(), String> {
     let unknown = value.as_object().into_iter().flat_map(|map| map.keys());
     match unknown.into_iter().find(|key| !known.contains(&key.as_str())) {
-        Some(key) => {
-            Err(format!("{place}.{key}: Forbidden: is not supported for the audit webhook"))
-        }
+        Some(key) => Err(format!("{place}.{key}: Forbidden: is not supported for {whom}")),
         None => Ok(()),
     }
 }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn of(cluster: &str, user: &str) -> Result<Place, String> {
-        Place::of(config(cluster, user).as_bytes(), Path::new("/nowhere"))
+        Place::of(config(cluster, user).as_bytes(), Path::new("/nowhere"), "the audit webhook")
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn faults_name_the_field() {
-        let none = Place::of(b"kind: Config", Path::new("/")).unwrap_err();
+        let none = Place::of(b"kind: Config", Path::new("/"), "x").unwrap_err();
         assert_eq!(none, "current-context: Required value: must name one of the contexts");
         for (cluster, user, want) in [
             (
@@ -290,7 +290,7 @@ mod tests {
         }
         let text = config("{server: 'https://x'}", "{}").replace("cluster: k,", "cluster: other,");
         assert_eq!(
-            Place::of(text.as_bytes(), Path::new("/")).unwrap_err(),
+            Place::of(text.as_bytes(), Path::new("/"), "x").unwrap_err(),
             "clusters: Not found: \"other\": the current context leads there"
         );
     }

@@ -1,0 +1,377 @@
+//! The file of `authorization-config`: strictly decoded, with defaults, validated with upstream's texts
+//! (`pkg/apis/apiserver/{v1,validation}`, `pkg/kubeapiserver/authorizer`).
+
+use std::collections::BTreeSet;
+use std::path::{Path as File, PathBuf};
+use std::time::Duration;
+
+use api::codec::time::{duration_text, parse_duration};
+use api::expressions::Fault;
+use api::field::{Error, Path, go_quote};
+use api::validation::names::name_is_subdomain;
+use serde_json::{Map, Value};
+
+use super::config::{Configuration, Entry, Hook, Kind, Version};
+use super::flags::NO_ABAC;
+use super::webhook::conditions::{CONDITIONS_MAX, condition};
+use crate::admission::expressions::conditions::aggregate;
+use crate::strict::Reader;
+
+const GROUP: &str = "apiserver.config.k8s.io";
+const KIND: &str = "AuthorizationConfiguration";
+const TIMEOUT_MAX: i64 = 30_000_000_000;
+
+/// Reads a configuration from YAML or JSON; whether kubeconfigs are there is looked at.
+///
+/// # Errors
+/// What is wrong in it, with the field.
+pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
+    let load = |why| format!("failed to load {KIND} from file: {why}");
+    let empty = Map::new();
+    let (value, doubled) = crate::wire::any_yaml_doubled(text).map_err(load)?;
+    let map = match &value {
+        // As upstream, an empty file is an empty configuration.
+        Value::Null => &empty,
+        Value::Object(map) => map,
+        _ => return Err(load("is no object with apiVersion, kind and authorizers".to_owned())),
+    };
+    if let Some(doubled) = doubled {
+        return Err(load(format!("strict decoding error: {doubled}")));
+    }
+    if !map.is_empty() {
+        versioned(map).map_err(load)?;
+    }
+    let mut reader = Reader::default();
+    reader.known(map, "", &["apiVersion", "kind", "authorizers"]);
+    let found = reader.objects(map, "authorizers", &Path::default());
+    let found: Vec<Given> = found.iter().map(|(path, map)| reader.authorizer(map, path)).collect();
+    let mut errors = std::mem::take(&mut reader.errors);
+    reader.finish().map_err(load)?;
+    let entries = validated(&found, &mut errors);
+    let mut all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    if all.is_empty() {
+        all.extend(named(&entries));
+    }
+    if all.is_empty() { Ok(Configuration(entries)) } else { Err(aggregate(all)) }
+}
+
+fn versioned(map: &Map<String, Value>) -> Result<(), String> {
+    let text = |field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (version, kind) = (text("apiVersion"), text("kind"));
+    if kind.is_empty() {
+        return Err(format!("kind: Required value: must be {KIND}"));
+    }
+    let known = version
+        .strip_prefix(GROUP)
+        .is_some_and(|rest| matches!(rest, "/v1" | "/v1beta1" | "/v1alpha1"));
+    if version.is_empty() || !known {
+        return Err(format!(
+            "apiVersion: Unsupported value: {}: must be {GROUP}/v1, v1beta1 or v1alpha1",
+            go_quote(version)
+        ));
+    }
+    if kind != KIND {
+        let kind = go_quote(kind);
+        return Err(format!(
+            "no kind {kind} is registered for version {}: must be {KIND}",
+            go_quote(version)
+        ));
+    }
+    Ok(())
+}
+
+/// Names of all but webhooks are given.
+fn named(entries: &[Entry]) -> Vec<String> {
+    let others = entries.iter().filter(|entry| !matches!(entry.kind, Kind::Webhook(_)));
+    let wrong = others.filter_map(|entry| {
+        let kind = entry.kind.name();
+        let want = kind.to_lowercase();
+        (want != entry.name).then(|| {
+            format!("expected name {want} for authorizer {kind} instead of {}", entry.name)
+        })
+    });
+    wrong.collect()
+}
+
+/// An authorizer as it stands in the file, with defaults.
+struct Given {
+    path: Path,
+    kind: String,
+    name: String,
+    webhook: Option<GivenHook>,
+}
+
+struct GivenHook {
+    authorized: (i64, bool),
+    unauthorized: (i64, bool),
+    timeout: i64,
+    version: String,
+    conditions_version: String,
+    failure_policy: String,
+    connection: String,
+    kubeconfig: Option<String>,
+    conditions: Vec<String>,
+}
+
+impl Reader {
+    fn authorizer(&mut self, map: &Map<String, Value>, path: &Path) -> Given {
+        self.known(map, &path.to_string(), &["type", "name", "webhook"]);
+        let webhook = self.object(map, "webhook", path);
+        Given {
+            path: path.clone(),
+            kind: self.text(map, "type", path),
+            name: self.text(map, "name", path),
+            webhook: webhook.map(|hook| self.webhook(hook, &path.child("webhook"))),
+        }
+    }
+
+    fn object<'a>(
+        &mut self,
+        map: &'a Map<String, Value>,
+        key: &str,
+        parent: &Path,
+    ) -> Option<&'a Map<String, Value>> {
+        match map.get(key) {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(object)) => Some(object),
+            Some(_) => {
+                self.type_of(&parent.child(key), "an object");
+                None
+            }
+        }
+    }
+
+    fn duration(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> i64 {
+        match self.text(map, key, parent).as_str() {
+            "" => 0,
+            text => parse_duration(text).unwrap_or_else(|why| {
+                self.unreadable.push(format!("{}: {why}", parent.child(key)));
+                0
+            }),
+        }
+    }
+
+    fn webhook(&mut self, map: &Map<String, Value>, path: &Path) -> GivenHook {
+        let known = [
+            "authorizedTTL",
+            "cacheAuthorizedRequests",
+            "unauthorizedTTL",
+            "cacheUnauthorizedRequests",
+            "timeout",
+            "subjectAccessReviewVersion",
+            "matchConditionSubjectAccessReviewVersion",
+            "failurePolicy",
+            "connectionInfo",
+            "matchConditions",
+        ];
+        self.known(map, &path.to_string(), &known);
+        let empty = Map::new();
+        let place = path.child("connectionInfo");
+        let connection = self.object(map, "connectionInfo", path).unwrap_or(&empty);
+        self.known(connection, &place.to_string(), &["type", "kubeConfigFile"]);
+        let conditions = self.objects(map, "matchConditions", path);
+        let conditions = conditions.iter().map(|(at, condition)| {
+            self.known(condition, &at.to_string(), &["expression"]);
+            self.text(condition, "expression", at)
+        });
+        let conditions = conditions.collect();
+        let or = |nanos: i64, default: i64| if nanos == 0 { default } else { nanos };
+        let authorized = or(self.duration(map, "authorizedTTL", path), 300_000_000_000);
+        let unauthorized = or(self.duration(map, "unauthorizedTTL", path), 30_000_000_000);
+        let kubeconfig = connection.get("kubeConfigFile").is_some_and(|file| !file.is_null());
+        GivenHook {
+            authorized: (
+                authorized,
+                self.boolean(map, "cacheAuthorizedRequests", path).unwrap_or(true),
+            ),
+            unauthorized: (
+                unauthorized,
+                self.boolean(map, "cacheUnauthorizedRequests", path).unwrap_or(true),
+            ),
+            timeout: self.duration(map, "timeout", path),
+            version: self.text(map, "subjectAccessReviewVersion", path),
+            conditions_version: self.text(map, "matchConditionSubjectAccessReviewVersion", path),
+            failure_policy: self.text(map, "failurePolicy", path),
+            connection: self.text(connection, "type", &place),
+            kubeconfig: kubeconfig.then(|| self.text(connection, "kubeConfigFile", &place)),
+            conditions,
+        }
+    }
+}
+
+fn validated(found: &[Given], errors: &mut Vec<Error>) -> Vec<Entry> {
+    if found.is_empty() {
+        let why = "at least one authorization mode must be defined";
+        errors.push(Error::required(&Path::new("authorizers"), why));
+    }
+    let mut kinds = BTreeSet::new();
+    let mut names = BTreeSet::new();
+    let mut entries = Vec::with_capacity(found.len());
+    for given in found {
+        let field = given.path.child("type");
+        let kind = given.kind.as_str();
+        if kind.is_empty() {
+            errors.push(Error::required(&field, ""));
+            continue;
+        }
+        if kind == "ABAC" {
+            errors.push(Error::forbidden(&field, NO_ABAC));
+            continue;
+        }
+        if !Kind::NAMES.contains(&kind) {
+            errors.push(Error::not_supported(&field, kind, &Kind::NAMES));
+            continue;
+        }
+        if !kinds.insert(kind) && kind != "Webhook" {
+            errors.push(Error::duplicate(&field, kind));
+            continue;
+        }
+        let field = given.path.child("name");
+        let why = name_is_subdomain(&given.name, false);
+        if given.name.is_empty() {
+            errors.push(Error::required(&field, ""));
+        } else if names.contains(given.name.as_str()) {
+            errors.push(Error::duplicate(&field, given.name.as_str()));
+        } else if !why.is_empty() {
+            let why = format!("authorizer name is invalid: {}", why.join(", "));
+            errors.push(Error::invalid(&field, given.name.as_str(), why));
+        }
+        names.insert(given.name.as_str());
+        let field = given.path.child("webhook");
+        let kind = match (Kind::plain(kind), &given.webhook) {
+            (None, None) => {
+                errors.push(Error::required(&field, "required when type=Webhook"));
+                continue;
+            }
+            (None, Some(hook)) => match hook.validated(&given.path, errors) {
+                Some(hook) => Kind::Webhook(hook),
+                None => continue,
+            },
+            (Some(kind), None) => kind,
+            (Some(_), Some(_)) => {
+                let why = "may only be specified when type=Webhook";
+                errors.push(Error::invalid(&field, "non-null", why));
+                continue;
+            }
+        };
+        entries.push(Entry { name: given.name.clone(), kind });
+    }
+    entries
+}
+
+impl GivenHook {
+    /// The webhook; none where it is not good. Upstream names its fields as if they were the authorizer's own.
+    fn validated(&self, path: &Path, errors: &mut Vec<Error>) -> Option<Hook> {
+        let before = errors.len();
+        let field = |name: &str| path.child(name);
+        let mut time = |name: &str, nanos: i64, max: i64, why: &str| {
+            if nanos == 0 {
+                errors.push(Error::required(&field(name), ""));
+            } else if nanos < 0 || nanos > max {
+                errors.push(Error::invalid(&field(name), duration_text(nanos), why));
+            }
+            Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
+        };
+        let timeout = time("timeout", self.timeout, TIMEOUT_MAX, "must be > 0s and <= 30s");
+        let (authorized, unauthorized) = (self.authorized, self.unauthorized);
+        let authorized_ttl = time("authorizedTTL", authorized.0, i64::MAX, "must be > 0s");
+        let unauthorized_ttl = time("unauthorizedTTL", unauthorized.0, i64::MAX, "must be > 0s");
+        let mut choice = |name: &str, given: &str, known: &[&str], missing: Option<&str>| {
+            if given.is_empty() {
+                errors.extend(missing.map(|why| Error::required(&field(name), why)));
+            } else if !known.contains(&given) {
+                errors.push(Error::not_supported(&field(name), given, known));
+            }
+        };
+        choice("subjectAccessReviewVersion", &self.version, &["v1", "v1beta1"], Some(""));
+        let why = "required if match conditions are specified";
+        let missing = (!self.conditions.is_empty()).then_some(why);
+        let name = "matchConditionSubjectAccessReviewVersion";
+        choice(name, &self.conditions_version, &["v1"], missing);
+        choice("failurePolicy", &self.failure_policy, &["NoOpinion", "Deny"], Some(""));
+        self.check_connection(&path.child("connectionInfo"), errors);
+        check_conditions(&self.conditions, &path.child("matchConditions"), errors);
+        let kept = |ttl: Duration, kept: bool| if kept { ttl } else { Duration::ZERO };
+        (errors.len() == before).then(|| Hook {
+            authorized_ttl: kept(authorized_ttl, authorized.1),
+            unauthorized_ttl: kept(unauthorized_ttl, unauthorized.1),
+            timeout,
+            version: if self.version == "v1" { Version::V1 } else { Version::V1beta1 },
+            denies_on_failure: self.failure_policy == "Deny",
+            kubeconfig: PathBuf::from(self.kubeconfig.as_deref().unwrap_or_default()),
+            conditions: self.conditions.clone(),
+        })
+    }
+
+    fn check_connection(&self, path: &Path, errors: &mut Vec<Error>) {
+        let field = path.child("kubeConfigFile");
+        let file = self.kubeconfig.as_deref();
+        match (self.connection.as_str(), file) {
+            ("", _) => errors.push(Error::required(&path.child("type"), "")),
+            ("InClusterConfig", Some(file)) => {
+                let why = "can only be set when type=KubeConfigFile";
+                errors.push(Error::invalid(&field, file, why));
+            }
+            ("InClusterConfig", None) => {
+                let why = "is not allowed for kube-apiserver, which would ask itself: write KubeConfigFile";
+                errors.push(Error::forbidden(&path.child("type"), why));
+            }
+            ("KubeConfigFile", None | Some("")) => errors.push(Error::required(&field, "")),
+            ("KubeConfigFile", Some(file)) => {
+                if let Err(why) = look_at(file) {
+                    errors.push(Error::invalid(&field, file, why));
+                }
+            }
+            (other, _) => {
+                let known = ["InClusterConfig", "KubeConfigFile"];
+                errors.push(Error::not_supported(&path.child("type"), other, &known));
+            }
+        }
+    }
+}
+
+/// A kubeconfig that could be read.
+fn look_at(file: &str) -> Result<(), String> {
+    if !File::new(file).is_absolute() {
+        return Err("must be an absolute path".to_owned());
+    }
+    match std::fs::metadata(file) {
+        Ok(found) if found.is_file() => Ok(()),
+        Ok(_) => Err("must be a regular file".to_owned()),
+        Err(error) => {
+            let why = match error.kind() {
+                std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+                std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+                _ => error.to_string(),
+            };
+            Err(format!("error loading file: stat {file}: {why}"))
+        }
+    }
+}
+
+fn check_conditions(conditions: &[String], path: &Path, errors: &mut Vec<Error>) {
+    if conditions.len() > CONDITIONS_MAX {
+        errors.push(Error::too_many(path, conditions.len(), CONDITIONS_MAX));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (at, text) in conditions.iter().enumerate() {
+        let field = path.index(at).child("expression");
+        if text.trim().is_empty() {
+            errors.push(Error::required(&field, ""));
+        } else if !seen.insert(text) {
+            errors.push(Error::duplicate(&field, text.as_str()));
+        } else {
+            match condition(text) {
+                Ok(_) => {}
+                Err(Fault::Invalid(why)) => {
+                    errors.push(Error::invalid(&field, text.as_str(), why));
+                }
+                Err(Fault::Internal(why)) => errors.push(Error::internal(&field, why)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! The authorizers that a plan asks for, and the file of `authorization-config` read again when it changes
+//! (`pkg/kubeapiserver/authorizer/reload.go`).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use base::Tasks;
+use futures::StreamExt;
+use inotify::{Event, EventMask, Inotify, WatchMask};
+use parking_lot::Mutex;
+
+use super::chain::{Chain, Member};
+use super::config::{Configuration, FILE_FLAG, Kind, Plan};
+use super::counts::Counts;
+use super::fixed::{AlwaysAllow, AlwaysDeny};
+use super::webhook::Webhook;
+use super::{Attributes, Authorizer, Decision, Known, load};
+use crate::user::User;
+use crate::webhook::kubeconfig::Place;
+
+/// What authorizers are made of; it stays when the configuration changes.
+struct Making {
+    node: Arc<dyn Authorizer>,
+    rbac: Arc<dyn Authorizer>,
+    counts: Arc<Counts>,
+    tasks: Tasks,
+}
+
+/// A chain with the webhooks in it.
+struct Made {
+    chain: Chain,
+    webhooks: Vec<Arc<Webhook>>,
+}
+
+impl Made {
+    async fn check(&self) -> Result<(), String> {
+        for webhook in &self.webhooks {
+            webhook.check().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Making {
+    fn make(&self, configuration: &Configuration, places: &[Option<Place>]) -> Made {
+        let mut webhooks = Vec::new();
+        let mut members = Vec::with_capacity(configuration.0.len());
+        for (at, entry) in configuration.0.iter().enumerate() {
+            let authorizer: Arc<dyn Authorizer> = match &entry.kind {
+                Kind::AlwaysAllow => Arc::new(AlwaysAllow),
+                Kind::AlwaysDeny => Arc::new(AlwaysDeny),
+                Kind::Node => Arc::clone(&self.node),
+                Kind::Rbac => Arc::clone(&self.rbac),
+                Kind::Webhook(hook) => {
+                    // Each webhook was read with its place.
+                    let Some(place) = places.get(at).and_then(Option::clone) else { continue };
+                    let made = Webhook::new(&entry.name, hook, place, &self.counts, &self.tasks);
+                    let made = Arc::new(made);
+                    webhooks.push(Arc::clone(&made));
+                    made
+                }
+            };
+            let tally = self.counts.tally(entry.kind.name(), &entry.name);
+            members.push(Member::new(&entry.name, authorizer, tally));
+        }
+        Made { chain: Chain::of(members, &self.counts), webhooks }
+    }
+}
+
+/// Authorizers by a plan.
+pub struct Authorization {
+    authorizer: Arc<dyn Authorizer>,
+    webhooks: Vec<Arc<Webhook>>,
+    reloaded: Option<Arc<Reloaded>>,
+}
+
+impl Authorization {
+    /// Makes them, with the server's own authorizers for Node and RBAC.
+    pub(crate) fn new(
+        plan: Plan,
+        node: Arc<dyn Authorizer>,
+        rbac: Arc<dyn Authorizer>,
+        tasks: &Tasks,
+    ) -> Self {
+        let making = Making { node, rbac, counts: Arc::default(), tasks: tasks.clone() };
+        let Made { chain, webhooks } = making.make(&plan.configuration, &plan.places);
+        let Some((file, text)) = plan.file else {
+            return Self { authorizer: Arc::new(chain), webhooks, reloaded: None };
+        };
+        let reloaded = Arc::new(Reloaded {
+            current: ArcSwap::from_pointee(chain),
+            making,
+            file,
+            required: kinds(&plan.configuration),
+            last: Mutex::new(Arc::new((text, plan.configuration))),
+        });
+        Self {
+            authorizer: Arc::clone(&reloaded) as Arc<dyn Authorizer>,
+            webhooks,
+            reloaded: Some(reloaded),
+        }
+    }
+
+    /// The chain of them.
+    pub(crate) fn authorizer(&self) -> &Arc<dyn Authorizer> {
+        &self.authorizer
+    }
+
+    /// Checks what webhooks need for TLS.
+    ///
+    /// # Errors
+    /// The kubeconfig and why its certificates cannot be used.
+    pub async fn check(&self) -> Result<(), String> {
+        for webhook in &self.webhooks {
+            let why =
+                |why| format!("authorization webhook: {why}; correct the file and start again");
+            webhook.check().await.map_err(why)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the file again whenever it changes, until shutdown.
+    pub(crate) fn follow(&self, tasks: &Tasks) {
+        let Some(reloaded) = self.reloaded.clone() else { return };
+        let shutdown = tasks.shutdown().clone();
+        tasks.spawn(base::Kind::Request, "authorization configuration", async move {
+            tokio::select! {
+                end = reloaded.watch() => end,
+                () = shutdown.requested() => Ok(()),
+            }
+        });
+    }
+}
+
+/// Kinds that must stay, or may come, when the file changes: all but webhooks.
+fn kinds(configuration: &Configuration) -> Vec<&'static str> {
+    let kinds = configuration.0.iter().filter(|entry| !matches!(entry.kind, Kind::Webhook(_)));
+    let mut kinds: Vec<&'static str> = kinds.map(|entry| entry.kind.name()).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+/// What a changed configuration may not do.
+///
+/// # Errors
+/// Upstream's sentences.
+fn allowed(configuration: &Configuration, required: &[&'static str]) -> Result<(), String> {
+    let now = kinds(configuration);
+    let missing: Vec<&str> = required.iter().filter(|kind| !now.contains(kind)).copied().collect();
+    if !missing.is_empty() {
+        return Err(format!("missing required types: [{}]", missing.join(" ")));
+    }
+    let started = |kind: &&&str| matches!(**kind, "Node" | "RBAC") && !required.contains(*kind);
+    match now.iter().find(started) {
+        Some(kind) => Err(format!(
+            "authorizer type {kind} is not allowed if it was not enabled at initial server startup"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// What the file came to when it was read again.
+enum Read {
+    Same,
+    /// Other text, the same configuration.
+    Reworded(Vec<u8>, Configuration),
+    Changed(Vec<u8>, Configuration, Vec<Option<Place>>),
+    Wrong(Option<Vec<u8>>, String),
+}
+
+fn read(file: &Path, last: &(Vec<u8>, Configuration), required: &[&'static str]) -> Read {
+    let text = match base::fs::read(file) {
+        Ok(text) => text,
+        Err(error) => return Read::Wrong(None, error.to_string()),
+    };
+    if text == last.0 {
+        return Read::Same;
+    }
+    let made = load::configuration(&text).and_then(|configuration| {
+        if configuration != last.1 {
+            allowed(&configuration, required)?;
+        }
+        Ok((configuration.places()?, configuration))
+    });
+    match made {
+        Ok((_, configuration)) if configuration == last.1 => Read::Reworded(text, configuration),
+        Ok((places, configuration)) => Read::Changed(text, configuration, places),
+        Err(why) => Read::Wrong(Some(text), why),
+    }
+}
+
+/// Authorizers that are replaced when their file changes. What is wrong in a changed file is told, and everything stays as it was.
+struct Reloaded {
+    current: ArcSwap<Chain>,
+    making: Making,
+    file: PathBuf,
+    required: Vec<&'static str>,
+    /// The text that was last read, and the configuration that holds.
+    last: Mutex<Arc<(Vec<u8>, Configuration)>>,
+}
+
+impl Reloaded {
+    async fn watch(&self) -> io::Result<()> {
+        let folder = match self.file.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let inotify = Inotify::init()?;
+        let mask = WatchMask::CLOSE_WRITE | WatchMask::CREATE | WatchMask::MOVE | WatchMask::DELETE;
+        inotify.watches().add(folder, mask)?;
+        let mut events = inotify.into_event_stream(vec![0; 4096])?;
+        // It may have changed since the start.
+        self.read_again().await;
+        while let Some(event) = events.next().await {
+            if self.concerns(&event?) {
+                self.read_again().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that was only made is not yet written, unless it is a link; behind a link anything may have moved.
+    fn concerns(&self, event: &Event<std::ffi::OsString>) -> bool {
+        let is_link = std::fs::symlink_metadata(&self.file).is_ok_and(|found| found.is_symlink());
+        let is_own = event.name.as_deref() == self.file.file_name();
+        is_link || event.name.is_none() || is_own && !event.mask.contains(EventMask::CREATE)
+    }
+
+    async fn read_again(&self) {
+        let (file, required) = (self.file.clone(), self.required.clone());
+        let last = Arc::clone(&self.last.lock());
+        let known = Arc::clone(&last);
+        let read = base::tasks::blocking(move || read(&file, &known, &required)).await;
+        let read = read.unwrap_or_else(|e| Read::Wrong(None, e.to_string()));
+        let (text, outcome) = match read {
+            Read::Same => return,
+            Read::Reworded(text, configuration) => {
+                *self.last.lock() = Arc::new((text, configuration));
+                return;
+            }
+            Read::Wrong(text, why) => (text.map(|text| (text, last.1.clone())), Err(why)),
+            Read::Changed(text, configuration, places) => {
+                let made = self.making.make(&configuration, &places);
+                match made.check().await {
+                    Ok(()) => (Some((text, configuration)), Ok(made.chain)),
+                    Err(why) => (Some((text, last.1.clone())), Err(why)),
+                }
+            }
+        };
+        if let Some(read) = text {
+            *self.last.lock() = Arc::new(read);
+        }
+        let file = self.file.display();
+        self.making.counts.reloaded(outcome.is_ok());
+        match outcome {
+            Ok(chain) => {
+                self.current.store(Arc::new(chain));
+                tracing::info!(%file, "the authorization configuration changed and holds");
+            }
+            Err(error) => tracing::error!(
+                %file, error, "{FILE_FLAG}: the file changed and is not good, what it said before holds"
+            ),
+        }
+    }
+}
+
+#[async_trait]
+impl Authorizer for Reloaded {
+    async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+        let chain = self.current.load_full();
+        chain.authorize(user, attributes).await
+    }
+
+    fn rules(&self, user: &User, namespace: &str) -> Known {
+        self.current.load().rules(user, namespace)
+    }
+
+    fn render(&self, out: &mut String) {
+        self.current.load().render(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authz::config::Entry;
+
+    fn of(kinds: &[Kind]) -> Configuration {
+        Configuration(kinds.iter().cloned().map(Entry::plain).collect())
+    }
+
+    /// Texts of upstream's `reload.go` and `LoadAndValidateData`.
+    #[test]
+    fn what_was_not_there_at_the_start_does_not_come() {
+        let required = kinds(&of(&[Kind::Rbac, Kind::AlwaysDeny]));
+        assert_eq!(allowed(&of(&[Kind::AlwaysDeny, Kind::Rbac]), &required), Ok(()));
+        assert_eq!(
+            allowed(&of(&[Kind::AlwaysDeny, Kind::Rbac, Kind::AlwaysAllow]), &required),
+            Ok(())
+        );
+        assert_eq!(
+            allowed(&of(&[Kind::AlwaysAllow]), &required).unwrap_err(),
+            "missing required types: [AlwaysDeny RBAC]"
+        );
+        assert_eq!(
+            allowed(&of(&[Kind::AlwaysDeny, Kind::Rbac, Kind::Node]), &required).unwrap_err(),
+            "authorizer type Node is not allowed if it was not enabled at initial server startup"
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! Asks a webhook: a SubjectAccessReview is posted, the answer is remembered for a while (`plugin/pkg/authorizer/webhook`).
+
+mod cache;
+pub(super) mod conditions;
+mod review;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Status as Refusal;
+use async_trait::async_trait;
+use base::Tasks;
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use parking_lot::Mutex;
+
+use cache::{Cache, Key};
+use conditions::Conditions;
+use review::Status;
+
+use super::config::Hook;
+use super::counts::{Counts, Matching, Outcome};
+use super::{Attributes, Authorizer, Decision, Failure, Known};
+use crate::user::User;
+use crate::webhook::kubeconfig::Place;
+use crate::webhook::post::{self, Poster};
+use crate::webhook::{CallError, answer};
+
+/// Attempts of one question, the time before the second, and how it grows (upstream's `DefaultAuthWebhookRetryBackoff`).
+const ATTEMPTS: u32 = 5;
+const BACKOFF: Duration = Duration::from_millis(500);
+const GROWTH: f64 = 1.5;
+const JITTER: f64 = 0.2;
+/// The longest time that an answer's `Retry-After` is waited for.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
+/// Largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Bytes of attributes that the client chose, and of a reason, at which nothing is remembered.
+const REMEMBERED_MAX: usize = 10_000;
+/// Failures are told once in this time.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// A call that came to nothing.
+#[derive(Debug)]
+struct Fault {
+    text: String,
+    outcome: Outcome,
+    /// It may go better the next time, not before this is over.
+    again: Option<Duration>,
+}
+
+/// The authorizer.
+pub(super) struct Webhook {
+    name: String,
+    settings: Hook,
+    conditions: Conditions,
+    poster: Poster,
+    cache: Mutex<Cache>,
+    counts: Arc<Counts>,
+    told: Mutex<Option<tokio::time::Instant>>,
+}
+
+impl Webhook {
+    /// At this place; nothing is dialled before the first question.
+    pub(super) fn new(
+        name: &str,
+        settings: &Hook,
+        place: Place,
+        counts: &Arc<Counts>,
+        tasks: &Tasks,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            conditions: Conditions::of(&settings.conditions),
+            settings: settings.clone(),
+            poster: Poster::new(place, post::User::AUTHORIZATION, tasks),
+            cache: Mutex::default(),
+            counts: Arc::clone(counts),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Checks what TLS needs, before there are questions.
+    ///
+    /// # Errors
+    /// The kubeconfig and why certificates cannot be used.
+    pub(super) async fn check(&self) -> Result<(), String> {
+        let file = self.settings.kubeconfig.display();
+        self.poster.check().await.map_err(|why| format!("{file}: {why}"))
+    }
+
+    fn failed(&self, error: String) -> Decision {
+        let denied = self.settings.denies_on_failure;
+        Decision::Failed(Failure { denied, reason: String::new(), error })
+    }
+
+    /// Whether the conditions are met.
+    fn matches(&self, user: &User, attributes: &Attributes<'_>) -> Result<bool, String> {
+        if self.conditions.is_empty() {
+            return Ok(true);
+        }
+        let began = base::clock::now();
+        let matched = self.conditions.match_all(&review::shown(user, attributes));
+        let matching = match matched {
+            Ok(true) => Matching::Matched,
+            Ok(false) => Matching::Excluded,
+            Err(_) => Matching::Failed,
+        };
+        self.counts.matched(&self.name, matching, began.elapsed());
+        matched
+    }
+
+    async fn ask(&self, body: Bytes) -> Result<Status, Fault> {
+        let mut delay = BACKOFF;
+        let mut attempt = 1;
+        loop {
+            let began = base::clock::now();
+            let once = tokio::time::timeout(self.settings.timeout, self.once(body.clone())).await;
+            let outcome = once.unwrap_or_else(|_| {
+                let text = self.failed_post(
+                    "context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+                );
+                Err(Fault { text, outcome: Outcome::Timeout, again: None })
+            });
+            let took = began.elapsed();
+            let counted = outcome.as_ref().map_or_else(|fault| fault.outcome, |_| Outcome::Success);
+            self.counts.called(&self.name, counted, took);
+            let fault = match outcome {
+                Ok(status) => return Ok(status),
+                Err(fault) => fault,
+            };
+            let Some(least) = fault.again.filter(|_| attempt < ATTEMPTS) else { return Err(fault) };
+            attempt += 1;
+            let wait = delay + delay.mul_f64(base::clock::random_f64() * JITTER);
+            delay = delay.mul_f64(GROWTH);
+            base::clock::sleep(wait.max(least)).await;
+        }
+    }
+
+    fn failed_post(&self, why: &str) -> String {
+        let url = format!("{}?timeout={}", self.poster.url(), self.timeout());
+        format!("Post {}: {why}", api::field::go_quote(&url))
+    }
+
+    fn timeout(&self) -> String {
+        let nanos = i64::try_from(self.settings.timeout.as_nanos()).unwrap_or(i64::MAX);
+        api::codec::time::duration_text(nanos)
+    }
+
+    async fn once(&self, body: Bytes) -> Result<Status, Fault> {
+        let posted = self.poster.post(body, &self.timeout(), ANSWER_BYTES_MAX).await;
+        let (parts, body) = posted.map_err(|why| Fault {
+            again: why.ends_with("connection reset by peer").then_some(Duration::ZERO),
+            text: self.failed_post(&why),
+            outcome: Outcome::Error,
+        })?;
+        let broken = |text: String| Fault { text, outcome: Outcome::Error, again: None };
+        let body = body.ok_or_else(|| {
+            broken(format!("the answer breaks off or has more than {ANSWER_BYTES_MAX} bytes"))
+        })?;
+        match answer(&parts, &body) {
+            Ok(said) => review::status(&said, self.settings.version).map_err(broken),
+            Err(CallError::Refused(status)) => {
+                let asked = parts.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok());
+                Err(refused(&status, asked.and_then(|seconds| seconds.parse().ok())))
+            }
+            Err(other) => Err(broken(other.to_string())),
+        }
+    }
+
+    fn tell(&self, error: &str) {
+        let now = base::clock::now();
+        let mut told = self.told.lock();
+        if told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
+            *told = Some(now);
+            tracing::error!(webhook = self.name, error, "an authorization webhook does not answer");
+        }
+    }
+}
+
+/// An answer that is no review: whether another attempt may help (upstream's `DefaultShouldRetry`).
+fn refused(status: &Refusal, after: Option<u64>) -> Fault {
+    let seconds =
+        status.details.as_ref().and_then(|details| u64::try_from(details.retry_after_seconds).ok());
+    let after = after.filter(|_| status.code == 429 || status.code >= 500);
+    let after = after.or(seconds.filter(|seconds| *seconds > 0));
+    let transient =
+        matches!(status.reason.as_str(), "InternalError" | "Timeout" | "TooManyRequests");
+    let again = match after {
+        Some(seconds) => Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX)),
+        None => transient.then_some(Duration::ZERO),
+    };
+    let timed_out = status.reason == "Timeout" || status.code == 504;
+    let outcome = if timed_out { Outcome::Timeout } else { Outcome::Error };
+    Fault { text: status.message.clone(), outcome, again }
+}
+
+/// What an answer decides.
+fn decision(status: Status) -> Decision {
+    let Status { allowed, denied, reason } = status;
+    match (denied, allowed) {
+        (true, true) => {
+            let error = "webhook subject access review returned both allow and deny response";
+            Decision::Failed(Failure { denied: true, reason, error: error.to_owned() })
+        }
+        (true, false) => Decision::Deny(reason),
+        (false, true) => Decision::Allow(reason),
+        (false, false) => Decision::NoOpinion(reason),
+    }
+}
+
+/// Bytes that the client chose.
+fn controlled(a: &Attributes<'_>) -> usize {
+    let all = [a.namespace, a.verb, a.group, a.version, a.resource, a.subresource, a.name, a.path];
+    all.iter().map(|text| text.len()).sum()
+}
+
+#[async_trait]
+impl Authorizer for Webhook {
+    async fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+        match self.matches(user, attributes) {
+            Ok(true) => {}
+            Ok(false) => return Decision::NoOpinion(String::new()),
+            Err(error) => return self.failed(error),
+        }
+        let spec = review::spec(user, attributes);
+        let body = Bytes::from(review::body(spec, self.settings.version));
+        let mut key: Key = [0; 32];
+        for (byte, of) in
+            key.iter_mut().zip(ring::digest::digest(&ring::digest::SHA256, &body).as_ref())
+        {
+            *byte = *of;
+        }
+        if let Some(status) = self.cache.lock().get(&key, base::clock::now()) {
+            return decision(status);
+        }
+        match self.ask(body).await {
+            Ok(status) => {
+                if controlled(attributes) < REMEMBERED_MAX && status.reason.len() < REMEMBERED_MAX {
+                    let settings = &self.settings;
+                    let ttl = if status.allowed {
+                        settings.authorized_ttl
+                    } else {
+                        settings.unauthorized_ttl
+                    };
+                    self.cache.lock().put(key, status.clone(), base::clock::now(), ttl);
+                }
+                decision(status)
+            }
+            Err(fault) => {
+                self.tell(&fault.text);
+                if !self.settings.denies_on_failure {
+                    self.counts.failed_open(&self.name, fault.outcome);
+                }
+                self.failed(fault.text)
+            }
+        }
+    }
+
+    fn rules(&self, _: &User, _: &str) -> Known {
+        let error = "webhook authorizer does not support user rule resolution";
+        Known { incomplete: true, errors: vec![error.to_owned()], ..Known::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! What a webhook answered, for a while: the least recently used answers go first (apimachinery's `LRUExpireCache`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::review::Status;
+
+/// Most answers of one webhook.
+const ANSWERS_MAX: usize = 8192;
+
+/// SHA-256 of what is asked.
+pub(super) type Key = [u8; 32];
+
+struct Kept {
+    status: Status,
+    until: Instant,
+    turn: u64,
+}
+
+/// The answers of one webhook.
+#[derive(Default)]
+pub(super) struct Cache {
+    kept: HashMap<Key, Kept>,
+    /// Keys by when they were last used.
+    order: BTreeMap<u64, Key>,
+    turn: u64,
+}
+
+impl Cache {
+    /// What was answered, if that still holds.
+    pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Status> {
+        let kept = self.kept.get_mut(key)?;
+        self.order.remove(&kept.turn);
+        if now >= kept.until {
+            self.kept.remove(key);
+            return None;
+        }
+        self.turn += 1;
+        kept.turn = self.turn;
+        self.order.insert(self.turn, *key);
+        Some(kept.status.clone())
+    }
+
+    /// Keeps an answer for a time, which may be none.
+    pub(super) fn put(&mut self, key: Key, status: Status, now: Instant, ttl: Duration) {
+        let Some(until) = now.checked_add(ttl).filter(|until| *until > now) else { return };
+        self.turn += 1;
+        if let Some(old) = self.kept.insert(key, Kept { status, until, turn: self.turn }) {
+            self.order.remove(&old.turn);
+        }
+        self.order.insert(self.turn, key);
+        while self.kept.len() > ANSWERS_MAX {
+            let Some((_, oldest)) = self.order.pop_first() else { return };
+            self.kept.remove(&oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: usize) -> Key {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        key
+    }
+
+    fn allowed() -> Status {
+        Status { allowed: true, ..Status::default() }
+    }
+
+    #[test]
+    fn answers_expire() {
+        let now = base::clock::now();
+        let mut cache = Cache::default();
+        cache.put(key(1), allowed(), now, Duration::from_secs(5));
+        cache.put(key(2), allowed(), now, Duration::ZERO);
+        assert_eq!(cache.get(&key(1), now + Duration::from_secs(4)), Some(allowed()));
+        assert_eq!(cache.get(&key(1), now + Duration::from_secs(5)), None);
+        assert_eq!(cache.get(&key(2), now), None);
+        assert!(cache.kept.is_empty() && cache.order.is_empty());
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let (now, ttl) = (base::clock::now(), Duration::from_secs(5));
+        let mut cache = Cache::default();
+        for number in 0..ANSWERS_MAX {
+            cache.put(key(number), allowed(), now, ttl);
+        }
+        assert!(cache.get(&key(0), now).is_some());
+        cache.put(key(ANSWERS_MAX), allowed(), now, ttl);
+        assert!(cache.get(&key(0), now).is_some() && cache.get(&key(1), now).is_none());
+        assert_eq!((cache.kept.len(), cache.order.len()), (ANSWERS_MAX, ANSWERS_MAX));
+    }
+}

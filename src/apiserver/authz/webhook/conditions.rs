@@ -1,0 +1,166 @@
+//! `matchConditions` of authorization webhooks: expressions over the review that would be sent (`pkg/authorization/cel`).
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use api::expressions::{Fault, Yields, compile};
+use kcel::limits::PER_CALL;
+use kcel::{Env, Program, Type, Value, Variables};
+use serde_json::Value as Json;
+
+use crate::admission::expressions::asked::on_stack;
+use crate::admission::expressions::conditions::aggregate;
+
+/// Most conditions of one webhook.
+pub(in crate::authz) const CONDITIONS_MAX: usize = 64;
+
+/// `request`: SubjectAccessReviewSpec.
+static ENV: LazyLock<Env> = LazyLock::new(|| {
+    let texts = || Type::list(Type::String);
+    let requirement = || {
+        object(
+            "SelectorRequirement",
+            &[("key", Type::String), ("operator", Type::String), ("values", texts())],
+        )
+    };
+    let selector = |name: &str| {
+        let requirements = Type::list(requirement());
+        object(name, &[("rawSelector", Type::String), ("requirements", requirements)])
+    };
+    let resource = object(
+        "ResourceAttributes",
+        &[
+            ("namespace", Type::String),
+            ("verb", Type::String),
+            ("group", Type::String),
+            ("version", Type::String),
+            ("resource", Type::String),
+            ("subresource", Type::String),
+            ("name", Type::String),
+            ("fieldSelector", selector("FieldSelectorAttributes")),
+            ("labelSelector", selector("LabelSelectorAttributes")),
+        ],
+    );
+    let path = object("NonResourceAttributes", &[("path", Type::String), ("verb", Type::String)]);
+    let request = object(
+        "SubjectAccessReviewSpec",
+        &[
+            ("resourceAttributes", resource),
+            ("nonResourceAttributes", path),
+            ("user", Type::String),
+            ("groups", texts()),
+            ("extra", Type::map(Type::String, texts())),
+            ("uid", Type::String),
+        ],
+    );
+    Env::new().variable("request", request)
+});
+
+fn object(name: &str, fields: &[(&str, Type)]) -> Type {
+    let fields: BTreeMap<String, Type> =
+        fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect();
+    Type::object(&format!("kubernetes.{name}"), fields)
+}
+
+/// Compiles one condition.
+///
+/// # Errors
+/// Upstream's sentence.
+pub(in crate::authz) fn condition(text: &str) -> Result<Program, Fault> {
+    compile(&ENV, text, Yields::Bool)
+}
+
+/// The conditions of one webhook.
+#[derive(Debug, Default)]
+pub(super) struct Conditions(Vec<(String, Result<Program, Fault>)>);
+
+impl Conditions {
+    /// Compiles them. One that does not compile was refused before; it fails at each evaluation.
+    pub(super) fn of(texts: &[String]) -> Self {
+        Self(texts.iter().map(|text| (text.clone(), condition(text))).collect())
+    }
+
+    /// There is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether all are true of a review's subject ([`super::review::shown`]); one that is false outweighs others that fail.
+    ///
+    /// # Errors
+    /// Upstream's sentence about those that fail.
+    pub(super) fn match_all(&self, request: &Json) -> Result<bool, String> {
+        let programs = self.0.iter().filter_map(|(_, program)| program.as_ref().ok());
+        let depth = programs.map(Program::depth).max().unwrap_or(0);
+        on_stack(depth, || self.evaluate(request)).map_err(|status| status.message)?
+    }
+
+    fn evaluate(&self, request: &Json) -> Result<bool, String> {
+        let variables = Variables(vec![("request", Value::json(request))]);
+        let mut errors = Vec::new();
+        for (text, program) in &self.0 {
+            let mut left = PER_CALL;
+            let yielded = match program {
+                Ok(program) => program.eval(&variables, &mut left).map_err(|e| e.to_string()),
+                Err(fault) => Err(fault.to_string()),
+            };
+            match yielded {
+                Ok(Value::Bool(false)) => return Ok(false),
+                Ok(_) => {}
+                Err(error) => errors.push(format!(
+                    "cel evaluation error: expression '{text}' resulted in error: {error}"
+                )),
+            }
+        }
+        if errors.is_empty() { Ok(true) } else { Err(aggregate(errors)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn conditions(texts: &[&str]) -> Conditions {
+        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        Conditions::of(&texts)
+    }
+
+    /// Expressions of upstream's `compile_test.go`.
+    #[test]
+    fn conditions_have_types() {
+        for good in [
+            "has(request.resourceAttributes) && request.resourceAttributes.namespace == 'default'",
+            "request.user == 'admin'",
+            "('system:serviceaccounts' in request.groups)",
+            "request.?resourceAttributes.fieldSelector.requirements.orValue([]).exists(r, r.key == 'metadata.name')",
+            "request.extra.exists(k, k == 'a')",
+            "request.uid == '1' || has(request.nonResourceAttributes) && request.nonResourceAttributes.path == '/healthz'",
+        ] {
+            assert!(condition(good).is_ok(), "{good}: {}", condition(good).unwrap_err());
+        }
+        let wrong = |text| condition(text).unwrap_err().to_string();
+        assert_eq!(wrong("request.user"), "must evaluate to bool but got string");
+        assert!(wrong("request.invalid == ''").contains("undefined field 'invalid'"));
+        assert!(wrong("resource.verb == 'get'").starts_with(
+            "compilation failed: ERROR: <input>:1:1: undeclared reference to 'resource'"
+        ));
+    }
+
+    /// Rows of upstream's `matcher` semantics: false outweighs failures.
+    #[test]
+    fn one_that_is_false_outweighs_failures() {
+        let request = json!({"user": "a", "groups": ["g"], "uid": "", "extra": {}, "nonResourceAttributes": {"path": "/x", "verb": "get"}});
+        let fails = "request.resourceAttributes.verb == 'get'";
+        assert_eq!(
+            conditions(&["request.user == 'a'", "'g' in request.groups"]).match_all(&request),
+            Ok(true)
+        );
+        assert_eq!(conditions(&["request.user == 'b'"]).match_all(&request), Ok(false));
+        assert_eq!(conditions(&[fails, "request.user == 'b'"]).match_all(&request), Ok(false));
+        assert_eq!(
+            conditions(&[fails, "request.user == 'a'"]).match_all(&request),
+            Err("cel evaluation error: expression 'request.resourceAttributes.verb == 'get'' resulted in error: no such key: resourceAttributes".to_owned())
+        );
+    }
+}

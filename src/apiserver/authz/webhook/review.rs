@@ -1,0 +1,250 @@
+//! SubjectAccessReview as a webhook is sent it, as its conditions see it, and what it answers (`authorization.k8s.io`).
+
+use api::field::go_quote;
+use api::selector::{FieldSelector, LabelSelector, Operator};
+use api::value::{bool_at, get, str_at};
+use serde_json::{Map, Value, json};
+
+use super::super::Attributes;
+use super::super::config::Version;
+use crate::user::User;
+
+const KIND: &str = "SubjectAccessReview";
+
+/// What a webhook says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Status {
+    pub(super) allowed: bool,
+    pub(super) denied: bool,
+    pub(super) reason: String,
+}
+
+impl Version {
+    fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "authorization.k8s.io/v1",
+            Self::V1beta1 => "authorization.k8s.io/v1beta1",
+        }
+    }
+}
+
+/// Texts that are not empty.
+fn texts(list: &[(&str, &str)]) -> Map<String, Value> {
+    let given = list.iter().filter(|(_, text)| !text.is_empty());
+    given.map(|(name, text)| ((*name).to_owned(), json!(text))).collect()
+}
+
+/// The attributes of a resource that are texts.
+fn resource<'a>(a: &Attributes<'a>) -> [(&'static str, &'a str); 7] {
+    [
+        ("namespace", a.namespace),
+        ("verb", a.verb),
+        ("group", a.group),
+        ("version", a.version),
+        ("resource", a.resource),
+        ("subresource", a.subresource),
+        ("name", a.name),
+    ]
+}
+
+/// Adds what selectors require. One that cannot be read restricts nothing: the question is then the broader one.
+fn selectors(a: &Attributes<'_>, into: &mut Map<String, Value>) {
+    let fields = FieldSelector::parse(a.field_selector).unwrap_or_default();
+    let fields = fields.terms().iter().map(|term| {
+        let operator = if term.not { "NotIn" } else { "In" };
+        json!({"key": term.field, "operator": operator, "values": [term.value]})
+    });
+    let labels = LabelSelector::parse(a.label_selector);
+    let labels = labels.as_ref().map_or(&[][..], LabelSelector::requirements);
+    let labels = labels.iter().filter_map(|requirement| {
+        let operator = match requirement.operator() {
+            Operator::Equals | Operator::DoubleEquals | Operator::In => "In",
+            Operator::NotEquals | Operator::NotIn => "NotIn",
+            Operator::Exists => "Exists",
+            Operator::DoesNotExist => "DoesNotExist",
+            Operator::GreaterThan | Operator::LessThan => return None,
+        };
+        let mut shown = json!({"key": requirement.key(), "operator": operator});
+        let values: Vec<&str> = requirement.values().collect();
+        if !values.is_empty() {
+            api::value::set(&mut shown, "values", json!(values));
+        }
+        Some(shown)
+    });
+    let all: [(&str, Vec<Value>); 2] =
+        [("fieldSelector", fields.collect()), ("labelSelector", labels.collect())];
+    for (name, requirements) in all.into_iter().filter(|(_, list)| !list.is_empty()) {
+        into.insert(name.to_owned(), json!({"requirements": requirements}));
+    }
+}
+
+/// What is asked, as `spec` of version v1 has it.
+pub(super) fn spec(user: &User, a: &Attributes<'_>) -> Map<String, Value> {
+    let mut spec = texts(&[("user", &user.name), ("uid", &user.uid)]);
+    if a.path.is_empty() {
+        let mut asked = texts(&resource(a));
+        selectors(a, &mut asked);
+        spec.insert("resourceAttributes".to_owned(), Value::Object(asked));
+    } else {
+        let asked = texts(&[("path", a.path), ("verb", a.verb)]);
+        spec.insert("nonResourceAttributes".to_owned(), Value::Object(asked));
+    }
+    if !user.groups.is_empty() {
+        spec.insert("groups".to_owned(), json!(user.groups));
+    }
+    if !user.extra.is_empty() {
+        spec.insert("extra".to_owned(), json!(user.extra));
+    }
+    spec
+}
+
+/// The same as conditions see it: with the texts and lists that are empty.
+pub(super) fn shown(user: &User, a: &Attributes<'_>) -> Value {
+    let mut shown =
+        json!({"user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra});
+    if a.path.is_empty() {
+        let all = resource(a);
+        let mut asked: Map<String, Value> =
+            all.iter().map(|(name, text)| ((*name).to_owned(), json!(text))).collect();
+        selectors(a, &mut asked);
+        api::value::set(&mut shown, "resourceAttributes", Value::Object(asked));
+    } else {
+        let asked = json!({"path": a.path, "verb": a.verb});
+        api::value::set(&mut shown, "nonResourceAttributes", asked);
+    }
+    shown
+}
+
+/// The review that is posted.
+pub(super) fn body(mut spec: Map<String, Value>, version: Version) -> Vec<u8> {
+    if version == Version::V1beta1
+        && let Some(groups) = spec.remove("groups")
+    {
+        spec.insert("group".to_owned(), groups);
+    }
+    let review = json!({
+        "kind": KIND,
+        "apiVersion": version.api_version(),
+        "metadata": {},
+        "spec": spec,
+        "status": {"allowed": false},
+    });
+    review.to_string().into_bytes()
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// When it is no review of this version.
+pub(super) fn status(answer: &Value, version: Version) -> Result<Status, String> {
+    let (kind, given) = (str_at(answer, "kind"), str_at(answer, "apiVersion"));
+    let wanted = version.api_version();
+    if !answer.is_object() || !matches!(kind, "" | KIND) || !(given.is_empty() || given == wanted) {
+        return Err(format!(
+            "expected webhook response of {KIND} {wanted}, got {} {}",
+            go_quote(kind),
+            go_quote(given)
+        ));
+    }
+    let status = get(answer, "status");
+    let checks: [(&str, fn(&Value) -> bool); 3] = [
+        ("allowed", Value::is_boolean),
+        ("denied", Value::is_boolean),
+        ("reason", Value::is_string),
+    ];
+    for (name, is_good) in checks {
+        let value = get(status, name);
+        if !value.is_null() && !is_good(value) {
+            return Err(format!("the webhook's answer has a value of another type: status.{name}"));
+        }
+    }
+    Ok(Status {
+        allowed: bool_at(status, "allowed"),
+        denied: bool_at(status, "denied"),
+        reason: str_at(status, "reason").to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jane() -> User {
+        let extra = [("scopes".to_owned(), vec!["a".to_owned()])].into();
+        User {
+            name: "jane".into(),
+            uid: "1".into(),
+            groups: vec!["group1".into(), "group2".into()],
+            extra,
+        }
+    }
+
+    /// The example of upstream's `Authorize`, and its selectors (`webhook_v1_test.go`).
+    #[test]
+    fn reviews_are_upstreams() {
+        let a = Attributes {
+            verb: "list",
+            group: "group3",
+            resource: "pods",
+            namespace: "kittensandponies",
+            field_selector: "metadata.name=a,spec.nodeName!=b",
+            label_selector: "app in (x,y),!gone,tier!=z,size>3",
+            ..Attributes::default()
+        };
+        let sent: Value = serde_json::from_slice(&body(spec(&jane(), &a), Version::V1)).unwrap();
+        assert_eq!(
+            sent,
+            json!({
+                "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {}, "status": {"allowed": false},
+                "spec": {
+                    "user": "jane", "uid": "1", "groups": ["group1", "group2"], "extra": {"scopes": ["a"]},
+                    "resourceAttributes": {
+                        "namespace": "kittensandponies", "verb": "list", "group": "group3", "resource": "pods",
+                        "fieldSelector": {"requirements": [
+                            {"key": "metadata.name", "operator": "In", "values": ["a"]},
+                            {"key": "spec.nodeName", "operator": "NotIn", "values": ["b"]}]},
+                        "labelSelector": {"requirements": [
+                            {"key": "app", "operator": "In", "values": ["x", "y"]},
+                            {"key": "gone", "operator": "DoesNotExist"},
+                            {"key": "tier", "operator": "NotIn", "values": ["z"]}]},
+                    },
+                },
+            })
+        );
+        let path = Attributes { verb: "get", path: "/healthz", ..Attributes::default() };
+        let sent: Value =
+            serde_json::from_slice(&body(spec(&jane(), &path), Version::V1beta1)).unwrap();
+        assert_eq!(sent["apiVersion"], "authorization.k8s.io/v1beta1");
+        assert_eq!(sent["spec"]["group"], json!(["group1", "group2"]));
+        assert_eq!(
+            sent["spec"]["nonResourceAttributes"],
+            json!({"path": "/healthz", "verb": "get"})
+        );
+        assert!(sent["spec"].get("groups").is_none());
+    }
+
+    #[test]
+    fn conditions_see_what_is_empty() {
+        let user = User { name: "a".into(), ..User::default() };
+        let a = Attributes { verb: "get", resource: "pods", ..Attributes::default() };
+        assert_eq!(
+            shown(&user, &a),
+            json!({"user": "a", "uid": "", "groups": [], "extra": {}, "resourceAttributes": {
+                "namespace": "", "verb": "get", "group": "", "version": "", "resource": "pods", "subresource": "", "name": ""}})
+        );
+    }
+
+    #[test]
+    fn answers_are_of_the_version_asked_in() {
+        let answer = json!({"apiVersion": "authorization.k8s.io/v1", "kind": KIND, "status": {"denied": true, "reason": "no"}});
+        let want = Status { denied: true, reason: "no".into(), ..Status::default() };
+        assert_eq!(status(&answer, Version::V1), Ok(want));
+        assert_eq!(
+            status(&answer, Version::V1beta1).unwrap_err(),
+            r#"expected webhook response of SubjectAccessReview authorization.k8s.io/v1beta1, got "SubjectAccessReview" "authorization.k8s.io/v1""#
+        );
+        assert_eq!(status(&json!({}), Version::V1), Ok(Status::default()));
+        assert!(status(&json!({"status": {"allowed": "yes"}}), Version::V1).is_err());
+        assert!(status(&json!([]), Version::V1).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! Strict reading of configuration files: types, fields that are not known, errors of validation.
+
+use api::field::{Error, Path, go_quote};
+use serde_json::{Map, Value};
+
+/// What was found wrong on the way.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    pub(crate) unreadable: Vec<String>,
+    pub(crate) unknown: Vec<String>,
+    pub(crate) errors: Vec<Error>,
+}
+
+impl Reader {
+    /// What was found wrong, as one sentence.
+    ///
+    /// # Errors
+    /// That sentence: first what cannot be read, then fields that are not known, then upstream's validation.
+    pub(crate) fn finish(self) -> Result<(), String> {
+        if let [first, ..] = self.unreadable.as_slice() {
+            return Err(first.clone());
+        }
+        if !self.unknown.is_empty() {
+            return Err(format!("strict decoding error: {}", self.unknown.join(", ")));
+        }
+        match self.errors.as_slice() {
+            [] => Ok(()),
+            [one] => Err(one.to_string()),
+            many => {
+                let all: Vec<String> = many.iter().map(ToString::to_string).collect();
+                Err(format!("[{}]", all.join(", ")))
+            }
+        }
+    }
+
+    /// Notes fields that are none of `known`.
+    pub(crate) fn known(&mut self, map: &Map<String, Value>, path: &str, known: &[&str]) {
+        for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
+            let dot = if path.is_empty() { "" } else { "." };
+            self.unknown.push(format!("unknown field {}", go_quote(&format!("{path}{dot}{key}"))));
+        }
+    }
+
+    /// Notes a value of another type.
+    pub(crate) fn type_of(&mut self, path: &Path, want: &str) {
+        self.unreadable.push(format!("{path}: must be {want}"));
+    }
+
+    /// A list of strings; none is empty.
+    pub(crate) fn strings(
+        &mut self,
+        map: &Map<String, Value>,
+        key: &str,
+        parent: &Path,
+    ) -> Vec<String> {
+        let path = parent.child(key);
+        let texts = match map.get(key) {
+            None | Some(Value::Null) => return Vec::new(),
+            Some(Value::Array(items)) => {
+                items.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+            }
+            Some(_) => None,
+        };
+        texts.unwrap_or_else(|| {
+            self.type_of(&path, "a list of strings");
+            Vec::new()
+        })
+    }
+
+    /// A string; none is empty.
+    pub(crate) fn text(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> String {
+        match map.get(key) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(_) => {
+                self.type_of(&parent.child(key), "a string");
+                String::new()
+            }
+        }
+    }
+
+    /// True, false or none.
+    pub(crate) fn boolean(
+        &mut self,
+        map: &Map<String, Value>,
+        key: &str,
+        parent: &Path,
+    ) -> Option<bool> {
+        match map.get(key) {
+            None | Some(Value::Null) => None,
+            Some(Value::Bool(value)) => Some(*value),
+            Some(_) => {
+                self.type_of(&parent.child(key), "true or false");
+                None
+            }
+        }
+    }
+
+    /// The members of a list of objects, with their paths.
+    pub(crate) fn objects<'a>(
+        &mut self,
+        map: &'a Map<String, Value>,
+        key: &str,
+        parent: &Path,
+    ) -> Vec<(Path, &'a Map<String, Value>)> {
+        let path = parent.child(key);
+        let found = match map.get(key) {
+            None | Some(Value::Null) => return Vec::new(),
+            Some(Value::Array(items)) => items
+                .iter()
+                .enumerate()
+                .map(|(at, item)| item.as_object().map(|object| (path.index(at), object)))
+                .collect(),
+            Some(_) => None,
+        };
+        found.unwrap_or_else(|| {
+            self.type_of(&path, "a list of objects");
+            Vec::new()
+        })
+    }
+}

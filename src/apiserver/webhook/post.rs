@@ -1,0 +1,175 @@
+//! Posts to the place that a kubeconfig names, over kept connections: the webhooks for audit and authorization.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::io::{BoxIo, Dial, Tcp};
+use base::{Kind, Tasks};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use rustls::pki_types::ServerName;
+use tokio::sync::OnceCell;
+use tokio_rustls::TlsConnector;
+
+use super::client::exchange_text;
+use super::kubeconfig::Place;
+use super::{errors, tls};
+
+/// Kept connections.
+const IDLE_MAX: usize = 16;
+/// The time that is left for what is under way when the process stops.
+const LAST_MAX: Duration = Duration::from_millis(500);
+
+/// Who posts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User {
+    /// `User-Agent`.
+    agent: &'static str,
+    /// Name of the tasks that drive connections.
+    task: &'static str,
+}
+
+impl User {
+    pub(crate) const AUDIT: Self =
+        Self { agent: "kube-apiserver-audit", task: "audit webhook connection" };
+    pub(crate) const AUTHORIZATION: Self =
+        Self { agent: "kube-apiserver", task: "authorization webhook connection" };
+}
+
+/// The way to one place.
+pub(crate) struct Poster {
+    place: Place,
+    user: User,
+    tls: OnceCell<Arc<rustls::ClientConfig>>,
+    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    tasks: Tasks,
+}
+
+impl std::fmt::Debug for Poster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.place)
+    }
+}
+
+impl Poster {
+    /// To this place; nothing is dialled before there is something to post.
+    pub(crate) fn new(place: Place, user: User, tasks: &Tasks) -> Self {
+        Self { place, user, tls: OnceCell::new(), idle: Mutex::default(), tasks: tasks.clone() }
+    }
+
+    /// Without what may be secret.
+    pub(crate) fn url(&self) -> String {
+        self.place.url()
+    }
+
+    /// Posts a body of JSON and reads the answer, unless it is longer than `answer_max` bytes or breaks off. `timeout` is told to the
+    /// webhook, as a Go duration; the caller keeps the time.
+    ///
+    /// # Errors
+    /// Why there is no answer, in Go's words.
+    pub(crate) async fn post(
+        &self,
+        body: Bytes,
+        timeout: &str,
+        answer_max: usize,
+    ) -> Result<(http::response::Parts, Option<Bytes>), String> {
+        let mut request = Request::post(format!("{}?timeout={timeout}", self.place.path))
+            .header(HOST, &self.place.authority)
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
+            .header(ACCEPT, HeaderValue::from_static("application/json, */*"))
+            .header(USER_AGENT, HeaderValue::from_static(self.user.agent))
+            .body(Full::new(body))
+            .map_err(|e| e.to_string())?;
+        if let Some(credentials) = &self.place.credentials {
+            request.headers_mut().insert(AUTHORIZATION, credentials.clone());
+        }
+        let (response, sender) = self.exchange(request).await?;
+        let (parts, body) = response.into_parts();
+        let read = Limited::new(body, answer_max).collect().await;
+        if read.is_ok() {
+            let mut idle = self.idle.lock();
+            if idle.len() < IDLE_MAX && !sender.is_closed() {
+                idle.push(sender);
+            }
+        }
+        Ok((parts, read.ok().map(http_body_util::Collected::to_bytes)))
+    }
+
+    async fn exchange(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<(Response<Incoming>, SendRequest<Full<Bytes>>), String> {
+        while let Some(mut sender) = self.take() {
+            if sender.ready().await.is_err() {
+                continue;
+            }
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok((response, sender)),
+                // It was closed before anything was sent: the request is whole.
+                Err(mut error) => match error.take_message() {
+                    Some(whole) => request = whole,
+                    None => return Err(exchange_text(&error.into_error())),
+                },
+            }
+        }
+        let io = self.open().await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
+            .await
+            .map_err(|e| exchange_text(&e))?;
+        let shutdown = self.tasks.shutdown().clone();
+        let webhook = self.user.agent;
+        self.tasks.spawn(Kind::Request, self.user.task, async move {
+            let ending = async {
+                shutdown.requested().await;
+                base::clock::sleep(LAST_MAX).await;
+            };
+            tokio::select! {
+                ended = connection => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, webhook, "a connection to a webhook ended early");
+                    }
+                }
+                () = ending => {}
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        let response = sender.send_request(request).await.map_err(|e| exchange_text(&e))?;
+        Ok((response, sender))
+    }
+
+    fn take(&self) -> Option<SendRequest<Full<Bytes>>> {
+        let mut idle = self.idle.lock();
+        idle.retain(|sender| !sender.is_closed());
+        idle.pop()
+    }
+
+    async fn open(&self) -> Result<BoxIo, String> {
+        let place = &self.place;
+        let io = Tcp.dial(&place.host, place.port).await;
+        let io = io.map_err(|e| errors::dial(&format!("{}:{}", place.host, place.port), &e))?;
+        let Some(trust) = &place.tls else { return Ok(io) };
+        let tls = self.tls.get_or_try_init(|| {
+            tls::client(&trust.bundle, trust.unverified, trust.certificate.clone())
+        });
+        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
+        let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
+        let io = TlsConnector::from(tls).connect(name, io).await;
+        io.map(|io| Box::new(io) as BoxIo).map_err(|e| errors::handshake(&trust.name, &e))
+    }
+
+    /// Checks what TLS needs, before there is something to post.
+    ///
+    /// # Errors
+    /// Why certificates cannot be used.
+    pub(crate) async fn check(&self) -> Result<(), String> {
+        let Some(trust) = &self.place.tls else { return Ok(()) };
+        let made = tls::client(&trust.bundle, trust.unverified, trust.certificate.clone()).await;
+        made.map(|_| ()).map_err(|e| format!("certificate-authority: {e}"))
+    }
+}
