@@ -7,8 +7,8 @@
 mod counts;
 mod event;
 mod hook;
-mod kubeconfig;
-mod load;
+pub(crate) mod kubeconfig;
+pub(crate) mod load;
 mod log;
 mod objects;
 pub mod policy;

@@ -55,25 +55,25 @@ pub(super) fn policy(text: &[u8]) -> Result<Policy, String> {
 
 /// What was found wrong on the way.
 #[derive(Default)]
-struct Reader {
-    unreadable: Vec<String>,
-    unknown: Vec<String>,
-    errors: Vec<Error>,
+pub(crate) struct Reader {
+    pub(crate) unreadable: Vec<String>,
+    pub(crate) unknown: Vec<String>,
+    pub(crate) errors: Vec<Error>,
 }
 
 impl Reader {
-    fn known(&mut self, map: &Map<String, Value>, path: &str, known: &[&str]) {
+    pub(crate) fn known(&mut self, map: &Map<String, Value>, path: &str, known: &[&str]) {
         for key in map.keys().filter(|key| !known.contains(&key.as_str())) {
             let dot = if path.is_empty() { "" } else { "." };
             self.unknown.push(format!("unknown field {}", go_quote(&format!("{path}{dot}{key}"))));
         }
     }
 
-    fn type_of(&mut self, path: &Path, want: &str) {
+    pub(crate) fn type_of(&mut self, path: &Path, want: &str) {
         self.unreadable.push(format!("{path}: must be {want}"));
     }
 
-    fn strings(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Vec<String> {
+    pub(crate) fn strings(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Vec<String> {
         let path = parent.child(key);
         let texts = match map.get(key) {
             None | Some(Value::Null) => return Vec::new(),
@@ -88,7 +88,7 @@ impl Reader {
         })
     }
 
-    fn text(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> String {
+    pub(crate) fn text(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> String {
         match map.get(key) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
@@ -99,7 +99,7 @@ impl Reader {
         }
     }
 
-    fn boolean(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Option<bool> {
+    pub(crate) fn boolean(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Option<bool> {
         match map.get(key) {
             None | Some(Value::Null) => None,
             Some(Value::Bool(value)) => Some(*value),
@@ -111,7 +111,7 @@ impl Reader {
     }
 
     /// The members of a list of objects, with their paths.
-    fn objects<'a>(
+    pub(crate) fn objects<'a>(
         &mut self,
         map: &'a Map<String, Value>,
         key: &str,

@@ -114,7 +114,11 @@ impl<'a> Asking<'a> {
     }
 }
 
-fn on_stack<T: Send>(depth: usize, run: impl Fn() -> T + Send) -> Result<T, Status> {
+/// Runs where there is stack enough for expressions of this depth.
+///
+/// # Errors
+/// 500 when there is no thread for a deep one.
+pub(crate) fn on_stack<T: Send>(depth: usize, run: impl Fn() -> T + Send) -> Result<T, Status> {
     if depth <= SHALLOW {
         return Ok(run());
     }

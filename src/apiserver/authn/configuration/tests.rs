@@ -1,0 +1,1 @@
+//! What upstream says about configurations.
