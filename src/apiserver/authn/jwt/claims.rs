@@ -90,15 +90,26 @@ fn text(map: &Map<String, Json>, claim: &str) -> Result<String, String> {
 }
 
 fn go_string(value: &Json) -> Result<String, String> {
-    let kind = match value {
-        Json::String(text) => return Ok(text.clone()),
-        Json::Null => return Ok(String::new()),
+    match value {
+        Json::String(text) => Ok(text.clone()),
+        Json::Null => Ok(String::new()),
+        other => Err(unfit(kind_of(other), "string")),
+    }
+}
+
+fn kind_of(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
         Json::Bool(_) => "bool",
         Json::Number(_) => "number",
+        Json::String(_) => "string",
         Json::Array(_) => "array",
         Json::Object(_) => "object",
-    };
-    Err(format!("json: cannot unmarshal {kind} into Go value of type string"))
+    }
+}
+
+fn unfit(kind: &str, wanted: &str) -> String {
+    format!("json: cannot unmarshal {kind} into Go value of type {wanted}")
 }
 
 fn username(jwt: &Jwt, mapper: &Mapper, claims: &Json, map: &Map<String, Json>) -> Result<String, String> {
@@ -123,7 +134,10 @@ fn username(jwt: &Jwt, mapper: &Mapper, claims: &Json, map: &Map<String, Json>) 
         match verified {
             Json::Bool(true) => {}
             Json::Bool(false) | Json::Null => return Err("oidc: email not verified".to_owned()),
-            _ => return Err("oidc: parse 'email_verified' claim: is neither true nor false".to_owned()),
+            other => {
+                let why = unfit(kind_of(other), "bool");
+                return Err(format!("oidc: parse 'email_verified' claim: {why}"));
+            }
         }
     }
     let name = format!("{}{name}", mapping.prefix.as_deref().unwrap_or_default());
@@ -150,9 +164,9 @@ fn groups(
             // Some issuers have one role and no list (upstream's issue 33290).
             other => go_string(other).map(|one| vec![one]),
         };
-        let all = all.map_err(|_| {
-            let kind = if value.is_array() { "array" } else { "object" };
-            let why = format!("json: cannot unmarshal {kind} into Go value of type string");
+        let all = all.map_err(|why| {
+            // Go tries a list and says what is wrong with the whole as one text.
+            let why = if value.is_array() { unfit("array", "string") } else { why };
             format!("oidc: parse groups claim {}: {why}", go_quote(&mapping.claim))
         })?;
         let prefix = mapping.prefix.as_deref().unwrap_or_default();
