@@ -11,6 +11,7 @@ mod plan;
 pub mod service_account;
 pub mod settings;
 pub mod static_token;
+mod token_webhook;
 pub mod x509;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use plan::{Anonymous, Plan};
 use x509::Peer;
 
 pub(crate) use jwt::Issuers;
+pub(crate) use token_webhook::TokenWebhook;
 
 /// WebSocket clients in browsers can set no header; they send the token as this subprotocol, base64url-encoded.
 const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
@@ -99,6 +101,14 @@ impl Union {
     pub(crate) fn with_issuers(mut self, issuers: Option<Arc<Issuers>>) -> Self {
         self.tokens.extend(issuers.clone().map(|issuers| issuers as Arc<dyn TokenAuthenticator>));
         self.issuers = issuers;
+        self
+    }
+
+    /// Behind all others, tokens that a webhook knows.
+    #[must_use]
+    pub(crate) fn with_webhook(mut self, webhook: Option<TokenWebhook>) -> Self {
+        self.tokens
+            .extend(webhook.map(|webhook| Arc::new(webhook) as Arc<dyn TokenAuthenticator>));
         self
     }
 

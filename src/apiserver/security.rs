@@ -19,7 +19,7 @@ use crate::authn::jws::{BadKey, SigningKey};
 use crate::authn::legacy::SecretTokens;
 use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
-use crate::authn::{Issuers, Plan, Union, impersonate};
+use crate::authn::{Issuers, Plan, TokenWebhook, Union, impersonate};
 use crate::authz::Authorizer;
 use crate::authz::chain::Chain;
 use crate::authz::escalation::Escalation;
@@ -91,6 +91,7 @@ impl Security {
             issuer.public_keys(),
         );
         let plan = &settings.authentication;
+        let webhook = plan.webhook.clone().map(|w| TokenWebhook::new(w, audiences.clone()));
         let issuers = Issuers::start(plan, audiences.clone(), &settings.callout);
         let union = Union::new(
             vec![
@@ -105,7 +106,7 @@ impl Security {
             ],
             plan.anonymous.clone(),
         );
-        let authenticator = Arc::new(union.with_issuers(issuers));
+        let authenticator = Arc::new(union.with_issuers(issuers).with_webhook(webhook));
         let rbac = Arc::new(Rbac::new());
         let node = Node::new(Arc::clone(&lookup), bootstrap::node_rules());
         let authorizer: Arc<dyn Authorizer> =

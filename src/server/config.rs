@@ -145,7 +145,7 @@ fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
     let settings = Settings::of(&others).map_err(|fault| match fault {
         Fault::Unknown(name) => UNSUPPORTED_FLAG.refuse_usage(format!(
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
-             audit-log-path and what belongs to them, and of authentication those that begin with oidc-, authentication-config and anonymous-auth"
+             audit-log-path and what belongs to them, and of authentication those that begin with oidc- or authentication-token-webhook-, authentication-config and anonymous-auth"
         )),
         Fault::Value(why) => bad(why),
     })?;

@@ -15,25 +15,25 @@ use serde_json::Value;
 
 /// A place that takes events.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// Over TLS.
-    pub(super) tls: Option<Trust>,
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(crate) tls: Option<Trust>,
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// As the `Host` header has it.
-    pub(super) authority: String,
-    pub(super) path: String,
+    pub(crate) authority: String,
+    pub(crate) path: String,
     /// `Authorization`.
-    pub(super) credentials: Option<HeaderValue>,
+    pub(crate) credentials: Option<HeaderValue>,
 }
 
 /// Who is believed there, and who we are.
 #[derive(Clone)]
-pub(super) struct Trust {
-    pub(super) bundle: Vec<u8>,
-    pub(super) unverified: bool,
-    pub(super) name: String,
-    pub(super) certificate: Option<Arc<LiveCert>>,
+pub(crate) struct Trust {
+    pub(crate) bundle: Vec<u8>,
+    pub(crate) unverified: bool,
+    pub(crate) name: String,
+    pub(crate) certificate: Option<Arc<LiveCert>>,
 }
 
 impl std::fmt::Debug for Place {
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Place {
 
 impl Place {
     /// Without what may be secret.
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}{}", self.authority, self.path)
     }
@@ -53,7 +53,7 @@ impl Place {
     ///
     /// # Errors
     /// What is missing, wrong or not supported, with its field.
-    pub(super) fn of(text: &[u8], folder: &Path) -> Result<Self, String> {
+    pub(crate) fn of(text: &[u8], folder: &Path) -> Result<Self, String> {
         let config = crate::wire::any_yaml(text)?;
         let current = str_at(&config, "current-context");
         if current.is_empty() {

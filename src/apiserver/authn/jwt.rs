@@ -23,7 +23,8 @@ use base::Kind;
 pub(crate) use api::expressions::Fault;
 pub(crate) use claims::Mapper;
 pub(crate) use expressions::{Expression, Variable, Wanted};
-pub use keys::Algorithm;
+pub(super) use fetch::exchange;
+pub(super) use keys::Algorithm;
 
 use super::configuration::{Configuration, Jwt};
 use super::plan::Plan;

@@ -9,6 +9,8 @@ use api::field::{Error, Path};
 use super::configuration::{self, Configuration};
 use super::jwt::{Algorithm, Mapper};
 use super::settings::Settings;
+use super::token_webhook::Webhook;
+use crate::audit::kubeconfig::Place;
 
 /// The file with the configuration as it was read.
 #[derive(Debug, Clone)]
@@ -57,6 +59,8 @@ pub struct Plan {
     /// Where the configuration is from, to be followed.
     pub(crate) file: Option<File>,
     pub(crate) anonymous: Anonymous,
+    /// The webhook that knows tokens.
+    pub(crate) webhook: Option<Webhook>,
 }
 
 impl Plan {
@@ -67,6 +71,7 @@ impl Plan {
     pub fn read(settings: &Settings, own_issuers: &[String]) -> Result<Self, String> {
         let mut plan =
             Self { anonymous: settings.anonymous.unwrap_or(true).into(), ..Self::default() };
+        plan.webhook = settings.webhook.as_ref().map(webhook).transpose()?;
         let mut place = "oidc-issuer-url".to_owned();
         if let Some(path) = &settings.config_file {
             let flag = "authentication-config";
@@ -102,4 +107,16 @@ impl Plan {
             )),
         }
     }
+}
+
+fn webhook(settings: &super::settings::Webhook) -> Result<Webhook, String> {
+    let (flag, file) = ("authentication-token-webhook-config-file", &settings.config_file);
+    let text = base::fs::read(file).map_err(|e| format!("{flag}: {e}"))?;
+    let folder = file.parent().unwrap_or(std::path::Path::new("."));
+    let place = Place::of(&text, folder).map_err(|why| {
+        // One reader of kubeconfigs serves both webhooks.
+        let why = why.replace("the audit webhook", "the token webhook");
+        format!("{flag}={}: {why}; correct the file and start again", file.display())
+    })?;
+    Ok(Webhook { place, version: settings.version.clone(), cache_ttl: settings.cache_ttl })
 }

@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use api::field::go_quote;
 
 use super::configuration::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings};
 use super::jwt::Algorithm;
@@ -10,7 +13,7 @@ use super::jwt::Algorithm;
 /// Signature that providers of OpenID must know (OpenID Connect Core 1.0, 3.1.3.7).
 const DEFAULT_ALGORITHM: &str = "RS256";
 
-const FLAGS: [&str; 12] = [
+const FLAGS: [&str; 15] = [
     "authentication-config",
     "anonymous-auth",
     "oidc-issuer-url",
@@ -23,7 +26,15 @@ const FLAGS: [&str; 12] = [
     "oidc-signing-algs",
     "oidc-required-claim",
     "api-audiences",
+    "authentication-token-webhook-config-file",
+    "authentication-token-webhook-version",
+    "authentication-token-webhook-cache-ttl",
 ];
+
+/// Version of the reviews that webhooks are sent, unless the flag says it.
+const WEBHOOK_VERSION: &str = "v1beta1";
+/// How long their answers hold.
+const WEBHOOK_CACHE_TTL: Duration = Duration::from_secs(120);
 
 /// What flags say.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -34,6 +45,19 @@ pub struct Settings {
     pub anonymous: Option<bool>,
     /// The one issuer of the flags `oidc-…`.
     pub oidc: Option<Oidc>,
+    /// The webhook that knows tokens.
+    pub webhook: Option<Webhook>,
+}
+
+/// The flags `authentication-token-webhook-…`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Webhook {
+    /// The kubeconfig that says where it is.
+    pub config_file: PathBuf,
+    /// `v1` or `v1beta1`.
+    pub version: String,
+    /// How long an answer holds; zero is not at all.
+    pub cache_ttl: Duration,
 }
 
 /// The flags `oidc-…`.
@@ -81,8 +105,35 @@ impl Settings {
             return Err("authentication-config file and oidc-* flags are mutually exclusive".into());
         }
         let oidc = if is_oidc { Some(oidc(&given, last)?) } else { None };
-        Ok(Self { config_file, anonymous, oidc })
+        let webhook = webhook(last)?;
+        Ok(Self { config_file, anonymous, oidc, webhook })
     }
+}
+
+fn webhook<'a>(last: impl Fn(&str) -> Option<&'a str>) -> Result<Option<Webhook>, String> {
+    let name = |rest: &str| format!("authentication-token-webhook-{rest}");
+    let version = last(&name("version")).unwrap_or(WEBHOOK_VERSION);
+    if !["v1", "v1beta1"].contains(&version) {
+        return Err(format!(
+            "unsupported authentication webhook version {}, supported versions are \"v1\", \"v1beta1\"",
+            go_quote(version)
+        ));
+    }
+    let cache_ttl = match last(&name("cache-ttl")) {
+        None => WEBHOOK_CACHE_TTL,
+        Some(text) => {
+            let bad = |why: String| format!("{}={text}: {why}", name("cache-ttl"));
+            let nanos =
+                api::codec::time::parse_duration(text).map_err(|why| bad(why.to_string()))?;
+            let nanos = u64::try_from(nanos).map_err(|_| bad("must not be negative".into()))?;
+            Duration::from_nanos(nanos)
+        }
+    };
+    Ok(last(&name("config-file")).map(|file| Webhook {
+        config_file: PathBuf::from(file),
+        version: version.to_owned(),
+        cache_ttl,
+    }))
 }
 
 fn boolean(text: &str) -> Result<bool, String> {
@@ -197,6 +248,8 @@ mod tests {
         for (arguments, want) in [
             (&["oidc-client-id=c"][..], "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"),
             (&["authentication-config=/f", "oidc-client-id=c"], "authentication-config file and oidc-* flags are mutually exclusive"),
+            (&["authentication-token-webhook-version=v2"], "unsupported authentication webhook version \"v2\", supported versions are \"v1\", \"v1beta1\""),
+            (&["authentication-token-webhook-cache-ttl=-1s"], "authentication-token-webhook-cache-ttl=-1s: must not be negative"),
             (&["anonymous-auth=maybe"], "anonymous-auth=maybe: is neither true nor false"),
             (&["oidc-issuer-url=https://i", "oidc-client-id=c", "oidc-signing-algs=HS256"], "oidc-signing-algs=HS256: oidc: unsupported signing alg: \"HS256\""),
             (&["oidc-issuer-url=https://i", "oidc-client-id=c", "oidc-required-claim=x"], "oidc-required-claim=x: malformed pair, expect string=string"),
@@ -204,6 +257,8 @@ mod tests {
             assert_eq!(of(arguments).unwrap_err(), want);
         }
         assert_eq!(of(&["audit-log-path=-"]).unwrap(), Settings::default());
+        let webhook = of(&["authentication-token-webhook-config-file=/w"]).unwrap().webhook.unwrap();
+        assert_eq!((webhook.version.as_str(), webhook.cache_ttl), ("v1beta1", Duration::from_secs(120)));
         assert_eq!(of(&["anonymous-auth"]).unwrap().anonymous, Some(true));
     }
 }

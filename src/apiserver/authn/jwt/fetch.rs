@@ -7,8 +7,9 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 use http::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
 use http::{Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
+use base::io::Io;
 use rustls::pki_types::ServerName;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
@@ -94,22 +95,32 @@ impl Fetcher {
             .header(HOST, authority.as_str())
             .header(ACCEPT, "application/json")
             .header(USER_AGENT, "kube-apiserver")
-            .body(Empty::<Bytes>::new())
+            .body(Full::default())
             .map_err(|e| e.to_string())?;
-        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|e| e.to_string())?;
-        let exchange = async move {
-            let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
-            let (parts, body) = response.into_parts();
-            let body = Limited::new(body, DOCUMENT_BYTES_MAX).collect().await;
-            let body = body.map_err(|e| format!("unable to read response body: {e}"))?;
-            Ok((parts, body.to_bytes()))
-        };
-        // The connection lives as long as its one request.
-        match select(Box::pin(exchange), Box::pin(connection)).await {
-            Either::Left((answer, _)) => answer,
-            Either::Right((_, exchange)) => exchange.await,
-        }
+        exchange(stream, request).await
+    }
+}
+
+/// One request over a connection that lives as long as it.
+///
+/// # Errors
+/// Those of the connection, and that the answer is too long.
+pub(in crate::authn) async fn exchange(
+    stream: impl Io + 'static,
+    request: Request<Full<Bytes>>,
+) -> Result<(http::response::Parts, Bytes), String> {
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(|e| e.to_string())?;
+    let exchange = async move {
+        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, DOCUMENT_BYTES_MAX).collect().await;
+        let body = body.map_err(|e| format!("unable to read response body: {e}"))?;
+        Ok((parts, body.to_bytes()))
+    };
+    match select(Box::pin(exchange), Box::pin(connection)).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right((_, exchange)) => exchange.await,
     }
 }
 

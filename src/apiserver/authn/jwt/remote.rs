@@ -96,6 +96,17 @@ impl KeySet {
         why.map_or(Ok(()), Err)
     }
 
+    /// Why the last attempt to read it failed, as soon as one did.
+    #[cfg(test)]
+    pub(super) async fn fault(&self) -> String {
+        let is_told = |state: &State| {
+            state.unready.as_ref().is_some_and(|why| why.contains("is not healthy"))
+        };
+        let mut state = self.state.clone();
+        let found = state.wait_for(is_told).await.unwrap();
+        found.unready.clone().unwrap_or_default()
+    }
+
     /// Times of the last fetches by result; 0 is never.
     pub(super) fn fetches(&self) -> [(&'static str, &AtomicU64); 2] {
         [("failure", &self.fetches.failure), ("success", &self.fetches.success)]
