@@ -89,10 +89,7 @@ pub fn unauthorized() -> Status {
 
 impl Union {
     /// These kinds of tokens beside client certificates.
-    pub fn new(
-        tokens: Vec<Arc<dyn TokenAuthenticator>>,
-        anonymous: impl Into<Anonymous>,
-    ) -> Self {
+    pub fn new(tokens: Vec<Arc<dyn TokenAuthenticator>>, anonymous: impl Into<Anonymous>) -> Self {
         Self { tokens, issuers: None, anonymous: anonymous.into() }
     }
 
@@ -107,8 +104,7 @@ impl Union {
     /// Behind all others, tokens that a webhook knows.
     #[must_use]
     pub(crate) fn with_webhook(mut self, webhook: Option<TokenWebhook>) -> Self {
-        self.tokens
-            .extend(webhook.map(|webhook| Arc::new(webhook) as Arc<dyn TokenAuthenticator>));
+        self.tokens.extend(webhook.map(|webhook| Arc::new(webhook) as Arc<dyn TokenAuthenticator>));
         self
     }
 
@@ -256,7 +252,10 @@ mod tests {
             union(true).authenticate(&HeaderMap::new(), None, "/api").await.unwrap().unwrap(),
             User::anonymous()
         );
-        assert_eq!(union(false).authenticate(&HeaderMap::new(), None, "/api").await.unwrap_err().code, 401);
+        assert_eq!(
+            union(false).authenticate(&HeaderMap::new(), None, "/api").await.unwrap_err().code,
+            401
+        );
     }
 
     #[tokio::test]

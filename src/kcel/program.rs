@@ -95,7 +95,8 @@ impl Program {
     }
     /// Whether a field of a variable is asked for by its name: `variable.field`, `has(variable.field)`, `variable.?field`.
     pub fn selects(&self, variable: &str, field: &str) -> bool {
-        let is_variable = |of: &ast::Expr| matches!(&of.kind, Kind::Ident(name) if name == variable);
+        let is_variable =
+            |of: &ast::Expr| matches!(&of.kind, Kind::Ident(name) if name == variable);
         let mut found = false;
         ast::walk(&self.checked.root, &mut |expr| match &expr.kind {
             Kind::Select { operand, field: name, .. } => {

@@ -73,7 +73,12 @@ impl Reader {
         self.unreadable.push(format!("{path}: must be {want}"));
     }
 
-    pub(crate) fn strings(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Vec<String> {
+    pub(crate) fn strings(
+        &mut self,
+        map: &Map<String, Value>,
+        key: &str,
+        parent: &Path,
+    ) -> Vec<String> {
         let path = parent.child(key);
         let texts = match map.get(key) {
             None | Some(Value::Null) => return Vec::new(),
@@ -99,7 +104,12 @@ impl Reader {
         }
     }
 
-    pub(crate) fn boolean(&mut self, map: &Map<String, Value>, key: &str, parent: &Path) -> Option<bool> {
+    pub(crate) fn boolean(
+        &mut self,
+        map: &Map<String, Value>,
+        key: &str,
+        parent: &Path,
+    ) -> Option<bool> {
         match map.get(key) {
             None | Some(Value::Null) => None,
             Some(Value::Bool(value)) => Some(*value),

@@ -244,8 +244,11 @@ fn mappings(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Mappi
     reader.known(map, &path.to_string(), &["username", "groups", "uid", "extra"]);
     let [username, groups, uid] = ["username", "groups", "uid"].map(|key| {
         let Some((at, map)) = object(reader, map, key, path) else { return Mapping::default() };
-        let known: &[&str] =
-            if key == "uid" { &["claim", "expression"] } else { &["claim", "expression", "prefix"] };
+        let known: &[&str] = if key == "uid" {
+            &["claim", "expression"]
+        } else {
+            &["claim", "expression", "prefix"]
+        };
         reader.known(map, &at.to_string(), known);
         // An empty prefix is one, an absent one is none.
         let is_given = map.get("prefix").is_some_and(|prefix| !prefix.is_null());

@@ -164,9 +164,8 @@ fn oidc<'a>(
         prefix: Some(prefix),
         ..Mapping::default()
     };
-    let groups = last("oidc-groups-claim").map(|claim| {
-        mapping(claim, last("oidc-groups-prefix").unwrap_or_default().to_owned())
-    });
+    let groups = last("oidc-groups-claim")
+        .map(|claim| mapping(claim, last("oidc-groups-prefix").unwrap_or_default().to_owned()));
     let mut required = BTreeMap::new();
     for pair in given.get("oidc-required-claim").into_iter().flatten() {
         let (name, value) = pair.split_once('=').ok_or_else(|| {
@@ -182,7 +181,8 @@ fn oidc<'a>(
     let mut algorithms = Vec::new();
     let names = given.get("oidc-signing-algs").into_iter().flatten();
     for name in names.flat_map(|value| value.split(',')) {
-        algorithms.push(Algorithm::of(name).map_err(|why| format!("oidc-signing-algs={name}: {why}"))?);
+        algorithms
+            .push(Algorithm::of(name).map_err(|why| format!("oidc-signing-algs={name}: {why}"))?);
     }
     if algorithms.is_empty() {
         algorithms.extend(Algorithm::of(DEFAULT_ALGORITHM));
@@ -227,16 +227,34 @@ mod tests {
         let both = ["oidc-issuer-url=https://i", "--oidc-client-id=c"];
         let oidc = of(&both).unwrap().oidc.unwrap();
         let username = &oidc.jwt.mappings.username;
-        assert_eq!((username.claim.as_str(), username.prefix.as_deref()), ("sub", Some("https://i#")));
+        assert_eq!(
+            (username.claim.as_str(), username.prefix.as_deref()),
+            ("sub", Some("https://i#"))
+        );
         assert_eq!(oidc.algorithms, [Algorithm::of("RS256").unwrap()]);
         assert_eq!(oidc.jwt.issuer.audiences, ["c"]);
-        let more = [&both[..], &["oidc-username-claim=email", "oidc-groups-claim=roles", "oidc-groups-prefix=g:",
-            "oidc-required-claim=hd=example.com", "oidc-required-claim=a=b=c", "oidc-signing-algs=ES256,PS512", "oidc-ca-file=/ca"]].concat();
+        let more = [
+            &both[..],
+            &[
+                "oidc-username-claim=email",
+                "oidc-groups-claim=roles",
+                "oidc-groups-prefix=g:",
+                "oidc-required-claim=hd=example.com",
+                "oidc-required-claim=a=b=c",
+                "oidc-signing-algs=ES256,PS512",
+                "oidc-ca-file=/ca",
+            ],
+        ]
+        .concat();
         let oidc = of(&more).unwrap().oidc.unwrap();
         assert_eq!(oidc.jwt.mappings.username.prefix.as_deref(), Some(""));
         assert_eq!(oidc.jwt.mappings.groups.prefix.as_deref(), Some("g:"));
-        let rules: Vec<(&str, &str)> =
-            oidc.jwt.claim_rules.iter().map(|r| (r.claim.as_str(), r.required_value.as_str())).collect();
+        let rules: Vec<(&str, &str)> = oidc
+            .jwt
+            .claim_rules
+            .iter()
+            .map(|r| (r.claim.as_str(), r.required_value.as_str()))
+            .collect();
         assert_eq!(rules, [("a", "b=c"), ("hd", "example.com")]);
         assert_eq!((oidc.algorithms.len(), oidc.ca_file), (2, Some(PathBuf::from("/ca"))));
         let dash = of(&[&both[..], &["oidc-username-prefix=-"]].concat()).unwrap().oidc.unwrap();
@@ -246,19 +264,41 @@ mod tests {
     #[test]
     fn faults_are_told_in_upstreams_words() {
         for (arguments, want) in [
-            (&["oidc-client-id=c"][..], "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"),
-            (&["authentication-config=/f", "oidc-client-id=c"], "authentication-config file and oidc-* flags are mutually exclusive"),
-            (&["authentication-token-webhook-version=v2"], "unsupported authentication webhook version \"v2\", supported versions are \"v1\", \"v1beta1\""),
-            (&["authentication-token-webhook-cache-ttl=-1s"], "authentication-token-webhook-cache-ttl=-1s: must not be negative"),
+            (
+                &["oidc-client-id=c"][..],
+                "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set",
+            ),
+            (
+                &["authentication-config=/f", "oidc-client-id=c"],
+                "authentication-config file and oidc-* flags are mutually exclusive",
+            ),
+            (
+                &["authentication-token-webhook-version=v2"],
+                "unsupported authentication webhook version \"v2\", supported versions are \"v1\", \"v1beta1\"",
+            ),
+            (
+                &["authentication-token-webhook-cache-ttl=-1s"],
+                "authentication-token-webhook-cache-ttl=-1s: must not be negative",
+            ),
             (&["anonymous-auth=maybe"], "anonymous-auth=maybe: is neither true nor false"),
-            (&["oidc-issuer-url=https://i", "oidc-client-id=c", "oidc-signing-algs=HS256"], "oidc-signing-algs=HS256: oidc: unsupported signing alg: \"HS256\""),
-            (&["oidc-issuer-url=https://i", "oidc-client-id=c", "oidc-required-claim=x"], "oidc-required-claim=x: malformed pair, expect string=string"),
+            (
+                &["oidc-issuer-url=https://i", "oidc-client-id=c", "oidc-signing-algs=HS256"],
+                "oidc-signing-algs=HS256: oidc: unsupported signing alg: \"HS256\"",
+            ),
+            (
+                &["oidc-issuer-url=https://i", "oidc-client-id=c", "oidc-required-claim=x"],
+                "oidc-required-claim=x: malformed pair, expect string=string",
+            ),
         ] {
             assert_eq!(of(arguments).unwrap_err(), want);
         }
         assert_eq!(of(&["audit-log-path=-"]).unwrap(), Settings::default());
-        let webhook = of(&["authentication-token-webhook-config-file=/w"]).unwrap().webhook.unwrap();
-        assert_eq!((webhook.version.as_str(), webhook.cache_ttl), ("v1beta1", Duration::from_secs(120)));
+        let webhook =
+            of(&["authentication-token-webhook-config-file=/w"]).unwrap().webhook.unwrap();
+        assert_eq!(
+            (webhook.version.as_str(), webhook.cache_ttl),
+            ("v1beta1", Duration::from_secs(120))
+        );
         assert_eq!(of(&["anonymous-auth"]).unwrap().anonymous, Some(true));
     }
 }

@@ -156,7 +156,8 @@ impl TokenWebhook {
         let status = get(&review, "status");
         let mut shared = Vec::new();
         if !audiences.is_empty() {
-            let named: Vec<&str> = items(status, "audiences").iter().filter_map(Value::as_str).collect();
+            let named: Vec<&str> =
+                items(status, "audiences").iter().filter_map(Value::as_str).collect();
             let is_for = |audience: &&String| {
                 if named.is_empty() {
                     self.audiences.contains(audience)
@@ -264,8 +265,7 @@ mod tests {
     fn webhook() -> TokenWebhook {
         let config = b"{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]}";
         let place = Place::of(config, std::path::Path::new("/")).unwrap();
-        let webhook =
-            Webhook { place, version: "v1".into(), cache_ttl: Duration::from_secs(120) };
+        let webhook = Webhook { place, version: "v1".into(), cache_ttl: Duration::from_secs(120) };
         TokenWebhook::new(webhook, vec!["api".into()])
     }
 
@@ -282,13 +282,19 @@ mod tests {
         let jane = |audiences: &[&str]| json!({"authenticated": true, "user": user, "audiences": audiences});
         let found = read(&jane(&[]), &[]).unwrap().unwrap();
         assert_eq!((found.user.name.as_str(), found.user.uid.as_str()), ("jane", "1"));
-        assert_eq!((found.user.groups.join(","), found.user.extra["k"].join(",")), ("a".into(), "v".into()));
+        assert_eq!(
+            (found.user.groups.join(","), found.user.extra["k"].join(",")),
+            ("a".into(), "v".into())
+        );
         // An answer without audiences is for the API server's own.
         assert_eq!(read(&jane(&[]), &["api", "x"]).unwrap().unwrap().audiences, ["api"]);
         assert_eq!(read(&jane(&[]), &["x"]), Ok(None));
         assert_eq!(read(&jane(&["x", "y"]), &["x", "api"]).unwrap().unwrap().audiences, ["x"]);
         assert_eq!(read(&json!({"authenticated": false}), &[]), Ok(None));
-        assert_eq!(read(&json!({"authenticated": false, "error": "who is that"}), &[]), Err("who is that".into()));
+        assert_eq!(
+            read(&json!({"authenticated": false, "error": "who is that"}), &[]),
+            Err("who is that".into())
+        );
         let other = br#"{"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1beta1"}"#;
         assert!(webhook().read(other, "authentication.k8s.io/v1", &[]).is_err());
     }

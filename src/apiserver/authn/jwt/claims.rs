@@ -30,7 +30,8 @@ impl Mapper {
     pub(crate) fn depth(&self) -> usize {
         let single = [&self.username, &self.groups, &self.uid].into_iter().flatten();
         let extra = self.extra.iter().map(|(_, expression)| expression);
-        let rules = self.claim_rules.iter().chain(&self.user_rules).map(|(expression, _)| expression);
+        let rules =
+            self.claim_rules.iter().chain(&self.user_rules).map(|(expression, _)| expression);
         single.chain(extra).chain(rules).map(Expression::depth).max().unwrap_or(0)
     }
 }
@@ -74,7 +75,8 @@ pub(super) fn user(jwt: &Jwt, mapper: &Mapper, claims: &Json) -> Result<User, St
 /// Groups that stand elsewhere would have to be fetched for each request.
 fn refuse_distributed(claim: &str, map: &Map<String, Json>) -> Result<(), String> {
     let names = map.get("_claim_names").and_then(Json::as_object);
-    if claim.is_empty() || map.contains_key(claim) || !names.is_some_and(|n| n.contains_key(claim)) {
+    if claim.is_empty() || map.contains_key(claim) || !names.is_some_and(|n| n.contains_key(claim))
+    {
         return Ok(());
     }
     let why = "distributed claims are not supported, let the issuer put the claim into the token";
@@ -112,9 +114,15 @@ fn unfit(kind: &str, wanted: &str) -> String {
     format!("json: cannot unmarshal {kind} into Go value of type {wanted}")
 }
 
-fn username(jwt: &Jwt, mapper: &Mapper, claims: &Json, map: &Map<String, Json>) -> Result<String, String> {
+fn username(
+    jwt: &Jwt,
+    mapper: &Mapper,
+    claims: &Json,
+    map: &Map<String, Json>,
+) -> Result<String, String> {
     if let Some(expression) = &mapper.username {
-        let failed = |why: String| format!("oidc: error evaluating username claim expression: {why}");
+        let failed =
+            |why: String| format!("oidc: error evaluating username claim expression: {why}");
         let value = expression.eval(claims).map_err(failed)?;
         let name = value
             .as_str()
@@ -179,7 +187,12 @@ fn groups(
         .map_err(|why| format!("oidc: error evaluating group claim expression: {why}"))
 }
 
-fn uid(jwt: &Jwt, mapper: &Mapper, claims: &Json, map: &Map<String, Json>) -> Result<String, String> {
+fn uid(
+    jwt: &Jwt,
+    mapper: &Mapper,
+    claims: &Json,
+    map: &Map<String, Json>,
+) -> Result<String, String> {
     let claim = jwt.mappings.uid.claim.as_str();
     if !claim.is_empty() {
         return text(map, claim)
@@ -211,7 +224,10 @@ fn rules(rules: &[(Expression, String)], input: &Json) -> Result<(), String> {
         match value.as_bool() {
             Some(true) => {}
             Some(false) => {
-                return Err(format!("validation expression '{}' failed: {message}", expression.text()));
+                return Err(format!(
+                    "validation expression '{}' failed: {message}",
+                    expression.text()
+                ));
             }
             None => return Err("validation expression must return a boolean".to_owned()),
         }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::io::Io;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use http::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
 use http::{Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
-use base::io::Io;
 use rustls::pki_types::ServerName;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
@@ -45,11 +45,14 @@ impl Fetcher {
         match tokio::time::timeout(FETCH_MAX, self.follow(url)).await {
             Ok(Ok((StatusCode::OK, body))) => Ok(body),
             Ok(Ok((status, body))) => {
-                let text = String::from_utf8_lossy(body.get(..body.len().min(512)).unwrap_or_default());
+                let text =
+                    String::from_utf8_lossy(body.get(..body.len().min(512)).unwrap_or_default());
                 Err(format!("{status}: {text}"))
             }
             Ok(Err(why)) => Err(failed(why)),
-            Err(_) => Err(failed("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".into())),
+            Err(_) => Err(failed(
+                "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".into(),
+            )),
         }
     }
 
@@ -131,5 +134,7 @@ fn redirected(from: &Uri, place: &str) -> Result<Uri, String> {
     } else {
         place.to_owned()
     };
-    absolute.parse().map_err(|_| format!("failed to parse Location header {}", api::field::go_quote(place)))
+    absolute
+        .parse()
+        .map_err(|_| format!("failed to parse Location header {}", api::field::go_quote(place)))
 }

@@ -71,7 +71,9 @@ impl Algorithm {
     /// That it is none, or none that can be verified here.
     pub fn of(name: &str) -> Result<Self, String> {
         if name == "ES512" {
-            return Err("ES512 (P-521) is not supported, let the issuer sign with ES256 or ES384".into());
+            return Err(
+                "ES512 (P-521) is not supported, let the issuer sign with ES256 or ES384".into()
+            );
         }
         Self::ALL
             .into_iter()
@@ -102,7 +104,10 @@ pub(super) struct Key {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Material {
     /// Big-endian, without leading zeros.
-    Rsa { n: Vec<u8>, e: Vec<u8> },
+    Rsa {
+        n: Vec<u8>,
+        e: Vec<u8>,
+    },
     /// An uncompressed point.
     P256(Vec<u8>),
     P384(Vec<u8>),
@@ -167,7 +172,8 @@ impl Token {
         let (header, claims) = signed.split_once('.')?;
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
         let header: Json = serde_json::from_slice(&decode(header)?).ok()?;
-        let text = |name: &str| header.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
+        let text =
+            |name: &str| header.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
         Some(Self {
             algorithm: text("alg"),
             key_id: text("kid"),
@@ -239,7 +245,9 @@ impl Token {
             Some(Json::String(one)) => vec![one],
             Some(Json::Array(all)) => all
                 .iter()
-                .map(|one| one.as_str().ok_or_else(|| bad("aud must be a string or a list of them")))
+                .map(|one| {
+                    one.as_str().ok_or_else(|| bad("aud must be a string or a list of them"))
+                })
                 .collect::<Result<_, _>>()?,
             Some(_) => return Err(bad("aud must be a string or a list of them")),
         };
@@ -271,7 +279,9 @@ impl Token {
             && now + NOT_BEFORE_LEEWAY.as_secs_f64() < begin
         {
             let (now, begin) = (moment(now), moment(begin));
-            return Err(format!("oidc: current time {now} before the nbf (not before) time: {begin}"));
+            return Err(format!(
+                "oidc: current time {now} before the nbf (not before) time: {begin}"
+            ));
         }
         Ok(())
     }
@@ -284,7 +294,10 @@ fn quoted<'a>(texts: impl Iterator<Item = &'a str>) -> String {
 
 /// As Go writes a time in UTC.
 fn moment(seconds: f64) -> String {
-    #[expect(clippy::cast_possible_truncation, reason = "a cast of floats saturates, which no calendar has")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a cast of floats saturates, which no calendar has"
+    )]
     let whole = seconds as i64;
     jiff::Timestamp::from_second(whole).map_or_else(
         |_| format!("{whole} s after 1970"),

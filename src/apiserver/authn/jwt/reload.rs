@@ -65,8 +65,16 @@ impl Reloads {
         let name = |rest: &str| format!("apiserver_authentication_config_controller_{rest}");
         let counts = [("failure", &self.failure), ("success", &self.success)];
         for (rest, kind, help) in [
-            ("automatic_reloads_total", "counter", "Changes of the authentication configuration, by outcome."),
-            ("automatic_reload_last_timestamp_seconds", "gauge", "Time of the last change of the authentication configuration, by outcome."),
+            (
+                "automatic_reloads_total",
+                "counter",
+                "Changes of the authentication configuration, by outcome.",
+            ),
+            (
+                "automatic_reload_last_timestamp_seconds",
+                "gauge",
+                "Time of the last change of the authentication configuration, by outcome.",
+            ),
         ] {
             let name = name(rest);
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -74,7 +82,10 @@ impl Reloads {
                 let value = if kind == "counter" { &count.total } else { &count.last };
                 let value = value.load(Ordering::Relaxed);
                 if value > 0 {
-                    let _ = writeln!(out, "{name}{{apiserver_id_hash=\"\",status=\"{status}\"}} {value}");
+                    let _ = writeln!(
+                        out,
+                        "{name}{{apiserver_id_hash=\"\",status=\"{status}\"}} {value}"
+                    );
                 }
             }
         }
@@ -239,7 +250,9 @@ impl Changes {
             let Some(name) = &event.name else { return };
             let mut named = self.places.iter().filter(|place| place.file_name() == Some(name));
             let is_made = event.mask.contains(EventMask::CREATE);
-            if name.to_string_lossy().starts_with("..") || named.any(|place| !is_made || is_link(place)) {
+            if name.to_string_lossy().starts_with("..")
+                || named.any(|place| !is_made || is_link(place))
+            {
                 return;
             }
         }

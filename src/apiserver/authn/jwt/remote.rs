@@ -51,7 +51,8 @@ impl KeySet {
     pub(super) fn start(issuer: &Issuer, callout: &Callout) -> Self {
         // One that waits stands for all.
         let (asks, asked) = mpsc::channel(1);
-        let unready = format!("oidc: authenticator for issuer {} is not initialized", go_quote(&issuer.url));
+        let unready =
+            format!("oidc: authenticator for issuer {} is not initialized", go_quote(&issuer.url));
         let (told, state) = watch::channel(State {
             unready: Some(unready),
             keys: Arc::default(),
@@ -155,7 +156,11 @@ impl Remote {
                 Ok(place) => break place,
                 Err(why) => {
                     let issuer = &self.issuer.url;
-                    tracing::warn!(issuer, error = why, "the issuer of tokens cannot be used yet, it is tried again");
+                    tracing::warn!(
+                        issuer,
+                        error = why,
+                        "the issuer of tokens cannot be used yet, it is tried again"
+                    );
                     self.told.send_modify(|state| {
                         state.unready = Some(format!(
                             "oidc: authenticator for issuer {} is not healthy: {why}",

@@ -65,8 +65,14 @@ fn claims_make_users() {
         mapped(|jwt| jwt.mappings.groups = by_claim("groups", ""), claims).map(|user| user.groups)
     };
     assert_eq!(groups(json!("team1")).unwrap(), ["team1"]);
-    assert_eq!(groups(json!(42)).unwrap_err(), r#"oidc: parse groups claim "groups": json: cannot unmarshal number into Go value of type string"#);
-    assert_eq!(groups(json!(["a", 1])).unwrap_err(), r#"oidc: parse groups claim "groups": json: cannot unmarshal array into Go value of type string"#);
+    assert_eq!(
+        groups(json!(42)).unwrap_err(),
+        r#"oidc: parse groups claim "groups": json: cannot unmarshal number into Go value of type string"#
+    );
+    assert_eq!(
+        groups(json!(["a", 1])).unwrap_err(),
+        r#"oidc: parse groups claim "groups": json: cannot unmarshal array into Go value of type string"#
+    );
 }
 
 #[test]
@@ -76,14 +82,27 @@ fn claims_that_do_not_hold() {
         mapped(|jwt| jwt.mappings.username = by_claim("email", ""), claims).unwrap_err()
     };
     assert_eq!(email(json!(false)), "oidc: email not verified");
-    assert_eq!(email(json!("true")), "oidc: parse 'email_verified' claim: json: cannot unmarshal string into Go value of type bool");
-    assert_eq!(mapped(|_| {}, json!({"email": "x"})).unwrap_err(), r#"oidc: parse username claims "username": claim not present"#);
+    assert_eq!(
+        email(json!("true")),
+        "oidc: parse 'email_verified' claim: json: cannot unmarshal string into Go value of type bool"
+    );
+    assert_eq!(
+        mapped(|_| {}, json!({"email": "x"})).unwrap_err(),
+        r#"oidc: parse username claims "username": claim not present"#
+    );
     let hd = |claims: Value| {
-        let rule = ClaimRule { claim: "hd".into(), required_value: "example.com".into(), ..ClaimRule::default() };
+        let rule = ClaimRule {
+            claim: "hd".into(),
+            required_value: "example.com".into(),
+            ..ClaimRule::default()
+        };
         mapped(|jwt| jwt.claim_rules = vec![rule], claims).unwrap_err()
     };
     assert_eq!(hd(json!({"username": "jane"})), "oidc: required claim hd not present in ID token");
-    assert_eq!(hd(json!({"username": "jane", "hd": "example.org"})), "oidc: required claim hd value does not match. Got = example.org, want = example.com");
+    assert_eq!(
+        hd(json!({"username": "jane", "hd": "example.org"})),
+        "oidc: required claim hd value does not match. Got = example.org, want = example.com"
+    );
     let distributed = json!({"username": "jane", "_claim_names": {"groups": "s"}});
     let told = mapped(|jwt| jwt.mappings.groups = by_claim("groups", ""), distributed).unwrap_err();
     assert!(told.starts_with("oidc: could not expand distributed claims: claim \"groups\": distributed claims are not supported"), "{told}");
@@ -110,21 +129,59 @@ fn expressions_make_users() {
     .unwrap();
     assert_eq!((user.name.as_str(), user.uid.as_str()), ("jane:x", "1234"));
     assert_eq!(user.groups, ["prefix:foo", "prefix:bar", "prefix:baz"]);
-    let extra: Vec<(&str, &[String])> = user.extra.iter().map(|(k, v)| (k.as_str(), v.as_slice())).collect();
-    assert_eq!(extra, [("example.org/dot", &["dotted".to_owned()][..]), ("example.org/foo", &["bar".to_owned()][..])]);
+    let extra: Vec<(&str, &[String])> =
+        user.extra.iter().map(|(k, v)| (k.as_str(), v.as_slice())).collect();
+    assert_eq!(
+        extra,
+        [
+            ("example.org/dot", &["dotted".to_owned()][..]),
+            ("example.org/foo", &["bar".to_owned()][..])
+        ]
+    );
 }
 
 #[test]
 fn expressions_that_do_not_hold() {
-    let rule = |text: &str, message: &str| ClaimRule { expression: text.into(), message: message.into(), ..ClaimRule::default() };
+    let rule = |text: &str, message: &str| ClaimRule {
+        expression: text.into(),
+        message: message.into(),
+        ..ClaimRule::default()
+    };
     let jane = || json!({"username": "jane", "hd": "example.com"});
-    let told = mapped(|jwt| jwt.claim_rules = vec![rule(r#"claims.hd == "x""#, "hd claim must be x")], jane()).unwrap_err();
-    assert_eq!(told, r#"oidc: error evaluating claim validation expression: validation expression 'claims.hd == "x"' failed: hd claim must be x"#);
-    let told = mapped(|jwt| jwt.claim_rules = vec![rule(r#"claims.hd == "example.com""#, "")], json!({"username": "jane"})).unwrap_err();
-    assert_eq!(told, r#"oidc: error evaluating claim validation expression: expression 'claims.hd == "example.com"' resulted in error: no such key: hd"#);
-    let user_rule = UserRule { expression: "!user.username.startsWith('system:')".into(), message: "username cannot used reserved system: prefix".into() };
-    let told = mapped(|jwt| { jwt.mappings.username = by_claim("username", "system:"); jwt.user_rules = vec![user_rule]; }, jane()).unwrap_err();
-    assert_eq!(told, "oidc: error evaluating user info validation rule: validation expression '!user.username.startsWith('system:')' failed: username cannot used reserved system: prefix");
+    let told = mapped(
+        |jwt| jwt.claim_rules = vec![rule(r#"claims.hd == "x""#, "hd claim must be x")],
+        jane(),
+    )
+    .unwrap_err();
+    assert_eq!(
+        told,
+        r#"oidc: error evaluating claim validation expression: validation expression 'claims.hd == "x"' failed: hd claim must be x"#
+    );
+    let told = mapped(
+        |jwt| jwt.claim_rules = vec![rule(r#"claims.hd == "example.com""#, "")],
+        json!({"username": "jane"}),
+    )
+    .unwrap_err();
+    assert_eq!(
+        told,
+        r#"oidc: error evaluating claim validation expression: expression 'claims.hd == "example.com"' resulted in error: no such key: hd"#
+    );
+    let user_rule = UserRule {
+        expression: "!user.username.startsWith('system:')".into(),
+        message: "username cannot used reserved system: prefix".into(),
+    };
+    let told = mapped(
+        |jwt| {
+            jwt.mappings.username = by_claim("username", "system:");
+            jwt.user_rules = vec![user_rule];
+        },
+        jane(),
+    )
+    .unwrap_err();
+    assert_eq!(
+        told,
+        "oidc: error evaluating user info validation rule: validation expression '!user.username.startsWith('system:')' failed: username cannot used reserved system: prefix"
+    );
     let revoked = UserRule {
         expression: "!(user.extra[?'authentication.kubernetes.io/credential-id'][0].orValue('') in [\"JTI=ea28ed49-2e11-4280-9ec5-bc3d1d84661a\"])".into(),
         message: "credential is revoked".into(),
@@ -133,13 +190,24 @@ fn expressions_that_do_not_hold() {
     let told = mapped(|jwt| jwt.user_rules = vec![revoked], claims).unwrap_err();
     assert!(told.ends_with("failed: credential is revoked"), "{told}");
     for (text, want) in [
-        ("claims.n", "oidc: error evaluating username claim expression: username claim expression must return a string"),
+        (
+            "claims.n",
+            "oidc: error evaluating username claim expression: username claim expression must return a string",
+        ),
         ("''", "oidc: empty username via CEL expression is not allowed"),
     ] {
-        assert_eq!(mapped(|jwt| jwt.mappings.username = by(text), json!({"n": 1})).unwrap_err(), want);
+        assert_eq!(
+            mapped(|jwt| jwt.mappings.username = by(text), json!({"n": 1})).unwrap_err(),
+            want
+        );
     }
-    let told = mapped(|jwt| jwt.mappings.groups = by("claims.n"), json!({"username": "jane", "n": 1})).unwrap_err();
-    assert_eq!(told, "oidc: error evaluating group claim expression: expression must return a string or a list of strings");
+    let told =
+        mapped(|jwt| jwt.mappings.groups = by("claims.n"), json!({"username": "jane", "n": 1}))
+            .unwrap_err();
+    assert_eq!(
+        told,
+        "oidc: error evaluating group claim expression: expression must return a string or a list of strings"
+    );
 }
 
 fn key() -> SigningKey {
@@ -160,7 +228,10 @@ fn tokens_are_for_somebody_and_for_a_time() {
     assert_eq!(keys::set(br#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"eA"}]}"#).unwrap(), []);
     assert!(keys::set(b"[]").is_err());
     let rs = [Algorithm::of("RS256").unwrap()];
-    assert_eq!(token(json!({})).check_algorithm(&rs).unwrap_err(), r#"oidc: id token signed with unsupported algorithm, expected ["RS256"] got "ES256""#);
+    assert_eq!(
+        token(json!({})).check_algorithm(&rs).unwrap_err(),
+        r#"oidc: id token signed with unsupported algorithm, expected ["RS256"] got "ES256""#
+    );
     let ours_is = |audiences: &[&str], claims: Value| {
         let audiences: Vec<String> = audiences.iter().map(|a| (*a).to_owned()).collect();
         token(claims).check_claims(&audiences, Duration::from_secs(1_000_000_000))
@@ -168,17 +239,42 @@ fn tokens_are_for_somebody_and_for_a_time() {
     let late = 1_000_000_001;
     assert_eq!(ours_is(&["my-client"], json!({"aud": ["x", "my-client"], "exp": late})), Ok(()));
     for (audiences, claims, want) in [
-        (&["my-client"][..], json!({"aud": "not-my-client"}), r#"oidc: expected audience "my-client" got ["not-my-client"]"#),
-        (&["random-client", "my-client"], json!({"aud": "not-my-client"}), r#"oidc: expected audience in ["my-client" "random-client"] got ["not-my-client"]"#),
-        (&["a"], json!({"aud": "a", "exp": 999_999_999}), "oidc: token is expired (Token Expiry: 2001-09-09 01:46:39 +0000 UTC)"),
-        (&["a"], json!({"aud": "a"}), "oidc: token is expired (Token Expiry: 0001-01-01 00:00:00 +0000 UTC)"),
-        (&["a"], json!({"aud": "a", "exp": late, "nbf": 1_000_000_061}), "oidc: current time 2001-09-09 01:46:40 +0000 UTC before the nbf (not before) time: 2001-09-09 01:47:41 +0000 UTC"),
+        (
+            &["my-client"][..],
+            json!({"aud": "not-my-client"}),
+            r#"oidc: expected audience "my-client" got ["not-my-client"]"#,
+        ),
+        (
+            &["random-client", "my-client"],
+            json!({"aud": "not-my-client"}),
+            r#"oidc: expected audience in ["my-client" "random-client"] got ["not-my-client"]"#,
+        ),
+        (
+            &["a"],
+            json!({"aud": "a", "exp": 999_999_999}),
+            "oidc: token is expired (Token Expiry: 2001-09-09 01:46:39 +0000 UTC)",
+        ),
+        (
+            &["a"],
+            json!({"aud": "a"}),
+            "oidc: token is expired (Token Expiry: 0001-01-01 00:00:00 +0000 UTC)",
+        ),
+        (
+            &["a"],
+            json!({"aud": "a", "exp": late, "nbf": 1_000_000_061}),
+            "oidc: current time 2001-09-09 01:46:40 +0000 UTC before the nbf (not before) time: 2001-09-09 01:47:41 +0000 UTC",
+        ),
     ] {
         assert_eq!(ours_is(audiences, claims).unwrap_err(), want);
     }
     assert_eq!(ours_is(&["a"], json!({"aud": "a", "exp": late, "nbf": 1_000_000_060})), Ok(()));
-    assert_eq!(token(json!({"iss": "accounts.google.com"})).issuer(), Some("https://accounts.google.com"));
-    assert!(Token::of("a.b").is_none() && Token::of("a.b.c.d").is_none() && Token::of("").is_none());
+    assert_eq!(
+        token(json!({"iss": "accounts.google.com"})).issuer(),
+        Some("https://accounts.google.com")
+    );
+    assert!(
+        Token::of("a.b").is_none() && Token::of("a.b.c.d").is_none() && Token::of("").is_none()
+    );
 }
 
 /// The issuer: every path is the document that it answers, in base64.
@@ -223,11 +319,15 @@ async fn an_issuer_is_asked_for_its_keys() {
         issuers.authenticate_token(&other.sign(&claims).unwrap(), &[]).await.unwrap_err(),
         "oidc: verify token: failed to verify signature: failed to verify id token signature"
     );
-    let elsewhere = json!({"iss": "https://other", "aud": "my-client", "exp": exp, "username": "jane"});
+    let elsewhere =
+        json!({"iss": "https://other", "aud": "my-client", "exp": exp, "username": "jane"});
     assert_eq!(issuers.authenticate_token(&ours.sign(&elsewhere).unwrap(), &[]).await, Ok(None));
     // One that describes itself as another is not used.
     let liar = Issuers::start(&plan(described("https://liar")), Vec::new(), &callout).unwrap();
-    assert_eq!(liar.authenticate_token(&good, &[]).await.unwrap_err(), "oidc: authenticator not initialized");
+    assert_eq!(
+        liar.authenticate_token(&good, &[]).await.unwrap_err(),
+        "oidc: authenticator not initialized"
+    );
     assert_eq!(
         liar.current.load()[0].keys.fault().await,
         r#"oidc: authenticator for issuer "https://auth.example.com" is not healthy: oidc: issuer did not match the issuer returned by provider, expected "https://auth.example.com" got "https://liar""#
@@ -241,9 +341,12 @@ fn a_plan_says_who_is_anonymous() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("f.yaml");
     let plan = |anonymous: &str, flag: Option<bool>| {
-        let text = format!("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{anonymous}\n");
+        let text = format!(
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{anonymous}\n"
+        );
         std::fs::write(&path, text).unwrap();
-        let settings = Settings { config_file: Some(path.clone()), anonymous: flag, ..Settings::default() };
+        let settings =
+            Settings { config_file: Some(path.clone()), anonymous: flag, ..Settings::default() };
         Plan::read(&settings, &[]).map(|plan| plan.anonymous)
     };
     assert_eq!(plan("", None), Ok(Anonymous::Everywhere));
@@ -254,6 +357,9 @@ fn a_plan_says_who_is_anonymous() {
     assert!(some.allows("/livez") && !some.allows("/livez/") && !some.allows("/api"));
     assert_eq!(
         plan("anonymous: {enabled: true}", Some(true)).unwrap_err(),
-        format!("authentication-config={}: invalid authentication configuration: anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file; correct it and start again", path.display())
+        format!(
+            "authentication-config={}: invalid authentication configuration: anonymous: Forbidden: --anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file; correct it and start again",
+            path.display()
+        )
     );
 }
