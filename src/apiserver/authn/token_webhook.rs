@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::field::go_quote;
 use api::value::{at, bool_at, entries, get, items, str_at};
 use async_trait::async_trait;
+use base::Problems;
 use base::io::{BoxIo, Dial, Tcp};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
@@ -39,6 +40,8 @@ const CALLS_MAX: usize = 64;
 /// Answers that are kept (upstream's 32 stripes of 1024).
 const ANSWERS_MAX: usize = 32 * 1024;
 
+const PROBLEM: &str = "authentication/webhook";
+
 /// Where it is, and how it is asked.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhook {
@@ -63,6 +66,7 @@ pub(crate) struct TokenWebhook {
     secret: hmac::Key,
     answers: Mutex<HashMap<Digest, (Instant, Answer)>>,
     calls: Semaphore,
+    problems: Problems,
 }
 
 /// Why there is no answer.
@@ -74,7 +78,7 @@ enum Failure {
 
 impl TokenWebhook {
     /// Nothing is dialled before the first token.
-    pub(crate) fn new(webhook: Webhook, audiences: Vec<String>) -> Self {
+    pub(crate) fn new(webhook: Webhook, audiences: Vec<String>, problems: Problems) -> Self {
         let mut secret = [0; 32];
         base::clock::random_bytes(&mut secret);
         Self {
@@ -84,6 +88,7 @@ impl TokenWebhook {
             secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
             answers: Mutex::default(),
             calls: Semaphore::new(CALLS_MAX),
+            problems,
         }
     }
 
@@ -130,7 +135,10 @@ impl TokenWebhook {
         let mut delay = BACKOFF;
         for attempt in 1.. {
             match self.post(body.clone()).await {
-                Ok(answer) => return self.read(&answer, &version, audiences),
+                Ok(answer) => {
+                    self.problems.clear(PROBLEM);
+                    return self.read(&answer, &version, audiences);
+                }
                 Err(Failure::Again(why)) if attempt < ATTEMPTS => {
                     tracing::debug!(error = why, attempt, "the token webhook is asked again");
                     let wait = delay + delay.mul_f64(base::clock::random_f64() * JITTER);
@@ -138,9 +146,10 @@ impl TokenWebhook {
                     base::clock::sleep(wait).await;
                 }
                 Err(Failure::Again(why) | Failure::Final(why)) => {
-                    let url = self.webhook.place.url();
-                    tracing::error!(url, error = why, "the token webhook gives no answer");
-                    return Err(format!("Post {}: {why}", go_quote(&url)));
+                    let why = format!("Post {}: {why}", go_quote(&self.webhook.place.url()));
+                    let what = format!("the token webhook gives no answer: {why}");
+                    self.problems.put(PROBLEM, what, "start it, or correct its kubeconfig");
+                    return Err(why);
                 }
             }
         }
@@ -266,7 +275,7 @@ mod tests {
         let config = b"{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]}";
         let place = Place::of(config, std::path::Path::new("/")).unwrap();
         let webhook = Webhook { place, version: "v1".into(), cache_ttl: Duration::from_secs(120) };
-        TokenWebhook::new(webhook, vec!["api".into()])
+        TokenWebhook::new(webhook, vec!["api".into()], Problems::default())
     }
 
     fn read(status: &Value, audiences: &[&str]) -> Result<Answer, String> {

@@ -19,6 +19,8 @@ use crate::webhook::Callout;
 /// `UpdateAuthenticationConfigTimeout`), and after which a file that could not be read is tried again.
 const READY_MAX: Duration = Duration::from_secs(60);
 
+const PROBLEM: &str = "authentication/configuration";
+
 /// What became of changes.
 #[derive(Debug, Default)]
 pub(super) struct Reloads {
@@ -54,6 +56,10 @@ impl Reloads {
     /// This content holds.
     pub(super) fn loaded(&self, content: &[u8]) {
         *self.hash.lock() = hash(content);
+    }
+
+    fn is_loaded(&self, content: &[u8]) -> bool {
+        *self.hash.lock() == hash(content)
     }
 
     /// Lines for `/metrics`.
@@ -170,10 +176,9 @@ impl Following {
 
     fn refused(&self, why: &str) {
         self.issuers.reloads.failure.add();
-        tracing::error!(
-            file = %self.path.display(), error = why,
-            "the changed authentication configuration is not taken and the former goes on: correct the file"
-        );
+        let what = "the changed authentication configuration is not taken and the former goes on";
+        let fix = format!("correct {}", self.path.display());
+        self.callout.tasks.problems().put(PROBLEM, format!("{what}: {why}"), fix);
     }
 
     /// Whether there was something new that holds now.
@@ -184,6 +189,10 @@ impl Following {
             .map_err(|e| Refused::Yet(e.to_string()))?
             .map_err(|e| Refused::Yet(e.to_string()))?;
         if content == self.known {
+            // The one that holds stands there again.
+            if self.issuers.reloads.is_loaded(&content) {
+                self.callout.tasks.problems().clear(PROBLEM);
+            }
             return Ok(false);
         }
         let made = self.made(&content);
@@ -196,6 +205,7 @@ impl Following {
             let left = deadline.saturating_duration_since(base::clock::now());
             one.keys.ready(left).await.map_err(Refused::Yet)?;
         }
+        self.callout.tasks.problems().clear(PROBLEM);
         self.issuers.current.store(Arc::new(made));
         self.issuers.reloads.loaded(&content);
         self.known = content;

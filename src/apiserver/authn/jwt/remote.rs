@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::field::go_quote;
-use base::{Backoff, Kind, Shutdown};
+use base::{Backoff, Kind, Problems, Shutdown};
 use serde_json::Value as Json;
 use tokio::sync::{mpsc, watch};
 
@@ -66,6 +66,7 @@ impl KeySet {
             asked,
             told,
             fetches: Arc::clone(&fetches),
+            problems: callout.tasks.problems().clone(),
         };
         let shutdown = callout.tasks.shutdown().clone();
         callout.tasks.spawn(Kind::Request, "oidc-issuer", async move {
@@ -145,35 +146,26 @@ struct Remote {
     asked: mpsc::Receiver<()>,
     told: watch::Sender<State>,
     fetches: Arc<Fetches>,
+    problems: Problems,
 }
 
 impl Remote {
     /// Ends when nobody can ask any more.
     async fn run(mut self, shutdown: &Shutdown) {
         let mut backoff = Backoff::new(RETRY.0, RETRY.1);
+        let problem = format!("authentication/issuer/{}", self.issuer.url);
         let place = loop {
             match self.discover().await {
-                Ok(place) => break place,
-                Err(why) => {
-                    let issuer = &self.issuer.url;
-                    tracing::warn!(
-                        issuer,
-                        error = why,
-                        "the issuer of tokens cannot be used yet, it is tried again"
-                    );
-                    self.told.send_modify(|state| {
-                        state.unready = Some(format!(
-                            "oidc: authenticator for issuer {} is not healthy: {why}",
-                            go_quote(issuer)
-                        ));
-                    });
-                }
+                Ok(place) => break Some(place),
+                Err(why) => self.unready(&problem, &why),
             }
             tokio::select! {
-                going_on = backoff.wait(shutdown) => if !going_on { return },
-                () = self.told.closed() => return,
+                going_on = backoff.wait(shutdown) => if !going_on { break None },
+                () = self.told.closed() => break None,
             }
         };
+        self.problems.clear(&problem);
+        let Some(place) = place else { return };
         self.told.send_modify(|state| state.unready = None);
         let mut earliest = base::clock::now();
         while self.asked.recv().await.is_some() {
@@ -193,6 +185,17 @@ impl Remote {
                 }
             });
         }
+    }
+
+    fn unready(&self, problem: &str, why: &str) {
+        let issuer = go_quote(&self.issuer.url);
+        self.problems.put(
+            problem,
+            format!("tokens of the issuer {issuer} are refused: {why}"),
+            "correct the issuer or its configuration; it is tried again every 10 s",
+        );
+        let text = format!("oidc: authenticator for issuer {issuer} is not healthy: {why}");
+        self.told.send_modify(|state| state.unready = Some(text));
     }
 
     /// Where the keys are.
