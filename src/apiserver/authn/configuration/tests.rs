@@ -263,7 +263,7 @@ jwt:
     audienceMatchPolicy: MatchAny
   claimValidationRules:
   - {claim: hd, requiredValue: example.com}
-  - {expression: "claims.x == 1", message: no}
+  - {expression: "claims.x == 1", message: nope}
   claimMappings:
     username: {claim: sub, prefix: ""}
     groups: {expression: claims.roles}
@@ -278,7 +278,7 @@ anonymous: {enabled: true, conditions: [{path: /livez}]}
         (jwt.issuer.audiences.join(","), jwt.issuer.discovery_url.as_str()),
         ("a,b".into(), "https://d")
     );
-    assert_eq!((jwt.claim_rules.len(), jwt.claim_rules[1].message.as_str()), (2, "no"));
+    assert_eq!((jwt.claim_rules.len(), jwt.claim_rules[1].message.as_str()), (2, "nope"));
     assert_eq!(
         (jwt.mappings.username.prefix.as_deref(), jwt.mappings.groups.prefix.as_deref()),
         (Some(""), None)
