@@ -294,10 +294,7 @@ fn quoted<'a>(texts: impl Iterator<Item = &'a str>) -> String {
 
 /// As Go writes a time in UTC.
 fn moment(seconds: f64) -> String {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "a cast of floats saturates, which no calendar has"
-    )]
+    // A cast of floats saturates, and no calendar has that.
     let whole = seconds as i64;
     jiff::Timestamp::from_second(whole).map_or_else(
         |_| format!("{whole} s after 1970"),

@@ -274,3 +274,44 @@ fn is_link(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt as _;
     std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink() || m.nlink() > 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    async fn seen(changes: &mut Changes) {
+        tokio::time::timeout(Duration::from_secs(10), changes.next()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_replaced_or_written_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, new) = (dir.path().join("c.yaml"), dir.path().join("new"));
+        std::fs::write(&file, "a").unwrap();
+        let mut changes = Changes::of(&file, None);
+        std::fs::write(&file, "b").unwrap();
+        seen(&mut changes).await;
+        std::fs::write(&new, "c").unwrap();
+        std::fs::rename(&new, &file).unwrap();
+        seen(&mut changes).await;
+    }
+
+    #[tokio::test]
+    async fn a_mounted_volume_that_is_exchanged_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for version in ["..1", "..2"] {
+            std::fs::create_dir(at(version)).unwrap();
+            std::fs::write(at(version).join("c.yaml"), version).unwrap();
+        }
+        symlink("..1", at("..data")).unwrap();
+        symlink("..data/c.yaml", at("c.yaml")).unwrap();
+        let mut changes = Changes::of(&at("c.yaml"), std::fs::canonicalize(at("c.yaml")).ok());
+        symlink("..2", at("..data_tmp")).unwrap();
+        std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        seen(&mut changes).await;
+        assert_eq!(std::fs::read_to_string(at("c.yaml")).unwrap(), "..2");
+    }
+}
