@@ -1,12 +1,17 @@
-//! Who is it? Client certificates, service-account and bootstrap tokens, static tokens; anonymous at the end.
+//! Who is it? Client certificates, service-account and bootstrap tokens, static tokens, tokens of OpenID issuers; anonymous at the end.
 
 pub mod bootstrap_token;
+mod configuration;
 pub mod impersonate;
 pub mod issuer;
 pub mod jws;
+mod jwt;
 pub mod legacy;
+mod plan;
 pub mod service_account;
+pub mod settings;
 pub mod static_token;
+mod token_webhook;
 pub mod x509;
 
 use std::sync::Arc;
@@ -18,7 +23,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 
 use crate::user::User;
+pub use plan::{Anonymous, Plan};
 use x509::Peer;
+
+pub(crate) use jwt::Issuers;
+pub(crate) use token_webhook::TokenWebhook;
 
 /// WebSocket clients in browsers can set no header; they send the token as this subprotocol, base64url-encoded.
 const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
@@ -26,7 +35,7 @@ const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
 /// Tells who sends a request.
 #[async_trait]
 pub trait Authenticator: Send + Sync {
-    /// `None` when the request carries no credentials that this authenticator knows.
+    /// `None` when the request carries no credentials that this authenticator knows; `path` is what it asks for.
     ///
     /// # Errors
     /// 401 when credentials are there and wrong.
@@ -34,7 +43,11 @@ pub trait Authenticator: Send + Sync {
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
+        path: &str,
     ) -> Result<Option<User>, Status>;
+
+    /// Lines for `/metrics`.
+    fn render(&self, _out: &mut String) {}
 }
 
 /// What a bearer token proves.
@@ -63,8 +76,10 @@ pub trait TokenAuthenticator: Send + Sync {
 /// The authenticators of the API server, in upstream's order.
 pub struct Union {
     tokens: Vec<Arc<dyn TokenAuthenticator>>,
+    /// Tokens of other issuers, behind all of the cluster's own: only these may ask a server elsewhere.
+    issuers: Option<Arc<Issuers>>,
     /// Requests without credentials are `system:anonymous`; RBAC decides what that may do.
-    anonymous: bool,
+    anonymous: Anonymous,
 }
 
 /// The 401 that tells nothing.
@@ -74,8 +89,23 @@ pub fn unauthorized() -> Status {
 
 impl Union {
     /// These kinds of tokens beside client certificates.
-    pub fn new(tokens: Vec<Arc<dyn TokenAuthenticator>>, anonymous: bool) -> Self {
-        Self { tokens, anonymous }
+    pub fn new(tokens: Vec<Arc<dyn TokenAuthenticator>>, anonymous: impl Into<Anonymous>) -> Self {
+        Self { tokens, issuers: None, anonymous: anonymous.into() }
+    }
+
+    /// Behind the others, tokens of these issuers.
+    #[must_use]
+    pub(crate) fn with_issuers(mut self, issuers: Option<Arc<Issuers>>) -> Self {
+        self.tokens.extend(issuers.clone().map(|issuers| issuers as Arc<dyn TokenAuthenticator>));
+        self.issuers = issuers;
+        self
+    }
+
+    /// Behind all others, tokens that a webhook knows.
+    #[must_use]
+    pub(crate) fn with_webhook(mut self, webhook: Option<TokenWebhook>) -> Self {
+        self.tokens.extend(webhook.map(|webhook| Arc::new(webhook) as Arc<dyn TokenAuthenticator>));
+        self
     }
 
     /// What a token proves, whichever kind it is; for TokenReview.
@@ -109,6 +139,7 @@ impl Authenticator for Union {
         &self,
         headers: &HeaderMap,
         peer: Option<&Peer>,
+        path: &str,
     ) -> Result<Option<User>, Status> {
         let token = bearer(headers);
         let mut refused = match peer {
@@ -141,7 +172,16 @@ impl Authenticator for Union {
                 }
             }
         }
-        if self.anonymous && !refused { Ok(Some(User::anonymous())) } else { Err(unauthorized()) }
+        if !refused && self.anonymous.allows(path) {
+            return Ok(Some(User::anonymous()));
+        }
+        Err(unauthorized())
+    }
+
+    fn render(&self, out: &mut String) {
+        if let Some(issuers) = &self.issuers {
+            issuers.render(out);
+        }
     }
 }
 
@@ -196,23 +236,26 @@ mod tests {
     #[tokio::test]
     async fn a_good_token_a_bad_one_and_none() {
         let good = headers(http::header::AUTHORIZATION, "Bearer secret");
-        let user = union(true).authenticate(&good, None).await.unwrap().unwrap();
+        let user = union(true).authenticate(&good, None, "/api").await.unwrap().unwrap();
         assert_eq!(
             (user.name.as_str(), user.groups),
             ("admin", vec!["system:masters".into(), "system:authenticated".into()])
         );
         let bad = headers(http::header::AUTHORIZATION, "Bearer secret2");
-        let error = union(true).authenticate(&bad, None).await.unwrap_err();
+        let error = union(true).authenticate(&bad, None, "/api").await.unwrap_err();
         assert_eq!(
             serde_json::to_value(&error).unwrap(),
             serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": "Unauthorized", "reason": "Unauthorized", "code": 401})
         );
         assert_eq!(
-            union(true).authenticate(&HeaderMap::new(), None).await.unwrap().unwrap(),
+            union(true).authenticate(&HeaderMap::new(), None, "/api").await.unwrap().unwrap(),
             User::anonymous()
         );
-        assert_eq!(union(false).authenticate(&HeaderMap::new(), None).await.unwrap_err().code, 401);
+        assert_eq!(
+            union(false).authenticate(&HeaderMap::new(), None, "/api").await.unwrap_err().code,
+            401
+        );
     }
 
     #[tokio::test]
@@ -220,7 +263,7 @@ mod tests {
         let value =
             format!("v5.channel.k8s.io, {WEBSOCKET_TOKEN}{}", URL_SAFE_NO_PAD.encode("secret"));
         let user = union(true)
-            .authenticate(&headers(http::header::SEC_WEBSOCKET_PROTOCOL, &value), None)
+            .authenticate(&headers(http::header::SEC_WEBSOCKET_PROTOCOL, &value), None, "/api")
             .await
             .unwrap()
             .unwrap();

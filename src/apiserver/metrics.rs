@@ -131,6 +131,7 @@ impl Metrics {
         if let Some(audit) = inner.audit.get() {
             audit.render(&mut out);
         }
+        inner.parts.authenticator.render(&mut out);
         let size = inner.objects.storage().backend().size();
         head(&mut out, "apiserver_storage_size_bytes", "gauge", "Size of the stored data on disk.");
         let _ =

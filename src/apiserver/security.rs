@@ -19,7 +19,7 @@ use crate::authn::jws::{BadKey, SigningKey};
 use crate::authn::legacy::SecretTokens;
 use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
-use crate::authn::{Union, impersonate};
+use crate::authn::{Issuers, Plan, TokenWebhook, Union, impersonate};
 use crate::authz::Authorizer;
 use crate::authz::config::Plan;
 use crate::authz::escalation::Escalation;
@@ -46,8 +46,8 @@ pub struct Settings {
     pub address: String,
     /// Tokens of callers in this process or on this machine.
     pub tokens: Vec<(String, User)>,
-    /// Requests without credentials are `system:anonymous` (upstream's default) instead of refused.
-    pub anonymous: bool,
+    /// Issuers of other tokens, and who is anonymous.
+    pub authentication: Plan,
     /// How long pods that say nothing tolerate nodes that are not ready or unreachable.
     pub tolerations: DefaultTolerationSeconds,
     /// The way to webhooks.
@@ -95,7 +95,13 @@ impl Security {
             audiences.clone(),
             issuer.public_keys(),
         );
-        let authenticator = Arc::new(Union::new(
+        let plan = &settings.authentication;
+        let webhook = plan.webhook.clone().map(|webhook| {
+            let problems = settings.callout.tasks.problems().clone();
+            TokenWebhook::new(webhook, audiences.clone(), problems)
+        });
+        let issuers = Issuers::start(plan, audiences.clone(), &settings.callout);
+        let union = Union::new(
             vec![
                 Arc::new(StaticTokens::new(settings.tokens)),
                 Arc::new(accounts),
@@ -106,8 +112,9 @@ impl Security {
                 )),
                 Arc::new(BootstrapTokens::new(Arc::clone(&lookup))),
             ],
-            settings.anonymous,
-        ));
+            plan.anonymous.clone(),
+        );
+        let authenticator = Arc::new(union.with_issuers(issuers).with_webhook(webhook));
         let rbac = Arc::new(Rbac::new());
         let node = Node::new(Arc::clone(&lookup), bootstrap::node_rules());
         let authorization = Authorization::new(

@@ -85,8 +85,8 @@ impl ApiServer {
                     request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
                 if let Some(aside) = aside {
                     let peer = identity.as_ref().map(|i| &*i.0);
-                    let user =
-                        server.inner.parts.authenticator.authenticate(request.headers(), peer);
+                    let (headers, path) = (request.headers(), request.uri().path());
+                    let user = server.inner.parts.authenticator.authenticate(headers, peer, path);
                     let user = user.await.ok().flatten();
                     return Ok(aside.answer(from, user, request).await);
                 }

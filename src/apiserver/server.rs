@@ -292,6 +292,7 @@ impl ApiServer {
             user,
             request.headers(),
             request.extensions().get::<PeerIdentity>().cloned(),
+            &info.path,
         )
         .await
         {
@@ -332,12 +333,13 @@ impl ApiServer {
         user: Option<User>,
         headers: &HeaderMap,
         peer: Option<PeerIdentity>,
+        path: &str,
     ) -> Result<User, Status> {
         if let Some(user) = user {
             return Ok(user);
         }
         let peer = peer.as_ref().map(|identity| identity.0.as_ref());
-        let found = inner.parts.authenticator.authenticate(headers, peer).await?;
+        let found = inner.parts.authenticator.authenticate(headers, peer, path).await?;
         found.ok_or_else(crate::authn::unauthorized)
     }
 

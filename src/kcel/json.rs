@@ -16,6 +16,8 @@ type Json = serde_json::Value;
 pub enum Declared {
     /// Whatever it is.
     Dyn,
+    /// Whatever Go's decoder makes of it: every number is a double. Members are also found by their escaped names (upstream's claims of tokens).
+    Claims,
     Boolean,
     Integer,
     Number,
@@ -70,7 +72,9 @@ impl Declared {
     /// The type for the checker.
     pub fn to_type(&self) -> Type {
         match self {
-            Declared::Dyn | Declared::IntOrString | Declared::Preserved => Type::Dyn,
+            Declared::Dyn | Declared::Claims | Declared::IntOrString | Declared::Preserved => {
+                Type::Dyn
+            }
             Declared::Boolean => Type::Bool,
             Declared::Integer => Type::Int,
             Declared::Number => Type::Double,
@@ -101,6 +105,7 @@ impl Declared {
         let (declared, nullable) = match self {
             Declared::Nullable(inner) => (&**inner, true),
             Declared::Dyn => return Ok(native(json)),
+            Declared::Claims => return Ok(claims(json)),
             other => (other, false),
         };
         if json.is_null() {
@@ -150,6 +155,7 @@ impl Declared {
             (Declared::Preserved, other) => Ok(Value::Preserved(other)),
             (Declared::Nullable(inner), other) => inner.value(other),
             (Declared::Dyn, other) => Ok(native(other)),
+            (Declared::Claims, other) => Ok(claims(other)),
         }
     }
 }
@@ -206,6 +212,19 @@ pub(crate) fn native(json: &Json) -> Value<'_> {
     }
 }
 
+static CLAIMS: Declared = Declared::Claims;
+
+fn claims(json: &Json) -> Value<'_> {
+    match json {
+        Json::Number(number) => Value::Double(number.as_f64().unwrap_or(f64::NAN)),
+        Json::Array(items) => {
+            Value::List(List { items: Items::Json(items, &CLAIMS), kind: ListKind::Atomic })
+        }
+        Json::Object(object) => Value::Map(Map::Json(JsonMap { object, declared: &CLAIMS })),
+        other => native(other),
+    }
+}
+
 /// An object of JSON.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonMap<'a> {
@@ -236,7 +255,7 @@ impl<'a> JsonMap<'a> {
     pub(crate) fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>, Error> {
         let Value::String(key) = key else {
             return match self.declared {
-                Declared::Dyn => Ok(None),
+                Declared::Dyn | Declared::Claims => Ok(None),
                 _ => Err(Error::no_overload()),
             };
         };
@@ -253,6 +272,10 @@ impl<'a> JsonMap<'a> {
                 self.object.get(&**key).map(|value| values.value(value)).transpose()
             }
             Declared::Unspecified => Ok(None),
+            Declared::Claims => {
+                let plain = unescape(key);
+                Ok(self.object.get(plain.as_deref().unwrap_or(key)).map(claims))
+            }
             _ => Ok(self.object.get(&**key).map(native)),
         }
     }

@@ -65,7 +65,7 @@ fn same_json(json: &Json, value: &Value<'_>) -> bool {
 
 /// Whether a list came from JSON with a declared type: such lists refuse to be compared with what is no list.
 fn is_declared(list: &List<'_>) -> bool {
-    !matches!(list.items, Items::Json(_, Declared::Dyn) | Items::Owned(_))
+    !matches!(list.items, Items::Json(_, Declared::Dyn | Declared::Claims) | Items::Owned(_))
 }
 
 fn equal_lists(one: &List<'_>, other: &Value<'_>) -> Result<bool, Error> {
@@ -160,7 +160,7 @@ fn equal_keyed(one: &List<'_>, other: &List<'_>, keys: &[String]) -> Result<bool
 
 fn equal_maps(one: &Map<'_>, other: &Value<'_>) -> Result<bool, Error> {
     let declared = match one {
-        Map::Json(map) if !matches!(map.declared, Declared::Dyn) => Some(*map),
+        Map::Json(map) if !matches!(map.declared, Declared::Dyn | Declared::Claims) => Some(*map),
         _ => None,
     };
     let Value::Map(other) = other else {

@@ -93,4 +93,23 @@ impl Program {
         });
         found
     }
+    /// Whether a field of a variable is asked for by its name: `variable.field`, `has(variable.field)`, `variable.?field`.
+    pub fn selects(&self, variable: &str, field: &str) -> bool {
+        let is_variable =
+            |of: &ast::Expr| matches!(&of.kind, Kind::Ident(name) if name == variable);
+        let mut found = false;
+        ast::walk(&self.checked.root, &mut |expr| match &expr.kind {
+            Kind::Select { operand, field: name, .. } => {
+                found |= name == field && is_variable(operand);
+            }
+            Kind::Call { target: None, function, args } if function == "_?._" => {
+                if let [operand, name] = args.as_slice() {
+                    let is_field = matches!(&name.kind, Kind::Literal(ast::Literal::String(text)) if text == field);
+                    found |= is_field && is_variable(operand);
+                }
+            }
+            _ => {}
+        });
+        found
+    }
 }

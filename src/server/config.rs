@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use apiserver::audit::{Fault, Plan, Settings};
+use apiserver::authn;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
@@ -69,6 +70,8 @@ pub struct Config {
     pub toleration_seconds: (i64, i64),
     /// CSV of further tokens.
     pub token_auth_file: Option<PathBuf>,
+    /// Issuers of tokens beside the cluster's own, and who is anonymous.
+    pub authentication: apiserver::authn::Plan,
     /// What is recorded of requests, and where.
     pub audit: Option<apiserver::audit::Plan>,
     /// Which authorizers there are.
@@ -146,14 +149,24 @@ fn authorization(
     Ok((plan, others))
 }
 
+/// Settings of the API server about who asks.
+fn authentication(arguments: &[String]) -> Result<authn::Plan, Refusal> {
+    let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
+    let settings = authn::settings::Settings::of(arguments).map_err(bad)?;
+    authn::Plan::read(&settings, &[crate::server::control_plane::ISSUER.to_owned()]).map_err(bad)
+}
+
 /// The settings of the API server that have no flag of their own.
 fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
     let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
-    let settings = Settings::of(arguments).map_err(|fault| match fault {
+    let others: Vec<String> =
+        arguments.iter().filter(|a| !authn::settings::is_known(a)).cloned().collect();
+    let settings = Settings::of(&others).map_err(|fault| match fault {
         Fault::Unknown(name) => UNSUPPORTED_FLAG.refuse_usage(format!(
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
-             audit-log-path and what belongs to them, and those of authorization, authorization-mode, authorization-config and \
-             authorization-webhook-*"
+             audit-log-path and what belongs to them, of authorization authorization-mode, authorization-config and \
+             authorization-webhook-*, and of authentication those that begin with oidc- or authentication-token-webhook-, \
+             authentication-config and anonymous-auth"
         )),
         Fault::Value(why) => bad(why),
     })?;
@@ -251,6 +264,7 @@ impl Config {
         }
         let others = others(&args)?;
         let (authorization, further) = authorization(&args.kube_apiserver_arg)?;
+        let authentication = authentication(&further)?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
@@ -326,6 +340,11 @@ impl Config {
             snapshots: snapshots(&args.snapshots, &machine)?,
             reset: reset(&args.snapshots, args.server.is_some())?,
             token_auth_file: args.token_auth_file,
+            authentication: if authorization.admits_anonymous() {
+                authentication
+            } else {
+                authentication.without_anonymous()
+            },
             audit: audit(&further)?,
             authorization,
             machine,

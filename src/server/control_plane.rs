@@ -36,7 +36,7 @@ use crate::server::reach::{Connects, Reach};
 use crate::server::reset;
 
 /// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
-const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// A running API server with what stands behind it.
 pub(crate) struct ControlPlane {
@@ -103,7 +103,7 @@ pub(crate) async fn start(
         service_account_key: certs.service_account_key.clone(),
         address: std::net::SocketAddr::new(config.advertise, address.port()).to_string(),
         tokens: tokens(config)?,
-        anonymous: config.authorization.admits_anonymous(),
+        authentication: config.authentication.clone(),
         tolerations: apiserver::admission::pods::DefaultTolerationSeconds {
             not_ready: config.toleration_seconds.0,
             unreachable: config.toleration_seconds.1,

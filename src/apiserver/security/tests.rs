@@ -22,7 +22,7 @@ async fn world() -> World {
             "admin".into(),
             User { name: "admin".into(), groups: vec!["system:masters".into()], ..User::default() },
         )],
-        anonymous: true,
+        authentication: crate::authn::Plan::default(),
         tolerations: Default::default(),
         callout: crate::webhook::Callout {
             reach: Arc::new(crate::webhook::Services::new(

@@ -32,7 +32,7 @@ async fn world() -> World {
         service_account_key: SigningKey::generate_pem().unwrap(),
         address: "192.168.1.5:6443".into(),
         tokens: Vec::new(),
-        anonymous: true,
+        authentication: crate::authn::Plan::default(),
         tolerations: Default::default(),
         callout: Callout {
             reach: Arc::new(To("127.0.0.1:1".parse().unwrap())),

@@ -33,7 +33,7 @@ async fn world() -> World {
         service_account_key: SigningKey::generate_pem().unwrap(),
         address: "192.168.1.5:6443".into(),
         tokens: Vec::new(),
-        anonymous: true,
+        authentication: crate::authn::Plan::default(),
         tolerations: Default::default(),
         callout: Callout { reach: Arc::new(To(hook.address)), tasks: tasks.clone() },
         authorization: Default::default(),

@@ -1,0 +1,169 @@
+//! Tokens of OpenID issuers (`plugin/pkg/authenticator/token/oidc` of upstream): whose they are, by claims and expressions.
+//!
+//! Every issuer has a task that fetches its description and keys; requests ask it and wait. Distributed claims are refused by name.
+
+mod claims;
+mod expressions;
+mod fetch;
+mod keys;
+mod reload;
+mod remote;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use base::Kind;
+
+pub(crate) use api::expressions::Fault;
+pub(crate) use claims::Mapper;
+pub(crate) use expressions::{Expression, Variable, Wanted};
+pub(super) use fetch::exchange;
+pub(super) use keys::Algorithm;
+
+use super::configuration::{Configuration, Jwt};
+use super::plan::Plan;
+use super::{TokenAuthenticator, TokenIdentity};
+use crate::user::User;
+use crate::webhook::Callout;
+use keys::Token;
+use reload::Reloads;
+use remote::KeySet;
+
+/// One issuer.
+struct Authenticator {
+    jwt: Jwt,
+    mapper: Arc<Mapper>,
+    algorithms: Vec<Algorithm>,
+    keys: KeySet,
+}
+
+impl Authenticator {
+    /// `None` when the token names another issuer.
+    async fn authenticate(&self, token: &str) -> Result<Option<User>, String> {
+        let issuer = &self.jwt.issuer;
+        let Some(token) = Token::of(token).filter(|token| token.issuer() == Some(&issuer.url))
+        else {
+            return Ok(None);
+        };
+        if !self.keys.is_ready() {
+            return Err("oidc: authenticator not initialized".into());
+        }
+        let verify = |why: String| format!("oidc: verify token: {why}");
+        token.check_algorithm(&self.algorithms).map_err(verify)?;
+        self.keys
+            .verify(&token)
+            .await
+            .map_err(|why| verify(format!("failed to verify signature: {why}")))?;
+        token.check_claims(&issuer.audiences, base::clock::unix_time()).map_err(verify)?;
+        let mapped = crate::admission::expressions::asked::on_stack(self.mapper.depth(), || {
+            claims::user(&self.jwt, &self.mapper, &token.claims)
+        });
+        mapped.map_err(|status| status.to_string())?.map(Some)
+    }
+}
+
+/// All issuers of a configuration, exchanged when its file changes.
+pub(crate) struct Issuers {
+    current: ArcSwap<Vec<Authenticator>>,
+    /// Audiences of the API server, for which every token of an issuer counts.
+    audiences: Vec<String>,
+    reloads: Reloads,
+}
+
+impl Issuers {
+    /// Starts the tasks that fetch keys, and follows the file where there is one. They end with the tasks of `callout`. `None` where
+    /// there is neither issuer nor file.
+    pub(crate) fn start(
+        plan: &Plan,
+        audiences: Vec<String>,
+        callout: &Callout,
+    ) -> Option<Arc<Self>> {
+        if plan.configuration.jwt.is_empty() && plan.file.is_none() {
+            return None;
+        }
+        let made = build(&plan.configuration, plan.mappers.clone(), &plan.algorithms, callout);
+        let issuers = Arc::new(Self {
+            current: ArcSwap::from_pointee(made),
+            audiences,
+            reloads: Reloads::default(),
+        });
+        if let Some(file) = &plan.file {
+            issuers.reloads.loaded(&file.content);
+            let following = reload::Following {
+                issuers: Arc::clone(&issuers),
+                algorithms: plan.algorithms.clone(),
+                anonymous: plan.configuration.anonymous.clone(),
+                path: file.path.clone(),
+                known: file.content.clone(),
+                callout: callout.clone(),
+            };
+            callout.tasks.spawn(Kind::Critical, "authentication-config", following.run());
+        }
+        Some(issuers)
+    }
+
+    /// Lines for `/metrics` (upstream's `apiserver_authentication_config_controller_…`).
+    pub(crate) fn render(&self, out: &mut String) {
+        self.reloads.render(out);
+        let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
+        let help = "Time of the last fetch of an issuer's keys, by result.";
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+        for one in self.current.load().iter() {
+            let issuer = reload::hash(one.jwt.issuer.url.as_bytes());
+            for (result, at) in one.keys.fetches() {
+                let at = at.load(Ordering::Relaxed);
+                if at > 0 {
+                    let _ = writeln!(
+                        out,
+                        "{name}{{apiserver_id_hash=\"\",jwt_issuer_hash=\"{issuer}\",result=\"{result}\"}} {at}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Starts the tasks of issuers; they end when what is returned is dropped.
+fn build(
+    configuration: &Configuration,
+    mappers: Vec<Arc<Mapper>>,
+    algorithms: &[Algorithm],
+    callout: &Callout,
+) -> Vec<Authenticator> {
+    let all = configuration.jwt.iter().zip(mappers);
+    all.map(|(jwt, mapper)| Authenticator {
+        keys: KeySet::start(&jwt.issuer, callout),
+        jwt: jwt.clone(),
+        mapper,
+        algorithms: algorithms.to_vec(),
+    })
+    .collect()
+}
+
+#[async_trait]
+impl TokenAuthenticator for Issuers {
+    async fn authenticate_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<TokenIdentity>, String> {
+        let ours: Vec<String> =
+            audiences.iter().filter(|asked| self.audiences.contains(asked)).cloned().collect();
+        if !audiences.is_empty() && ours.is_empty() {
+            return Ok(None);
+        }
+        let current = self.current.load_full();
+        for one in current.iter() {
+            if let Some(user) = one.authenticate(token).await? {
+                return Ok(Some(TokenIdentity { user, audiences: ours }));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,303 @@
+//! Keys of issuers as JWKs (RFC 7517), and tokens that are verified against them (RFC 7515, 7518).
+
+use std::time::Duration;
+
+use api::field::go_quote;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey};
+use serde_json::Value as Json;
+
+/// Longest token looked at, in bytes: one with many groups.
+const TOKEN_BYTES_MAX: usize = 64 * 1024;
+/// Most keys of one issuer.
+const KEYS_MAX: usize = 256;
+/// How early a token may come by its claim `nbf`.
+const NOT_BEFORE_LEEWAY: Duration = Duration::from_secs(60);
+/// Google's issuer, and as its tokens may have it (OpenID Connect Core 1.0, 15.6.2).
+const GOOGLE: (&str, &str) = ("https://accounts.google.com", "accounts.google.com");
+
+/// How a token is signed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    Rs256,
+    /// The same with SHA-384.
+    Rs384,
+    /// The same with SHA-512.
+    Rs512,
+    /// ECDSA with P-256 and SHA-256.
+    Es256,
+    /// ECDSA with P-384 and SHA-384.
+    Es384,
+    /// RSASSA-PSS with SHA-256.
+    Ps256,
+    /// The same with SHA-384.
+    Ps384,
+    /// The same with SHA-512.
+    Ps512,
+}
+
+impl Algorithm {
+    /// All that are known; sorted by name.
+    pub const ALL: [Self; 8] = [
+        Self::Es256,
+        Self::Es384,
+        Self::Ps256,
+        Self::Ps384,
+        Self::Ps512,
+        Self::Rs256,
+        Self::Rs384,
+        Self::Rs512,
+    ];
+
+    /// As tokens name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rs256 => "RS256",
+            Self::Rs384 => "RS384",
+            Self::Rs512 => "RS512",
+            Self::Es256 => "ES256",
+            Self::Es384 => "ES384",
+            Self::Ps256 => "PS256",
+            Self::Ps384 => "PS384",
+            Self::Ps512 => "PS512",
+        }
+    }
+
+    /// By its name.
+    ///
+    /// # Errors
+    /// That it is none, or none that can be verified here.
+    pub fn of(name: &str) -> Result<Self, String> {
+        if name == "ES512" {
+            return Err(
+                "ES512 (P-521) is not supported, let the issuer sign with ES256 or ES384".into()
+            );
+        }
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == name)
+            .ok_or_else(|| format!("oidc: unsupported signing alg: {}", go_quote(name)))
+    }
+
+    fn rsa(self) -> Option<&'static RsaParameters> {
+        Some(match self {
+            Self::Rs256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+            Self::Rs384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+            Self::Rs512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+            Self::Ps256 => &signature::RSA_PSS_2048_8192_SHA256,
+            Self::Ps384 => &signature::RSA_PSS_2048_8192_SHA384,
+            Self::Ps512 => &signature::RSA_PSS_2048_8192_SHA512,
+            Self::Es256 | Self::Es384 => return None,
+        })
+    }
+}
+
+/// A public key of an issuer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key {
+    id: String,
+    material: Material,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Material {
+    /// Big-endian, without leading zeros.
+    Rsa {
+        n: Vec<u8>,
+        e: Vec<u8>,
+    },
+    /// An uncompressed point.
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+}
+
+/// Reads a JWK set. Keys of kinds that sign nothing here are passed over, as RFC 7517 (5) wants it.
+///
+/// # Errors
+/// When it is none.
+pub(super) fn set(text: &[u8]) -> Result<Vec<Key>, String> {
+    let value: Json = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let Some(keys) = value.get("keys").and_then(Json::as_array) else {
+        return Err("it has no list of keys".to_owned());
+    };
+    Ok(keys.iter().filter_map(key).take(KEYS_MAX).collect())
+}
+
+fn key(jwk: &Json) -> Option<Key> {
+    let text = |name: &str| jwk.get(name).and_then(Json::as_str).unwrap_or_default();
+    let bytes = |name: &str| {
+        URL_SAFE_NO_PAD.decode(text(name).trim_end_matches('=')).ok().filter(|b| !b.is_empty())
+    };
+    let number = |name: &str| {
+        let bytes = bytes(name)?;
+        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+        bytes.get(zeros..).map(<[u8]>::to_vec)
+    };
+    let point = |size: usize| {
+        let mut point = vec![4];
+        for name in ["x", "y"] {
+            let part = bytes(name).filter(|part| part.len() == size)?;
+            point.extend(part);
+        }
+        Some(point)
+    };
+    let material = match (text("kty"), text("crv")) {
+        ("RSA", _) => Material::Rsa { n: number("n")?, e: number("e")? },
+        ("EC", "P-256") => Material::P256(point(32)?),
+        ("EC", "P-384") => Material::P384(point(48)?),
+        _ => return None,
+    };
+    Some(Key { id: text("kid").to_owned(), material })
+}
+
+/// A compact token, taken apart and not believed.
+pub(super) struct Token {
+    algorithm: String,
+    key_id: String,
+    is_critical: bool,
+    signed: String,
+    signature: Vec<u8>,
+    pub(super) claims: Json,
+}
+
+impl Token {
+    /// `None` for what is no such token.
+    pub(super) fn of(token: &str) -> Option<Self> {
+        if token.len() > TOKEN_BYTES_MAX || token.matches('.').count() != 2 {
+            return None;
+        }
+        let (signed, signature) = token.rsplit_once('.')?;
+        let (header, claims) = signed.split_once('.')?;
+        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
+        let header: Json = serde_json::from_slice(&decode(header)?).ok()?;
+        let text =
+            |name: &str| header.get(name).and_then(Json::as_str).unwrap_or_default().to_owned();
+        Some(Self {
+            algorithm: text("alg"),
+            key_id: text("kid"),
+            is_critical: header.get("crit").is_some(),
+            signed: signed.to_owned(),
+            signature: decode(signature)?,
+            claims: serde_json::from_slice(&decode(claims)?).ok().filter(Json::is_object)?,
+        })
+    }
+
+    /// Who says to have issued it.
+    pub(super) fn issuer(&self) -> Option<&str> {
+        let given = self.claims.get("iss").and_then(Json::as_str);
+        given.map(|issuer| if issuer == GOOGLE.1 { GOOGLE.0 } else { issuer })
+    }
+
+    /// Whether its signature may be of this kind.
+    ///
+    /// # Errors
+    /// go-oidc's sentence.
+    pub(super) fn check_algorithm(&self, known: &[Algorithm]) -> Result<(), String> {
+        if known.iter().any(|algorithm| algorithm.name() == self.algorithm) {
+            return Ok(());
+        }
+        let names: Vec<String> = known.iter().map(|algorithm| go_quote(algorithm.name())).collect();
+        Err(format!(
+            "oidc: id token signed with unsupported algorithm, expected [{}] got {}",
+            names.join(" "),
+            go_quote(&self.algorithm)
+        ))
+    }
+
+    /// Whether one of these keys signed it: of those with the id that it names, when it names one.
+    pub(super) fn is_signed_by(&self, keys: &[Key]) -> bool {
+        let Ok(algorithm) = Algorithm::of(&self.algorithm) else { return false };
+        !self.is_critical
+            && keys
+                .iter()
+                .filter(|key| self.key_id.is_empty() || key.id == self.key_id)
+                .any(|key| self.is_signed(algorithm, &key.material))
+    }
+
+    fn is_signed(&self, algorithm: Algorithm, key: &Material) -> bool {
+        let (message, signature) = (self.signed.as_bytes(), &self.signature);
+        match (key, algorithm) {
+            (Material::Rsa { n, e }, _) => algorithm.rsa().is_some_and(|parameters| {
+                RsaPublicKeyComponents { n, e }.verify(parameters, message, signature).is_ok()
+            }),
+            (Material::P256(point), Algorithm::Es256) => {
+                let key = UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point);
+                key.verify(message, signature).is_ok()
+            }
+            (Material::P384(point), Algorithm::Es384) => {
+                let key = UnparsedPublicKey::new(&signature::ECDSA_P384_SHA384_FIXED, point);
+                key.verify(message, signature).is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    /// For whom and when it is; `now` is the time since 1970.
+    ///
+    /// # Errors
+    /// Sentences of go-oidc and of upstream.
+    pub(super) fn check_claims(&self, audiences: &[String], now: Duration) -> Result<(), String> {
+        let bad = |why: &str| format!("oidc: failed to unmarshal claims: {why}");
+        let given: Vec<&str> = match self.claims.get("aud") {
+            None | Some(Json::Null) => Vec::new(),
+            Some(Json::String(one)) => vec![one],
+            Some(Json::Array(all)) => all
+                .iter()
+                .map(|one| {
+                    one.as_str().ok_or_else(|| bad("aud must be a string or a list of them"))
+                })
+                .collect::<Result<_, _>>()?,
+            Some(_) => return Err(bad("aud must be a string or a list of them")),
+        };
+        if !audiences.iter().any(|audience| given.contains(&audience.as_str())) {
+            let given = quoted(given.into_iter());
+            return Err(match audiences {
+                [one] => format!("oidc: expected audience {} got {given}", go_quote(one)),
+                many => {
+                    let mut sorted: Vec<&str> = many.iter().map(String::as_str).collect();
+                    sorted.sort_unstable();
+                    format!("oidc: expected audience in {} got {given}", quoted(sorted.into_iter()))
+                }
+            });
+        }
+        let time = |name: &str| match self.claims.get(name) {
+            None | Some(Json::Null) => Ok(None),
+            Some(value) => value
+                .as_f64()
+                .map(|seconds| Some(seconds.trunc()))
+                .ok_or_else(|| bad(&format!("{name} must be a number"))),
+        };
+        let now = now.as_secs_f64();
+        let expiry = time("exp")?;
+        if expiry.is_none_or(|expiry| expiry < now) {
+            let expiry = expiry.map_or_else(|| "0001-01-01 00:00:00 +0000 UTC".to_owned(), moment);
+            return Err(format!("oidc: token is expired (Token Expiry: {expiry})"));
+        }
+        if let Some(begin) = time("nbf")?
+            && now + NOT_BEFORE_LEEWAY.as_secs_f64() < begin
+        {
+            let (now, begin) = (moment(now), moment(begin));
+            return Err(format!(
+                "oidc: current time {now} before the nbf (not before) time: {begin}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn quoted<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    let texts: Vec<String> = texts.map(go_quote).collect();
+    format!("[{}]", texts.join(" "))
+}
+
+/// As Go writes a time in UTC.
+fn moment(seconds: f64) -> String {
+    // A cast of floats saturates, and no calendar has that.
+    let whole = seconds as i64;
+    jiff::Timestamp::from_second(whole).map_or_else(
+        |_| format!("{whole} s after 1970"),
+        |time| time.strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string(),
+    )
+}

@@ -1,0 +1,304 @@
+//! The flags of the API server about authentication, under upstream's names and with its defaults
+//! (`pkg/kubeapiserver/options/authentication.go`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use api::field::go_quote;
+
+use super::configuration::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings};
+use super::jwt::Algorithm;
+
+/// Signature that providers of OpenID must know (OpenID Connect Core 1.0, 3.1.3.7).
+const DEFAULT_ALGORITHM: &str = "RS256";
+
+const FLAGS: [&str; 15] = [
+    "authentication-config",
+    "anonymous-auth",
+    "oidc-issuer-url",
+    "oidc-client-id",
+    "oidc-ca-file",
+    "oidc-username-claim",
+    "oidc-username-prefix",
+    "oidc-groups-claim",
+    "oidc-groups-prefix",
+    "oidc-signing-algs",
+    "oidc-required-claim",
+    "api-audiences",
+    "authentication-token-webhook-config-file",
+    "authentication-token-webhook-version",
+    "authentication-token-webhook-cache-ttl",
+];
+
+/// Version of the reviews that webhooks are sent, unless the flag says it.
+const WEBHOOK_VERSION: &str = "v1beta1";
+/// How long their answers hold.
+const WEBHOOK_CACHE_TTL: Duration = Duration::from_secs(120);
+
+/// What flags say.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Settings {
+    /// File with an AuthenticationConfiguration.
+    pub config_file: Option<PathBuf>,
+    /// Requests without credentials are anonymous; `None` where nobody said it.
+    pub anonymous: Option<bool>,
+    /// The one issuer of the flags `oidc-…`.
+    pub oidc: Option<Oidc>,
+    /// The webhook that knows tokens.
+    pub webhook: Option<Webhook>,
+}
+
+/// The flags `authentication-token-webhook-…`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Webhook {
+    /// The kubeconfig that says where it is.
+    pub config_file: PathBuf,
+    /// `v1` or `v1beta1`.
+    pub version: String,
+    /// How long an answer holds; zero is not at all.
+    pub cache_ttl: Duration,
+}
+
+/// The flags `oidc-…`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Oidc {
+    /// Issuer, client and mappings as the file would say them; without the certificates.
+    pub jwt: Jwt,
+    /// File with the certificates that vouch for the issuer.
+    pub ca_file: Option<PathBuf>,
+    /// Signatures that are taken.
+    pub algorithms: Vec<Algorithm>,
+}
+
+/// The flag that an argument `NAME=VALUE` or `--NAME=VALUE` sets, when it is one of authentication.
+pub fn is_known(argument: &str) -> bool {
+    let text = argument.trim_start_matches('-');
+    let name = text.split_once('=').map_or(text, |(name, _)| name);
+    FLAGS.contains(&name)
+}
+
+impl Settings {
+    /// Reads `NAME=VALUE` as the flag `--NAME` of upstream's API server has it; others than [`is_known`] are passed over.
+    ///
+    /// # Errors
+    /// A sentence with the flag whose value makes no sense, or that does not go with another.
+    pub fn of(arguments: &[String]) -> Result<Self, String> {
+        let mut given: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for argument in arguments.iter().filter(|argument| is_known(argument)) {
+            let text = argument.trim_start_matches('-');
+            let (name, value) = text.split_once('=').unwrap_or((text, "true"));
+            given.entry(name).or_default().push(value);
+        }
+        if given.contains_key("api-audiences") {
+            let why = "is not supported: tokens of this cluster are for its own issuer alone";
+            return Err(format!("api-audiences {why}"));
+        }
+        let last = |name: &str| {
+            let value = given.get(name).and_then(|values| values.last()).copied();
+            value.filter(|value| !value.is_empty())
+        };
+        let config_file = last("authentication-config").map(PathBuf::from);
+        let anonymous = last("anonymous-auth").map(boolean).transpose()?;
+        let is_oidc = given.keys().any(|name| name.starts_with("oidc-"));
+        if is_oidc && config_file.is_some() {
+            return Err("authentication-config file and oidc-* flags are mutually exclusive".into());
+        }
+        let oidc = if is_oidc { Some(oidc(&given, last)?) } else { None };
+        let webhook = webhook(last)?;
+        Ok(Self { config_file, anonymous, oidc, webhook })
+    }
+}
+
+fn webhook<'a>(last: impl Fn(&str) -> Option<&'a str>) -> Result<Option<Webhook>, String> {
+    let name = |rest: &str| format!("authentication-token-webhook-{rest}");
+    let version = last(&name("version")).unwrap_or(WEBHOOK_VERSION);
+    if !["v1", "v1beta1"].contains(&version) {
+        return Err(format!(
+            "unsupported authentication webhook version {}, supported versions are \"v1\", \"v1beta1\"",
+            go_quote(version)
+        ));
+    }
+    let cache_ttl = match last(&name("cache-ttl")) {
+        None => WEBHOOK_CACHE_TTL,
+        Some(text) => {
+            let bad = |why: String| format!("{}={text}: {why}", name("cache-ttl"));
+            let nanos =
+                api::codec::time::parse_duration(text).map_err(|why| bad(why.to_string()))?;
+            let nanos = u64::try_from(nanos).map_err(|_| bad("must not be negative".into()))?;
+            Duration::from_nanos(nanos)
+        }
+    };
+    Ok(last(&name("config-file")).map(|file| Webhook {
+        config_file: PathBuf::from(file),
+        version: version.to_owned(),
+        cache_ttl,
+    }))
+}
+
+fn boolean(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(format!("anonymous-auth={text}: is neither true nor false")),
+    }
+}
+
+fn oidc<'a>(
+    given: &BTreeMap<&str, Vec<&'a str>>,
+    last: impl Fn(&str) -> Option<&'a str>,
+) -> Result<Oidc, String> {
+    let (Some(url), Some(client)) = (last("oidc-issuer-url"), last("oidc-client-id")) else {
+        return Err("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set".into());
+    };
+    let claim = last("oidc-username-claim").unwrap_or("sub");
+    let prefix = match last("oidc-username-prefix") {
+        Some("-") => String::new(),
+        Some(prefix) => prefix.to_owned(),
+        None if claim == "email" => String::new(),
+        // Names of two issuers must not be the same by accident (upstream's issue 31380).
+        None => format!("{url}#"),
+    };
+    let mapping = |claim: &str, prefix: String| Mapping {
+        claim: claim.to_owned(),
+        prefix: Some(prefix),
+        ..Mapping::default()
+    };
+    let groups = last("oidc-groups-claim")
+        .map(|claim| mapping(claim, last("oidc-groups-prefix").unwrap_or_default().to_owned()));
+    let mut required = BTreeMap::new();
+    for pair in given.get("oidc-required-claim").into_iter().flatten() {
+        let (name, value) = pair.split_once('=').ok_or_else(|| {
+            format!("oidc-required-claim={pair}: malformed pair, expect string=string")
+        })?;
+        required.insert(name.trim(), value.trim());
+    }
+    let rules = required.into_iter().map(|(claim, value)| ClaimRule {
+        claim: claim.to_owned(),
+        required_value: value.to_owned(),
+        ..ClaimRule::default()
+    });
+    let mut algorithms = Vec::new();
+    let names = given.get("oidc-signing-algs").into_iter().flatten();
+    for name in names.flat_map(|value| value.split(',')) {
+        algorithms
+            .push(Algorithm::of(name).map_err(|why| format!("oidc-signing-algs={name}: {why}"))?);
+    }
+    if algorithms.is_empty() {
+        algorithms.extend(Algorithm::of(DEFAULT_ALGORITHM));
+    }
+    let jwt = Jwt {
+        issuer: Issuer {
+            url: url.to_owned(),
+            audiences: vec![client.to_owned()],
+            ..Issuer::default()
+        },
+        claim_rules: rules.collect(),
+        mappings: Mappings {
+            username: mapping(claim, prefix),
+            groups: groups.unwrap_or_default(),
+            ..Mappings::default()
+        },
+        user_rules: Vec::new(),
+    };
+    Ok(Oidc { jwt, ca_file: last("oidc-ca-file").map(PathBuf::from), algorithms })
+}
+
+impl Oidc {
+    /// The configuration that these flags are, with the content of their file.
+    pub fn configuration(&self, certificates: Option<String>) -> Configuration {
+        let mut jwt = self.jwt.clone();
+        jwt.issuer.certificate_authority = certificates.unwrap_or_default();
+        Configuration { jwt: vec![jwt], anonymous: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(arguments: &[&str]) -> Result<Settings, String> {
+        let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
+        Settings::of(&arguments)
+    }
+
+    #[test]
+    fn flags_of_oidc_become_one_issuer() {
+        let both = ["oidc-issuer-url=https://i", "--oidc-client-id=c"];
+        let oidc = of(&both).unwrap().oidc.unwrap();
+        let username = &oidc.jwt.mappings.username;
+        assert_eq!(
+            (username.claim.as_str(), username.prefix.as_deref()),
+            ("sub", Some("https://i#"))
+        );
+        assert_eq!(oidc.algorithms, [Algorithm::of("RS256").unwrap()]);
+        assert_eq!(oidc.jwt.issuer.audiences, ["c"]);
+        let more = [
+            &both[..],
+            &[
+                "oidc-username-claim=email",
+                "oidc-groups-claim=roles",
+                "oidc-groups-prefix=g:",
+                "oidc-required-claim=hd=example.com",
+                "oidc-required-claim=a=b=c",
+                "oidc-signing-algs=ES256,PS512",
+                "oidc-ca-file=/ca",
+            ],
+        ]
+        .concat();
+        let oidc = of(&more).unwrap().oidc.unwrap();
+        assert_eq!(oidc.jwt.mappings.username.prefix.as_deref(), Some(""));
+        assert_eq!(oidc.jwt.mappings.groups.prefix.as_deref(), Some("g:"));
+        let rules: Vec<(&str, &str)> = oidc
+            .jwt
+            .claim_rules
+            .iter()
+            .map(|r| (r.claim.as_str(), r.required_value.as_str()))
+            .collect();
+        assert_eq!(rules, [("a", "b=c"), ("hd", "example.com")]);
+        assert_eq!((oidc.algorithms.len(), oidc.ca_file), (2, Some(PathBuf::from("/ca"))));
+        let dash = of(&[&both[..], &["oidc-username-prefix=-"]].concat()).unwrap().oidc.unwrap();
+        assert_eq!(dash.jwt.mappings.username.prefix.as_deref(), Some(""));
+    }
+
+    #[test]
+    fn faults_are_told_in_upstreams_words() {
+        for (arguments, want) in [
+            (
+                &["oidc-client-id=c"][..],
+                "oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set",
+            ),
+            (
+                &["authentication-config=/f", "oidc-client-id=c"],
+                "authentication-config file and oidc-* flags are mutually exclusive",
+            ),
+            (
+                &["authentication-token-webhook-version=v2"],
+                "unsupported authentication webhook version \"v2\", supported versions are \"v1\", \"v1beta1\"",
+            ),
+            (
+                &["authentication-token-webhook-cache-ttl=-1s"],
+                "authentication-token-webhook-cache-ttl=-1s: must not be negative",
+            ),
+            (&["anonymous-auth=maybe"], "anonymous-auth=maybe: is neither true nor false"),
+            (
+                &["oidc-issuer-url=https://i", "oidc-client-id=c", "oidc-signing-algs=HS256"],
+                "oidc-signing-algs=HS256: oidc: unsupported signing alg: \"HS256\"",
+            ),
+            (
+                &["oidc-issuer-url=https://i", "oidc-client-id=c", "oidc-required-claim=x"],
+                "oidc-required-claim=x: malformed pair, expect string=string",
+            ),
+        ] {
+            assert_eq!(of(arguments).unwrap_err(), want);
+        }
+        assert_eq!(of(&["audit-log-path=-"]).unwrap(), Settings::default());
+        let webhook =
+            of(&["authentication-token-webhook-config-file=/w"]).unwrap().webhook.unwrap();
+        assert_eq!(
+            (webhook.version.as_str(), webhook.cache_ttl),
+            ("v1beta1", Duration::from_secs(120))
+        );
+        assert_eq!(of(&["anonymous-auth"]).unwrap().anonymous, Some(true));
+    }
+}

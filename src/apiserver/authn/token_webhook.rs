@@ -1,0 +1,325 @@
+//! Tokens that a webhook knows (`plugin/pkg/authenticator/token/webhook` of upstream): a TokenReview is posted for each, and what is
+//! answered holds for a while.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::field::go_quote;
+use api::value::{at, bool_at, entries, get, items, str_at};
+use async_trait::async_trait;
+use base::Problems;
+use base::io::{BoxIo, Dial, Tcp};
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::{Request, StatusCode};
+use http_body_util::Full;
+use parking_lot::Mutex;
+use ring::hmac;
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+use super::jwt::exchange;
+use super::{TokenAuthenticator, TokenIdentity};
+use crate::webhook::kubeconfig::Place;
+use crate::user::User;
+use crate::webhook::{handshake_text, tls_client};
+
+/// Time for one token with all attempts (upstream's `sharedLookupTimeout`).
+const LOOKUP_MAX: Duration = Duration::from_secs(30);
+/// Attempts, and the time between them (upstream's `DefaultAuthWebhookRetryBackoff`).
+const ATTEMPTS: u32 = 5;
+const BACKOFF: Duration = Duration::from_millis(500);
+const GROWTH: f64 = 1.5;
+const JITTER: f64 = 0.2;
+/// Questions at one time; more wait.
+const CALLS_MAX: usize = 64;
+/// Answers that are kept (upstream's 32 stripes of 1024).
+const ANSWERS_MAX: usize = 32 * 1024;
+
+const PROBLEM: &str = "authentication/webhook";
+
+/// Where it is, and how it is asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Webhook {
+    pub(crate) place: Place,
+    /// `v1` or `v1beta1`.
+    pub(crate) version: String,
+    /// How long an answer holds; zero is not at all.
+    pub(crate) cache_ttl: Duration,
+}
+
+/// An answer: who it is, or that it is nobody.
+type Answer = Option<TokenIdentity>;
+type Digest = [u8; 32];
+
+/// Asks the webhook, or remembers.
+pub(crate) struct TokenWebhook {
+    webhook: Webhook,
+    /// Audiences of the API server: those of an answer that names none.
+    audiences: Vec<String>,
+    tls: OnceCell<Arc<rustls::ClientConfig>>,
+    /// Tokens are not kept, and what they are kept under cannot be chosen by who sends them.
+    secret: hmac::Key,
+    answers: Mutex<HashMap<Digest, (Instant, Answer)>>,
+    calls: Semaphore,
+    problems: Problems,
+}
+
+/// Why there is no answer.
+enum Failure {
+    /// It may be there at the next attempt.
+    Again(String),
+    Final(String),
+}
+
+impl TokenWebhook {
+    /// Nothing is dialled before the first token.
+    pub(crate) fn new(webhook: Webhook, audiences: Vec<String>, problems: Problems) -> Self {
+        let mut secret = [0; 32];
+        base::clock::random_bytes(&mut secret);
+        Self {
+            webhook,
+            audiences,
+            tls: OnceCell::new(),
+            secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
+            answers: Mutex::default(),
+            calls: Semaphore::new(CALLS_MAX),
+            problems,
+        }
+    }
+
+    fn digest(&self, token: &str, audiences: &[String]) -> Digest {
+        let mut context = hmac::Context::with_key(&self.secret);
+        for text in std::iter::once(token).chain(audiences.iter().map(String::as_str)) {
+            context.update(&text.len().to_be_bytes());
+            context.update(text.as_bytes());
+        }
+        let mut digest = [0; 32];
+        digest.copy_from_slice(context.sign().as_ref());
+        digest
+    }
+
+    fn known(&self, digest: &Digest) -> Option<Answer> {
+        let answers = self.answers.lock();
+        let (until, answer) = answers.get(digest)?;
+        (*until > base::clock::now()).then(|| answer.clone())
+    }
+
+    fn keep(&self, digest: Digest, answer: &Answer) {
+        if self.webhook.cache_ttl.is_zero() {
+            return;
+        }
+        let now = base::clock::now();
+        let mut answers = self.answers.lock();
+        if answers.len() >= ANSWERS_MAX {
+            answers.retain(|_, (until, _)| *until > now);
+        }
+        // Still full: all of them are in use, and this one is asked for again.
+        if answers.len() < ANSWERS_MAX {
+            answers.insert(digest, (now + self.webhook.cache_ttl, answer.clone()));
+        }
+    }
+
+    async fn ask(&self, token: &str, audiences: &[String]) -> Result<Answer, String> {
+        let mut spec = json!({"token": token});
+        if !audiences.is_empty() {
+            api::value::set(&mut spec, "audiences", audiences);
+        }
+        let version = format!("authentication.k8s.io/{}", self.webhook.version);
+        let review = json!({"kind": "TokenReview", "apiVersion": version, "metadata": {"creationTimestamp": null}, "spec": spec, "status": {"user": {}}});
+        let body = Bytes::from(review.to_string());
+        let mut delay = BACKOFF;
+        for attempt in 1.. {
+            match self.post(body.clone()).await {
+                Ok(answer) => {
+                    self.problems.clear(PROBLEM);
+                    return self.read(&answer, &version, audiences);
+                }
+                Err(Failure::Again(why)) if attempt < ATTEMPTS => {
+                    tracing::debug!(error = why, attempt, "the token webhook is asked again");
+                    let wait = delay + delay.mul_f64(base::clock::random_f64() * JITTER);
+                    delay = delay.mul_f64(GROWTH);
+                    base::clock::sleep(wait).await;
+                }
+                Err(Failure::Again(why) | Failure::Final(why)) => {
+                    let why = format!("Post {}: {why}", go_quote(&self.webhook.place.url()));
+                    let what = format!("the token webhook gives no answer: {why}");
+                    self.problems.put(PROBLEM, what, "start it, or correct its kubeconfig");
+                    return Err(why);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn read(&self, answer: &[u8], version: &str, audiences: &[String]) -> Result<Answer, String> {
+        let bad = |why: &str| format!("the answer of the token webhook cannot be used: {why}");
+        let review: Value = serde_json::from_slice(answer).map_err(|e| bad(&e.to_string()))?;
+        if str_at(&review, "kind") != "TokenReview" || str_at(&review, "apiVersion") != version {
+            return Err(bad(&format!("it is no TokenReview of {version}")));
+        }
+        let status = get(&review, "status");
+        let mut shared = Vec::new();
+        if !audiences.is_empty() {
+            let named: Vec<&str> =
+                items(status, "audiences").iter().filter_map(Value::as_str).collect();
+            let is_for = |audience: &&String| {
+                if named.is_empty() {
+                    self.audiences.contains(audience)
+                } else {
+                    named.contains(&audience.as_str())
+                }
+            };
+            shared = audiences.iter().filter(is_for).cloned().collect();
+            if shared.is_empty() {
+                return Ok(None);
+            }
+        }
+        if !bool_at(status, "authenticated") {
+            let why = str_at(status, "error");
+            return if why.is_empty() { Ok(None) } else { Err(why.to_owned()) };
+        }
+        let user = get(status, "user");
+        let texts = |value: &Value| -> Vec<String> {
+            let all = value.as_array().into_iter().flatten();
+            all.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let user = User {
+            name: str_at(user, "username").to_owned(),
+            uid: str_at(user, "uid").to_owned(),
+            groups: texts(at(user, &["groups"])),
+            extra: entries(user, "extra").map(|(key, value)| (key.clone(), texts(value))).collect(),
+        };
+        Ok(Some(TokenIdentity { user, audiences: shared }))
+    }
+
+    async fn post(&self, body: Bytes) -> Result<Bytes, Failure> {
+        let place = &self.webhook.place;
+        let mut request = Request::post(format!("{}?timeout=30s", place.path))
+            .header(HOST, &place.authority)
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json, */*")
+            .header(USER_AGENT, "kube-apiserver")
+            .body(Full::new(body))
+            .map_err(|e| Failure::Final(e.to_string()))?;
+        if let Some(credentials) = &place.credentials {
+            request.headers_mut().insert(AUTHORIZATION, credentials.clone());
+        }
+        let stream = self.open().await.map_err(Failure::Final)?;
+        let (parts, body) = exchange(stream, request).await.map_err(Failure::Again)?;
+        if parts.status.is_success() {
+            return Ok(body);
+        }
+        let why = format!("the server responded with the status code {}", parts.status.as_u16());
+        let is_passing = matches!(
+            parts.status,
+            StatusCode::TOO_MANY_REQUESTS
+                | StatusCode::INTERNAL_SERVER_ERROR
+                | StatusCode::GATEWAY_TIMEOUT
+        );
+        let is_passing = is_passing || parts.headers.contains_key(RETRY_AFTER);
+        Err(if is_passing { Failure::Again(why) } else { Failure::Final(why) })
+    }
+
+    async fn open(&self) -> Result<BoxIo, String> {
+        let place = &self.webhook.place;
+        let io = Tcp.dial(&place.host, place.port).await;
+        let io = io.map_err(|e| format!("dial tcp {}: {e}", place.authority))?;
+        let Some(trust) = &place.tls else { return Ok(io) };
+        let tls = self.tls.get_or_try_init(|| {
+            tls_client(&trust.bundle, trust.unverified, trust.certificate.clone())
+        });
+        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
+        let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
+        let io = TlsConnector::from(tls).connect(name, io).await;
+        io.map(|io| Box::new(io) as BoxIo).map_err(|e| handshake_text(&trust.name, &e))
+    }
+}
+
+#[async_trait]
+impl TokenAuthenticator for TokenWebhook {
+    async fn authenticate_token(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<TokenIdentity>, String> {
+        let digest = self.digest(token, audiences);
+        if let Some(answer) = self.known(&digest) {
+            return Ok(answer);
+        }
+        let asked = async {
+            let closed = |_| "the token webhook is closed".to_owned();
+            let _call = self.calls.acquire().await.map_err(closed)?;
+            // Others may have asked for the same token meanwhile.
+            if let Some(answer) = self.known(&digest) {
+                return Ok(answer);
+            }
+            let answer = self.ask(token, audiences).await?;
+            self.keep(digest, &answer);
+            Ok(answer)
+        };
+        let late = |_| "the token webhook gives no answer: context deadline exceeded".to_owned();
+        tokio::time::timeout(LOOKUP_MAX, asked).await.map_err(late)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn webhook() -> TokenWebhook {
+        let config = b"{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]}";
+        let place = Place::of(config, std::path::Path::new("/"), "the token webhook").unwrap();
+        let webhook = Webhook { place, version: "v1".into(), cache_ttl: Duration::from_secs(120) };
+        TokenWebhook::new(webhook, vec!["api".into()], Problems::default())
+    }
+
+    fn read(status: &Value, audiences: &[&str]) -> Result<Answer, String> {
+        let version = "authentication.k8s.io/v1";
+        let review = json!({"kind": "TokenReview", "apiVersion": version, "status": status});
+        let audiences: Vec<String> = audiences.iter().map(|a| (*a).to_owned()).collect();
+        webhook().read(review.to_string().as_bytes(), version, &audiences)
+    }
+
+    #[test]
+    fn answers_are_read_as_upstream_reads_them() {
+        let user = json!({"username": "jane", "uid": "1", "groups": ["a"], "extra": {"k": ["v"]}});
+        let jane = |audiences: &[&str]| json!({"authenticated": true, "user": user, "audiences": audiences});
+        let found = read(&jane(&[]), &[]).unwrap().unwrap();
+        assert_eq!((found.user.name.as_str(), found.user.uid.as_str()), ("jane", "1"));
+        assert_eq!(
+            (found.user.groups.join(","), found.user.extra["k"].join(",")),
+            ("a".into(), "v".into())
+        );
+        // An answer without audiences is for the API server's own.
+        assert_eq!(read(&jane(&[]), &["api", "x"]).unwrap().unwrap().audiences, ["api"]);
+        assert_eq!(read(&jane(&[]), &["x"]), Ok(None));
+        assert_eq!(read(&jane(&["x", "y"]), &["x", "api"]).unwrap().unwrap().audiences, ["x"]);
+        assert_eq!(read(&json!({"authenticated": false}), &[]), Ok(None));
+        assert_eq!(
+            read(&json!({"authenticated": false, "error": "who is that"}), &[]),
+            Err("who is that".into())
+        );
+        let other = br#"{"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1beta1"}"#;
+        assert!(webhook().read(other, "authentication.k8s.io/v1", &[]).is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_hold_for_a_while_and_are_bounded() {
+        let webhook = webhook();
+        let one = webhook.digest("t", &[]);
+        assert_ne!(one, webhook.digest("t", &["api".into()]));
+        webhook.keep(one, &None);
+        assert_eq!(webhook.known(&one), Some(None));
+        tokio::time::advance(Duration::from_secs(121)).await;
+        assert_eq!(webhook.known(&one), None);
+        for number in 0..=ANSWERS_MAX {
+            webhook.keep(webhook.digest(&number.to_string(), &[]), &None);
+        }
+        assert_eq!(webhook.answers.lock().len(), ANSWERS_MAX);
+    }
+}
