@@ -19,7 +19,7 @@ use crate::authn::jws::{BadKey, SigningKey};
 use crate::authn::legacy::SecretTokens;
 use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
-use crate::authn::{Issuers, Plan, TokenWebhook, Union, impersonate};
+use crate::authn::{self, Issuers, TokenWebhook, Union, impersonate};
 use crate::authz::Authorizer;
 use crate::authz::config::Plan;
 use crate::authz::escalation::Escalation;
@@ -47,7 +47,7 @@ pub struct Settings {
     /// Tokens of callers in this process or on this machine.
     pub tokens: Vec<(String, User)>,
     /// Issuers of other tokens, and who is anonymous.
-    pub authentication: Plan,
+    pub authentication: authn::Plan,
     /// How long pods that say nothing tolerate nodes that are not ready or unreachable.
     pub tolerations: DefaultTolerationSeconds,
     /// The way to webhooks.

@@ -24,8 +24,8 @@ use tokio_rustls::TlsConnector;
 
 use super::jwt::exchange;
 use super::{TokenAuthenticator, TokenIdentity};
-use crate::webhook::kubeconfig::Place;
 use crate::user::User;
+use crate::webhook::kubeconfig::Place;
 use crate::webhook::{handshake_text, tls_client};
 
 /// Time for one token with all attempts (upstream's `sharedLookupTimeout`).
