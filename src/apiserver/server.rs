@@ -527,7 +527,9 @@ async fn decide(
         // Upstream's `responsewriters.InternalError`: a text, no Status.
         Decision::Failed(failure) => {
             audit::annotate("authorization.k8s.io/reason", || "internal error".to_owned());
-            let uri = api::field::go_quote(&uri.to_string());
+            // HTTP/2 has host and scheme in it, which Go's `RequestURI` has not.
+            let target = uri.path_and_query().map_or("/", |target| target.as_str());
+            let uri = api::field::go_quote(target);
             let text = format!("Internal Server Error: {uri}: {}\n", failure.error);
             let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
             Some(status::text(StatusCode::INTERNAL_SERVER_ERROR, text))
