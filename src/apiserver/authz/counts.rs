@@ -219,7 +219,7 @@ impl Counts {
                 hook.matching.render(out, name, &conditions(of), &MATCH_BOUNDS);
             }
         });
-        let rows: [(_, _, fn(&Hook) -> u64); 2] = [
+        let rows: [(_, _, Count); 2] = [
             ("evaluation_errors", "Match conditions that could not be evaluated.", |hook| {
                 hook.match_errors
             }),
@@ -238,6 +238,8 @@ impl Counts {
         }
     }
 }
+
+type Count = fn(&Hook) -> u64;
 
 fn each(hooks: &BTreeMap<String, Hook>, mut line: impl FnMut(&str, &Hook)) {
     for (name, hook) in hooks {

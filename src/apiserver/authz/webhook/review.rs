@@ -147,7 +147,7 @@ pub(super) fn status(answer: &Value, version: Version) -> Result<Status, String>
         ));
     }
     let status = get(answer, "status");
-    let checks: [(&str, fn(&Value) -> bool); 3] = [
+    let checks: [(&str, Check); 3] = [
         ("allowed", Value::is_boolean),
         ("denied", Value::is_boolean),
         ("reason", Value::is_string),
@@ -164,6 +164,9 @@ pub(super) fn status(answer: &Value, version: Version) -> Result<Status, String>
         reason: str_at(status, "reason").to_owned(),
     })
 }
+
+/// Whether a value has the type that it must have.
+type Check = fn(&Value) -> bool;
 
 #[cfg(test)]
 mod tests {
