@@ -9,6 +9,7 @@ pub mod authn;
 pub mod authz;
 pub mod body;
 pub mod bootstrap;
+mod changes;
 pub mod connect;
 mod context;
 mod convert;

@@ -96,10 +96,10 @@ impl Security {
             issuer.public_keys(),
         );
         let plan = &settings.authentication;
-        let webhook = plan.webhook.clone().map(|webhook| {
-            let problems = settings.callout.tasks.problems().clone();
-            TokenWebhook::new(webhook, audiences.clone(), problems)
-        });
+        let webhook = plan
+            .webhook
+            .clone()
+            .map(|webhook| TokenWebhook::new(webhook, audiences.clone(), &settings.callout.tasks));
         let issuers = Issuers::start(plan, audiences.clone(), &settings.callout);
         let union = Union::new(
             vec![

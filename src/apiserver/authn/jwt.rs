@@ -23,7 +23,6 @@ use base::Kind;
 pub(crate) use api::expressions::Fault;
 pub(crate) use claims::Mapper;
 pub(crate) use expressions::{Expression, Variable, Wanted};
-pub(super) use fetch::exchange;
 pub(super) use keys::Algorithm;
 
 use super::configuration::{Configuration, Jwt};

@@ -2,31 +2,25 @@
 //! answered holds for a while.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::field::go_quote;
 use api::value::{at, bool_at, entries, get, items, str_at};
 use async_trait::async_trait;
-use base::Problems;
-use base::io::{BoxIo, Dial, Tcp};
+use base::{Problems, Tasks};
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
-use http::{Request, StatusCode};
-use http_body_util::Full;
+use http::StatusCode;
+use http::header::RETRY_AFTER;
 use parking_lot::Mutex;
 use ring::hmac;
-use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
-use tokio_rustls::TlsConnector;
 
-use super::jwt::exchange;
 use super::{TokenAuthenticator, TokenIdentity};
 use crate::user::User;
 use crate::webhook::kubeconfig::Place;
-use crate::webhook::{handshake_text, tls_client};
+use crate::webhook::post::{self, Poster};
 
 /// Time for one token with all attempts (upstream's `sharedLookupTimeout`).
 const LOOKUP_MAX: Duration = Duration::from_secs(30);
@@ -35,6 +29,8 @@ const ATTEMPTS: u32 = 5;
 const BACKOFF: Duration = Duration::from_millis(500);
 const GROWTH: f64 = 1.5;
 const JITTER: f64 = 0.2;
+/// Largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Questions at one time; more wait.
 const CALLS_MAX: usize = 64;
 /// Answers that are kept (upstream's 32 stripes of 1024).
@@ -61,7 +57,7 @@ pub(crate) struct TokenWebhook {
     webhook: Webhook,
     /// Audiences of the API server: those of an answer that names none.
     audiences: Vec<String>,
-    tls: OnceCell<Arc<rustls::ClientConfig>>,
+    poster: Poster,
     /// Tokens are not kept, and what they are kept under cannot be chosen by who sends them.
     secret: hmac::Key,
     answers: Mutex<HashMap<Digest, (Instant, Answer)>>,
@@ -78,17 +74,17 @@ enum Failure {
 
 impl TokenWebhook {
     /// Nothing is dialled before the first token.
-    pub(crate) fn new(webhook: Webhook, audiences: Vec<String>, problems: Problems) -> Self {
+    pub(crate) fn new(webhook: Webhook, audiences: Vec<String>, tasks: &Tasks) -> Self {
         let mut secret = [0; 32];
         base::clock::random_bytes(&mut secret);
         Self {
+            poster: Poster::new(webhook.place.clone(), post::User::AUTHENTICATION, tasks),
             webhook,
             audiences,
-            tls: OnceCell::new(),
             secret: hmac::Key::new(hmac::HMAC_SHA256, &secret),
             answers: Mutex::default(),
             calls: Semaphore::new(CALLS_MAX),
-            problems,
+            problems: tasks.problems().clone(),
         }
     }
 
@@ -198,21 +194,15 @@ impl TokenWebhook {
     }
 
     async fn post(&self, body: Bytes) -> Result<Bytes, Failure> {
-        let place = &self.webhook.place;
-        let mut request = Request::post(format!("{}?timeout=30s", place.path))
-            .header(HOST, &place.authority)
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "application/json, */*")
-            .header(USER_AGENT, "kube-apiserver")
-            .body(Full::new(body))
-            .map_err(|e| Failure::Final(e.to_string()))?;
-        if let Some(credentials) = &place.credentials {
-            request.headers_mut().insert(AUTHORIZATION, credentials.clone());
-        }
-        let stream = self.open().await.map_err(Failure::Final)?;
-        let (parts, body) = exchange(stream, request).await.map_err(Failure::Again)?;
+        let posted = self.poster.post(body, "30s", ANSWER_BYTES_MAX).await;
+        let (parts, body) = posted.map_err(|why| {
+            // As upstream's `DefaultShouldRetry`.
+            let is_reset = why.ends_with("connection reset by peer");
+            if is_reset { Failure::Again(why) } else { Failure::Final(why) }
+        })?;
         if parts.status.is_success() {
-            return Ok(body);
+            let why = || format!("the answer breaks off or has more than {ANSWER_BYTES_MAX} bytes");
+            return body.ok_or_else(|| Failure::Final(why()));
         }
         let why = format!("the server responded with the status code {}", parts.status.as_u16());
         let is_passing = matches!(
@@ -223,20 +213,6 @@ impl TokenWebhook {
         );
         let is_passing = is_passing || parts.headers.contains_key(RETRY_AFTER);
         Err(if is_passing { Failure::Again(why) } else { Failure::Final(why) })
-    }
-
-    async fn open(&self) -> Result<BoxIo, String> {
-        let place = &self.webhook.place;
-        let io = Tcp.dial(&place.host, place.port).await;
-        let io = io.map_err(|e| format!("dial tcp {}: {e}", place.authority))?;
-        let Some(trust) = &place.tls else { return Ok(io) };
-        let tls = self.tls.get_or_try_init(|| {
-            tls_client(&trust.bundle, trust.unverified, trust.certificate.clone())
-        });
-        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
-        let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
-        let io = TlsConnector::from(tls).connect(name, io).await;
-        io.map(|io| Box::new(io) as BoxIo).map_err(|e| handshake_text(&trust.name, &e))
     }
 }
 
@@ -275,7 +251,7 @@ mod tests {
         let config = b"{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]}";
         let place = Place::of(config, std::path::Path::new("/"), "the token webhook").unwrap();
         let webhook = Webhook { place, version: "v1".into(), cache_ttl: Duration::from_secs(120) };
-        TokenWebhook::new(webhook, vec!["api".into()], Problems::default())
+        TokenWebhook::new(webhook, vec!["api".into()], &Tasks::new(base::Shutdown::new()))
     }
 
     fn read(status: &Value, audiences: &[&str]) -> Result<Answer, String> {

@@ -1,15 +1,12 @@
 //! The authorizers that a plan asks for, and the file of `authorization-config` read again when it changes
 //! (`pkg/kubeapiserver/authorizer/reload.go`).
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::Tasks;
-use futures::StreamExt;
-use inotify::{Event, EventMask, Inotify, WatchMask};
 use parking_lot::Mutex;
 
 use super::chain::{Chain, Member};
@@ -18,6 +15,7 @@ use super::counts::Counts;
 use super::fixed::{AlwaysAllow, AlwaysDeny};
 use super::webhook::Webhook;
 use super::{Attributes, Authorizer, Decision, Known, load};
+use crate::changes::Changes;
 use crate::user::User;
 use crate::webhook::kubeconfig::Place;
 
@@ -128,9 +126,10 @@ impl Authorization {
         let shutdown = tasks.shutdown().clone();
         tasks.spawn(base::Kind::Request, "authorization configuration", async move {
             tokio::select! {
-                end = reloaded.watch() => end,
-                () = shutdown.requested() => Ok(()),
+                () = reloaded.watch() => {}
+                () = shutdown.requested() => {}
             }
+            Ok::<(), std::convert::Infallible>(())
         });
     }
 }
@@ -203,30 +202,14 @@ struct Reloaded {
 }
 
 impl Reloaded {
-    async fn watch(&self) -> io::Result<()> {
-        let folder = match self.file.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
-        let inotify = Inotify::init()?;
-        let mask = WatchMask::CLOSE_WRITE | WatchMask::CREATE | WatchMask::MOVE | WatchMask::DELETE;
-        inotify.watches().add(folder, mask)?;
-        let mut events = inotify.into_event_stream(vec![0; 4096])?;
-        // It may have changed since the start.
-        self.read_again().await;
-        while let Some(event) = events.next().await {
-            if self.concerns(&event?) {
-                self.read_again().await;
-            }
+    /// Never ends by itself.
+    async fn watch(&self) {
+        let mut changes = Changes::of(&self.file).await;
+        loop {
+            // At first, too: it may have changed since the start.
+            self.read_again().await;
+            changes.next().await;
         }
-        Ok(())
-    }
-
-    /// A file that was only made is not yet written, unless it is a link; behind a link anything may have moved.
-    fn concerns(&self, event: &Event<std::ffi::OsString>) -> bool {
-        let is_link = std::fs::symlink_metadata(&self.file).is_ok_and(|found| found.is_symlink());
-        let is_own = event.name.as_deref() == self.file.file_name();
-        is_link || event.name.is_none() || is_own && !event.mask.contains(EventMask::CREATE)
     }
 
     async fn read_again(&self) {

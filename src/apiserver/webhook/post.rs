@@ -1,4 +1,4 @@
-//! Posts to the place that a kubeconfig names, over kept connections: the webhooks for audit and authorization.
+//! Posts to the place that a kubeconfig names, over kept connections: the webhooks for audit, authentication and authorization.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub(crate) struct User {
 impl User {
     pub(crate) const AUDIT: Self =
         Self { agent: "kube-apiserver-audit", task: "audit webhook connection" };
+    pub(crate) const AUTHENTICATION: Self =
+        Self { agent: "kube-apiserver", task: "authentication webhook connection" };
     pub(crate) const AUTHORIZATION: Self =
         Self { agent: "kube-apiserver", task: "authorization webhook connection" };
 }

@@ -108,7 +108,7 @@ impl Fetcher {
 ///
 /// # Errors
 /// Those of the connection, and that the answer is too long.
-pub(in crate::authn) async fn exchange(
+async fn exchange(
     stream: impl Io + 'static,
     request: Request<Full<Bytes>>,
 ) -> Result<(http::response::Parts, Bytes), String> {

@@ -1,0 +1,103 @@
+//! A configuration's file that changes while the server runs: written, replaced, or in a mounted volume that is exchanged.
+
+use std::path::{Path, PathBuf};
+
+use futures::StreamExt;
+use inotify::{EventMask, EventStream, Inotify, WatchMask};
+
+/// What the kernel tells about the folders of a file, and of what it is a link to.
+pub(crate) struct Changes {
+    events: Option<EventStream<Vec<u8>>>,
+    places: Vec<PathBuf>,
+}
+
+impl Changes {
+    /// Looks on from here.
+    pub(crate) async fn of(path: &Path) -> Self {
+        let own = path.to_owned();
+        let real = base::tasks::blocking(move || std::fs::canonicalize(&own).ok()).await;
+        Self::at(path, real.ok().flatten())
+    }
+
+    fn at(path: &Path, real: Option<PathBuf>) -> Self {
+        let mut places = vec![path.to_owned()];
+        places.extend(real.filter(|real| real != path));
+        let made = Inotify::init().and_then(|inotify| {
+            let mut watches = inotify.watches();
+            let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO | WatchMask::CREATE;
+            for folder in places.iter().filter_map(|place| place.parent()) {
+                let here = folder.as_os_str().is_empty();
+                watches.add(if here { Path::new(".") } else { folder }, mask)?;
+            }
+            inotify.into_event_stream(vec![0; 4096])
+        });
+        if let Err(error) = &made {
+            tracing::error!(file = %path.display(), %error, "changes of this file are not seen before the next start");
+        }
+        Self { events: made.ok(), places }
+    }
+
+    /// Resolves at a change that may be one of the file: of its name, or of a folder that links lead through (`..data` of a mounted volume).
+    pub(crate) async fn next(&mut self) {
+        let Some(events) = &mut self.events else { return std::future::pending().await };
+        loop {
+            let Some(Ok(event)) = events.next().await else { return std::future::pending().await };
+            let Some(name) = &event.name else { return };
+            let mut named = self.places.iter().filter(|place| place.file_name() == Some(name));
+            let is_made = event.mask.contains(EventMask::CREATE);
+            if name.to_string_lossy().starts_with("..")
+                || named.any(|place| !is_made || is_link(place))
+            {
+                return;
+            }
+        }
+    }
+}
+
+/// A file that was only made is not yet written; a link is.
+fn is_link(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink() || m.nlink() > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn seen(changes: &mut Changes) {
+        tokio::time::timeout(Duration::from_secs(10), changes.next()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_replaced_or_written_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, new) = (dir.path().join("c.yaml"), dir.path().join("new"));
+        std::fs::write(&file, "a").unwrap();
+        let mut changes = Changes::at(&file, None);
+        std::fs::write(&file, "b").unwrap();
+        seen(&mut changes).await;
+        std::fs::write(&new, "c").unwrap();
+        std::fs::rename(&new, &file).unwrap();
+        seen(&mut changes).await;
+    }
+
+    #[tokio::test]
+    async fn a_mounted_volume_that_is_exchanged_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for version in ["..1", "..2"] {
+            std::fs::create_dir(at(version)).unwrap();
+            std::fs::write(at(version).join("c.yaml"), version).unwrap();
+        }
+        symlink("..1", at("..data")).unwrap();
+        symlink("..data/c.yaml", at("c.yaml")).unwrap();
+        let mut changes = Changes::at(&at("c.yaml"), std::fs::canonicalize(at("c.yaml")).ok());
+        symlink("..2", at("..data_tmp")).unwrap();
+        std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        seen(&mut changes).await;
+        assert_eq!(std::fs::read_to_string(at("c.yaml")).unwrap(), "..2");
+    }
+}
