@@ -32,6 +32,10 @@ impl Source {
     }
 
     pub(crate) fn location(&self, offset: usize) -> Location {
+        if self.text.is_empty() {
+            // As cel-go says where nothing is.
+            return Location { line: 1, column: -1 };
+        }
         let line = self.lines.partition_point(|begin| *begin <= offset);
         let begin = line.checked_sub(1).and_then(|at| self.lines.get(at)).copied().unwrap_or(0);
         Location {
@@ -41,6 +45,9 @@ impl Source {
     }
 
     fn line(&self, number: i64) -> Option<&[char]> {
+        if self.text.is_empty() {
+            return None;
+        }
         let at = usize::try_from(number).ok()?.checked_sub(1)?;
         let begin = *self.lines.get(at)?;
         let end = self.lines.get(at + 1).map_or(self.text.len(), |next| next - 1);
