@@ -10,6 +10,8 @@ use std::sync::LazyLock;
 
 use kcel::{Env, Program, Type};
 
+use crate::field::{Error, Path};
+
 /// Name of the type of `variables`.
 const VARIABLES_TYPE: &str = "kubernetes.variables";
 /// The variable that holds the others of a policy.
@@ -50,6 +52,26 @@ pub enum Fault {
     Invalid(String),
     /// A constant in it cannot be computed.
     Internal(String),
+}
+
+impl Fault {
+    /// The error of a field that holds the expression; `shown` stands in it as the value.
+    pub fn at(self, field: &Path, shown: &str) -> Error {
+        match self {
+            Fault::Invalid(why) => Error::invalid(field, shown, why),
+            Fault::Internal(why) => Error::internal(field, why),
+        }
+    }
+}
+
+impl From<kcel::CompileError> for Fault {
+    fn from(error: kcel::CompileError) -> Self {
+        if error.instantiation {
+            Fault::Internal(format!("program instantiation failed: {error}"))
+        } else {
+            Fault::Invalid(format!("compilation failed: {error}"))
+        }
+    }
 }
 
 impl fmt::Display for Fault {
@@ -133,13 +155,7 @@ impl Compiler {
 /// # Errors
 /// Upstream's sentence.
 pub fn compile(env: &Env, text: &str, yields: Yields) -> Result<Program, Fault> {
-    let program = env.compile_any(text).map_err(|error| {
-        if error.instantiation {
-            Fault::Internal(format!("program instantiation failed: {error}"))
-        } else {
-            Fault::Invalid(format!("compilation failed: {error}"))
-        }
-    })?;
+    let program = env.compile_any(text)?;
     let wanted = yields.types();
     let got = program.output();
     if wanted.is_empty() || wanted.contains(got) {

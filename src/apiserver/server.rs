@@ -531,8 +531,7 @@ async fn decide(
             let target = uri.path_and_query().map_or("/", |target| target.as_str());
             let uri = api::field::go_quote(target);
             let text = format!("Internal Server Error: {uri}: {}\n", failure.error);
-            let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-            Some(status::text(StatusCode::INTERNAL_SERVER_ERROR, text))
+            Some(status::text(StatusCode::INTERNAL_SERVER_ERROR, status::without_html(&text)))
         }
     }
 }

@@ -113,6 +113,11 @@ pub(crate) fn response(status: &Status) -> Response<Body> {
     response
 }
 
+/// A text in which nothing looks like HTML, as errors leave upstream's API server.
+pub(crate) fn without_html(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
 /// A plain-text response.
 pub(crate) fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(body::full(text.into()));

@@ -96,6 +96,24 @@ impl Reader {
         }
     }
 
+    /// A member that is an object, with its path.
+    pub(crate) fn object<'a>(
+        &mut self,
+        map: &'a Map<String, Value>,
+        key: &str,
+        parent: &Path,
+    ) -> Option<(Path, &'a Map<String, Value>)> {
+        let path = parent.child(key);
+        match map.get(key) {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(map)) => Some((path, map)),
+            Some(_) => {
+                self.type_of(&path, "an object");
+                None
+            }
+        }
+    }
+
     /// The members of a list of objects, with their paths.
     pub(crate) fn objects<'a>(
         &mut self,

@@ -1,5 +1,5 @@
 //! Calls from the API server to programs of its users: admission webhooks and conversion webhooks, and (`post.rs`, by a kubeconfig) those
-//! for audit and authorization.
+//! for audit, authentication and authorization.
 //!
 //! HTTP/1.1 over TLS that the configuration's own CA vouches for, to a URL or to a ready endpoint of a Service (upstream's
 //! `pkg/util/webhook`). Answers are bounded, redirects are not followed, and nothing of the client's request goes along but the review.

@@ -132,36 +132,41 @@ fn others(args: &ServerArgs) -> Result<Option<Others>, Refusal> {
     }
 }
 
-/// What of the settings of the API server is about authorization, and the others.
-fn authorization(
-    arguments: &[String],
-) -> Result<(apiserver::authz::config::Plan, Vec<String>), Refusal> {
-    let name = |argument: &String| {
+/// The settings of the API server that have no flag of their own, by what they are about.
+struct ApiServer {
+    authorization: apiserver::authz::config::Plan,
+    authentication: authn::Plan,
+    audit: Option<Plan>,
+}
+
+impl ApiServer {
+    fn of(arguments: Vec<String>) -> Result<Self, Refusal> {
+        let (authorization, others) =
+            split(arguments, apiserver::authz::config::Plan::is_flag);
+        let (authentication, others) = split(others, authn::settings::is_flag);
+        let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
+        let settings = authn::settings::Settings::of(&authentication).map_err(bad)?;
+        let issuer = crate::server::control_plane::ISSUER.to_owned();
+        Ok(Self {
+            authorization: apiserver::authz::config::Plan::read(&authorization).map_err(bad)?,
+            authentication: authn::Plan::read(&settings, &[issuer]).map_err(bad)?,
+            audit: audit(&others)?,
+        })
+    }
+}
+
+/// Arguments `NAME=VALUE` whose name is one of these, and the others.
+fn split(arguments: Vec<String>, is_one: fn(&str) -> bool) -> (Vec<String>, Vec<String>) {
+    arguments.into_iter().partition(|argument| {
         let text = argument.trim_start_matches('-');
-        text.split_once('=').map_or(text, |(name, _)| name).to_owned()
-    };
-    let (own, others): (Vec<String>, Vec<String>) = arguments
-        .iter()
-        .cloned()
-        .partition(|argument| apiserver::authz::config::Plan::is_flag(&name(argument)));
-    let plan = apiserver::authz::config::Plan::read(&own)
-        .map_err(|why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}")))?;
-    Ok((plan, others))
+        is_one(text.split_once('=').map_or(text, |(name, _)| name))
+    })
 }
 
-/// Settings of the API server about who asks.
-fn authentication(arguments: &[String]) -> Result<authn::Plan, Refusal> {
-    let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
-    let settings = authn::settings::Settings::of(arguments).map_err(bad)?;
-    authn::Plan::read(&settings, &[crate::server::control_plane::ISSUER.to_owned()]).map_err(bad)
-}
-
-/// The settings of the API server that have no flag of their own.
+/// Those about audit, which are all that is left.
 fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
     let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
-    let others: Vec<String> =
-        arguments.iter().filter(|a| !authn::settings::is_known(a)).cloned().collect();
-    let settings = Settings::of(&others).map_err(|fault| match fault {
+    let settings = Settings::of(arguments).map_err(|fault| match fault {
         Fault::Unknown(name) => UNSUPPORTED_FLAG.refuse_usage(format!(
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
              audit-log-path and what belongs to them, of authorization authorization-mode, authorization-config and \
@@ -263,8 +268,8 @@ impl Config {
             }
         }
         let others = others(&args)?;
-        let (authorization, further) = authorization(&args.kube_apiserver_arg)?;
-        let authentication = authentication(&further)?;
+        let ApiServer { authorization, authentication, audit } =
+            ApiServer::of(args.kube_apiserver_arg)?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
@@ -345,7 +350,7 @@ impl Config {
             } else {
                 authentication.without_anonymous()
             },
-            audit: audit(&further)?,
+            audit,
             authorization,
             machine,
         })

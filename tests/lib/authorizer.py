@@ -1,5 +1,6 @@
 """An authorization webhook: authorizer.py PORT-PIPE LOG. The user's name says what it answers; every review becomes a line of LOG."""
-import http.server, json, sys
+import json, sys
+from listener import Handler, serve
 
 port_file, log = sys.argv[1:]
 ANSWERS = {
@@ -9,28 +10,15 @@ ANSWERS = {
 }
 
 
-class Hook(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Hook(Handler):
     def do_POST(self):
-        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        review = json.loads(self.body())
         line = {"path": self.path, "authorization": self.headers.get("Authorization"), "review": review}
         with open(log, "a") as out:
             out.write(json.dumps(line) + "\n")
         user = review["spec"].get("user", "")
         review["status"] = ANSWERS.get(user, {"allowed": False, "reason": "not mine"})
-        body = b"nonsense" if user == "broken" else json.dumps(review).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        self.answer(200, b"nonsense" if user == "broken" else json.dumps(review).encode())
 
 
-server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hook)
-with open(port_file, "w") as out:
-    out.write(str(server.server_address[1]))
-server.serve_forever()
+serve(Hook, port_file)

@@ -5,7 +5,8 @@ issuer.py serve CERT KEY PORT-PIPE FOLDER LOG   files of FOLDER over TLS; every 
 issuer.py keys ID=KEY...                        the public halves as a JWK set
 issuer.py token KEY ID ALGORITHM CLAIMS         a token; exp is in an hour unless the claims say it, null leaves a claim out
 """
-import base64, http.server, json, os, re, ssl, subprocess, sys, time
+import base64, json, os, re, subprocess, sys, time
+import listener
 
 
 def openssl(*arguments, stdin=b""):
@@ -51,16 +52,7 @@ def token(key, identifier, algorithm, claims):
 
 
 def serve(cert, key, port_file, folder, log):
-    class Issuer(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def answer(self, code, body):
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
+    class Issuer(listener.Handler):
         def note(self, line):
             with open(log, "a") as out:
                 out.write(line + "\n")
@@ -68,10 +60,7 @@ def serve(cert, key, port_file, folder, log):
         def do_GET(self):
             self.note(self.path)
             if self.path.startswith("/moved/"):
-                self.send_response(302)
-                self.send_header("Location", self.path[len("/moved"):])
-                self.send_header("Content-Length", "0")
-                self.end_headers()
+                self.answer(302, location=self.path[len("/moved"):])
                 return
             path = os.path.join(folder, re.sub(r"[^A-Za-z0-9._-]", "_", self.path.strip("/")))
             try:
@@ -81,23 +70,14 @@ def serve(cert, key, port_file, folder, log):
                 self.answer(404, b"no such file")
 
         def do_POST(self):
-            review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            review = json.loads(self.body())
             self.note("%s %s %s" % (self.path, review["apiVersion"], json.dumps(review["spec"], sort_keys=True)))
             with open(os.path.join(folder, "reviews.json")) as file:
                 user = json.load(file).get(review["spec"]["token"])
             status = {"authenticated": True, "user": user} if user else {"authenticated": False, "error": "who is that"}
             self.answer(200, json.dumps({"apiVersion": review["apiVersion"], "kind": "TokenReview", "status": status}).encode())
 
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Issuer)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    with open(port_file, "w") as out:
-        out.write("%d\n" % server.server_address[1])
-    server.serve_forever()
+    listener.serve(Issuer, port_file, cert=cert, key=key)
 
 
 what, *arguments = sys.argv[1:]

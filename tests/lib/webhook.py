@@ -1,15 +1,14 @@
 """A webhook: webhook.py CERT KEY PORT-PIPE LOG. The path says what it does; every review it is sent becomes a line of LOG."""
-import base64, http.server, json, ssl, sys
+import base64, json, sys
+from listener import Handler, serve
 
 cert, key, port_file, log = sys.argv[1:]
 
 
-class Hook(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Hook(Handler):
     def do_POST(self):
         path, _, query = self.path.partition("?")
-        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        review = json.loads(self.body())
         request = review["request"]
         with open(log, "a") as out:
             line = {"path": path, "query": query, "authorization": self.headers.get("Authorization"), **request}
@@ -19,10 +18,7 @@ class Hook(http.server.BaseHTTPRequestHandler):
             self.rfile.read(1)
             return
         if path == "/redirect":
-            self.send_response(307)
-            self.send_header("Location", "/allow")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.answer(307, location="/allow")
             return
         response = {"uid": request["uid"], "allowed": path != "/deny"}
         if path == "/deny":
@@ -39,21 +35,7 @@ class Hook(http.server.BaseHTTPRequestHandler):
             if patch:
                 response["patchType"] = "JSONPatch"
                 response["patch"] = base64.b64encode(json.dumps(patch).encode()).decode()
-        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        self.answer(200, json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}).encode())
 
 
-server = http.server.ThreadingHTTPServer(("0.0.0.0", 0), Hook)
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-context.load_cert_chain(cert, key)
-server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-with open(port_file, "w") as out:
-    out.write(str(server.server_address[1]))
-server.serve_forever()
+serve(Hook, port_file, "0.0.0.0", cert, key)

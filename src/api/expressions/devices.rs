@@ -38,13 +38,7 @@ static ENV: LazyLock<Env> = LazyLock::new(|| {
 /// # Errors
 /// Upstream's sentence.
 pub fn selector(text: &str) -> Result<Program, Fault> {
-    let program = ENV.compile_any(text).map_err(|error| {
-        if error.instantiation {
-            Fault::Internal(format!("program instantiation failed: {error}"))
-        } else {
-            Fault::Invalid(format!("compilation failed: {error}"))
-        }
-    })?;
+    let program = ENV.compile_any(text)?;
     match program.output() {
         Type::Bool | Type::Any => Ok(program),
         other => {

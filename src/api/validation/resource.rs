@@ -166,8 +166,7 @@ fn expression(text: &str, field: &Path) -> Option<Error> {
         return Some(Error::too_long(field, expressions::LENGTH_MAX));
     }
     match expressions::selector(text) {
-        Err(Fault::Invalid(why)) => Some(Error::invalid(field, text, why)),
-        Err(Fault::Internal(why)) => Some(Error::internal(field, why)),
+        Err(fault) => Some(fault.at(field, text)),
         Ok(program) => (expressions::cost(&program) > expressions::COST_MAX)
             .then(|| Error::forbidden(field, "too complex, exceeds cost limit")),
     }

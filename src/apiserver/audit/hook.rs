@@ -13,14 +13,10 @@ use super::PLUGIN_WEBHOOK;
 use super::counts::Counts;
 use super::settings::{Batch, Webhook};
 use crate::webhook::kubeconfig::Place;
-use crate::webhook::post::{self, Poster};
+use crate::webhook::post::{self, Attempts, Poster};
 
 /// Upstream's `defaultRequestTimeout`: for one attempt, and told to the webhook.
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);
-/// Attempts of one delivery, and how the time between them grows (upstream's `DefaultRetryBackoffWithInitialDelay`).
-const ATTEMPTS: u32 = 5;
-const GROWTH: f64 = 1.5;
-const JITTER: f64 = 0.2;
 /// The time that is left for what waits when the process stops.
 const LAST_MAX: Duration = Duration::from_millis(500);
 /// Batches under way; more wait, and with them the buffer.
@@ -82,8 +78,7 @@ impl Hook {
     pub(super) async fn send(&self, events: &[Bytes]) -> Result<(), String> {
         let body = list(events);
         let shutdown = self.tasks.shutdown().clone();
-        let mut delay = self.backoff;
-        let mut attempt = 1;
+        let mut attempts = Attempts::first(self.backoff);
         let why = loop {
             let stopping = shutdown.is_requested();
             let time = if stopping { LAST_MAX } else { ATTEMPT_MAX };
@@ -92,18 +87,8 @@ impl Hook {
                 Ok(Err(why)) => why,
                 Err(_) => "context deadline exceeded".to_owned(),
             };
-            if attempt == ATTEMPTS || stopping {
-                break why;
-            }
-            tracing::debug!(
-                url = self.poster.url(),
-                error = why,
-                attempt,
-                "audit events are sent again"
-            );
-            attempt += 1;
-            let wait = delay + delay.mul_f64(base::clock::random_f64() * JITTER);
-            delay = delay.mul_f64(GROWTH);
+            let Some(wait) = attempts.next().filter(|_| !stopping) else { break why };
+            tracing::debug!(url = self.poster.url(), error = why, "audit events are sent again");
             tokio::select! {
                 () = base::clock::sleep(wait) => {}
                 () = shutdown.requested() => {}

@@ -149,19 +149,14 @@ pub(crate) fn read(text: &[u8]) -> Result<Configuration, String> {
     }
     let mut reader = Reader::default();
     let configuration = configuration(&mut reader, map);
-    if let [first, ..] = reader.unreadable.as_slice() {
-        return Err(first.clone());
-    }
-    if !reader.unknown.is_empty() {
-        return Err(format!("strict decoding error: {}", reader.unknown.join(", ")));
-    }
+    reader.finish()?;
     Ok(configuration)
 }
 
 fn configuration(reader: &mut Reader, map: &Map<String, Value>) -> Configuration {
     let root = Path::new("");
     reader.known(map, "", &["apiVersion", "kind", "jwt", "anonymous"]);
-    let anonymous = object(reader, map, "anonymous", &root).map(|(path, map)| {
+    let anonymous = reader.object(map, "anonymous", &root).map(|(path, map)| {
         reader.known(map, &path.to_string(), &["enabled", "conditions"]);
         let conditions = reader.objects(map, "conditions", &path);
         let mut paths = Vec::with_capacity(conditions.len());
@@ -175,29 +170,11 @@ fn configuration(reader: &mut Reader, map: &Map<String, Value>) -> Configuration
     Configuration { jwt: all.iter().map(|(path, map)| jwt(reader, map, path)).collect(), anonymous }
 }
 
-/// A member that is an object.
-fn object<'a>(
-    reader: &mut Reader,
-    map: &'a Map<String, Value>,
-    key: &str,
-    parent: &Path,
-) -> Option<(Path, &'a Map<String, Value>)> {
-    let path = parent.child(key);
-    match map.get(key) {
-        None | Some(Value::Null) => None,
-        Some(Value::Object(map)) => Some((path, map)),
-        Some(_) => {
-            reader.type_of(&path, "an object");
-            None
-        }
-    }
-}
-
 fn jwt(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Jwt {
     let known = ["issuer", "claimValidationRules", "claimMappings", "userValidationRules"];
     reader.known(map, &path.to_string(), &known);
     let mut read = Jwt::default();
-    if let Some((path, map)) = object(reader, map, "issuer", path) {
+    if let Some((path, map)) = reader.object(map, "issuer", path) {
         read.issuer = issuer(reader, map, &path);
     }
     for (at, rule) in reader.objects(map, "claimValidationRules", path) {
@@ -207,7 +184,7 @@ fn jwt(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Jwt {
             known.map(|key| reader.text(rule, key, &at));
         read.claim_rules.push(ClaimRule { claim, required_value, expression, message });
     }
-    if let Some((path, map)) = object(reader, map, "claimMappings", path) {
+    if let Some((path, map)) = reader.object(map, "claimMappings", path) {
         read.mappings = mappings(reader, map, &path);
     }
     for (at, rule) in reader.objects(map, "userValidationRules", path) {
@@ -243,7 +220,7 @@ fn issuer(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Issuer 
 fn mappings(reader: &mut Reader, map: &Map<String, Value>, path: &Path) -> Mappings {
     reader.known(map, &path.to_string(), &["username", "groups", "uid", "extra"]);
     let [username, groups, uid] = ["username", "groups", "uid"].map(|key| {
-        let Some((at, map)) = object(reader, map, key, path) else { return Mapping::default() };
+        let Some((at, map)) = reader.object(map, key, path) else { return Mapping::default() };
         let known: &[&str] = if key == "uid" {
             &["claim", "expression"]
         } else {

@@ -72,20 +72,18 @@ pub struct Oidc {
 }
 
 /// The flag that an argument `NAME=VALUE` or `--NAME=VALUE` sets, when it is one of authentication.
-pub fn is_known(argument: &str) -> bool {
-    let text = argument.trim_start_matches('-');
-    let name = text.split_once('=').map_or(text, |(name, _)| name);
+pub fn is_flag(name: &str) -> bool {
     FLAGS.contains(&name)
 }
 
 impl Settings {
-    /// Reads `NAME=VALUE` as the flag `--NAME` of upstream's API server has it; others than [`is_known`] are passed over.
+    /// Reads `NAME=VALUE` as the flag `--NAME` of upstream's API server has it, all of which [`is_flag`] knows.
     ///
     /// # Errors
     /// A sentence with the flag whose value makes no sense, or that does not go with another.
     pub fn of(arguments: &[String]) -> Result<Self, String> {
         let mut given: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for argument in arguments.iter().filter(|argument| is_known(argument)) {
+        for argument in arguments {
             let text = argument.trim_start_matches('-');
             let (name, value) = text.split_once('=').unwrap_or((text, "true"));
             given.entry(name).or_default().push(value);

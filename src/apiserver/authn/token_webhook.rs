@@ -20,15 +20,10 @@ use tokio::time::Instant;
 use super::{TokenAuthenticator, TokenIdentity};
 use crate::user::User;
 use crate::webhook::kubeconfig::Place;
-use crate::webhook::post::{self, Poster};
+use crate::webhook::post::{self, Attempts, Poster};
 
 /// Time for one token with all attempts (upstream's `sharedLookupTimeout`).
 const LOOKUP_MAX: Duration = Duration::from_secs(30);
-/// Attempts, and the time between them (upstream's `DefaultAuthWebhookRetryBackoff`).
-const ATTEMPTS: u32 = 5;
-const BACKOFF: Duration = Duration::from_millis(500);
-const GROWTH: f64 = 1.5;
-const JITTER: f64 = 0.2;
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Questions at one time; more wait.
@@ -128,28 +123,25 @@ impl TokenWebhook {
         let version = format!("authentication.k8s.io/{}", self.webhook.version);
         let review = json!({"kind": "TokenReview", "apiVersion": version, "metadata": {"creationTimestamp": null}, "spec": spec, "status": {"user": {}}});
         let body = Bytes::from(review.to_string());
-        let mut delay = BACKOFF;
-        for attempt in 1.. {
+        let mut attempts = Attempts::first(Attempts::DELAY);
+        let why = loop {
             match self.post(body.clone()).await {
                 Ok(answer) => {
                     self.problems.clear(PROBLEM);
                     return self.read(&answer, &version, audiences);
                 }
-                Err(Failure::Again(why)) if attempt < ATTEMPTS => {
-                    tracing::debug!(error = why, attempt, "the token webhook is asked again");
-                    let wait = delay + delay.mul_f64(base::clock::random_f64() * JITTER);
-                    delay = delay.mul_f64(GROWTH);
+                Err(Failure::Again(why)) => {
+                    let Some(wait) = attempts.next() else { break why };
+                    tracing::debug!(error = why, "the token webhook is asked again");
                     base::clock::sleep(wait).await;
                 }
-                Err(Failure::Again(why) | Failure::Final(why)) => {
-                    let why = format!("Post {}: {why}", go_quote(&self.webhook.place.url()));
-                    let what = format!("the token webhook gives no answer: {why}");
-                    self.problems.put(PROBLEM, what, "start it, or correct its kubeconfig");
-                    return Err(why);
-                }
+                Err(Failure::Final(why)) => break why,
             }
-        }
-        Ok(None)
+        };
+        let why = format!("Post {}: {why}", go_quote(&self.webhook.place.url()));
+        let what = format!("the token webhook gives no answer: {why}");
+        self.problems.put(PROBLEM, what, "start it, or correct its kubeconfig");
+        Err(why)
     }
 
     fn read(&self, answer: &[u8], version: &str, audiences: &[String]) -> Result<Answer, String> {
@@ -196,9 +188,7 @@ impl TokenWebhook {
     async fn post(&self, body: Bytes) -> Result<Bytes, Failure> {
         let posted = self.poster.post(body, "30s", ANSWER_BYTES_MAX).await;
         let (parts, body) = posted.map_err(|why| {
-            // As upstream's `DefaultShouldRetry`.
-            let is_reset = why.ends_with("connection reset by peer");
-            if is_reset { Failure::Again(why) } else { Failure::Final(why) }
+            if post::is_passing(&why) { Failure::Again(why) } else { Failure::Final(why) }
         })?;
         if parts.status.is_success() {
             let why = || format!("the answer breaks off or has more than {ANSWER_BYTES_MAX} bytes");

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use super::counts::{Counts, Tally};
 use super::{Attributes, Authorizer, Decision, Failure, Known};
 use crate::admission::expressions::conditions::aggregate;
+use crate::status::without_html;
 use crate::user::User;
 
 /// One of a chain.
@@ -134,8 +135,7 @@ pub fn forbidden(user: &User, a: &Attributes<'_>, reason: &str) -> Status {
     } else {
         format!("User {name} cannot {} path {}", a.verb, go_quote(a.path))
     };
-    // Nothing that looks like HTML leaves in an error.
-    let mut why = message.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let mut why = without_html(&message);
     if !reason.is_empty() {
         why = format!("{why}: {reason}");
     }

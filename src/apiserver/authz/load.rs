@@ -6,7 +6,6 @@ use std::path::{Path as File, PathBuf};
 use std::time::Duration;
 
 use api::codec::time::{duration_text, parse_duration};
-use api::expressions::Fault;
 use api::field::{Error, Path, go_quote};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
@@ -121,23 +120,7 @@ impl Reader {
             path: path.clone(),
             kind: self.text(map, "type", path),
             name: self.text(map, "name", path),
-            webhook: webhook.map(|hook| self.webhook(hook, &path.child("webhook"))),
-        }
-    }
-
-    fn object<'a>(
-        &mut self,
-        map: &'a Map<String, Value>,
-        key: &str,
-        parent: &Path,
-    ) -> Option<&'a Map<String, Value>> {
-        match map.get(key) {
-            None | Some(Value::Null) => None,
-            Some(Value::Object(object)) => Some(object),
-            Some(_) => {
-                self.type_of(&parent.child(key), "an object");
-                None
-            }
+            webhook: webhook.map(|(path, hook)| self.webhook(hook, &path)),
         }
     }
 
@@ -167,7 +150,7 @@ impl Reader {
         self.known(map, &path.to_string(), &known);
         let empty = Map::new();
         let place = path.child("connectionInfo");
-        let connection = self.object(map, "connectionInfo", path).unwrap_or(&empty);
+        let connection = self.object(map, "connectionInfo", path).map_or(&empty, |(_, map)| map);
         self.known(connection, &place.to_string(), &["type", "kubeConfigFile"]);
         let conditions = self.objects(map, "matchConditions", path);
         let conditions = conditions.iter().map(|(at, condition)| {
@@ -361,14 +344,8 @@ fn check_conditions(conditions: &[String], path: &Path, errors: &mut Vec<Error>)
             errors.push(Error::required(&field, ""));
         } else if !seen.insert(text) {
             errors.push(Error::duplicate(&field, text.as_str()));
-        } else {
-            match condition(text) {
-                Ok(_) => {}
-                Err(Fault::Invalid(why)) => {
-                    errors.push(Error::invalid(&field, text.as_str(), why));
-                }
-                Err(Fault::Internal(why)) => errors.push(Error::internal(&field, why)),
-            }
+        } else if let Err(fault) = condition(text) {
+            errors.push(fault.at(&field, text));
         }
     }
 }

@@ -23,14 +23,9 @@ use super::counts::{Counts, Matching, Outcome};
 use super::{Attributes, Authorizer, Decision, Failure, Known};
 use crate::user::User;
 use crate::webhook::kubeconfig::Place;
-use crate::webhook::post::{self, Poster};
+use crate::webhook::post::{self, Attempts, Poster};
 use crate::webhook::{CallError, answer};
 
-/// Attempts of one question, the time before the second, and how it grows (upstream's `DefaultAuthWebhookRetryBackoff`).
-const ATTEMPTS: u32 = 5;
-const BACKOFF: Duration = Duration::from_millis(500);
-const GROWTH: f64 = 1.5;
-const JITTER: f64 = 0.2;
 /// The longest time that an answer's `Retry-After` is waited for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 /// Largest answer that is read.
@@ -111,8 +106,7 @@ impl Webhook {
     }
 
     async fn ask(&self, body: Bytes) -> Result<Status, Fault> {
-        let mut delay = BACKOFF;
-        let mut attempt = 1;
+        let mut attempts = Attempts::first(Attempts::DELAY);
         loop {
             let began = base::clock::now();
             let once = tokio::time::timeout(self.settings.timeout, self.once(body.clone())).await;
@@ -129,10 +123,8 @@ impl Webhook {
                 Ok(status) => return Ok(status),
                 Err(fault) => fault,
             };
-            let Some(least) = fault.again.filter(|_| attempt < ATTEMPTS) else { return Err(fault) };
-            attempt += 1;
-            let wait = delay + delay.mul_f64(base::clock::random_f64() * JITTER);
-            delay = delay.mul_f64(GROWTH);
+            let Some(least) = fault.again else { return Err(fault) };
+            let Some(wait) = attempts.next() else { return Err(fault) };
             base::clock::sleep(wait.max(least)).await;
         }
     }
@@ -150,7 +142,7 @@ impl Webhook {
     async fn once(&self, body: Bytes) -> Result<Status, Fault> {
         let posted = self.poster.post(body, &self.timeout(), ANSWER_BYTES_MAX).await;
         let (parts, body) = posted.map_err(|why| Fault {
-            again: why.ends_with("connection reset by peer").then_some(Duration::ZERO),
+            again: post::is_passing(&why).then_some(Duration::ZERO),
             text: self.failed_post(&why),
             outcome: Outcome::Error,
         })?;

@@ -1,4 +1,4 @@
-//! Where a kubeconfig says that a webhook of the server itself (audit, authorization) is, and what to show there.
+//! Where a kubeconfig says that a webhook of the server itself (audit, authentication, authorization) is, and what to show there.
 
 use std::path::Path;
 use std::sync::Arc;

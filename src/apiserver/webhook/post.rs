@@ -26,6 +26,45 @@ const IDLE_MAX: usize = 16;
 /// The time that is left for what is under way when the process stops.
 const LAST_MAX: Duration = Duration::from_millis(500);
 
+/// Attempts of one post, and how the time between them grows (upstream's `DefaultAuthWebhookRetryBackoff` and
+/// `DefaultRetryBackoffWithInitialDelay`).
+const ATTEMPTS: u32 = 5;
+const GROWTH: f64 = 1.5;
+const JITTER: f64 = 0.2;
+
+/// The attempts of one post.
+pub(crate) struct Attempts {
+    /// Under way or over.
+    made: u32,
+    delay: Duration,
+}
+
+impl Attempts {
+    /// The time before the second attempt, unless a flag says it (upstream's `DefaultAuthWebhookRetryBackoff`).
+    pub(crate) const DELAY: Duration = Duration::from_millis(500);
+
+    /// The first one begins now; the second comes `delay` after it.
+    pub(crate) fn first(delay: Duration) -> Self {
+        Self { made: 1, delay }
+    }
+
+    /// The time to wait before the next one; `None` when there is no further one.
+    pub(crate) fn next(&mut self) -> Option<Duration> {
+        if self.made >= ATTEMPTS {
+            return None;
+        }
+        self.made += 1;
+        let wait = self.delay + self.delay.mul_f64(base::clock::random_f64() * JITTER);
+        self.delay = self.delay.mul_f64(GROWTH);
+        Some(wait)
+    }
+}
+
+/// Whether a post that failed with this sentence may go better the next time (upstream's `DefaultShouldRetry`).
+pub(crate) fn is_passing(why: &str) -> bool {
+    why.ends_with("connection reset by peer")
+}
+
 /// Who posts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {

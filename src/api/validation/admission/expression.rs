@@ -18,11 +18,7 @@ pub(super) fn required(
 
 /// The error of an expression that does not compile; `shown` stands in it.
 pub(super) fn outcome<T>(compiled: Result<T, Fault>, shown: &str, field: &Path) -> ErrorList {
-    let fault = compiled.err().map(|fault| match fault {
-        Fault::Invalid(why) => Error::invalid(field, shown, why),
-        Fault::Internal(why) => Error::internal(field, why),
-    });
-    fault.into_iter().collect()
+    compiled.err().map(|fault| fault.at(field, shown)).into_iter().collect()
 }
 
 /// A name that expressions can use.

@@ -3,6 +3,8 @@
 //! Rules are `validateJobStatus` and `ValidateJobStatusUpdate` of upstream's `pkg/apis/batch/validation`; which of them look at a write
 //! is `getStatusValidationOptions` of `pkg/registry/batch/job`: most do only where it changes what they are about.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::codec::time::{Precision, parse_time};
@@ -105,17 +107,15 @@ impl Write<'_> {
         let keys = ["active", "succeeded", "failed", "ready", "terminating"];
         all_non_negative(self.status, &keys, &self.path, &mut errors);
         let pods = get(self.status, "uncountedTerminatedPods");
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen = HashSet::new();
         for key in ["succeeded", "failed"] {
             let field = self.path.child("uncountedTerminatedPods").child(key);
             for (index, uid) in texts(pods, key).into_iter().enumerate() {
                 let place = field.index(index);
                 if uid.is_empty() {
                     errors.push(Error::invalid(&place, uid, "must not be empty"));
-                } else if seen.contains(&uid) {
+                } else if !seen.insert(uid) {
                     errors.push(Error::duplicate(&place, uid));
-                } else {
-                    seen.push(uid);
                 }
             }
         }

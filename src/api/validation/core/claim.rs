@@ -217,7 +217,6 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
-/// A claim may shrink no further than to what it has.
 /// Steps of a resize, sorted as errors list them.
 const RESIZES: [&str; 5] = [
     "ControllerResizeInProgress",
@@ -271,6 +270,7 @@ fn storage_name(name: &str, field: &Path) -> ErrorList {
     errors
 }
 
+/// A claim may shrink no further than to what it has.
 fn size_change(object: &Value, old: &Value) -> Option<Error> {
     let zero = crate::quantity::Quantity::from_int(0);
     let amount = |v: &Value, path: &[&str]| quantity(at(v, path)).unwrap_or(zero);

@@ -1,5 +1,7 @@
 //! The statuses of containers: who may come back, who runs them, and what they were given.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Path};
@@ -194,6 +196,7 @@ fn is_some(amount: Quantity) -> bool {
 fn health(resource: &Value, path: &Path) -> ErrorList {
     let list = items(resource, "resources");
     let mut errors = ErrorList::new();
+    let mut seen = HashSet::new();
     for (index, one) in list.iter().enumerate() {
         let field = path.index(index);
         let health = str_at(one, "health");
@@ -211,7 +214,7 @@ fn health(resource: &Value, path: &Path) -> ErrorList {
             _ => {}
         }
         let id = str_at(one, "resourceID");
-        if list.iter().take(index).any(|other| str_at(other, "resourceID") == id) {
+        if !seen.insert(id) {
             errors.push(Error::duplicate(&field.child("resourceID"), id));
         }
     }

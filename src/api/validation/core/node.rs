@@ -1,5 +1,7 @@
 //! Nodes: taints, pod ranges, the provider's identity.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::resources::quantity_value;
@@ -27,6 +29,7 @@ pub fn node(object: &Value) -> ErrorList {
     let spec = get(object, "spec");
     let mut errors = ErrorList::new();
     let (list, path) = (items(spec, "taints"), Path::new("metadata").child("taints"));
+    let mut seen = HashSet::new();
     for (index, taint) in list.iter().enumerate() {
         let field = path.index(index);
         let (key, value) = (str_at(taint, "key"), str_at(taint, "value"));
@@ -42,8 +45,7 @@ pub fn node(object: &Value) -> ErrorList {
         } else {
             errors.extend(one_of(effect, &known, &field.child("effect")));
         }
-        let same = |t: &Value| str_at(t, "key") == key && str_at(t, "effect") == effect;
-        if list.iter().take(index).any(same) {
+        if !seen.insert((key, effect)) {
             let shown = go_json(taint, TAINT);
             let mut error = printed(&field, &shown, "taints must be unique by key and effect pair");
             error.kind = Kind::Duplicate;
@@ -121,8 +123,9 @@ fn addresses(status: &Value) -> ErrorList {
     let list = items(status, "addresses");
     let field = Path::new("status").child("addresses");
     let mut errors = ErrorList::new();
+    let mut seen = HashSet::new();
     for (index, address) in list.iter().enumerate() {
-        if list.iter().take(index).any(|other| other == address) {
+        if !seen.insert(address) {
             let shown = go_json(address, ADDRESS);
             let mut error = Error::omitted(&field.index(index), shown);
             error.kind = Kind::Duplicate;

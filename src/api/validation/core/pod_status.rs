@@ -1,5 +1,7 @@
 //! The status of pods: addresses, conditions, claims, and what goes with them (upstream's `ValidatePodStatusUpdate`).
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::container_status as containers;
@@ -61,14 +63,17 @@ fn conditions(list: &[Value], path: &Path) -> ErrorList {
 /// Which claims were made for the pod.
 fn claims(list: &[Value], spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
+    let known: HashSet<&str> =
+        items(spec, "resourceClaims").iter().map(|claim| str_at(claim, "name")).collect();
+    let mut seen = HashSet::new();
     for (index, one) in list.iter().enumerate() {
         let (field, name) = (path.index(index), str_at(one, "name"));
         let place = field.child("name");
-        if !items(spec, "resourceClaims").iter().any(|claim| str_at(claim, "name") == name) {
+        if !known.contains(name) {
             let text = "must match the name of an entry in `spec.resourceClaims`";
             errors.push(Error::invalid(&place, name, text));
         }
-        if list.iter().take(index).any(|other| str_at(other, "name") == name) {
+        if !seen.insert(name) {
             errors.push(Error::duplicate(&place, name));
         }
         if let Some(claim) = get(one, "resourceClaimName").as_str() {
@@ -91,11 +96,15 @@ fn extended(status: &Value, spec: &Value, path: &Path) -> ErrorList {
     }
     let keys = ["containerName", "resourceName", "requestName"];
     let key = |mapping| keys.map(|key| str_at(mapping, key));
+    let mut containers = HashMap::new();
+    for container in items(spec, "containers").iter().chain(items(spec, "initContainers")) {
+        containers.entry(str_at(container, "name")).or_insert(container);
+    }
+    let mut seen = HashSet::new();
     for (index, mapping) in list.iter().enumerate() {
         let place = field.index(index);
         let [name, resource, request] = key(mapping);
-        let mut all = items(spec, "containers").iter().chain(items(spec, "initContainers"));
-        match all.find(|container| str_at(container, "name") == name) {
+        match containers.get(name) {
             Some(container) if !has(get(get(container, "resources"), "requests"), resource) => {
                 let text = "must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests";
                 errors.push(Error::invalid(&place.child("resourceName"), resource, text));
@@ -107,7 +116,7 @@ fn extended(status: &Value, spec: &Value, path: &Path) -> ErrorList {
             }
         }
         errors.extend(each(&path.child("requestName"), request, names::dns1123_label(request)));
-        if list.iter().take(index).any(|other| key(other) == key(mapping)) {
+        if !seen.insert(key(mapping)) {
             let fields = keys.into_iter().zip(key(mapping));
             errors.extend(fields.map(|(key, value)| Error::duplicate(&place.child(key), value)));
         }

@@ -175,17 +175,8 @@ fn compile(
     field: &Path,
     errors: &mut ErrorList,
 ) -> Option<Expression> {
-    match Expression::compile(variable, text, wanted) {
-        Ok(expression) => Some(expression),
-        Err(Fault::Invalid(why)) => {
-            errors.push(Error::invalid(field, text, why));
-            None
-        }
-        Err(Fault::Internal(why)) => {
-            errors.push(Error::internal(field, why));
-            None
-        }
-    }
+    let compiled = Expression::compile(variable, text, wanted);
+    compiled.map_err(|fault| errors.push(fault.at(field, text))).ok()
 }
 
 fn claim_rules(

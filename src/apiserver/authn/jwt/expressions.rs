@@ -70,13 +70,7 @@ impl Expression {
             Variable::Claims => &*CLAIMS,
             Variable::User => &*USER,
         };
-        let program = env.compile_any(text).map_err(|error| {
-            if error.instantiation {
-                Fault::Internal(format!("program instantiation failed: {error}"))
-            } else {
-                Fault::Invalid(format!("compilation failed: {error}"))
-            }
-        })?;
+        let program = env.compile_any(text)?;
         // A claim alone has no known type: also that is no truth value.
         if wanted == Wanted::Bool && *program.output() != Type::Bool {
             return Err(Fault::Invalid("must evaluate to bool".to_owned()));
