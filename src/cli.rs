@@ -13,8 +13,8 @@ mod unsupported;
 
 pub use args::{
     AgentArgs, Cli, Command, CreateArgs, DeleteArgs, EtcdEnvArgs, FolderArgs, GeneralArgs,
-    ListArgs, NodeArgs, RotateArgs, ServerArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs,
-    SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
+    ListArgs, Lookup, NodeArgs, RotateArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
+    SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
 };
 pub use defaults::Locations;
 pub use environment::data_dir;

@@ -76,7 +76,11 @@ fn serve(args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode 
     prepare(&args.general, lookup);
     let config = Config::new(args, &locations(lookup));
     if let Ok(Some((config, request))) = config.as_ref().map(|c| c.reset.as_ref().map(|r| (c, r))) {
-        return match server::reset::run(config, request) {
+        let done = match runtime() {
+            Ok(runtime) => runtime.block_on(server::reset::fetched(config, request)),
+            Err(error) => Err(catalogue::RESET.refuse(error)),
+        };
+        return match done.and_then(|request| server::reset::run(config, &request)) {
             Ok(text) => print(&text, ExitCode::SUCCESS),
             Err(refusal) => refuse(&refusal),
         };

@@ -2,6 +2,8 @@
 
 pub mod command;
 mod folder;
+mod places;
+pub(crate) mod s3;
 mod schedule;
 mod socket;
 pub(crate) mod source;
@@ -16,6 +18,7 @@ use store::Backend;
 
 pub use command::run;
 pub(crate) use folder::{Folder, Snapshot};
+pub(crate) use places::Places;
 pub(crate) use schedule::{Schedule, follow};
 pub(crate) use socket::serve;
 
@@ -37,6 +40,8 @@ pub struct Settings {
     pub(crate) compress: bool,
     /// Name of this node, the second part of every name.
     pub(crate) node: String,
+    /// The bucket that has them, too.
+    pub(crate) s3: Option<s3::Settings>,
 }
 
 /// Takes snapshots of one store, one at a time.
@@ -53,11 +58,29 @@ impl Snapshots {
         Arc::new(Self { store, settings, one: tokio::sync::Mutex::default() })
     }
 
-    /// Takes one now, named after `name`, this node and the time.
+    /// Takes one now, named after `name`, this node and the time; where it is, first in the folder.
     ///
     /// # Errors
-    /// A sentence; nothing is left of it then.
+    /// A sentence; nothing is left of it then, or it says that the folder has it and the bucket has not.
     pub(crate) async fn save(
+        &self,
+        places: &Places,
+        name: &str,
+        compress: bool,
+    ) -> Result<Vec<Snapshot>, String> {
+        let saved = self.save_to(&places.folder, name, compress).await?;
+        let Some(bucket) = &places.bucket else { return Ok(vec![saved]) };
+        let path = saved.location.strip_prefix("file://").unwrap_or(&saved.location);
+        match bucket.put(Path::new(path), &saved.name).await {
+            Ok(uploaded) => {
+                tracing::info!(snapshot = uploaded.location, "snapshot uploaded");
+                Ok(vec![saved, uploaded])
+            }
+            Err(error) => Err(format!("{} is saved, but not uploaded: {error}", saved.location)),
+        }
+    }
+
+    async fn save_to(
         &self,
         folder: &Folder,
         name: &str,

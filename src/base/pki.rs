@@ -5,6 +5,7 @@
 pub mod live;
 pub mod pod;
 pub mod request;
+pub mod system;
 pub mod tls;
 
 use std::net::IpAddr;

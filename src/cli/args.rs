@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod node;
+mod s3;
 mod snapshot;
 mod token;
 
 use cluster::token::Secret;
 pub use node::{GeneralArgs, NodeArgs};
+pub use s3::{Lookup, S3Args};
 pub use snapshot::{
     FolderArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput,
 };

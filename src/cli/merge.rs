@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
 
-use super::args::Cli;
+use super::args::{Cli, Command};
 use super::{config_file, environment, unsupported};
 use crate::catalogue::{Refusal, UNSUPPORTED_FLAG, USAGE};
 
@@ -35,7 +35,11 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     let typed = command.clone().try_get_matches_from(argv.clone()).map_err(stop)?;
     // The commands that run something take variables and files, too.
     let Some((name @ ("server" | "agent"), given)) = typed.subcommand() else {
-        return Cli::from_arg_matches(&typed).map_err(stop);
+        let mut cli = Cli::from_arg_matches(&typed).map_err(stop)?;
+        if let Command::EtcdSnapshot(args) = &mut cli.command {
+            environment::fill(&mut args.command.folder_mut().s3, lookup);
+        }
+        return Ok(cli);
     };
     let definition = command.find_subcommand(name).cloned().unwrap_or_default();
     let flags: Vec<String> =

@@ -1,7 +1,5 @@
 //! k3s flags that are known and refused by name, with what stands in.
 
-const NO_S3: &str = "snapshots are kept in a folder; S3 is not there yet";
-
 /// Flag without dashes, and what to tell.
 pub(super) const FLAGS: &[(&str, &str)] = &[
     ("datastore-endpoint", "only the embedded store is there yet"),
@@ -22,23 +20,11 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
         "etcd-snapshot-reconcile-interval",
         "snapshots are what lies in their folder, nothing is kept beside",
     ),
-    ("etcd-s3", NO_S3),
-    ("etcd-s3-access-key", NO_S3),
-    ("etcd-s3-bucket", NO_S3),
-    ("etcd-s3-bucket-lookup-type", NO_S3),
-    ("etcd-s3-config-secret", NO_S3),
-    ("etcd-s3-endpoint", NO_S3),
-    ("etcd-s3-endpoint-ca", NO_S3),
-    ("etcd-s3-folder", NO_S3),
-    ("etcd-s3-insecure", NO_S3),
-    ("etcd-s3-proxy", NO_S3),
-    ("etcd-s3-region", NO_S3),
-    ("etcd-s3-retention", NO_S3),
-    ("etcd-s3-secret-key", NO_S3),
-    ("etcd-s3-session-token", NO_S3),
-    ("etcd-s3-skip-ssl-verify", NO_S3),
-    ("etcd-s3-timeout", NO_S3),
-    ("s3", NO_S3),
+    (
+        "etcd-s3-config-secret",
+        "keys of a bucket are given by flags, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    ),
+    ("etcd-s3-proxy", "the bucket is reached without a proxy"),
     ("flannel-conf", "the overlay has no configuration file; use --flannel-backend"),
     ("flannel-cni-conf", "the CNI configuration is built in"),
     ("flannel-external-ip", "external addresses are not there yet"),

@@ -141,8 +141,7 @@ struct ApiServer {
 
 impl ApiServer {
     fn of(arguments: Vec<String>) -> Result<Self, Refusal> {
-        let (authorization, others) =
-            split(arguments, apiserver::authz::config::Plan::is_flag);
+        let (authorization, others) = split(arguments, apiserver::authz::config::Plan::is_flag);
         let (authentication, others) = split(others, authn::settings::is_flag);
         let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
         let settings = authn::settings::Settings::of(&authentication).map_err(bad)?;
@@ -232,6 +231,7 @@ fn snapshots(args: &SnapshotArgs, machine: &Machine) -> Result<snapshots::Settin
         retention: args.etcd_snapshot_retention,
         compress: args.etcd_snapshot_compress,
         node: machine.node_name.clone(),
+        s3: snapshots::s3::settings::settings(&args.s3)?,
     })
 }
 

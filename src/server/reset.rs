@@ -11,6 +11,8 @@ use store::{Reset, ResetError};
 use crate::catalogue::{DATA_DIR, DATA_DIR_LOCKED, RESET, Refusal, STORE_DAMAGED};
 use crate::server::config::Config;
 use crate::server::members::enter::RECORD;
+use crate::snapshots;
+use crate::snapshots::s3::Bucket;
 use crate::snapshots::source::{self, Source};
 
 /// Where k3s keeps certificates and keys of its cluster, sealed with its token.
@@ -71,6 +73,27 @@ impl Look<'_> {
             )
         })
     }
+}
+
+/// The request with its snapshot as a file: what a bucket has is downloaded into the folder of snapshots.
+///
+/// # Errors
+/// Why it is not there.
+pub async fn fetched(config: &Config, request: &Request) -> Result<Request, Refusal> {
+    let (Some(settings), Some(name)) = (&config.snapshots.s3, &request.restore) else {
+        return Ok(request.clone());
+    };
+    let told = |why: String| RESET.refuse(why);
+    let bucket = Bucket::open(settings.clone()).await.map_err(told)?;
+    let folder = snapshots::default_dir(&config.machine.data_dir);
+    super::data_dir::check(&config.machine.data_dir)?;
+    let made = || {
+        base::fs::create_dir(&config.machine.data_dir, 0o700)?;
+        base::fs::create_dir(&folder, 0o700)
+    };
+    made().map_err(|e| DATA_DIR.refuse(e))?;
+    let file = bucket.get(&name.to_string_lossy(), &folder).await.map_err(told)?;
+    Ok(Request { restore: Some(file) })
 }
 
 /// Resets; what to tell.

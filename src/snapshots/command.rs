@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::socket::{Answer, Operation, Question, ask, in_folder};
-use super::{Folder, Snapshot};
+use super::socket::{Answer, Operation, Question, ask};
+use super::{Folder, Places, Snapshot, s3};
 use crate::catalogue::{BAD_VALUE, Refusal, SERVER_UNREACHABLE, SNAPSHOT_COMMAND};
 use crate::cli::{FolderArgs, SnapshotCommand, SnapshotOutput};
 
@@ -28,7 +28,11 @@ pub async fn run(command: &SnapshotCommand, defaults: &Defaults) -> Result<Strin
             named("name", &args.name)?;
             let save = Operation::Save { name: args.name.clone(), compress: args.compress };
             let answer = asked(&args.folder, save, defaults, None).await?;
-            Ok(lines(answer.snapshots.iter().map(|s| format!("Snapshot {} saved.", s.name))))
+            let told = |s: &Snapshot| match s.is_local() {
+                true => format!("Snapshot {} saved.", s.name),
+                false => format!("Snapshot {} uploaded to {}.", s.name, s.location),
+            };
+            Ok(lines(answer.snapshots.iter().map(told)))
         }
         SnapshotCommand::Ls(args) => {
             let answer = asked(&args.folder, Operation::List, defaults, None).await?;
@@ -84,7 +88,8 @@ async fn asked(
         Some(dir) => Some(std::path::absolute(dir).map_err(|e| failed(e.to_string()))?),
         None => None,
     };
-    let question = Question { operation, dir };
+    let s3 = s3::settings::settings(&folder.s3)?;
+    let question = Question { operation, dir, s3 };
     // Another node's snapshots are the folder's matter alone.
     let answer = match node {
         Some(_) => None,
@@ -104,7 +109,8 @@ async fn asked(
         None => {
             let folder = Folder::new(question.dir.as_deref(), data_dir);
             let node = node.unwrap_or(&defaults.node);
-            Answer::of(node, in_folder(&folder, question.operation, node, 0))
+            let places = Places::open(folder, question.s3.as_ref()).await.map_err(failed)?;
+            Answer::of(node, places.act(question.operation, node, 0).await)
         }
     };
     match answer.error {
@@ -119,10 +125,12 @@ fn time(seconds: i64) -> String {
 
 /// An ETCDSnapshotFile of k3s.
 fn object(snapshot: &Snapshot, node: &str) -> Value {
+    // As in k3s, what lies in a bucket is nobody's own.
+    let (place, node) = if snapshot.is_local() { ("local", node) } else { ("s3", "s3") };
     json!({
         "apiVersion": "k3s.cattle.io/v1",
         "kind": "ETCDSnapshotFile",
-        "metadata": { "name": format!("local-{}", snapshot.name), "creationTimestamp": null },
+        "metadata": { "name": format!("{place}-{}", snapshot.name), "creationTimestamp": null },
         "spec": { "snapshotName": snapshot.name, "nodeName": node, "location": snapshot.location },
         "status": {
             "size": snapshot.size.to_string(),

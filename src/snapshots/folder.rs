@@ -23,6 +23,13 @@ pub(crate) struct Snapshot {
     pub(crate) created: i64,
 }
 
+impl Snapshot {
+    /// It is a file here; else it lies in a bucket.
+    pub(super) fn is_local(&self) -> bool {
+        self.location.starts_with("file://")
+    }
+}
+
 /// A folder of snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Folder {
@@ -161,13 +168,13 @@ impl Folder {
 }
 
 /// Time in a snapshot's name.
-fn stamp(name: &str) -> Option<i64> {
+pub(super) fn stamp(name: &str) -> Option<i64> {
     let base = name.strip_suffix(COMPRESSED).unwrap_or(name);
     base.rsplit('-').next()?.parse().ok()
 }
 
 /// The oldest of those that begin so and end with a time, beyond `keep`; `snapshots` stand oldest first.
-fn too_many(snapshots: &[Snapshot], begin: &str, keep: usize) -> Vec<String> {
+pub(super) fn too_many(snapshots: &[Snapshot], begin: &str, keep: usize) -> Vec<String> {
     if keep == 0 {
         return Vec::new();
     }

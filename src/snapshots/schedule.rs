@@ -10,7 +10,7 @@ use croner::parser::{CronParser, Seconds, Year};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-use super::Snapshots;
+use super::{Places, Snapshots};
 
 /// The clock may be set while a snapshot is waited for: it is looked at again after this time.
 const WAIT_MAX: Duration = Duration::from_secs(600);
@@ -95,18 +95,27 @@ async fn until(due: Timestamp, tasks: &Tasks) -> bool {
     }
 }
 
-async fn take(snapshots: &Snapshots, tasks: &Tasks) {
+async fn save_and_prune(snapshots: &Snapshots) -> Result<Vec<String>, String> {
     let settings = &snapshots.settings;
-    let saved = snapshots.save(&settings.folder, &settings.name, settings.compress).await;
-    let pruned = match saved {
+    let places = Places::open(settings.folder.clone(), settings.s3.as_ref()).await?;
+    let saved = snapshots.save(&places, &settings.name, settings.compress).await;
+    // What is in the folder is pruned there, whatever the bucket says.
+    let keep_in_bucket = settings.s3.as_ref().map_or(0, |s3| s3.retention);
+    match saved {
         Ok(_) => {
-            let settings = settings.clone();
-            let prune =
-                move || settings.folder.prune(&settings.name, &settings.node, settings.retention);
-            base::tasks::blocking(prune).await.unwrap_or_else(|e| Err(e.to_string()))
+            places.prune(&settings.name, &settings.node, settings.retention, keep_in_bucket).await
+        }
+        Err(error) if settings.s3.is_some() => {
+            let alone = Places { folder: settings.folder.clone(), bucket: None };
+            let _ = alone.prune(&settings.name, &settings.node, settings.retention, 0).await;
+            Err(error)
         }
         Err(error) => Err(error),
-    };
+    }
+}
+
+async fn take(snapshots: &Snapshots, tasks: &Tasks) {
+    let pruned = save_and_prune(snapshots).await;
     match pruned {
         Ok(deleted) => {
             tasks.problems().clear(PROBLEM);
@@ -116,7 +125,7 @@ async fn take(snapshots: &Snapshots, tasks: &Tasks) {
         }
         Err(error) => {
             let fix = "make room or mend what is said, then try `kube-lite etcd-snapshot save`";
-            let what = format!("no snapshot was taken by the schedule: {error}");
+            let what = format!("the scheduled snapshot: {error}");
             tasks.problems().put(PROBLEM, what, fix);
         }
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::{Folder, Snapshot, Snapshots};
+use super::{Folder, Places, Snapshot, Snapshots, s3};
 use crate::catalogue::{DATA_DIR, Refusal};
 
 /// Largest question, in bytes.
@@ -48,6 +48,8 @@ pub(super) struct Question {
     pub(super) operation: Operation,
     /// Folder, when it is not the server's.
     pub(super) dir: Option<PathBuf>,
+    /// Bucket, when it is not the server's.
+    pub(super) s3: Option<s3::Settings>,
 }
 
 /// The answer.
@@ -136,33 +138,13 @@ async fn act(
         Some(dir) => Folder::new(Some(dir), data_dir),
         None => settings.folder.clone(),
     };
-    if let Operation::Save { name, compress } = &question.operation {
-        let compress = *compress || settings.compress;
-        return snapshots
-            .save(&folder, name, compress)
-            .await
-            .map(|saved| (vec![saved], Vec::new()));
-    }
-    let (node, keep) = (settings.node.clone(), settings.retention);
-    let work = move || in_folder(&folder, question.operation, &node, keep);
-    base::tasks::blocking(work).await.map_err(|e| e.to_string())?
-}
-
-/// What needs no server.
-pub(super) fn in_folder(
-    folder: &Folder,
-    operation: Operation,
-    node: &str,
-    retention: usize,
-) -> Result<(Vec<Snapshot>, Vec<String>), String> {
-    match operation {
-        Operation::Save { .. } => Err("only a server that runs takes snapshots".to_owned()),
-        Operation::List => folder.list().map(|all| (all, Vec::new())),
-        Operation::Delete(names) => folder.delete(&names).map(|names| (Vec::new(), names)),
-        Operation::Prune { name, keep } => {
-            let pruned = folder.prune(&name, node, keep.unwrap_or(retention));
-            pruned.map(|names| (Vec::new(), names))
+    let places = Places::open(folder, question.s3.as_ref().or(settings.s3.as_ref())).await?;
+    match question.operation {
+        Operation::Save { name, compress } => {
+            let saved = snapshots.save(&places, &name, compress || settings.compress).await?;
+            Ok((saved, Vec::new()))
         }
+        other => places.act(other, &settings.node, settings.retention).await,
     }
 }
 

@@ -10,7 +10,7 @@ use super::labels::{validate_annotations, validate_labels};
 use super::names::{c_identifier, dns1123_label, dns1123_subdomain, label_value, qualified_name};
 use super::storage::attacher as driver_name;
 use super::{IMMUTABLE, each, one_of};
-use crate::expressions::{Fault, devices as expressions};
+use crate::expressions::devices as expressions;
 use crate::field::{Error, ErrorList, Kind, Path};
 use crate::value::{get, has, int_at, is_empty, items, semantic_equal, str_at};
 

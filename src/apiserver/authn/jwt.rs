@@ -20,7 +20,6 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::Kind;
 
-pub(crate) use api::expressions::Fault;
 pub(crate) use claims::Mapper;
 pub(crate) use expressions::{Expression, Variable, Wanted};
 pub(super) use keys::Algorithm;

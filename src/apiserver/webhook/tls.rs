@@ -14,16 +14,6 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, Signa
 
 use super::CallError;
 
-/// Where systems keep the CA certificates they trust, in the order in which Go looks.
-const SYSTEM_BUNDLES: [&str; 6] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/cacert.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
 /// HTTP/1.1 alone: one connection of HTTP/2 would keep a single endpoint busy (upstream's issue 75791). `unverified` believes any
 /// server, as the one who configured it asked for; `certificate` is shown to the server.
 ///
@@ -43,7 +33,7 @@ pub(crate) async fn client(
         return Ok(Arc::new(config));
     }
     let pem = if bundle.iter().all(u8::is_ascii_whitespace) {
-        system_bundle().await
+        pki::system::bundle().await
     } else {
         String::from_utf8_lossy(bundle).into_owned()
     };
@@ -65,16 +55,6 @@ pub(crate) async fn client(
     let verifier = Pinning { chains, pinned: roots, supported };
     config.dangerous().set_certificate_verifier(Arc::new(verifier));
     Ok(Arc::new(config))
-}
-
-/// The bundle of this machine; empty when it has none.
-async fn system_bundle() -> String {
-    let read = base::tasks::blocking(|| {
-        SYSTEM_BUNDLES
-            .iter()
-            .find_map(|path| base::fs::read_to_string(std::path::Path::new(path)).ok())
-    });
-    read.await.ok().flatten().unwrap_or_default()
 }
 
 /// Believes chains to the bundle, and a certificate that stands in the bundle itself: a self-signed one made with

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::S3Args;
 use clap::{Args, Subcommand, ValueEnum};
 
 /// Flags of a server.
@@ -31,6 +32,8 @@ pub struct SnapshotArgs {
     /// With --cluster-reset: take the data of this snapshot, or of this data directory of etcd or k3s
     #[arg(long, value_name = "PATH", help_heading = "Snapshots")]
     pub cluster_reset_restore_path: Option<PathBuf>,
+    #[command(flatten)]
+    pub s3: S3Args,
 }
 
 /// Flags of `kube-lite etcd-snapshot`.
@@ -55,7 +58,19 @@ pub enum SnapshotCommand {
     Prune(PruneArgs),
 }
 
-/// Which folder.
+impl SnapshotCommand {
+    /// Which folder and bucket.
+    pub(crate) fn folder_mut(&mut self) -> &mut FolderArgs {
+        match self {
+            Self::Save(args) => &mut args.folder,
+            Self::Ls(args) => &mut args.folder,
+            Self::Delete(args) => &mut args.folder,
+            Self::Prune(args) => &mut args.folder,
+        }
+    }
+}
+
+/// Which folder, and which bucket beside it.
 #[derive(Debug, Args, Clone)]
 pub struct FolderArgs {
     /// Data directory of the server [env: KUBE_LITE_DATA_DIR]
@@ -64,6 +79,8 @@ pub struct FolderArgs {
     /// Folder of the snapshots [default: that of the server]
     #[arg(long = "etcd-snapshot-dir", visible_alias = "dir", value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub s3: S3Args,
 }
 
 /// Flags of `save`.

@@ -8,7 +8,7 @@ use api::validation::{each, names};
 
 use super::url;
 use super::{ClaimRule, Configuration, Issuer, Jwt, Mapping, Mappings, UserRule};
-use crate::authn::jwt::{Expression, Fault, Mapper, Variable, Wanted};
+use crate::authn::jwt::{Expression, Mapper, Variable, Wanted};
 
 /// Most issuers of one configuration (upstream's).
 const ISSUERS_MAX: usize = 64;

@@ -1,0 +1,19 @@
+//! The CA certificates that this machine trusts.
+
+use std::path::Path;
+
+/// Where systems keep them, in the order in which Go looks.
+const BUNDLES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The bundle of this machine, in PEM; empty when it has none.
+pub async fn bundle() -> String {
+    let read = || BUNDLES.iter().find_map(|path| crate::fs::read_to_string(Path::new(path)).ok());
+    crate::tasks::blocking(read).await.ok().flatten().unwrap_or_default()
+}

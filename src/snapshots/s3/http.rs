@@ -1,0 +1,264 @@
+//! One request over a connection of its own: bodies of files are streamed both ways.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use base::io::{BoxIo, Dial, Tcp};
+use base::pki;
+use base::pki::tls::AnyServer;
+use base::tasks::blocking;
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HOST, USER_AGENT};
+use http::{HeaderName, HeaderValue, Method, Request};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Limited, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::sync::mpsc;
+use tokio_rustls::TlsConnector;
+
+use super::refusal;
+
+/// Bytes read at once of a file that goes up.
+const CHUNK: usize = 64 * 1024;
+/// Chunks that wait between disk and network.
+const CHUNKS_MAX: usize = 4;
+/// Largest answer that is kept in memory: a page of a list.
+const ANSWER_MAX: usize = 4 << 20;
+
+/// What is sent, and where the answer goes.
+pub(super) enum To<'a> {
+    /// Nothing is sent, the answer is short.
+    Memory,
+    /// Of this many bytes.
+    Upload {
+        path: &'a Path,
+        size: u64,
+    },
+    File(Arc<File>),
+}
+
+impl<'a> To<'a> {
+    /// For one more attempt.
+    pub(super) fn again(&mut self) -> To<'a> {
+        match self {
+            Self::Memory => To::Memory,
+            Self::Upload { path, size } => To::Upload { path, size: *size },
+            Self::File(file) => To::File(Arc::clone(file)),
+        }
+    }
+}
+
+/// An answer of success.
+pub(super) struct Received {
+    /// Its body, unless that went to a file.
+    pub(super) text: String,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) text: String,
+    /// It may go better the next time.
+    pub(super) passing: bool,
+}
+
+impl Fault {
+    fn passing(text: impl std::fmt::Display) -> Self {
+        Self { text: text.to_string(), passing: true }
+    }
+
+    fn lasting(text: impl std::fmt::Display) -> Self {
+        Self { text: text.to_string(), passing: false }
+    }
+}
+
+/// Size and CRC32C of a file, the latter as S3 has it: base64 of its four bytes.
+pub(super) fn look(path: &Path) -> io::Result<(u64, String)> {
+    let mut file = File::open(path)?;
+    let (mut size, mut sum, mut chunk) = (0_u64, 0, vec![0; CHUNK]);
+    loop {
+        let read = file.read(&mut chunk)?;
+        let Some(part) = chunk.get(..read).filter(|part| !part.is_empty()) else { break };
+        sum = crc32c::crc32c_append(sum, part);
+        size = size.saturating_add(part.len() as u64);
+    }
+    let checksum = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, sum.to_be_bytes());
+    Ok((size, checksum))
+}
+
+/// Opens connections.
+pub(super) struct Client {
+    tls: Arc<ClientConfig>,
+}
+
+impl Client {
+    pub(super) async fn new(ca: &str, unverified: bool) -> Result<Self, String> {
+        let pem = if ca.is_empty() { pki::system::bundle().await } else { ca.to_owned() };
+        let given = pki::certificates(&pem).map_err(|e| format!("the CA certificates: {e}"))?;
+        let mut config = pki::tls::client(&[], None, &["http/1.1"]).map_err(|e| e.to_string())?;
+        let provider = Arc::clone(config.crypto_provider());
+        if unverified {
+            config.dangerous().set_certificate_verifier(Arc::new(AnyServer::new(provider)));
+        } else if !given.is_empty() {
+            let mut roots = rustls::RootCertStore::empty();
+            roots.add_parsable_certificates(given);
+            let roots = Arc::new(roots);
+            let verifier =
+                rustls::client::WebPkiServerVerifier::builder_with_provider(roots, provider);
+            let verifier = verifier.build().map_err(|e| format!("the CA certificates: {e}"))?;
+            config.dangerous().set_certificate_verifier(verifier);
+        }
+        Ok(Self { tls: Arc::new(config) })
+    }
+
+    async fn open(&self, url: &url::Url) -> Result<BoxIo, Fault> {
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let port = url.port_or_known_default().unwrap_or(443);
+        let io = Tcp.dial(host, port).await;
+        let io = io.map_err(|e| Fault::passing(format!("{host}:{port} cannot be reached: {e}")))?;
+        if url.scheme() == "http" {
+            return Ok(io);
+        }
+        let name = ServerName::try_from(host.to_owned()).map_err(Fault::lasting)?;
+        let io = TlsConnector::from(Arc::clone(&self.tls)).connect(name, io).await;
+        io.map(|io| Box::new(io) as BoxIo).map_err(|e| {
+            // A certificate that is not believed will not be the next time.
+            let certificate = e.get_ref().is_some_and(|e| e.is::<rustls::Error>());
+            let text = format!("TLS with {host}:{port} failed: {e}");
+            if certificate { Fault::lasting(text) } else { Fault::passing(text) }
+        })
+    }
+
+    /// Sends the request and reads its answer.
+    pub(super) async fn exchange(
+        &self,
+        method: Method,
+        url: &url::Url,
+        headers: &[(&'static str, String)],
+        to: To<'_>,
+    ) -> Result<Received, Fault> {
+        let io = self.open(url).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
+            .await
+            .map_err(Fault::passing)?;
+        let authority = url.authority();
+        let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
+        let mut request = Request::builder().method(method).uri(target);
+        request = request.header(HOST, authority).header(USER_AGENT, "kube-lite");
+        for (name, value) in headers {
+            let value = HeaderValue::try_from(value.as_str()).map_err(Fault::lasting)?;
+            request = request.header(HeaderName::from_static(name), value);
+        }
+        let (body, file) = match to {
+            To::Memory => (Empty::new().map_err(|never| match never {}).boxed_unsync(), None),
+            To::Upload { path, size } => {
+                request = request.header(CONTENT_LENGTH, size);
+                (upload(path.to_owned()), None)
+            }
+            To::File(file) => {
+                (Empty::new().map_err(|never| match never {}).boxed_unsync(), Some(file))
+            }
+        };
+        let request = request.body(body).map_err(Fault::lasting)?;
+        let talk = async move {
+            let response = sender.send_request(request).await.map_err(Fault::passing)?;
+            answered(response, file).await
+        };
+        // The connection's own end shows in the answer.
+        let drive = async {
+            let _ = connection.await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            answered = talk => answered,
+            () = drive => Err(Fault::passing("the connection ended")),
+        }
+    }
+}
+
+async fn answered(
+    response: http::Response<Incoming>,
+    file: Option<Arc<File>>,
+) -> Result<Received, Fault> {
+    let (parts, body) = response.into_parts();
+    let status = parts.status;
+    if let (true, Some(file)) = (status.is_success(), file) {
+        download(body, file).await?;
+        return Ok(Received { text: String::new() });
+    }
+    let read = Limited::new(body, ANSWER_MAX).collect().await;
+    let body = read.map_err(|e| Fault::passing(format!("the answer breaks off: {e}")))?.to_bytes();
+    let text = String::from_utf8_lossy(&body).into_owned();
+    if status.is_success() {
+        return Ok(Received { text });
+    }
+    let region = parts.headers.get("x-amz-bucket-region").and_then(|value| value.to_str().ok());
+    let passing = status.is_server_error() || status.as_u16() == 429;
+    Err(Fault { text: refusal(status, region, &text), passing })
+}
+
+/// A file as a body; when it cannot be read on, the request breaks off and the bucket keeps nothing.
+fn upload(path: std::path::PathBuf) -> UnsyncBoxBody<Bytes, io::Error> {
+    let (sender, mut receiver) = mpsc::channel(CHUNKS_MAX);
+    let reading = blocking(move || {
+        let said = (|| {
+            let mut file = File::open(&path)?;
+            loop {
+                let mut chunk = vec![0; CHUNK];
+                let read = file.read(&mut chunk)?;
+                chunk.truncate(read);
+                // Nobody waits for more when the request is over.
+                if read == 0 || sender.blocking_send(Ok(Bytes::from(chunk))).is_err() {
+                    return Ok(());
+                }
+            }
+        })();
+        if let Err(error) = said {
+            let _ = sender.blocking_send(Err(error));
+        }
+    });
+    let mut reading = Box::pin(reading);
+    let mut is_read = false;
+    let stream = futures::stream::poll_fn(move |cx| {
+        // Driven along, so that it begins and its end is seen.
+        if !is_read {
+            is_read = reading.as_mut().poll(cx).is_ready();
+        }
+        receiver.poll_recv(cx)
+    });
+    let stream = futures::StreamExt::map(stream, |chunk| chunk.map(Frame::data));
+    BodyExt::boxed_unsync(StreamBody::new(stream))
+}
+
+/// Writes a body to a file from its beginning, and sees it on the disk.
+async fn download(mut body: Incoming, file: Arc<File>) -> Result<(), Fault> {
+    let (sender, mut receiver) = mpsc::channel::<Bytes>(CHUNKS_MAX);
+    let writing = blocking(move || {
+        let mut file = &*file;
+        file.set_len(0)?;
+        io::Seek::rewind(&mut file)?;
+        while let Some(chunk) = receiver.blocking_recv() {
+            file.write_all(&chunk)?;
+        }
+        file.sync_all()
+    });
+    let reading = async move {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|e| Fault::passing(format!("the answer breaks off: {e}")))?;
+            let Ok(chunk) = frame.into_data() else { continue };
+            // The writer has failed, and says why.
+            if sender.send(chunk).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let (read, written) = tokio::join!(reading, writing);
+    written.map_err(Fault::lasting)?.map_err(Fault::lasting)?;
+    read
+}
