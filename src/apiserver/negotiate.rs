@@ -238,6 +238,7 @@ pub fn respond(
     } else {
         (bytes, false)
     };
+    base::memory::worked(bytes.0.len());
     response(body::full(Bytes::from(bytes.0)), code, content_type, bytes.1)
 }
 

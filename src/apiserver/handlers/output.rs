@@ -208,8 +208,9 @@ pub(crate) fn list(
             map.insert("metadata".into(), Value::Object(head.metadata()));
         }
         let version = accepted.transform_version;
-        let values =
-            Box::new(move |some: &[Arc<Object>]| some.iter().map(|o| partial(o, &version)).collect());
+        let values = Box::new(move |some: &[Arc<Object>]| {
+            some.iter().map(|o| partial(o, &version)).collect()
+        });
         let source = pieces::of_values(&whole, "items", items, values);
         return Ok(pieces::respond(headers, Media::Json.name(), source));
     }

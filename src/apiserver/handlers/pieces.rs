@@ -71,6 +71,7 @@ impl Pieces {
             };
             break;
         }
+        base::memory::worked(out.len());
         Ok((!out.is_empty()).then_some(out))
     }
 }

@@ -265,6 +265,7 @@ fn frames(
             }
             bytes = all.into();
         }
+        base::memory::worked(bytes.len());
         Some((Ok(Frame::data(bytes)), (watch, encoder)))
     })
 }

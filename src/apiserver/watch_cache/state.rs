@@ -9,6 +9,7 @@ use std::time::Duration;
 use api::Object;
 use tokio::time::Instant;
 
+use super::nodes::{self, Nodes};
 use crate::registry::Resource;
 use crate::selection::Selection;
 
@@ -24,28 +25,40 @@ const RING_AGE_MAX: Duration = Duration::from_secs(300);
 /// Bytes of object versions that the ring may keep alive.
 const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Selectable fields of one object.
-pub(crate) type Fields = Box<[(Cow<'static, str>, String)]>;
+/// Selectable fields of one object that have a value.
+type Fields = Box<[(Cow<'static, str>, Box<str>)]>;
 
 /// An object in the cache, with its selectable fields once somebody asked for them.
 #[derive(Debug)]
 pub struct Entry {
     /// The object.
     pub object: Arc<Object>,
+    node: OnceLock<Box<str>>,
     fields: OnceLock<Fields>,
 }
 
 impl Entry {
     pub(crate) fn new(object: Arc<Object>) -> Arc<Self> {
-        Arc::new(Self { object, fields: OnceLock::new() })
+        Arc::new(Self { object, node: OnceLock::new(), fields: OnceLock::new() })
     }
 
-    /// Values of the declared selectable fields.
-    pub fn fields(&self, row: &Resource) -> &Fields {
-        self.fields.get_or_init(|| {
+    /// The value of a declared selectable field; empty where the object has none.
+    pub(crate) fn field(&self, row: &Resource, name: &str) -> &str {
+        if name == nodes::FIELD && nodes::are_kept(row) {
+            return self.node();
+        }
+        let fields = self.fields.get_or_init(|| {
             let value = self.object.value().unwrap_or_default();
-            row.spec.strategy.selectable_fields(&value).into_boxed_slice()
-        })
+            let all = row.spec.strategy.selectable_fields(&value).into_iter();
+            let set = all.filter(|(_, value)| !value.is_empty());
+            set.map(|(name, value)| (name, value.into_boxed_str())).collect()
+        });
+        fields.iter().find(|(field, _)| *field == name).map_or("", |(_, value)| value)
+    }
+
+    /// The node of a pod; empty without one.
+    pub(super) fn node(&self) -> &str {
+        self.node.get_or_init(|| nodes::node_of(&self.object))
     }
 }
 
@@ -165,9 +178,16 @@ pub(super) struct State {
     floor: i64,
     revision: i64,
     generation: u64,
+    /// Only of pods.
+    nodes: Option<Nodes>,
 }
 
 impl State {
+    /// The empty state of a resource.
+    pub(super) fn of(row: &Resource) -> Self {
+        Self { nodes: nodes::are_kept(row).then(Nodes::default), ..Self::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
@@ -178,6 +198,10 @@ impl State {
 
     /// Starts over from a snapshot; all positions become invalid.
     pub(super) fn load(&mut self, objects: BTreeMap<Box<str>, Arc<Entry>>, revision: i64) {
+        if let Some(nodes) = &mut self.nodes {
+            *nodes = Nodes::default();
+            objects.iter().for_each(|(suffix, entry)| nodes.add(suffix, entry));
+        }
         self.objects = objects;
         self.ring.clear();
         self.ring_bytes = 0;
@@ -197,6 +221,9 @@ impl State {
             let event = match object {
                 Some(object) => {
                     let entry = Entry::new(Arc::new(object));
+                    if let Some(nodes) = &mut self.nodes {
+                        nodes.change(&suffix, self.objects.get(&suffix), &entry);
+                    }
                     let previous = self.objects.insert(suffix, Arc::clone(&entry));
                     Event {
                         entry,
@@ -209,6 +236,9 @@ impl State {
                 }
                 None => {
                     let Some(previous) = self.objects.remove(&suffix) else { continue };
+                    if let Some(nodes) = &mut self.nodes {
+                        nodes.remove(&suffix, &previous);
+                    }
                     let mut last = Object::clone(&previous.object);
                     last.resource_version = at;
                     Event {
@@ -262,7 +292,17 @@ impl State {
         let from = start.filter(|s| *s > prefix.as_str()).unwrap_or(&prefix);
         let mut page =
             Page { items: Vec::new(), revision: self.revision, last: None, remaining: None };
-        let range = self.objects.range::<str, _>((Bound::Included(from), Bound::Unbounded));
+        let bounds = (Bound::Included(from), Bound::Unbounded);
+        let node = filter.selection.exact(nodes::FIELD).filter(|node| !node.is_empty());
+        // The pods of one node are found without looking at all others.
+        let range: Box<dyn Iterator<Item = (&Box<str>, &Arc<Entry>)>> = match (&self.nodes, node) {
+            (Some(nodes), Some(node)) => {
+                let keys = nodes.of(node).into_iter();
+                let keys = keys.flat_map(|keys| keys.range::<str, _>(bounds));
+                Box::new(keys.filter_map(|key| self.objects.get_key_value(key)))
+            }
+            _ => Box::new(self.objects.range::<str, _>(bounds)),
+        };
         let mut range = range.take_while(|(key, _)| key.starts_with(prefix.as_str()));
         if !filter.name.is_empty() && (row.spec.namespaced != filter.namespace.is_empty()) {
             let found = self.objects.get(format!("{prefix}{}", filter.name).as_str());

@@ -179,7 +179,8 @@ fn lists_and_events_hold_the_bytes_of_their_objects() {
 #[test]
 fn a_large_list_is_encoded_in_pieces() {
     let schema = Schema::builtin();
-    let item = |n: usize| json!({"metadata":{"name":format!("m-{n}")},"data":{"k":"v".repeat(100)}});
+    let item =
+        |n: usize| json!({"metadata":{"name":format!("m-{n}")},"data":{"k":"v".repeat(100)}});
     let whole = json!({"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},
         "items":(0..3000).map(item).collect::<Vec<_>>()});
     let pieces = encode_list(
