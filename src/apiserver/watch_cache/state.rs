@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::Object;
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::nodes::{self, Nodes};
@@ -21,6 +23,10 @@ const RING_EVENTS_MIN: usize = 256;
 
 /// Further changes are kept for so long, as the store keeps its history: what a crowd that came at once has left behind goes.
 const RING_AGE_MAX: Duration = Duration::from_secs(300);
+
+/// Newest changes whose JSON lines are kept: watchers that are farther behind are few, and have them made again. A line is as large
+/// as its object, whose bytes are shared with the store.
+const LINES_MAX: usize = 256;
 
 /// Bytes of object versions that the ring may keep alive.
 const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -86,11 +92,16 @@ pub struct Event {
     pub revision: i64,
     /// When it came here.
     at: Instant,
-    /// The JSON line for watchers to whom the change looks as it is, made once.
-    pub line: OnceLock<bytes::Bytes>,
+    /// See [`Event::line`].
+    line: Mutex<Option<Bytes>>,
 }
 
 impl Event {
+    /// The JSON line for watchers to whom the change looks as it is, made once for all that keep up.
+    pub fn line(&self, make: impl FnOnce() -> Bytes) -> Bytes {
+        self.line.lock().get_or_insert_with(make).clone()
+    }
+
     /// What the event is without any selector.
     pub fn natural_type(&self) -> EventType {
         match (self.deleted, &self.previous) {
@@ -231,7 +242,7 @@ impl State {
                         deleted: false,
                         revision: at,
                         at: now,
-                        line: OnceLock::new(),
+                        line: Mutex::default(),
                     }
                 }
                 None => {
@@ -247,7 +258,7 @@ impl State {
                         deleted: true,
                         revision: at,
                         at: now,
-                        line: OnceLock::new(),
+                        line: Mutex::default(),
                     }
                 }
             };
@@ -262,6 +273,10 @@ impl State {
     fn push(&mut self, event: Arc<Event>, now: Instant) {
         self.ring_bytes += weight(&event);
         self.ring.push_back(event);
+        let behind = self.ring.len().checked_sub(LINES_MAX + 1);
+        if let Some(event) = behind.and_then(|index| self.ring.get(index)) {
+            *event.line.lock() = None;
+        }
         while self.ring.len() > RING_EVENTS_MAX
             || (self.ring_bytes > RING_BYTES_MAX && self.ring.len() > 1)
             || (self.ring.len() > RING_EVENTS_MIN && self.oldest_before(now))
