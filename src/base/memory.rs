@@ -67,6 +67,7 @@ pub async fn keep_small(shutdown: Shutdown, give_back: fn()) -> Result<(), Infal
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Kind, Tasks};
     use tokio::time::Instant;
 
     static GIVEN: AtomicUsize = AtomicUsize::new(0);
@@ -74,11 +75,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn memory_is_given_back_after_the_start_and_after_bursts_alone() {
-        let shutdown = Shutdown::new();
-        let keeping = tokio::spawn(keep_small(shutdown.clone(), || {
+        let tasks = Tasks::new(Shutdown::new());
+        let keeping = keep_small(tasks.shutdown().clone(), || {
             GIVEN.fetch_add(1, Relaxed);
             DONE.notify_one();
-        }));
+        });
+        tasks.spawn(Kind::Critical, "memory", keeping);
         let begin = Instant::now();
         DONE.notified().await;
         assert_eq!((GIVEN.load(Relaxed), begin.elapsed() >= SETTLE), (1, true));
@@ -110,7 +112,7 @@ mod tests {
             () = busy => {}
         }
         assert_eq!(GIVEN.load(Relaxed), 3);
-        shutdown.request();
-        keeping.await.unwrap().unwrap();
+        tasks.shutdown().request();
+        assert!(tasks.drain(Duration::from_secs(1)).await.is_empty());
     }
 }
