@@ -60,9 +60,10 @@ impl Nodes {
         if pod.node().is_empty() {
             return;
         }
-        match self.0.get_mut(pod.node()) {
-            Some(keys) => drop(keys.insert(key.into())),
-            None => drop(self.0.insert(pod.node().into(), BTreeSet::from([key.into()]))),
+        if let Some(keys) = self.0.get_mut(pod.node()) {
+            keys.insert(key.into());
+        } else {
+            self.0.insert(pod.node().into(), BTreeSet::from([key.into()]));
         }
     }
 
