@@ -24,7 +24,7 @@ use simulated::api::{Api, Identity};
 /// A phase that takes longer has failed.
 const PHASE_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Prints one line of JSON at the end of each phase: agents Ready, idle, pods Running.
+/// Prints one line of JSON at the end of each phase: agents Ready, idle, pods Running, settled.
 #[derive(Parser)]
 struct Args {
     /// host:port
@@ -48,6 +48,9 @@ struct Args {
     /// Seconds of idleness to measure
     #[arg(long, default_value_t = 30)]
     idle: u64,
+    /// Seconds behind the pods' start until what is left of it is measured
+    #[arg(long, default_value_t = 10)]
+    settle: u64,
     /// Pods of one Deployment, spread over the agents
     #[arg(long, default_value_t = 0)]
     pods: usize,
@@ -114,6 +117,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
             took,
             json!({"pods": args.pods, "most_on_one": shared.most()}),
         );
+        let begin = Instant::now();
+        tokio::time::sleep(Duration::from_secs(args.settle)).await;
+        shared.measures.print("settled", begin.elapsed(), json!({}));
     }
     tasks.shutdown().request();
     tasks.drain(Duration::from_secs(5)).await;

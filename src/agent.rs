@@ -37,6 +37,7 @@ const GRACE: Duration = Duration::from_millis(700);
 pub async fn run(config: Config) -> Result<(), Refusal> {
     let _lock = lock(&config)?;
     let tasks = Tasks::new(Shutdown::new());
+    crate::allocator::keep_small(&tasks);
     let shutdown = tasks.shutdown().clone();
     let outcome = tokio::select! {
         outcome = start(&config, &tasks) => outcome,

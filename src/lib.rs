@@ -14,4 +14,6 @@ mod renewal;
 pub mod server;
 pub mod snapshots;
 pub mod status;
+#[cfg(target_env = "gnu")]
+mod sys;
 pub mod token_command;

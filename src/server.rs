@@ -51,6 +51,7 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
         config.machine.check()?;
     }
     let tasks = Tasks::new(Shutdown::new());
+    crate::allocator::keep_small(&tasks);
     // Ends after everything that writes.
     let store_tasks = Tasks::new(Shutdown::new());
     // Ends last: the store gives its lead away before it ends.

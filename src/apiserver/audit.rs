@@ -27,7 +27,9 @@ use http::{Request, Response, StatusCode};
 
 pub use settings::{Fault, Settings};
 
-pub(crate) use objects::{request_body, request_object, response_json, response_value};
+pub(crate) use objects::{
+    records_response, request_body, request_object, response_json, response_value,
+};
 pub(crate) use reads::Read;
 pub(crate) use trail::{Ongoing, Remote, Trail};
 

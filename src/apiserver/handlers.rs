@@ -10,6 +10,7 @@ mod list;
 mod options;
 pub(crate) mod output;
 mod patch;
+mod pieces;
 mod proxy;
 mod review;
 mod scale;

@@ -220,7 +220,10 @@ pub(crate) fn unsupported() -> Status {
 }
 
 /// Upstream's `defaultGzipThresholdBytes`.
-const GZIP_FROM: usize = 128 * 1024;
+pub(crate) const GZIP_FROM: usize = 128 * 1024;
+
+/// Upstream's level: speed.
+pub(crate) const GZIP_LEVEL: u32 = 1;
 
 /// A response of these bytes, compressed when the client takes gzip and the body is large.
 pub fn respond(
@@ -235,12 +238,23 @@ pub fn respond(
     } else {
         (bytes, false)
     };
-    let mut response = Response::new(body::full(Bytes::from(bytes.0)));
+    base::memory::worked(bytes.0.len());
+    response(body::full(Bytes::from(bytes.0)), code, content_type, bytes.1)
+}
+
+/// A response with the headers that all documents have.
+pub(crate) fn response(
+    body: Body,
+    code: StatusCode,
+    content_type: &'static str,
+    gzip: bool,
+) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = code;
     let out = response.headers_mut();
     out.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     out.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    if bytes.1 {
+    if gzip {
         out.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         out.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     }
@@ -253,11 +267,11 @@ pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     text.split(',').any(|part| part.split(';').next().map(str::trim) == Some("gzip"))
 }
 
-/// Gzip at upstream's level (1: speed).
+/// Gzip at upstream's level.
 pub fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut encoder = flate2::write::GzEncoder::new(
         Vec::with_capacity(bytes.len() / 4),
-        flate2::Compression::new(1),
+        flate2::Compression::new(GZIP_LEVEL),
     );
     encoder.write_all(bytes).ok()?;
     encoder.finish().ok()

@@ -12,8 +12,6 @@ use crate::watch_cache::Entry;
 pub struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
-    /// Some term is on a field other than name and namespace, so that the object's values are needed.
-    needs_values: bool,
 }
 
 /// What `events.k8s.io` calls the fields that events have in the core group, by whose names they are kept.
@@ -67,7 +65,7 @@ impl Selection {
         let fields =
             FieldSelector::parse(fields).map_err(|e| Status::bad_request(e.to_string()))?;
         if fields.is_empty() {
-            return Ok(Self { labels, fields, needs_values: false });
+            return Ok(Self { labels, fields });
         }
         let of_group = row.spec.gvr.group.as_ref() == "events.k8s.io";
         let declared = row.spec.strategy.selectable_fields(&Value::Null);
@@ -82,11 +80,7 @@ impl Selection {
         let refuse = |e: SelectorError| Status::bad_request(e.to_string());
         fields.check(&known, row.spec.namespaced).map_err(refuse)?;
         let fields = if of_group { stored_names(&fields).map_err(refuse)? } else { fields };
-        let needs_values = fields
-            .terms()
-            .iter()
-            .any(|t| !matches!(&*t.field, "metadata.name" | "metadata.namespace"));
-        Ok(Self { labels, fields, needs_values })
+        Ok(Self { labels, fields })
     }
 
     /// Nothing is selected away.
@@ -113,13 +107,10 @@ impl Selection {
             return true;
         }
         let key = &entry.object.key;
-        let values = if self.needs_values { Some(entry.fields(row)) } else { None };
         self.fields.matches(|field| match field {
             "metadata.name" => &key.name,
             "metadata.namespace" => &key.namespace,
-            other => values
-                .and_then(|v| v.iter().find(|(name, _)| *name == other))
-                .map_or("", |(_, value)| value.as_str()),
+            other => entry.field(row, other),
         })
     }
 }

@@ -157,6 +157,14 @@ pub struct Options<'a> {
     pub now: Timestamp,
 }
 
+/// Rows of this kind depend on the other objects of a list, by their order or by their marks.
+pub fn looks_at_all(gvk: &Gvk) -> bool {
+    matches!(
+        (&*gvk.group, &*gvk.kind),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") | ("storage.k8s.io", "StorageClass")
+    )
+}
+
 /// A table of these objects. `metadata` is the list's: resource version, `continue`, `remainingItemCount`.
 pub fn render(
     gvk: &Gvk,

@@ -3,6 +3,7 @@
 //! Watchers hold a position in the ring instead of a queue of their own: nothing is dropped, and one that falls off the ring is ended.
 
 mod interest;
+mod nodes;
 mod state;
 
 use std::collections::{BTreeMap, HashMap};
@@ -91,7 +92,7 @@ impl Caches {
         let cache = Arc::new(Cache {
             row: Arc::clone(row),
             storage: Arc::clone(&self.storage),
-            state: RwLock::new(State::default()),
+            state: RwLock::new(State::of(row)),
             revision: watch::Sender::new(0),
             interests: Mutex::default(),
             stop: own.as_ref().map(|own| own.shutdown().clone()).unwrap_or_default(),

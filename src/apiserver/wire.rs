@@ -165,18 +165,17 @@ pub(crate) fn protobuf(schema: &Schema, value: &Value) -> Result<Vec<u8>, Status
     })
 }
 
-/// A list as protobuf, from the JSON of its items.
+/// A list as protobuf, from the JSON of its items; in pieces that follow each other.
 ///
 /// # Errors
 /// 406 when the kind has no such form.
-pub(crate) fn protobuf_list<'a>(
+pub(crate) fn protobuf_list(
     schema: &Schema,
     list: &Gvk,
     metadata: &Value,
-    items: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<Vec<u8>, Status> {
-    let encoded = codec::protobuf::encode_list(schema, list, metadata, items);
-    encoded.map(|bytes| bytes.to_vec()).map_err(|error| {
+    items: &mut dyn Iterator<Item = Vec<u8>>,
+) -> Result<Vec<bytes::Bytes>, Status> {
+    codec::protobuf::encode_list(schema, list, metadata, items).map_err(|error| {
         tracing::debug!(%error, "no protobuf form");
         crate::handlers::output::not_acceptable()
     })

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod error_list;
 pub mod fs;
 pub mod io;
+pub mod memory;
 pub mod pki;
 pub mod problems;
 pub mod sealed;

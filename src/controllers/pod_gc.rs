@@ -159,7 +159,10 @@ fn too_many(mut finished: Vec<Pod>, max: usize) -> Vec<Pod> {
 impl Controller {
     async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
         if key.1.is_empty() {
-            let finished = self.pods.list("").into_iter().filter(pods::is_terminal).collect();
+            // Decoded one after the other: all pods as structs at once are ten times as large as their bytes.
+            let all = self.pods.cache().list("");
+            let decoded = all.iter().filter_map(|pod| client::informer::decode(pod));
+            let finished = decoded.filter(pods::is_terminal).collect();
             for pod in too_many(finished, TERMINATED_MAX) {
                 self.remove(&pod, None).await?;
             }

@@ -1,6 +1,7 @@
 //! The transport of clients in the same process: no TLS, no JSON for watches, the same authorization and admission.
 
 use std::fmt;
+use std::sync::Arc;
 
 use api::WatchEvent;
 use apiserver::in_process::{Select, WatchStart};
@@ -12,10 +13,14 @@ use client::{Error, Scope, Transport, WatchStream};
 use futures::StreamExt;
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// Events waiting for one informer.
 const WATCH_BUFFER_MAX: usize = 256;
+
+/// Calls under way of one client: a controller that makes hundreds of objects at once needs what each request needs for these
+/// alone. The others wait here, where they are small, as upstream's wait for their client's rate.
+const CALLS_MAX: usize = 64;
 
 /// Calls the server as one user.
 #[derive(Clone)]
@@ -23,6 +28,7 @@ pub(crate) struct InProcess {
     server: ApiServer,
     user: User,
     tasks: Tasks,
+    calls: Arc<Semaphore>,
 }
 
 impl fmt::Debug for InProcess {
@@ -34,7 +40,7 @@ impl fmt::Debug for InProcess {
 impl InProcess {
     /// Acts as `user`.
     pub(crate) fn new(server: ApiServer, user: User, tasks: Tasks) -> Self {
-        Self { server, user, tasks }
+        Self { server, user, tasks, calls: Arc::new(Semaphore::new(CALLS_MAX)) }
     }
 }
 
@@ -49,6 +55,8 @@ pub(crate) fn service_account(name: &str) -> User {
 #[async_trait]
 impl Transport for InProcess {
     async fn call(&self, request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
+        // Never closed.
+        let _place = self.calls.acquire().await;
         let response = self.server.call(Some(self.user.clone()), request.map(body::full)).await;
         let (parts, body) = response.into_parts();
         // The server's own answer: as large as what it holds, no larger.

@@ -164,16 +164,20 @@ pub fn encode_typed(
     enveloped(api_version, kind, |out| encode::object(schema, id, value, out))
 }
 
-/// Encodes a list of this kind from the JSON of its items; `metadata` is the list's metadata.
+/// Bytes of a list that are encoded before they become a piece of it.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Encodes a list of this kind from the JSON of its items; `metadata` is the list's metadata. The pieces, each about
+/// [`PIECE_BYTES`], follow each other: who sends them lets go of each when it is sent.
 ///
 /// # Errors
 /// As [`encode_object`]; an item that is no JSON is a mismatch.
-pub fn encode_list<'a>(
+pub fn encode_list(
     schema: &Schema,
     list: &Gvk,
     metadata: &Value,
-    items: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<Bytes, EncodeError> {
+    items: &mut dyn Iterator<Item = Vec<u8>>,
+) -> Result<Vec<Bytes>, EncodeError> {
     let api_version = list.api_version();
     let ty = schema.get(type_of(schema, &api_version, &list.kind)?);
     let no_form = || EncodeError::NoForm(list.kind.to_string());
@@ -186,18 +190,32 @@ pub fn encode_list<'a>(
         },
         _ => return Err(no_form()),
     };
-    enveloped(&api_version, &list.kind, |out| {
-        encode::field(schema, meta, Some(metadata), out, 0)?;
-        for json in items {
-            let value: Value = serde_json::from_slice(json).map_err(|e| EncodeError::Mismatch {
-                field: "items".into(),
-                wanted: "JSON",
-                found: e.to_string(),
-            })?;
-            out.nested(field.tag, |out| encode::object(schema, item, &value, out))?;
+    let (mut pieces, mut length) = (vec![Bytes::new()], 0);
+    let mut out = Writer::with_capacity(512);
+    encode::field(schema, meta, Some(metadata), &mut out, 0)?;
+    for json in items {
+        let value: Value = serde_json::from_slice(&json).map_err(|e| EncodeError::Mismatch {
+            field: "items".into(),
+            wanted: "JSON",
+            found: e.to_string(),
+        })?;
+        out.nested(field.tag, |out| encode::object(schema, item, &value, out))?;
+        if out.len() >= PIECE_BYTES {
+            length += out.len();
+            let full = std::mem::replace(&mut out, Writer::with_capacity(PIECE_BYTES + 8192));
+            pieces.push(full.finish().into());
         }
-        Ok(())
-    })
+    }
+    length += out.len();
+    end(&mut out);
+    pieces.push(out.finish().into());
+    let mut head = Writer::with_capacity(64);
+    begin(&api_version, &list.kind, &mut head)?;
+    head.delimited(2, length);
+    if let Some(first) = pieces.first_mut() {
+        *first = head.finish().into();
+    }
+    Ok(pieces)
 }
 
 /// Encodes a watch event as one frame of a watch stream: four bytes of length, then the event with its enveloped object.
@@ -242,16 +260,26 @@ fn enveloped(
     object: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
 ) -> Result<Bytes, EncodeError> {
     let mut out = Writer::with_capacity(512);
+    begin(api_version, kind, &mut out)?;
+    out.nested(2, object)?;
+    end(&mut out);
+    Ok(out.finish().into())
+}
+
+/// What stands before the object in its envelope.
+fn begin(api_version: &str, kind: &str, out: &mut Writer) -> Result<(), EncodeError> {
     out.raw(MAGIC);
     out.nested(1, |out| {
         out.bytes(1, api_version.as_bytes());
         out.bytes(2, kind.as_bytes());
-        Ok::<_, EncodeError>(())
-    })?;
-    out.nested(2, object)?;
+        Ok(())
+    })
+}
+
+/// What stands behind the object.
+fn end(out: &mut Writer) {
     out.bytes(3, b"");
     out.bytes(4, b"");
-    Ok(out.finish().into())
 }
 
 #[cfg(test)]

@@ -34,6 +34,13 @@ pub(crate) fn request_body(json: impl FnOnce() -> Option<String>) {
     });
 }
 
+/// Whether the answer is recorded.
+pub(crate) fn records_response() -> bool {
+    let mut records = false;
+    with(|trail| records = trail.level().0 >= Level::RequestResponse);
+    records
+}
+
 /// The answer, as JSON.
 pub(crate) fn response_json(json: impl FnOnce() -> Vec<u8>) {
     with(|trail| {

@@ -6,6 +6,7 @@ use api::{Object, Status};
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
+use super::pieces;
 use crate::audit;
 use crate::body::Body;
 use crate::context::Context;
@@ -136,25 +137,37 @@ impl ListHead {
     }
 }
 
-/// A list of objects of the request's row.
+/// A list of objects of the request's row; a large one is made while it is sent.
 ///
 /// # Errors
 /// 406.
 pub(crate) fn list(
     context: &Context,
     head: &ListHead,
-    items: &[Arc<Object>],
+    items: Vec<Arc<Object>>,
 ) -> Result<Response<Body>, Status> {
     let accepted = context.accept()?;
     let row = &context.row;
+    let headers = &context.headers;
+    // What is recorded is made as a whole.
+    let large = list_bytes(&items) > pieces::PIECES_FROM && !audit::records_response();
     if accepted.media == Media::Json
         && accepted.transform == Transform::None
         && !accepted.pretty
         && !row.converts
     {
-        let bytes = list_json(row, head, items);
+        let json = Media::Json.name();
+        if large {
+            let (before, row) = (list_begin(row, head), Arc::clone(row));
+            let each = Box::new(move |object: &Object, out: &mut Vec<u8>| {
+                item_json(&row, object, out);
+            });
+            let source = pieces::of_items(before, items, each, LIST_END);
+            return Ok(pieces::respond(headers, json, source));
+        }
+        let bytes = list_json(row, head, &items);
         audit::response_json(|| bytes.clone());
-        return Ok(negotiate::respond(&context.headers, StatusCode::OK, Media::Json.name(), bytes));
+        return Ok(negotiate::respond(headers, StatusCode::OK, json, bytes));
     }
     let items: Vec<Arc<Object>> = items.iter().map(|object| convert::object(row, object)).collect();
     if accepted.media == Media::Protobuf
@@ -164,17 +177,42 @@ pub(crate) fn list(
         audit::response_json(|| list_json(row, head, &items));
         let kind = &row.spec.gvk;
         let list = api::Gvk::new(&kind.group, &kind.version, &format!("{}List", kind.kind));
-        let json: Vec<Vec<u8>> = items.iter().map(|object| object.json()).collect();
         let metadata = Value::Object(head.metadata());
         let schema = &context.server.objects.registry().schema;
-        let bytes =
-            crate::wire::protobuf_list(schema, &list, &metadata, json.iter().map(Vec::as_slice))?;
-        return Ok(negotiate::respond(
-            &context.headers,
-            StatusCode::OK,
-            accepted.media.name(),
-            bytes,
-        ));
+        let mut json = items.iter().map(|object| object.json());
+        let encoded = crate::wire::protobuf_list(schema, &list, &metadata, &mut json)?;
+        let media = accepted.media.name();
+        return Ok(if large {
+            pieces::respond(headers, media, pieces::of_bytes(encoded))
+        } else {
+            negotiate::respond(headers, StatusCode::OK, media, encoded.concat())
+        });
+    }
+    let in_pieces = large && accepted.media == Media::Json && !accepted.pretty;
+    if in_pieces && accepted.transform == Transform::Table && !table::looks_at_all(&row.spec.gvk) {
+        let (row, include) = (Arc::clone(row), include(context).to_owned());
+        let whole = table(&row, &accepted, &include, &[], head.metadata(), true, true)?;
+        let values = Box::new(move |some: &[Arc<Object>]| {
+            let mut part = table(&row, &accepted, &include, some, Map::new(), true, false)?;
+            Ok(match part.get_mut("rows").map(Value::take) {
+                Some(Value::Array(rows)) => rows,
+                _ => Vec::new(),
+            })
+        });
+        let source = pieces::of_values(&whole, "rows", items, values);
+        return Ok(pieces::respond(headers, Media::Json.name(), source));
+    }
+    if in_pieces && accepted.transform == Transform::PartialList {
+        let mut whole = partial_list(&accepted.transform_version, Some(Vec::new()));
+        if let Some(map) = whole.as_object_mut() {
+            map.insert("metadata".into(), Value::Object(head.metadata()));
+        }
+        let version = accepted.transform_version;
+        let values = Box::new(move |some: &[Arc<Object>]| {
+            some.iter().map(|o| partial(o, &version)).collect()
+        });
+        let source = pieces::of_values(&whole, "items", items, values);
+        return Ok(pieces::respond(headers, Media::Json.name(), source));
     }
     let mut value = match accepted.transform {
         Transform::None => list_value(row, &items)?,
@@ -191,10 +229,9 @@ pub(crate) fn list(
         Transform::PartialList => {
             let partials: Result<Vec<Value>, Status> =
                 items.iter().map(|o| partial(o, &accepted.transform_version)).collect();
-            let version = format!("meta.k8s.io/{}", accepted.transform_version);
             // Upstream's list of nothing is null here.
             let items = Some(partials?).filter(|items| !items.is_empty());
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "items": items})
+            partial_list(&accepted.transform_version, items)
         }
     };
     if let Some(map) = value.as_object_mut() {
@@ -203,28 +240,40 @@ pub(crate) fn list(
     encode(context, StatusCode::OK, &accepted, &value)
 }
 
-/// A list whose items are the stored bytes without their kind and version, as upstream sends typed lists.
-fn list_json(row: &Resource, head: &ListHead, items: &[Arc<Object>]) -> Vec<u8> {
-    let size: usize = items.iter().map(|object| object.raw().len() + 40).sum();
-    let mut out = Vec::with_capacity(size + 256);
-    out.extend_from_slice(
-        format!(
-            "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":",
-            list_kind(row),
-            row.spec.gvk.api_version()
-        )
-        .as_bytes(),
-    );
+fn partial_list(version: &str, items: Option<Vec<Value>>) -> Value {
+    let version = format!("meta.k8s.io/{version}");
+    json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "items": items})
+}
+
+/// About how many bytes a list has as JSON.
+fn list_bytes(items: &[Arc<Object>]) -> usize {
+    items.iter().map(|object| object.raw().len() + 40).sum()
+}
+
+const LIST_END: &[u8] = b"]}";
+
+/// What stands before the items of a list.
+fn list_begin(row: &Resource, head: &ListHead) -> Vec<u8> {
+    let (kind, version) = (list_kind(row), row.spec.gvk.api_version());
+    let mut out =
+        format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":").into_bytes();
     // Writing to memory cannot fail.
     let _ = serde_json::to_writer(&mut out, &head.metadata());
     out.extend_from_slice(b",\"items\":[");
+    out
+}
+
+/// A list whose items are the stored bytes without their kind and version, as upstream sends typed lists.
+fn list_json(row: &Resource, head: &ListHead, items: &[Arc<Object>]) -> Vec<u8> {
+    let mut out = list_begin(row, head);
+    out.reserve(list_bytes(items));
     for (index, object) in items.iter().enumerate() {
         if index > 0 {
             out.push(b',');
         }
         item_json(row, object, &mut out);
     }
-    out.extend_from_slice(b"]}");
+    out.extend_from_slice(LIST_END);
     out
 }
 

@@ -265,6 +265,7 @@ fn frames(
             }
             bytes = all.into();
         }
+        base::memory::worked(bytes.len());
         Some((Ok(Frame::data(bytes)), (watch, encoder)))
     })
 }
@@ -289,7 +290,7 @@ impl Encoder {
             && !self.row.converts;
         match item {
             Item::Change(_, _, Some(event)) if plain => {
-                event.line.get_or_init(|| line(event.natural_type(), &event.entry.object)).clone()
+                event.line(|| line(event.natural_type(), &event.entry.object))
             }
             Item::Change(kind, object, _) if plain => line(*kind, object),
             Item::Change(kind, object, _) => self.transformed(*kind, object),

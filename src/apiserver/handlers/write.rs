@@ -324,7 +324,7 @@ impl<'a> Write<'a> {
             let old = convert::from_storage(self.row, stored);
             let new = produce(&old)?;
             let named_version = !matches!(metadata::text(&new, "resourceVersion"), "" | "0");
-            match self.update_once(name, &found, &old, new).await? {
+            match self.update_once(name, &found, old, new).await? {
                 Ok(object) => return Ok(Updated { object, created: false }),
                 Err(changed)
                     if attempt < RETRY_MAX
@@ -358,7 +358,7 @@ impl<'a> Write<'a> {
         &self,
         name: &str,
         found: &Object,
-        old: &Value,
+        old: Value,
         new: Value,
     ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
         let spec = &self.row.spec;
@@ -368,19 +368,19 @@ impl<'a> Write<'a> {
         self.default(&mut value);
         self.one_of_each_owner(&mut value, "");
         if self.subresource != BINDING {
-            self.track(Some(old), &mut value);
+            self.track(Some(&old), &mut value);
         }
-        let mut value = self.mutate(Operation::Update, name, Some(old), value).await?;
+        let mut value = self.mutate(Operation::Update, name, Some(&old), value).await?;
         self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
-        metadata::keep_generation(&mut value, old);
-        self.check_node(name, old).await?;
+        metadata::keep_generation(&mut value, &old);
+        self.check_node(name, &old).await?;
         let held = service_alloc::before_update(
             self.context,
             self.row,
             self.subresource,
             &mut value,
-            old,
+            &old,
             self.options.dry_run,
         )
         .await?;
@@ -474,16 +474,16 @@ impl<'a> Write<'a> {
         &self,
         name: &str,
         found: &Object,
-        old: &Value,
+        old: Value,
         mut value: Value,
     ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
         if self.subresource != BINDING {
-            self.check_change(name, old, &mut value)?;
+            self.check_change(name, &old, &mut value)?;
         }
         self.normalize(&mut value);
-        self.admit(Operation::Update, name, Some(old), Some(&value)).await?;
+        self.admit(Operation::Update, name, Some(&old), Some(&value)).await?;
         self.warn_unsupported(&value);
-        api::patch::apply::keep_times_if_unchanged(old, &mut value);
+        api::patch::apply::keep_times_if_unchanged(&old, &mut value);
         let value = convert::to_storage(self.row, value);
         if self.is_stored(found, &value).await? {
             return Ok(Ok(Arc::new(found.clone())));
@@ -501,7 +501,7 @@ impl<'a> Write<'a> {
                 Err(changed) => Ok(Err(changed)),
             };
         }
-        match storage.replace(self.row, old, &value, found.resource_version).await? {
+        match storage.replace(self.row, old, value, found.resource_version).await? {
             Written::Done(object) => Ok(Ok(Arc::new(object))),
             Written::Changed(changed) => Ok(Err(changed)),
         }

@@ -224,18 +224,23 @@ impl Storage {
         self.put(row, value, expected, row.spec.durability(false)).await
     }
 
-    /// Writes an object over `old`, which is the version `expected`.
+    /// Writes an object over `old`, which is the version `expected`. Takes both, so that while the disk is waited for only the
+    /// bytes are there: trees are many times as large.
     ///
     /// # Errors
     /// As the store.
     pub async fn replace(
         &self,
         row: &Resource,
-        old: &Value,
-        value: &Value,
+        old: Value,
+        value: Value,
         expected: i64,
     ) -> Result<Written, Status> {
-        self.put(row, value, expected, row.spec.durability(is_renewal(old, value))).await
+        let durability = row.spec.durability(is_renewal(&old, &value));
+        drop(old);
+        let plain = self.plain(row, &value).await?;
+        drop(value);
+        self.put_plain(row, plain, expected, durability).await
     }
 
     async fn put(
@@ -245,14 +250,24 @@ impl Storage {
         expected: i64,
         durability: Durability,
     ) -> Result<Written, Status> {
-        let plain = match &row.spec.custom {
-            Some(custom) => {
-                let bytes =
-                    Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
-                bytes.map_err(|why| status::unmapped(500, why))?
-            }
-            None => Bytes::from(encode(row, value)),
-        };
+        let plain = self.plain(row, value).await?;
+        self.put_plain(row, plain, expected, durability).await
+    }
+
+    /// The bytes that are stored of a value, before they are sealed.
+    async fn plain(&self, row: &Resource, value: &Value) -> Result<Bytes, Status> {
+        let Some(custom) = &row.spec.custom else { return Ok(Bytes::from(encode(row, value))) };
+        let bytes = Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
+        bytes.map_err(|why| status::unmapped(500, why))
+    }
+
+    async fn put_plain(
+        &self,
+        row: &Resource,
+        plain: Bytes,
+        expected: i64,
+        durability: Durability,
+    ) -> Result<Written, Status> {
         let mut object = match &row.spec.custom {
             // What is answered is what a read of it would answer.
             Some(_) => {

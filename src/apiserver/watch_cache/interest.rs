@@ -9,11 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use super::state::{Entry, Event, Filter, Sequence};
+use super::nodes::FIELD;
+use super::state::{Event, Filter, Sequence};
 use crate::registry::Resource;
 
-/// The one field besides the name by whose value watches are woken, as upstream's trigger of pods.
-const FIELD: &str = "spec.nodeName";
 /// No event was told of.
 const NONE: u64 = u64::MAX;
 
@@ -119,9 +118,9 @@ impl Interests {
             if self.fields.is_empty() {
                 continue;
             }
-            let now = field(row, &event.entry);
+            let now = event.entry.field(row, FIELD);
             tell(&self.fields, now, place);
-            if let Some(before) = event.previous.as_ref().map(|p| field(row, p))
+            if let Some(before) = event.previous.as_ref().map(|p| p.field(row, FIELD))
                 && before != now
             {
                 tell(&self.fields, before, place);
@@ -135,11 +134,6 @@ impl Interests {
             slot.notify.notify_one();
         }
     }
-}
-
-fn field<'e>(row: &Resource, entry: &'e Entry) -> &'e str {
-    let found = entry.fields(row).iter().find(|(name, _)| *name == FIELD);
-    found.map_or("", |(_, value)| value.as_str())
 }
 
 fn tell(slots: &Slots, value: &str, place: Sequence) {

@@ -7,8 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::Object;
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::nodes::{self, Nodes};
 use crate::registry::Resource;
 use crate::selection::Selection;
 
@@ -21,31 +24,47 @@ const RING_EVENTS_MIN: usize = 256;
 /// Further changes are kept for so long, as the store keeps its history: what a crowd that came at once has left behind goes.
 const RING_AGE_MAX: Duration = Duration::from_secs(300);
 
+/// Newest changes whose JSON lines are kept: watchers that are farther behind are few, and have them made again. A line is as large
+/// as its object, whose bytes are shared with the store.
+const LINES_MAX: usize = 256;
+
 /// Bytes of object versions that the ring may keep alive.
 const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Selectable fields of one object.
-pub(crate) type Fields = Box<[(Cow<'static, str>, String)]>;
+/// Selectable fields of one object that have a value.
+type Fields = Box<[(Cow<'static, str>, Box<str>)]>;
 
 /// An object in the cache, with its selectable fields once somebody asked for them.
 #[derive(Debug)]
 pub struct Entry {
     /// The object.
     pub object: Arc<Object>,
+    node: OnceLock<Box<str>>,
     fields: OnceLock<Fields>,
 }
 
 impl Entry {
     pub(crate) fn new(object: Arc<Object>) -> Arc<Self> {
-        Arc::new(Self { object, fields: OnceLock::new() })
+        Arc::new(Self { object, node: OnceLock::new(), fields: OnceLock::new() })
     }
 
-    /// Values of the declared selectable fields.
-    pub fn fields(&self, row: &Resource) -> &Fields {
-        self.fields.get_or_init(|| {
+    /// The value of a declared selectable field; empty where the object has none.
+    pub(crate) fn field(&self, row: &Resource, name: &str) -> &str {
+        if name == nodes::FIELD && nodes::are_kept(row) {
+            return self.node();
+        }
+        let fields = self.fields.get_or_init(|| {
             let value = self.object.value().unwrap_or_default();
-            row.spec.strategy.selectable_fields(&value).into_boxed_slice()
-        })
+            let all = row.spec.strategy.selectable_fields(&value).into_iter();
+            let set = all.filter(|(_, value)| !value.is_empty());
+            set.map(|(name, value)| (name, value.into_boxed_str())).collect()
+        });
+        fields.iter().find(|(field, _)| *field == name).map_or("", |(_, value)| value)
+    }
+
+    /// The node of a pod; empty without one.
+    pub(super) fn node(&self) -> &str {
+        self.node.get_or_init(|| nodes::node_of(&self.object))
     }
 }
 
@@ -73,11 +92,16 @@ pub struct Event {
     pub revision: i64,
     /// When it came here.
     at: Instant,
-    /// The JSON line for watchers to whom the change looks as it is, made once.
-    pub line: OnceLock<bytes::Bytes>,
+    /// See [`Event::line`].
+    line: Mutex<Option<Bytes>>,
 }
 
 impl Event {
+    /// The JSON line for watchers to whom the change looks as it is, made once for all that keep up.
+    pub fn line(&self, make: impl FnOnce() -> Bytes) -> Bytes {
+        self.line.lock().get_or_insert_with(make).clone()
+    }
+
     /// What the event is without any selector.
     pub fn natural_type(&self) -> EventType {
         match (self.deleted, &self.previous) {
@@ -165,9 +189,16 @@ pub(super) struct State {
     floor: i64,
     revision: i64,
     generation: u64,
+    /// Only of pods.
+    nodes: Option<Nodes>,
 }
 
 impl State {
+    /// The empty state of a resource.
+    pub(super) fn of(row: &Resource) -> Self {
+        Self { nodes: nodes::are_kept(row).then(Nodes::default), ..Self::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
@@ -178,6 +209,10 @@ impl State {
 
     /// Starts over from a snapshot; all positions become invalid.
     pub(super) fn load(&mut self, objects: BTreeMap<Box<str>, Arc<Entry>>, revision: i64) {
+        if let Some(nodes) = &mut self.nodes {
+            *nodes = Nodes::default();
+            objects.iter().for_each(|(suffix, entry)| nodes.add(suffix, entry));
+        }
         self.objects = objects;
         self.ring.clear();
         self.ring_bytes = 0;
@@ -197,6 +232,9 @@ impl State {
             let event = match object {
                 Some(object) => {
                     let entry = Entry::new(Arc::new(object));
+                    if let Some(nodes) = &mut self.nodes {
+                        nodes.change(&suffix, self.objects.get(&suffix), &entry);
+                    }
                     let previous = self.objects.insert(suffix, Arc::clone(&entry));
                     Event {
                         entry,
@@ -204,11 +242,14 @@ impl State {
                         deleted: false,
                         revision: at,
                         at: now,
-                        line: OnceLock::new(),
+                        line: Mutex::default(),
                     }
                 }
                 None => {
                     let Some(previous) = self.objects.remove(&suffix) else { continue };
+                    if let Some(nodes) = &mut self.nodes {
+                        nodes.remove(&suffix, &previous);
+                    }
                     let mut last = Object::clone(&previous.object);
                     last.resource_version = at;
                     Event {
@@ -217,7 +258,7 @@ impl State {
                         deleted: true,
                         revision: at,
                         at: now,
-                        line: OnceLock::new(),
+                        line: Mutex::default(),
                     }
                 }
             };
@@ -232,6 +273,10 @@ impl State {
     fn push(&mut self, event: Arc<Event>, now: Instant) {
         self.ring_bytes += weight(&event);
         self.ring.push_back(event);
+        let behind = self.ring.len().checked_sub(LINES_MAX + 1);
+        if let Some(event) = behind.and_then(|index| self.ring.get(index)) {
+            *event.line.lock() = None;
+        }
         while self.ring.len() > RING_EVENTS_MAX
             || (self.ring_bytes > RING_BYTES_MAX && self.ring.len() > 1)
             || (self.ring.len() > RING_EVENTS_MIN && self.oldest_before(now))
@@ -262,7 +307,17 @@ impl State {
         let from = start.filter(|s| *s > prefix.as_str()).unwrap_or(&prefix);
         let mut page =
             Page { items: Vec::new(), revision: self.revision, last: None, remaining: None };
-        let range = self.objects.range::<str, _>((Bound::Included(from), Bound::Unbounded));
+        let bounds = (Bound::Included(from), Bound::Unbounded);
+        let node = filter.selection.exact(nodes::FIELD).filter(|node| !node.is_empty());
+        // The pods of one node are found without looking at all others.
+        let range: Box<dyn Iterator<Item = (&Box<str>, &Arc<Entry>)>> = match (&self.nodes, node) {
+            (Some(nodes), Some(node)) => {
+                let keys = nodes.of(node).into_iter();
+                let keys = keys.flat_map(|keys| keys.range::<str, _>(bounds));
+                Box::new(keys.filter_map(|key| self.objects.get_key_value(key)))
+            }
+            _ => Box::new(self.objects.range::<str, _>(bounds)),
+        };
         let mut range = range.take_while(|(key, _)| key.starts_with(prefix.as_str()));
         if !filter.name.is_empty() && (row.spec.namespaced != filter.namespace.is_empty()) {
             let found = self.objects.get(format!("{prefix}{}", filter.name).as_str());

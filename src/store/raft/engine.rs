@@ -347,6 +347,7 @@ impl RaftEngine {
 
     pub(super) async fn propose(self: &Arc<Self>, proposal: Proposal) {
         let Some(Proposal { requests, encoded }) = self.find_room(proposal).await else { return };
+        base::memory::worked(encoded.len());
         let (sync, ceiling) = self.durability(&requests);
         let (commands, waiting): (Vec<_>, Vec<_>) =
             requests.into_iter().map(Request::split).unzip();

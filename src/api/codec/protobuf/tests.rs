@@ -165,15 +165,33 @@ fn lists_and_events_hold_the_bytes_of_their_objects() {
         &schema,
         &Gvk::new("", "v1", "ConfigMapList"),
         &json!({"resourceVersion":"7"}),
-        [item.to_string().as_bytes()],
+        &mut std::iter::once(item.to_string().into_bytes()),
     );
     let whole = json!({"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]});
-    assert_eq!(list.unwrap(), encode_object(&schema, &whole).unwrap());
+    assert_eq!(list.unwrap().concat(), encode_object(&schema, &whole).unwrap());
     let frame = encode_watch_event(&schema, "ADDED", &item).unwrap();
     assert_eq!(frame[..4], u32::try_from(frame.len() - 4).unwrap().to_be_bytes());
     assert_eq!(&frame[4..11], b"\x0a\x05ADDED");
     let object = encode_object(&schema, &item).unwrap();
     assert!(frame.ends_with(&object));
+}
+
+#[test]
+fn a_large_list_is_encoded_in_pieces() {
+    let schema = Schema::builtin();
+    let item =
+        |n: usize| json!({"metadata":{"name":format!("m-{n}")},"data":{"k":"v".repeat(100)}});
+    let whole = json!({"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},
+        "items":(0..3000).map(item).collect::<Vec<_>>()});
+    let pieces = encode_list(
+        &schema,
+        &Gvk::new("", "v1", "ConfigMapList"),
+        &json!({"resourceVersion":"7"}),
+        &mut (0..3000).map(|n| item(n).to_string().into_bytes()),
+    )
+    .unwrap();
+    assert!(pieces.len() > 5 && pieces.iter().all(|piece| piece.len() < PIECE_BYTES + 1024));
+    assert_eq!(pieces.concat(), encode_object(&schema, &whole).unwrap());
 }
 
 #[test]

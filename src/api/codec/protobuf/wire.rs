@@ -42,9 +42,18 @@ impl Writer {
     }
 
     pub(crate) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
-        self.key(tag, 2);
-        self.varint_raw(bytes.len() as u64);
+        self.delimited(tag, bytes.len());
         self.raw(bytes);
+    }
+
+    /// What stands before a field of so many bytes.
+    pub(crate) fn delimited(&mut self, tag: u32, length: usize) {
+        self.key(tag, 2);
+        self.varint_raw(length as u64);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// A message whose length is known only when it is written: room for a short length is left and widened when needed.

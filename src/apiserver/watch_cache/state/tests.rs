@@ -108,3 +108,20 @@ fn pages_are_cut_in_key_order() {
         state.list(&row, &Filter { namespace: "n".into(), ..Filter::default() }, Some("n/b\0"), 2);
     assert_eq!(next.items.len(), 1);
 }
+
+#[test]
+fn lines_of_the_newest_changes_are_made_once_and_older_ones_again() {
+    let mut state = State::default();
+    state.load(BTreeMap::new(), 1);
+    let line = |text: &'static str| move || Bytes::from_static(text.as_bytes());
+    let mut events = Vec::new();
+    for revision in 2..2 + i64::try_from(LINES_MAX).unwrap() + 1 {
+        let change = ("n/a".into(), Some(thing("a", revision, "x")), revision);
+        let event = state.apply(vec![change], revision).remove(0);
+        assert_eq!(event.line(line("first")), "first");
+        events.push(event);
+    }
+    assert_eq!(events[0].line(line("second")), "second");
+    assert_eq!(events[1].line(line("second")), "first");
+    assert_eq!(events[LINES_MAX].line(line("second")), "first");
+}
