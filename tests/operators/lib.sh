@@ -30,6 +30,7 @@ registry=192.0.2.2:5000
 started() { # flags...: the registry, the server with its node; ends the checks when they do not come
   printf 'mirrors: {"*": {endpoint: ["http://%s"]}}\n' "$registry" >"$scratch/registries.yaml"
   tests/lib/registry "$registry" "${archives[@]}" >"$out/registry.log" 2>&1 &
+  timeout 60 sh -c "until python3 -c 'import urllib.request; urllib.request.urlopen(\"http://$registry/v2/\")' 2>/dev/null; do sleep 0.2; done" || { echo "FAIL the registry did not start"; exit 1; }
   start_node --private-registry="$scratch/registries.yaml" "$@" || exit 1
   [ -z "${OPERATORS_KEEP:-}" ] || printf '#!/bin/sh\nexec nsenter --target "$(pgrep -of -- "^%s server .*--data-dir=%s/")" --net --mount --pid env KUBECONFIG=%s PATH="%s" "$@"\n' "$bin" "$node_home" "$KUBECONFIG" "$PATH" >"$out/enter"
   [ ! -e "$out/enter" ] || chmod +x "$out/enter"
@@ -61,19 +62,20 @@ installs() { # name of the check, command...: nothing else is looked at when it 
 }
 applied() { k apply -f -; } # manifest on standard input
 field() { k get "$1" -o "jsonpath=$2" "${@:3}"; } # object, path, more arguments of kubectl
-eval "cleanup_of_node() $(declare -f cleanup | tail -n +2)"
-cleanup() {
+# Before the server is stopped: what is to be looked at afterwards.
+keep() {
   local namespace pod
   k get pods,events -A -o wide >"$out/pods.txt" 2>&1
   k get pods -A -o jsonpath='{range .items[*]}{.metadata.namespace} {.metadata.name}{"\n"}{end}' 2>/dev/null | while read -r namespace pod; do
     k logs -n "$namespace" "$pod" --all-containers --prefix >"$out/$namespace-$pod.log" 2>&1
   done
-  cp "$scratch/log" "$out/kube-lite.log" 2>/dev/null
+  [ "$failed" = 0 ] || echo "what was logged: $out"
   if [ -n "${OPERATORS_KEEP:-}" ]; then
     echo "$passed passed, $failed failed; the cluster stays until this is interrupted; $out/enter COMMAND runs a command on its machine"
-    trap 'exec 7>&-' INT TERM
+    trap : INT TERM
     sleep infinity & wait $!
   fi
-  cleanup_of_node >/dev/null 2>&1
-  [ "$failed" = 0 ] || echo "what was logged: $out"
 }
+trap 'status=$?; keep; cp "$scratch/log" "$out/kube-lite.log" 2>/dev/null; finish $status; exit $?' EXIT
+eval "cleanup_of_node() $(declare -f cleanup | tail -n +2)"
+cleanup() { cleanup_of_node >/dev/null 2>&1; }

@@ -50,6 +50,7 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/ca"
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 	logf "github.com/cert-manager/cert-manager/pkg/logs"
+	"github.com/cert-manager/cert-manager/pkg/util"
 	"github.com/cert-manager/cert-manager/pkg/webhook/options"
 )
 
@@ -97,7 +98,7 @@ func runInjector(ctx context.Context, flags *pflag.FlagSet, arguments []string) 
 	for _, add := range []func(*runtime.Scheme) error{cmapi.AddToScheme, corev1.AddToScheme, admissionv1.AddToScheme, apiextensions.AddToScheme, apiregistration.AddToScheme} {
 		utilruntime.Must(add(scheme))
 	}
-	manager, err := ctrl.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{
+	manager, err := ctrl.NewManager(util.RestConfigWithUserAgent(ctrl.GetConfigOrDie(), "cainjector"), ctrl.Options{
 		Scheme:                     scheme,
 		Cache:                      cache.Options{ReaderFailOnMissingInformer: true},
 		LeaderElection:             true,
