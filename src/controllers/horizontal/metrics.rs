@@ -1,5 +1,7 @@
 //! The three APIs that figures come from: `metrics.k8s.io`, `custom.metrics.k8s.io` and `external.metrics.k8s.io`, served by others behind the aggregator.
 
+use std::time::Duration;
+
 use api::Quantity;
 use api::codec::time::parse_duration;
 use api::k8s::api::autoscaling::v2::{CrossVersionObjectReference, MetricIdentifier};
@@ -15,6 +17,8 @@ use super::target::{self, Found};
 
 /// A metric that does not say over which time it was measured counts as one of a minute.
 const DEFAULT_WINDOW: i64 = 60;
+/// How long is waited for figures: two looks, so that no worker is lost to a server that hangs.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Reads figures as the autoscaler.
 pub(super) struct Source<'a> {
@@ -23,7 +27,11 @@ pub(super) struct Source<'a> {
 }
 
 async fn read(client: &Client, path: &str, what: &str) -> Result<Value, String> {
-    let answer = client.request(Method::GET, path, "application/json", Bytes::new()).await;
+    let asked = client.request(Method::GET, path, "application/json", Bytes::new());
+    // Another server answers, or does not.
+    let answer = tokio::time::timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| {
+        Err(Error::Transport(format!("no answer within {} s", ANSWER_MAX.as_secs())))
+    });
     let value = answer.and_then(|body| Ok(serde_json::from_slice(&body)?));
     value.map_err(|error: Error| {
         let missing = error.is_not_found() && error.status().is_some_and(|s| s.reason.is_empty());
