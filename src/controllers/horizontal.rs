@@ -400,6 +400,3 @@ fn set_condition(
         None => all.push(new),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -191,7 +191,7 @@ pub(super) fn of_pods(
             }
             Aim::Value(value) => *value,
         };
-        if first < 1.0 || first > 1.0 {
+        if first != 1.0 {
             samples.insert(name.clone(), assumed(value));
         }
     }
