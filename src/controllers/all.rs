@@ -36,6 +36,7 @@ pub const ALL: &[(&str, Start)] = &[
     ("statefulset-controller", crate::statefulset::start),
     ("job-controller", crate::job::start),
     ("cronjob-controller", crate::cronjob::start),
+    ("horizontal-pod-autoscaler-controller", crate::horizontal::start),
     ("disruption-controller", crate::disruption::start),
     ("ttl-after-finished-controller", crate::ttl_after_finished::start),
     ("validatingadmissionpolicy-status-controller", crate::policy_status::start),

@@ -23,6 +23,7 @@ mod endpointslice_mirroring;
 mod ephemeral_volume;
 mod gc;
 mod history;
+mod horizontal;
 mod int_or_percent;
 mod job;
 mod keyed;

@@ -8,7 +8,6 @@ const FLOW: &str = "requests are limited by their number alone";
 
 /// Group, kind, what does not happen.
 const KINDS: &[(&str, &str, &str)] = &[
-    ("autoscaling", "HorizontalPodAutoscaler", "nothing is scaled by it"),
     ("certificates.k8s.io", "CertificateSigningRequest", "no signer runs, it gets no certificate"),
     ("flowcontrol.apiserver.k8s.io", "FlowSchema", FLOW),
     ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", FLOW),

@@ -125,17 +125,17 @@ impl Rule {
     }
 }
 
-/// `pods`, `pods/log`, `*/log` and `*` against a resource and subresource, without joining them.
+/// `pods`, `pods/log`, `*/log` and `*` against a resource and subresource, without joining them. A review may name both as the resource
+/// (`pods/log` and no subresource, as the Prometheus operator does): joined it is the same text, and upstream compares that.
 fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
     if rule == "*" {
         return true;
     }
-    match rule.split_once('/') {
-        None => subresource.is_empty() && rule == resource,
-        Some((left, right)) => {
-            !subresource.is_empty() && right == subresource && (left == "*" || left == resource)
-        }
+    if subresource.is_empty() {
+        return rule == resource;
     }
+    let left = rule.strip_suffix(subresource).and_then(|left| left.strip_suffix('/'));
+    left.is_some_and(|left| left == "*" || left == resource)
 }
 
 /// The parts of `wanted` that `owned` does not cover.
@@ -233,6 +233,9 @@ mod tests {
         assert!(scale.allows(&ask("get", "deployments", "scale", "a")));
         assert!(scale.allows(&ask("get", "pods", "log", "a")));
         assert!(!scale.allows(&ask("get", "scale", "", "a")));
+        assert!(scale.allows(&ask("get", "pods/log", "", "a")), "a review that joins them itself");
+        assert!(!scale.allows(&ask("get", "deployments/scale", "", "a")));
+        assert!(!pods.allows(&ask("get", "pods/log", "", "a")));
         assert!(rule(&["get"], &[""], &["*"], &[]).allows(&ask("get", "pods", "log", "a")));
     }
 

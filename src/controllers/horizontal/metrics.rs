@@ -1,0 +1,271 @@
+//! The three APIs that figures come from: `metrics.k8s.io`, `custom.metrics.k8s.io` and `external.metrics.k8s.io`, served by others behind the aggregator.
+
+use std::time::Duration;
+
+use api::Quantity;
+use api::codec::time::parse_duration;
+use api::k8s::api::autoscaling::v2::{CrossVersionObjectReference, MetricIdentifier};
+use api::k8s::jiff::Timestamp;
+use api::selector::LabelSelector;
+use bytes::Bytes;
+use client::{Client, Error};
+use http::Method;
+use serde_json::Value;
+
+use super::replicas::{Sample, Samples};
+use super::target::{self, Found};
+
+/// A metric that does not say over which time it was measured counts as one of a minute.
+const DEFAULT_WINDOW: i64 = 60;
+/// How long is waited for figures: two looks, so that no worker is lost to a server that hangs.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Reads figures as the autoscaler.
+pub(super) struct Source<'a> {
+    pub(super) client: &'a Client,
+    pub(super) namespace: &'a str,
+}
+
+async fn read(client: &Client, path: &str, what: &str) -> Result<Value, String> {
+    let asked = client.request(Method::GET, path, "application/json", Bytes::new());
+    // Another server answers, or does not.
+    let answer = tokio::time::timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| {
+        Err(Error::Transport(format!("no answer within {} s", ANSWER_MAX.as_secs())))
+    });
+    let value = answer.and_then(|body| Ok(serde_json::from_slice(&body)?));
+    value.map_err(|error: Error| {
+        let missing = error.is_not_found() && error.status().is_some_and(|s| s.reason.is_empty());
+        let error = if missing {
+            "the server could not find the requested resource".to_owned()
+        } else {
+            error.to_string()
+        };
+        format!("unable to fetch metrics from {what} metrics API: {error}")
+    })
+}
+
+/// A selector as clients send it.
+fn text(
+    selector: Option<&api::k8s::apimachinery::pkg::apis::meta::v1::LabelSelector>,
+) -> Result<String, String> {
+    // Absent it is upstream's "nothing", which its clients send as an empty text: everything.
+    let Some(selector) = selector else { return Ok(String::new()) };
+    let value = serde_json::to_value(selector).map_err(|e| e.to_string())?;
+    LabelSelector::from_value(Some(&value)).map(|s| s.to_string()).map_err(|e| e.to_string())
+}
+
+fn encoded(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'*') {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+        out
+    })
+}
+
+fn items(list: &Value) -> &[Value] {
+    list["items"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn time(value: &Value) -> Timestamp {
+    value.as_str().and_then(|t| t.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn milli(value: &Value) -> i64 {
+    Quantity::from_value(value).map_or(0, |q| q.milli_value())
+}
+
+/// What pods use of a resource, as a list of `PodMetrics` says it; a pod of which a container is missing is left out.
+fn of_resource(list: &Value, resource: &str, container: Option<&str>) -> Samples {
+    let samples = items(list).iter().filter_map(|pod| {
+        let containers = pod["containers"].as_array().filter(|all| !all.is_empty())?;
+        let usage = |c: &Value| c["usage"].get(resource).map(milli);
+        let value = match container {
+            Some(name) => usage(containers.iter().find(|c| c["name"] == *name)?)?,
+            None => {
+                containers.iter().try_fold(0_i64, |sum, c| Some(sum.saturating_add(usage(c)?)))?
+            }
+        };
+        let window = pod["window"].as_str().and_then(|w| parse_duration(w).ok()).unwrap_or(0);
+        let sample = Sample { at: time(&pod["timestamp"]), window: window / 1_000_000_000, value };
+        Some((pod["metadata"]["name"].as_str()?.to_owned(), sample))
+    });
+    samples.collect()
+}
+
+/// What a list of `MetricValue` says of the objects it describes.
+fn of_objects(list: &Value) -> Samples {
+    let samples = items(list).iter().filter_map(|item| {
+        let sample = Sample {
+            at: time(&item["timestamp"]),
+            window: item["windowSeconds"].as_i64().unwrap_or(DEFAULT_WINDOW),
+            value: milli(&item["value"]),
+        };
+        Some((item["describedObject"]["name"].as_str()?.to_owned(), sample))
+    });
+    samples.collect()
+}
+
+impl Source<'_> {
+    /// What the selected pods use of a resource, all their containers or one.
+    pub(super) async fn resource(
+        &self,
+        resource: &str,
+        container: Option<&str>,
+        selector: &str,
+    ) -> Result<Samples, String> {
+        let path = format!(
+            "/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods?labelSelector={}",
+            self.namespace,
+            encoded(selector)
+        );
+        let list = read(self.client, &path, "resource").await?;
+        if items(&list).is_empty() {
+            return Err("no metrics returned from resource metrics API".to_owned());
+        }
+        Ok(of_resource(&list, resource, container))
+    }
+
+    async fn custom(
+        &self,
+        path: &str,
+        metric: &MetricIdentifier,
+        pods: &str,
+    ) -> Result<Value, String> {
+        let version = target::version(self.client, "custom.metrics.k8s.io").await.map_err(|error| {
+            format!("unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered: {error}")
+        })?;
+        let mut path = format!(
+            "/apis/custom.metrics.k8s.io/{version}/namespaces/{}/{path}/{}?metricLabelSelector={}",
+            self.namespace,
+            encoded(&metric.name),
+            encoded(&text(metric.selector.as_ref())?)
+        );
+        if !pods.is_empty() {
+            path.push_str(&format!("&labelSelector={}", encoded(pods)));
+        }
+        let list = read(self.client, &path, "custom").await?;
+        if items(&list).is_empty() {
+            return Err("no metrics returned from custom metrics API".to_owned());
+        }
+        Ok(list)
+    }
+
+    /// A metric of the selected pods.
+    pub(super) async fn pods(
+        &self,
+        metric: &MetricIdentifier,
+        selector: &str,
+    ) -> Result<Samples, String> {
+        Ok(of_objects(&self.custom("pods/*", metric, selector).await?))
+    }
+
+    /// A metric of one object, in thousandths.
+    pub(super) async fn object(
+        &self,
+        metric: &MetricIdentifier,
+        object: &CrossVersionObjectReference,
+    ) -> Result<i64, String> {
+        let group =
+            object.api_version.as_deref().and_then(|v| v.split_once('/')).map_or("", |(g, _)| g);
+        let path = if group.is_empty() && object.kind == "Namespace" {
+            "metrics".to_owned()
+        } else {
+            let found = target::find(
+                self.client,
+                object.api_version.as_deref().unwrap_or("v1"),
+                &object.kind,
+            );
+            let Found { resource, .. } = found
+                .await
+                .map_err(|e| format!("unable to fetch metrics from custom metrics API: {e}"))?;
+            let dot = if group.is_empty() { "" } else { "." };
+            format!("{resource}{dot}{group}/{}", object.name)
+        };
+        let list = self.custom(&path, metric, "").await?;
+        Ok(items(&list).first().map_or(0, |item| milli(&item["value"])))
+    }
+
+    /// The sum of an external metric, in thousandths.
+    pub(super) async fn external(&self, metric: &MetricIdentifier) -> Result<i64, String> {
+        let unable = |error: String| {
+            format!(
+                "unable to get external metric {}/{}/{}: {error}",
+                self.namespace,
+                metric.name,
+                shown(metric)
+            )
+        };
+        let path = format!(
+            "/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{}?labelSelector={}",
+            self.namespace,
+            encoded(&metric.name),
+            encoded(&text(metric.selector.as_ref())?)
+        );
+        let list = read(self.client, &path, "external").await.map_err(unable)?;
+        if items(&list).is_empty() {
+            return Err(unable("no metrics returned from external metrics API".to_owned()));
+        }
+        Ok(items(&list).iter().fold(0_i64, |sum, item| sum.saturating_add(milli(&item["value"]))))
+    }
+}
+
+/// A metric's selector as Go writes it in upstream's messages.
+pub(super) fn shown(metric: &MetricIdentifier) -> String {
+    let Some(selector) = &metric.selector else { return "nil".to_owned() };
+    let labels: Vec<String> =
+        selector.match_labels.iter().flatten().map(|(k, v)| format!("{k}: {v},")).collect();
+    let terms: Vec<String> = selector
+        .match_expressions
+        .iter()
+        .flatten()
+        .map(|e| {
+            let values = e.values.iter().flatten().cloned().collect::<Vec<_>>().join(" ");
+            format!("{{{} {} [{values}]}}", e.key, e.operator)
+        })
+        .collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{}}},MatchExpressions:[]LabelSelectorRequirement{{{}}},}}",
+        labels.join(""),
+        terms.join(",")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_use_what_their_containers_use_together() {
+        let list = json!({"items": [
+            {"metadata": {"name": "a"}, "timestamp": "2026-01-01T00:00:10Z", "window": "20.5s",
+             "containers": [{"name": "x", "usage": {"cpu": "150m"}}, {"name": "y", "usage": {"cpu": "50000u", "memory": "1Ki"}}]},
+            {"metadata": {"name": "b"}, "timestamp": "2026-01-01T00:00:10Z", "window": "20s", "containers": []},
+        ]});
+        let all = of_resource(&list, "cpu", None);
+        assert_eq!(all.len(), 1, "a pod without containers says nothing");
+        assert_eq!(
+            (all["a"].value, all["a"].window, all["a"].at.as_second()),
+            (200, 20, 1_767_225_610)
+        );
+        assert_eq!(of_resource(&list, "cpu", Some("y"))["a"].value, 50);
+        assert!(of_resource(&list, "memory", None).is_empty(), "one container of two does not say");
+    }
+
+    #[test]
+    fn selectors_are_sent_and_shown_as_upstream_does() {
+        let metric: MetricIdentifier = serde_json::from_value(
+            json!({"name": "s0", "selector": {"matchLabels": {"a/b": "c"}}}),
+        )
+        .unwrap();
+        assert_eq!(encoded(&text(metric.selector.as_ref()).unwrap()), "a%2Fb%3Dc");
+        assert_eq!(
+            shown(&metric),
+            "&LabelSelector{MatchLabels:map[string]string{a/b: c,},MatchExpressions:[]LabelSelectorRequirement{},}"
+        );
+        assert_eq!(text(None).unwrap(), "");
+    }
+}
