@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use apiserver::audit::{Fault, Plan, Settings};
 use apiserver::authn;
+use apiserver::flow::settings as flow;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
@@ -72,6 +73,8 @@ pub struct Config {
     pub token_auth_file: Option<PathBuf>,
     /// Issuers of tokens beside the cluster's own, and who is anonymous.
     pub authentication: apiserver::authn::Plan,
+    /// How much is answered at once.
+    pub flow: flow::Settings,
     /// What is recorded of requests, and where.
     pub audit: Option<apiserver::audit::Plan>,
     /// Which authorizers there are.
@@ -149,6 +152,13 @@ fn authorization(
     Ok((plan, others))
 }
 
+/// What of the settings of the API server is about how much it answers at once, and the others.
+fn flow(arguments: &[String]) -> Result<(flow::Settings, Vec<String>), Refusal> {
+    let settings = flow::Settings::of(arguments)
+        .map_err(|why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}")))?;
+    Ok((settings, arguments.iter().filter(|a| !flow::is_known(a)).cloned().collect()))
+}
+
 /// Settings of the API server about who asks.
 fn authentication(arguments: &[String]) -> Result<authn::Plan, Refusal> {
     let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
@@ -166,7 +176,8 @@ fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
              audit-log-path and what belongs to them, of authorization authorization-mode, authorization-config and \
              authorization-webhook-*, and of authentication those that begin with oidc- or authentication-token-webhook-, \
-             authentication-config and anonymous-auth"
+             authentication-config and anonymous-auth, and max-requests-inflight, max-mutating-requests-inflight and \
+             enable-priority-and-fairness"
         )),
         Fault::Value(why) => bad(why),
     })?;
@@ -265,6 +276,7 @@ impl Config {
         let others = others(&args)?;
         let (authorization, further) = authorization(&args.kube_apiserver_arg)?;
         let authentication = authentication(&further)?;
+        let (flow, further) = flow(&further)?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
@@ -345,6 +357,7 @@ impl Config {
             } else {
                 authentication.without_anonymous()
             },
+            flow,
             audit: audit(&further)?,
             authorization,
             machine,
