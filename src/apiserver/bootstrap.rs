@@ -61,7 +61,7 @@ enum Upkeep {
     Create,
     /// Missing rules, subjects, labels and annotations are added, unless the autoupdate annotation is `false`.
     Rbac,
-    /// `spec` is restored while the annotation `apf.kubernetes.io/autoupdate-spec` is `true`.
+    /// `spec` is restored as the annotation `apf.kubernetes.io/autoupdate-spec` says ([`crate::flow`]).
     FlowControl,
     /// These top-level fields are restored.
     Fields(&'static [&'static str]),
@@ -162,6 +162,15 @@ async fn ensure_one(writer: &dyn Writer, wanted: Wanted) -> Result<bool, Status>
     Err(Status::internal(&format!(
         "bootstrap object {gvr} {namespace}/{name} changes faster than it can be written"
     )))
+}
+
+/// Flow schemas and priority levels of 1.37.
+pub(crate) fn flow_objects() -> impl Iterator<Item = Value> {
+    let objects = OBJECTS.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    objects.filter(|object| {
+        let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+        matches!(kind, "FlowSchema" | "PriorityLevelConfiguration")
+    })
 }
 
 /// All objects, for these settings.
@@ -328,10 +337,7 @@ fn change(existing: &Value, wanted: &Value, upkeep: Upkeep) -> Change {
             }
         }
         Upkeep::FlowControl => {
-            if annotation(existing, "apf.kubernetes.io/autoupdate-spec") != Some("true") {
-                return Change::None;
-            }
-            copy(&mut updated, wanted, "spec");
+            return crate::flow::revised(existing, wanted).map_or(Change::None, Change::Update);
         }
         Upkeep::Rbac => {
             if annotation(existing, "rbac.authorization.kubernetes.io/autoupdate") == Some("false")

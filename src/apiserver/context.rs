@@ -6,6 +6,7 @@ use api::Status;
 use http::HeaderMap;
 use parking_lot::Mutex;
 
+use crate::flow::Watching;
 use crate::negotiate::{self, Accepted, Offer};
 use crate::registry::{Resource, Subresource};
 use crate::request::{Query, RequestInfo};
@@ -22,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) row: Arc<Resource>,
     pub(crate) subresource: Option<Subresource>,
     pub(crate) warnings: Mutex<Vec<String>>,
+    /// What a watch holds of flow control.
+    pub(crate) watching: Mutex<Option<Watching>>,
 }
 
 impl Context {
@@ -36,6 +39,7 @@ impl Context {
             row,
             subresource: None,
             warnings: Mutex::new(Vec::new()),
+            watching: Mutex::new(None),
         }
     }
 

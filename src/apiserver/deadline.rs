@@ -7,7 +7,7 @@ use api::Status;
 use crate::request::{Query, RequestInfo};
 
 /// Upstream's `--request-timeout`.
-const REQUEST_MAX: Duration = Duration::from_secs(60);
+pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(60);
 
 /// Time that the request has; `None` when it lives long.
 ///

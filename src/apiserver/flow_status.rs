@@ -28,7 +28,8 @@ const ROUNDS_MAX: usize = 4;
 /// After a write of a flow schema or a level: `name` of the object, none when there were several.
 pub(crate) async fn after_write(context: &Context, name: Option<&str>) {
     let gvr = &context.row.spec.gvr;
-    if &*gvr.group != GROUP || !context.info.subresource.is_empty() {
+    let off = context.server.flow.is_none();
+    if off || &*gvr.group != GROUP || !context.info.subresource.is_empty() {
         return;
     }
     let resource = gvr.resource.to_string();

@@ -218,6 +218,11 @@ pub(crate) async fn plain(
                 .await
                 .unwrap_or_else(status::page_not_found)
         }
+        "debug" if inner.flow.is_some() => {
+            let details = query.get("includeRequestDetails").is_some_and(|given| !given.is_empty());
+            let text = inner.flow.as_ref().and_then(|flow| flow.dump(path, details));
+            text.map_or_else(status::page_not_found, status::plain)
+        }
         ".well-known" | "openid" if reads => issuer(inner, path),
         "" if reads => roots(inner, request.headers(), query),
         "version" => status::response(&status::no_resource()),

@@ -9,8 +9,10 @@ use futures::Stream;
 use crate::audit;
 use crate::authz::{Attributes, Decision};
 use crate::convert;
+use crate::flow::{Asked, Entering, Seat, Watching};
 use crate::handlers::watch::{self, Item, Start};
 use crate::registry::Resource;
+use crate::request::Query;
 use crate::selection::Selection;
 use crate::server::ApiServer;
 use crate::user::User;
@@ -52,6 +54,24 @@ impl ApiServer {
                 Box::pin(audit::Read::begin(audit, user, gvr, name, select, watches)).await
             }
         }
+    }
+
+    /// The seat of a read, as of any other request of this user; nothing where flow control is off.
+    async fn seat(
+        &self,
+        user: &User,
+        verb: &str,
+        gvr: &Gvr,
+        name: &str,
+        select: &Select,
+        query: &Query,
+    ) -> Result<Option<Seat>, Status> {
+        let Some(control) = &self.inner.flow else { return Ok(None) };
+        let asked = asked(verb, gvr, name, select);
+        let arrived = base::clock::now();
+        let limit = (verb != "watch").then_some(crate::deadline::REQUEST_MAX);
+        let entering = Entering { asked, user, query, arrived, limit };
+        control.enter(&entering).await.map(Some).map_err(|refused| refused.status())
     }
 
     async fn allowed(
@@ -122,6 +142,7 @@ impl ApiServer {
         let select = Select { namespace: namespace.to_owned(), ..Select::default() };
         let read = self.read(user, gvr, name, &select, false).await?;
         let found = async {
+            let _seat = self.seat(user, "get", gvr, name, &select, &Query::default()).await?;
             let row = self.allowed(user, "get", gvr, name, &select).await?;
             let found = self.inner.objects.storage().get(&row, namespace, name).await?;
             let found = found.ok_or_else(|| Status::not_found(&gvr.group, &gvr.resource, name))?;
@@ -145,6 +166,7 @@ impl ApiServer {
         let read = self.read(user, gvr, "", select, false).await?;
         let listed = async {
             let name = Self::selected_name(&select.fields);
+            let _seat = self.seat(user, "list", gvr, name, select, &Query::default()).await?;
             let row = self.allowed(user, "list", gvr, name, select).await?;
             let filter = Self::filter(&row, select)?;
             let page = self.inner.objects.fresh_cache(&row).await?.list(&filter, None, 0);
@@ -171,6 +193,11 @@ impl ApiServer {
         let read = self.read(user, gvr, "", select, true).await?;
         let opened = async {
             let name = Self::selected_name(&select.fields);
+            let query = match start {
+                WatchStart::After(revision) => Query::parse(&format!("resourceVersion={revision}")),
+                WatchStart::List => Query::default(),
+            };
+            let seat = self.seat(user, "watch", gvr, name, select, &query).await?;
             let row = self.allowed(user, "watch", gvr, name, select).await?;
             let filter = Self::filter(&row, select)?;
             let start = match start {
@@ -179,8 +206,12 @@ impl ApiServer {
             };
             // In process nothing needs a watch to end by itself.
             let forever = Some(FOREVER);
-            let watch =
+            let mut watch =
                 watch::open(&self.inner.objects, &row, filter, start, true, forever).await?;
+            if let (Some(control), Some(seat)) = (&self.inner.flow, seat) {
+                let asked = asked("watch", gvr, name, select);
+                watch.held = Some(Watching::new(control, seat, &asked, &select.fields));
+            }
             Ok((watch, row))
         };
         let outcome = audit::along(read.trail(), opened).await;
@@ -203,6 +234,21 @@ impl ApiServer {
             Some((event, (watch, row, ongoing)))
         });
         Ok(stream)
+    }
+}
+
+/// What flow control asks of a read.
+fn asked<'a>(verb: &'a str, gvr: &'a Gvr, name: &'a str, select: &'a Select) -> Asked<'a> {
+    Asked {
+        is_resource: true,
+        verb,
+        path: "",
+        group: &gvr.group,
+        version: &gvr.version,
+        resource: &gvr.resource,
+        subresource: "",
+        namespace: &select.namespace,
+        name,
     }
 }
 

@@ -17,6 +17,7 @@ mod custom;
 mod deadline;
 mod discovery;
 pub mod encryption;
+pub mod flow;
 mod flow_status;
 mod follow;
 mod handlers;

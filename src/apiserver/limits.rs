@@ -1,4 +1,4 @@
-//! How much is served at once: requests beyond the limit are told to come again.
+//! How much is served at once where flow control is off: requests beyond the limit are told to come again.
 
 use std::sync::Arc;
 
@@ -13,20 +13,17 @@ use crate::user::User;
 /// Counts reading and changing requests in flight.
 #[derive(Debug)]
 pub(crate) struct Limits {
-    reads: Arc<Semaphore>,
-    writes: Arc<Semaphore>,
+    reads: Option<Arc<Semaphore>>,
+    writes: Option<Arc<Semaphore>>,
     reads_max: usize,
     writes_max: usize,
 }
 
 impl Limits {
+    /// 0 is no limit.
     pub(crate) fn new(reads_max: usize, writes_max: usize) -> Self {
-        Self {
-            reads: Arc::new(Semaphore::new(reads_max)),
-            writes: Arc::new(Semaphore::new(writes_max)),
-            reads_max,
-            writes_max,
-        }
+        let places = |max: usize| (max > 0).then(|| Arc::new(Semaphore::new(max)));
+        Self { reads: places(reads_max), writes: places(writes_max), reads_max, writes_max }
     }
 
     /// A place for the request; `None` when all are taken. Cluster administrators are always served, as upstream.
@@ -36,6 +33,7 @@ impl Limits {
         user: &User,
     ) -> Option<Option<OwnedSemaphorePermit>> {
         let places = if info.is_read() { &self.reads } else { &self.writes };
+        let Some(places) = places else { return Some(None) };
         match Arc::clone(places).try_acquire_owned() {
             Ok(permit) => Some(Some(permit)),
             Err(_) if user.in_group("system:masters") => Some(None),
@@ -45,10 +43,10 @@ impl Limits {
 
     /// Reading and changing requests now in flight.
     pub(crate) fn in_flight(&self) -> (usize, usize) {
-        (
-            self.reads_max - self.reads.available_permits(),
-            self.writes_max - self.writes.available_permits(),
-        )
+        let taken = |places: &Option<Arc<Semaphore>>, max: usize| {
+            places.as_ref().map_or(0, |places| max - places.available_permits())
+        };
+        (taken(&self.reads, self.reads_max), taken(&self.writes, self.writes_max))
     }
 }
 
@@ -75,5 +73,6 @@ mod tests {
         assert_eq!(limits.in_flight(), (1, 0));
         drop(held);
         assert!(limits.enter(&info, &User::anonymous()).is_some());
+        assert!(matches!(Limits::new(0, 1).enter(&info, &User::anonymous()), Some(None)));
     }
 }

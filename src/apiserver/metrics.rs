@@ -116,16 +116,7 @@ impl Metrics {
     pub(crate) fn render(&self, inner: &Inner) -> String {
         let mut out = String::with_capacity(16 * 1024);
         self.requests(&mut out);
-        let (reads, writes) = inner.limits.in_flight();
-        head(&mut out, "apiserver_current_inflight_requests", "gauge", "Requests served now.");
-        let _ = writeln!(
-            out,
-            "apiserver_current_inflight_requests{{request_kind=\"mutating\"}} {writes}"
-        );
-        let _ = writeln!(
-            out,
-            "apiserver_current_inflight_requests{{request_kind=\"readOnly\"}} {reads}"
-        );
+        inflight(&mut out, inner);
         caches(&mut out, inner);
         inner.parts.authorizer.render(&mut out);
         if let Some(audit) = inner.audit.get() {
@@ -179,6 +170,28 @@ impl Metrics {
         }
         head(out, "apiserver_request_panics_total", "counter", "Requests that ended in a panic.");
         let _ = writeln!(out, "apiserver_request_panics_total {}", counts.panics);
+    }
+}
+
+fn inflight(out: &mut String, inner: &Inner) {
+    let mut gauge = |name: &str, help: &str, (reads, writes): (i64, i64)| {
+        head(out, name, "gauge", help);
+        let _ = writeln!(out, "{name}{{request_kind=\"mutating\"}} {writes}");
+        let _ = writeln!(out, "{name}{{request_kind=\"readOnly\"}} {reads}");
+    };
+    let (name, help) = ("apiserver_current_inflight_requests", "Requests served now.");
+    match &inner.flow {
+        Some(flow) => {
+            gauge(name, help, flow.in_flight());
+            let help = "Requests that wait in queues now.";
+            gauge("apiserver_current_inqueue_requests", help, flow.in_queue());
+            flow.render(out);
+        }
+        None => {
+            let (reads, writes) = inner.limits.in_flight();
+            let number = |of: usize| i64::try_from(of).unwrap_or(i64::MAX);
+            gauge(name, help, (number(reads), number(writes)));
+        }
     }
 }
 

@@ -41,6 +41,21 @@ impl RequestInfo {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
 
+    /// What flow control asks of it.
+    pub(crate) fn asked(&self) -> crate::flow::Asked<'_> {
+        crate::flow::Asked {
+            is_resource: self.is_resource,
+            verb: self.verb,
+            path: &self.path,
+            group: &self.group,
+            version: &self.version,
+            resource: &self.resource,
+            subresource: &self.subresource,
+            namespace: &self.namespace,
+            name: &self.name,
+        }
+    }
+
     /// The request lives long and does not count against the in-flight limit
     /// (`k8s.io/apiserver/pkg/server/filters`: watches, proxies, log, exec, attach, portforward).
     pub fn is_long_running(&self) -> bool {

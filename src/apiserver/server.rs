@@ -24,7 +24,11 @@ use crate::request::{self, Query, RequestInfo};
 use crate::seams::{Connect, ReviewHandler, TokenIssuer};
 use crate::serve::PeerIdentity;
 use crate::user::User;
-use crate::{discovery, handlers, healthz, status};
+use crate::{discovery, flow, handlers, healthz, status};
+
+mod gate;
+
+use gate::Time;
 
 /// What can be set.
 #[derive(Debug, Clone)]
@@ -35,10 +39,8 @@ pub struct Config {
     pub service_cidrs: Vec<String>,
     /// First and last node port.
     pub node_ports: (u16, u16),
-    /// Reading requests served at once (upstream's `--max-requests-inflight`).
-    pub reads_in_flight_max: usize,
-    /// Changing requests served at once (upstream's `--max-mutating-requests-inflight`).
-    pub writes_in_flight_max: usize,
+    /// How much is answered at once.
+    pub flow: flow::settings::Settings,
 }
 
 impl Default for Config {
@@ -48,8 +50,7 @@ impl Default for Config {
             product_version: env!("CARGO_PKG_VERSION").to_owned(),
             service_cidrs: vec!["10.43.0.0/16".into()],
             node_ports: (30000, 32767),
-            reads_in_flight_max: 400,
-            writes_in_flight_max: 200,
+            flow: flow::settings::Settings::default(),
         }
     }
 }
@@ -80,6 +81,8 @@ pub(crate) struct Inner {
     pub(crate) objects: Arc<Objects>,
     pub(crate) parts: Parts,
     pub(crate) limits: Limits,
+    /// None where it is off.
+    pub(crate) flow: Option<Arc<flow::Control>>,
     pub(crate) metrics: Metrics,
     pub(crate) tasks: Tasks,
     pub(crate) services: Services,
@@ -113,7 +116,10 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         Services::new(&config.service_cidrs, config.node_ports).map_err(BuildError::Config)?;
     let objects = Arc::clone(&parts.objects);
     let documents = discovery::Cached::default();
-    let limits = Limits::new(config.reads_in_flight_max, config.writes_in_flight_max);
+    let flow::settings::Settings { reads, writes, enabled } = config.flow;
+    let limits = Limits::new(reads, writes);
+    let control = || flow::Control::new(reads + writes, Arc::clone(&objects), tasks.clone());
+    let flow = enabled.then(control);
     let inner = Inner {
         services,
         documents,
@@ -121,6 +127,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         aggregator: Arc::default(),
         audit: std::sync::OnceLock::new(),
         limits,
+        flow,
         metrics: Metrics::new(),
         ready: healthz::Checks::new(Arc::clone(&objects)),
         config,
@@ -232,9 +239,8 @@ impl ApiServer {
         let started = base::clock::now();
         let inner = Arc::clone(&self.inner);
         let mut labels = crate::metrics::Labels::default();
-        let outcome = std::panic::AssertUnwindSafe(Self::answer(inner, user, request, &mut labels))
-            .catch_unwind()
-            .await;
+        let answer = Self::answer(inner, user, request, &mut labels, started);
+        let outcome = std::panic::AssertUnwindSafe(answer).catch_unwind().await;
         let response = outcome.unwrap_or_else(|panic| {
             tracing::error!("a request panicked");
             audit::with(|trail| trail.panicked(&panic_text(&*panic)));
@@ -251,6 +257,7 @@ impl ApiServer {
         user: Option<User>,
         request: Request<Body>,
         labels: &mut crate::metrics::Labels,
+        arrived: tokio::time::Instant,
     ) -> Response<Body> {
         let query = Query::parse(request.uri().query().unwrap_or(""));
         let info = match request::parse(request.method(), request.uri().path(), &query) {
@@ -268,7 +275,8 @@ impl ApiServer {
         let tasks = inner.tasks.clone();
         // Addresses and ports of a Service are taken before it is written, and given back after: that must not be cut off.
         let whole = info.resource == "services" && info.group.is_empty() && !info.is_read();
-        let answer = Self::admitted(inner, user, info, query, request);
+        let time = Time { arrived, limit };
+        let answer = Self::admitted(inner, user, info, query, request, time);
         let answer =
             async move { if whole { detached(&tasks, answer).await } else { answer.await } };
         match limit {
@@ -286,6 +294,7 @@ impl ApiServer {
         info: RequestInfo,
         query: Query,
         request: Request<Body>,
+        time: Time,
     ) -> Response<Body> {
         let user = match Self::identify(
             &inner,
@@ -311,21 +320,21 @@ impl ApiServer {
             Ok(user) => user,
             Err(refusal) => return status::response(&refusal),
         };
-        let _permit = if info.is_long_running() {
-            None
-        } else {
-            match inner.limits.enter(&info, &user) {
-                Some(permit) => Some(permit),
-                None => return crate::limits::refused(),
-            }
+        let mut entered = match Self::enter(&inner, &user, &info, &query, time).await {
+            Ok(entered) => entered,
+            Err(refusal) => return refusal,
         };
         if let Some(refusal) = Self::authorize(&inner, &user, &info, &query, request.uri()).await {
-            return refusal;
+            return entered.marked(refusal);
         }
+        let watching = entered.watching.take();
         if let Some(remote) = inner.aggregator.of_path(&info.path) {
-            return remote.serve(&user, audit::marked(request)).await;
+            // Whether a watch has begun there cannot be seen here.
+            drop(watching);
+            return entered.marked(remote.serve(&user, audit::marked(request)).await);
         }
-        Self::route(inner, user, info, query, request).await
+        let response = Self::route(inner, user, info, query, request, watching).await;
+        entered.marked(response)
     }
 
     async fn identify(
@@ -409,6 +418,7 @@ impl ApiServer {
         info: RequestInfo,
         query: Query,
         request: Request<Body>,
+        watching: Option<flow::Watching>,
     ) -> Response<Body> {
         if !info.is_resource {
             return handlers::plain(&inner, &info, &query, request).await;
@@ -435,6 +445,7 @@ impl ApiServer {
             row,
             subresource,
             warnings: Mutex::new(Vec::new()),
+            watching: Mutex::new(watching),
         };
         let exchange = handlers::Exchange {
             method: parts.method,

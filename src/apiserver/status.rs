@@ -128,6 +128,13 @@ pub(crate) fn text(code: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
     response
 }
 
+/// A text whose type Go's `net/http` finds out by itself.
+pub(crate) fn plain(text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = self::text(StatusCode::OK, text);
+    response.headers_mut().remove(header::X_CONTENT_TYPE_OPTIONS);
+    response
+}
+
 /// `404 page not found`, as Go's mux answers.
 pub(crate) fn page_not_found() -> Response<Body> {
     text(StatusCode::NOT_FOUND, "404 page not found\n")

@@ -10,8 +10,6 @@ use store::kv::{KeyRange, RangeRequest};
 use crate::objects::Objects;
 use crate::registry::Resource;
 
-/// Marks objects that every cluster starts with (`flowcontrol.apiserver.k8s.io`).
-const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// Objects looked at in one piece while `status` counts.
 const CHUNK: usize = 500;
 /// Warnings of one write; further fields are counted in the last one, since clients show each on a line.
@@ -20,7 +18,7 @@ const WARNINGS_MAX: usize = 16;
 /// What one write sets that nothing acts on, as sentences for warnings.
 pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some(why) = unused_kind(kind, value) {
+    if let Some(why) = kinds::kind(kind) {
         let version = kind.api_version();
         out.push(format!("{version} {}: stored, but not acted on yet: {why}", kind.kind));
     }
@@ -31,13 +29,6 @@ pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
         out.push(format!("{more} more fields: stored, but not acted on yet"));
     }
     out
-}
-
-/// What does not happen to this object as a whole.
-fn unused_kind(kind: &Gvk, value: &Value) -> Option<&'static str> {
-    let annotations = value.pointer("/metadata/annotations");
-    let given = annotations.and_then(|a| a.get(AUTOUPDATE)).is_some();
-    kinds::kind(kind).filter(|_| !given)
 }
 
 /// Stored objects that are a kind, or set a field, that nothing acts on.
@@ -95,7 +86,7 @@ async fn count(objects: &Objects, row: &Resource) -> BTreeMap<(String, String), 
 /// What one object is or sets, with what does not happen.
 fn uses(row: &Resource, value: &Value) -> HashSet<(String, String)> {
     let name = row.qualified();
-    let whole = unused_kind(&row.spec.gvk, value).map(|why| (name.clone(), why.to_owned()));
+    let whole = kinds::kind(&row.spec.gvk).map(|why| (name.clone(), why.to_owned()));
     let fields = unsupported::fields(&row.spec.gvk, value);
     let field = |f: unsupported::Found| {
         let why = "the field is stored, nothing reads it";

@@ -140,8 +140,9 @@ pub struct ServerArgs {
     pub token_auth_file: Option<PathBuf>,
 
     /// A setting of the API server under upstream's name, such as audit-log-path=/var/log/kube-lite/audit.log; those that begin
-    /// with audit-, oidc-, authorization- or authentication-token-webhook-, authentication-config and anonymous-auth are known:
-    /// audit-policy-file says what is recorded, authorization-config who is asked
+    /// with audit-, oidc-, authorization- or authentication-token-webhook-, authentication-config, anonymous-auth,
+    /// max-requests-inflight, max-mutating-requests-inflight and enable-priority-and-fairness are known: audit-policy-file says
+    /// what is recorded, authorization-config who is asked
     #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
     pub kube_apiserver_arg: Vec<String>,
 

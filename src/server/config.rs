@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use apiserver::audit::{Fault, Plan, Settings};
 use apiserver::authn;
+use apiserver::flow::settings as flow;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
@@ -72,6 +73,8 @@ pub struct Config {
     pub token_auth_file: Option<PathBuf>,
     /// Issuers of tokens beside the cluster's own, and who is anonymous.
     pub authentication: apiserver::authn::Plan,
+    /// How much is answered at once.
+    pub flow: flow::Settings,
     /// What is recorded of requests, and where.
     pub audit: Option<apiserver::audit::Plan>,
     /// Which authorizers there are.
@@ -136,6 +139,7 @@ fn others(args: &ServerArgs) -> Result<Option<Others>, Refusal> {
 struct ApiServer {
     authorization: apiserver::authz::config::Plan,
     authentication: authn::Plan,
+    flow: flow::Settings,
     audit: Option<Plan>,
 }
 
@@ -143,12 +147,14 @@ impl ApiServer {
     fn of(arguments: Vec<String>) -> Result<Self, Refusal> {
         let (authorization, others) = split(arguments, apiserver::authz::config::Plan::is_flag);
         let (authentication, others) = split(others, authn::settings::is_flag);
+        let (flow, others) = split(others, flow::is_flag);
         let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
         let settings = authn::settings::Settings::of(&authentication).map_err(bad)?;
         let issuer = crate::server::control_plane::ISSUER.to_owned();
         Ok(Self {
             authorization: apiserver::authz::config::Plan::read(&authorization).map_err(bad)?,
             authentication: authn::Plan::read(&settings, &[issuer]).map_err(bad)?,
+            flow: flow::Settings::of(&flow).map_err(bad)?,
             audit: audit(&others)?,
         })
     }
@@ -170,7 +176,8 @@ fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
              audit-log-path and what belongs to them, of authorization authorization-mode, authorization-config and \
              authorization-webhook-*, and of authentication those that begin with oidc- or authentication-token-webhook-, \
-             authentication-config and anonymous-auth"
+             authentication-config and anonymous-auth, and max-requests-inflight, max-mutating-requests-inflight and \
+             enable-priority-and-fairness"
         )),
         Fault::Value(why) => bad(why),
     })?;
@@ -268,7 +275,7 @@ impl Config {
             }
         }
         let others = others(&args)?;
-        let ApiServer { authorization, authentication, audit } =
+        let ApiServer { authorization, authentication, flow, audit } =
             ApiServer::of(args.kube_apiserver_arg)?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let mut cluster_dns = args.cluster_dns.clone();
@@ -350,6 +357,7 @@ impl Config {
             } else {
                 authentication.without_anonymous()
             },
+            flow,
             audit,
             authorization,
             machine,

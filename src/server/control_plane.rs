@@ -155,6 +155,9 @@ pub(crate) async fn start(
         SERVER_STOPPED
             .refuse(format!("the objects that every cluster starts with cannot be written: {e}"))
     })?;
+    server.control_flow().await.map_err(|e| {
+        SERVER_STOPPED.refuse(format!("flow schemas and priority levels cannot be loaded: {e}"))
+    })?;
     let published = settings;
     let settings = joining::Settings {
         store: joining::servers::Store {
@@ -305,7 +308,7 @@ fn build(
         product_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
         node_ports: config.node_ports,
-        ..apiserver::Config::default()
+        flow: config.flow,
     };
     apiserver::build(settings, parts, tasks.clone()).map_err(|e| SERVER_STOPPED.refuse(e))
 }

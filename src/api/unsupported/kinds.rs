@@ -4,13 +4,10 @@ use crate::object::Gvk;
 
 const CSI: &str = "no storage driver (CSI) is called";
 const DEVICES: &str = "devices are neither allocated nor prepared";
-const FLOW: &str = "requests are limited by their number alone";
 
 /// Group, kind, what does not happen.
 const KINDS: &[(&str, &str, &str)] = &[
     ("certificates.k8s.io", "CertificateSigningRequest", "no signer runs, it gets no certificate"),
-    ("flowcontrol.apiserver.k8s.io", "FlowSchema", FLOW),
-    ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", FLOW),
     ("networking.k8s.io", "Ingress", "no ingress controller is part of this server"),
     ("networking.k8s.io", "NetworkPolicy", "traffic of pods is not filtered"),
     ("resource.k8s.io", "DeviceClass", DEVICES),

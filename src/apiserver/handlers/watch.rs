@@ -16,6 +16,7 @@ use super::list;
 use super::options::ListOptions;
 use crate::body::{Body, BodyError};
 use crate::context::Context;
+use crate::flow::Watching;
 use crate::negotiate::{Accepted, Media, Transform};
 use crate::registry::Resource;
 use crate::watch_cache::{Cache, Event, EventType, Filter, Position};
@@ -59,6 +60,8 @@ pub(crate) struct Watch {
     deadline: tokio::time::Instant,
     revision: i64,
     over: bool,
+    /// Its seat, until the objects that it begins with are sent.
+    pub(crate) held: Option<Watching>,
 }
 
 /// Opens a watch.
@@ -112,6 +115,7 @@ pub(crate) async fn open(
         timeout.unwrap_or_else(|| TIMEOUT_MIN + TIMEOUT_MIN.mul_f64(base::clock::random_f64()));
     Ok(Watch {
         row: Arc::clone(row),
+        held: None,
         revision: cache.revision(),
         position,
         filter,
@@ -143,6 +147,9 @@ impl Watch {
             }
             if self.over {
                 return None;
+            }
+            if let Some(held) = &mut self.held {
+                held.initialised();
             }
             let alarm =
                 if self.bookmarks { self.next_bookmark.min(self.deadline) } else { self.deadline };
@@ -218,7 +225,8 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
         start = Start::After(revision.0);
     }
     let timeout = options.timeout.filter(|t| *t > 0).map(Duration::from_secs);
-    let watch = open(objects, &context.row, filter, start, options.bookmarks, timeout).await?;
+    let mut watch = open(objects, &context.row, filter, start, options.bookmarks, timeout).await?;
+    watch.held = context.watching.lock().take();
     let encoder = Encoder {
         row: Arc::clone(&context.row),
         accepted: accepted.clone(),

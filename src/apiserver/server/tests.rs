@@ -9,6 +9,7 @@ use api::WatchEvent;
 use futures::StreamExt;
 use serde_json::{Value, json};
 
+mod flow;
 mod odd;
 
 struct AllowAll;
