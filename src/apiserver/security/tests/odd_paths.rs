@@ -113,7 +113,7 @@ async fn no_spelling_of_a_path_leads_elsewhere_than_it_was_allowed_to() {
             let Ok(request) = Request::builder().uri(&path).body(body::full("")) else { continue };
             tried += 1;
             guard.0.lock().clear();
-            let response = world.server.call(Some(joe.clone()), request).await;
+            let response = Box::pin(world.server.call(Some(joe.clone()), request)).await;
             let code = response.status().as_u16();
             let bytes = body::read(response.into_body()).await.unwrap();
             let text = String::from_utf8_lossy(&bytes);
@@ -137,7 +137,7 @@ async fn no_spelling_of_a_path_leads_elsewhere_than_it_was_allowed_to() {
     // The guard is no wall.
     let request = Request::builder().uri("/api/v1/namespaces/a/configmaps/x");
     let request = request.body(body::full("")).unwrap();
-    assert_eq!(world.server.call(Some(joe), request).await.status(), 200);
+    assert_eq!(Box::pin(world.server.call(Some(joe), request)).await.status(), 200);
     world.end().await;
 }
 
@@ -184,7 +184,7 @@ async fn invented_names_are_no_labels() {
     }
     assert_eq!(ask("/api/v1/pods".to_owned(), "admin").await, 200);
     let request = Request::builder().uri("/metrics").header("authorization", "Bearer admin");
-    let response = world.server.call(None, request.body(body::full("")).unwrap()).await;
+    let response = Box::pin(world.server.call(None, request.body(body::full("")).unwrap())).await;
     let text = body::read(response.into_body()).await.unwrap();
     let text = String::from_utf8_lossy(&text);
     assert!(!text.contains("invented") && !text.contains("forged"), "{text}");
