@@ -64,6 +64,10 @@ entries! {
     NO_WIREGUARD = "KL0205", "The kernel has no WireGuard.",
         "--flannel-backend=wireguard-native, here or on the server, asks for encryption between nodes; going on without it would send packets of pods in the clear.",
         "Load it: `modprobe wireguard` (Linux has it from 5.6 on; some distributions keep it in a package of further modules), or run every node with --flannel-backend=vxlan, which does not encrypt.";
+    /// Settings of the kernel.
+    KERNEL_DEFAULTS = "KL0206", "Settings of the kernel are not those that the kubelet wants.",
+        "They decide what a machine does that runs out of memory or whose kernel has failed; kube-lite never changes them.",
+        "Write them into /etc/sysctl.d/90-kubelet.conf and run `sysctl --system`, or start without --protect-kernel-defaults.";
     /// Port.
     PORT_IN_USE = "KL0401", "A port that kube-lite listens on is in use.",
         "Another program, perhaps another kube-lite or k3s, has it.",

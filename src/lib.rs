@@ -10,6 +10,7 @@ pub mod logging;
 pub mod machine;
 mod power;
 pub mod preflight;
+pub mod process;
 mod renewal;
 pub mod server;
 pub mod snapshots;

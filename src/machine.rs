@@ -179,6 +179,11 @@ impl Machine {
         })
     }
 
+    /// Stricter defaults than upstream's hold.
+    pub(crate) fn hardened(&self) -> bool {
+        self.args.profile.is_some()
+    }
+
     /// The first of the node's addresses.
     pub fn ip(&self) -> IpAddr {
         self.node_ips.first().copied().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
@@ -205,7 +210,7 @@ impl Machine {
         let pods = self.args.kubelet_root_dir.join("pods");
         name::check(&self.directory(), &pods, &self.node_name)?;
         let endpoint = self.args.container_runtime_endpoint.as_deref();
-        let findings = preflight::check(endpoint, &self.path);
+        let findings = preflight::check(endpoint, &self.path, self.args.protect_kernel_defaults);
         let bad = |f: &Finding| f.verdict == Verdict::Fail && !spared.contains(&f.entry);
         match findings.into_iter().find(bad) {
             Some(found) => Err(found.entry.refuse(found.detail)),
@@ -318,6 +323,8 @@ impl Machine {
             .as_deref()
             .map(|e| e.trim_start_matches("unix://").into());
         agent.runtime.grouped_shims = args.grouped_shims;
+        agent.hardened = self.hardened();
+        agent.runtime.short_streams = self.hardened();
         agent.runtime.registries.clone_from(&self.registries);
         agent.runtime.registries_file = Some(args.private_registry.clone());
         agent.runtime.images_dir = directory.join("images");

@@ -14,6 +14,7 @@ use kube_lite::cli::{
 use kube_lite::etcd_env;
 use kube_lite::logging;
 use kube_lite::preflight::{self, Verdict};
+use kube_lite::process;
 use kube_lite::server::{self, config::Config, status};
 use kube_lite::snapshots;
 use kube_lite::token_command;
@@ -28,7 +29,11 @@ fn main() -> ExitCode {
         reason = "the one reader of the environment hands it to cli"
     )]
     let lookup = |name: &str| std::env::var(name).ok();
-    match cli::parse(std::env::args_os().collect(), lookup) {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    process::hide_arguments(&arguments);
+    let arguments = process::reveal_arguments(arguments);
+    process::conceal();
+    match cli::parse(arguments, lookup) {
         Ok(parsed) => run(parsed.command, &lookup),
         Err(cli::Stop::Text(text)) => print(&text, ExitCode::SUCCESS),
         Err(cli::Stop::Refused(refusal)) => refuse(&refusal),
@@ -207,7 +212,7 @@ fn explain(id: Option<&str>) -> ExitCode {
 }
 
 fn check_config(path: &str) -> ExitCode {
-    let findings = preflight::check(None, path);
+    let findings = preflight::check(None, path, false);
     let mut text = String::new();
     for finding in &findings {
         let mark = match finding.verdict {

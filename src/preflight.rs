@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::catalogue::{BAD_CLOCK, Entry, NEED_ROOT, NO_CGROUPS, NO_KERNEL_FEATURE, NO_RUNTIME};
+use crate::catalogue::{
+    BAD_CLOCK, Entry, KERNEL_DEFAULTS, NEED_ROOT, NO_CGROUPS, NO_KERNEL_FEATURE, NO_RUNTIME,
+};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,15 +35,49 @@ const CONTROLLERS: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
 /// Build time of this program is after this (2026-01-01): an earlier clock is wrong.
 const EARLIEST_SECONDS: u64 = 1_767_225_600;
 
-/// Checks this machine; `runtime` is the CRI endpoint given, if any, `path` the variable PATH.
-pub fn check(runtime: Option<&str>, path: &str) -> Vec<Finding> {
+/// Settings of the kernel that the kubelet wants (`pkg/util/sysctl`), which upstream's sets unless it is to protect them.
+const KERNEL_SETTINGS: [(&str, u64); 6] = [
+    ("vm/overcommit_memory", 1),
+    ("vm/panic_on_oom", 0),
+    ("kernel/panic", 10),
+    ("kernel/panic_on_oops", 1),
+    ("kernel/keys/root_maxkeys", 1_000_000),
+    ("kernel/keys/root_maxbytes", 25_000_000),
+];
+
+/// Checks this machine; `runtime` is the CRI endpoint given, if any, `path` the variable PATH. With `protect` other settings of
+/// the kernel than the kubelet's are no warning but a failure.
+pub fn check(runtime: Option<&str>, path: &str, protect: bool) -> Vec<Finding> {
     vec![
         root(),
         cgroups(Path::new("/sys/fs/cgroup"), "/proc/cgroups"),
         file_systems(),
         clock(),
         containerd(runtime, path),
+        kernel_settings(Path::new("/proc/sys"), protect),
     ]
+}
+
+fn kernel_settings(root: &Path, protect: bool) -> Finding {
+    let other: Vec<String> = KERNEL_SETTINGS
+        .iter()
+        .filter_map(|(file, want)| {
+            let name = file.replace('/', ".");
+            match std::fs::read_to_string(root.join(file)) {
+                Ok(text) if text.trim() == want.to_string() => None,
+                Ok(text) => Some(format!("{name}={} (wanted {want})", text.trim())),
+                // A kernel without keyrings has none to bound.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+                Err(error) => Some(format!("{name} cannot be read: {error}")),
+            }
+        })
+        .collect();
+    let fault = (!other.is_empty()).then(|| other.join(", "));
+    let found = finding("kernel", KERNEL_DEFAULTS, fault, "settings as the kubelet wants them");
+    match found.verdict {
+        Verdict::Fail if !protect => Finding { verdict: Verdict::Warning, ..found },
+        _ => found,
+    }
 }
 
 fn finding(check: &'static str, entry: Entry, fault: Option<String>, pass: &str) -> Finding {
@@ -140,6 +176,27 @@ mod tests {
             found.detail,
             "cgroup controllers missing: memory (disabled on the kernel command line)"
         );
+    }
+
+    /// C3.18: other settings are told and never changed; with --protect-kernel-defaults there is no node on them.
+    #[test]
+    fn settings_of_the_kernel_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        std::fs::create_dir_all(root.join("vm")).unwrap();
+        std::fs::create_dir_all(root.join("kernel/keys")).unwrap();
+        for (file, value) in KERNEL_SETTINGS {
+            std::fs::write(root.join(file), format!("{value}\n")).unwrap();
+        }
+        assert_eq!(kernel_settings(root, true).verdict, Verdict::Pass);
+        std::fs::write(root.join("vm/overcommit_memory"), "0\n").unwrap();
+        std::fs::write(root.join("kernel/panic"), "0\n").unwrap();
+        let detail = "vm.overcommit_memory=0 (wanted 1), kernel.panic=0 (wanted 10)";
+        for (protect, verdict) in [(false, Verdict::Warning), (true, Verdict::Fail)] {
+            let found = kernel_settings(root, protect);
+            assert_eq!((found.verdict, found.detail.as_str()), (verdict, detail));
+        }
+        assert_eq!(std::fs::read_to_string(root.join("kernel/panic")).unwrap(), "0\n");
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod chain;
 pub mod classes;
 pub mod device_access;
 pub(crate) mod expressions;
+pub mod hardening;
 pub mod limit_ranger;
 pub(crate) mod matching;
 pub mod namespace;

@@ -80,6 +80,8 @@ pub struct Union {
     issuers: Option<Arc<Issuers>>,
     /// Requests without credentials are `system:anonymous`; RBAC decides what that may do.
     anonymous: Anonymous,
+    /// Tokens of others than this cluster's own accounts may make a member of `system:masters`, as upstream's may.
+    masters_by_token: bool,
 }
 
 /// The 401 that tells nothing.
@@ -90,7 +92,14 @@ pub fn unauthorized() -> Status {
 impl Union {
     /// These kinds of tokens beside client certificates.
     pub fn new(tokens: Vec<Arc<dyn TokenAuthenticator>>, anonymous: impl Into<Anonymous>) -> Self {
-        Self { tokens, issuers: None, anonymous: anonymous.into() }
+        Self { tokens, issuers: None, anonymous: anonymous.into(), masters_by_token: true }
+    }
+
+    /// Whether a token of an issuer, a webhook or the token file may make a member of `system:masters`.
+    #[must_use]
+    pub(crate) fn with_masters_by_token(mut self, may: bool) -> Self {
+        self.masters_by_token = may;
+        self
     }
 
     /// Behind the others, tokens of these issuers.
@@ -157,8 +166,9 @@ impl Authenticator for Union {
             match self.review(&token, &[]).await {
                 Ok(Some(identity)) => {
                     let mut user = identity.user;
-                    // Only a client certificate makes a member of system:masters, or the in-process token.
-                    if user.name.starts_with("system:serviceaccount:")
+                    // Only a client certificate makes a member of system:masters, or what the administrator trusts as much.
+                    if !self.masters_by_token
+                        || user.name.starts_with("system:serviceaccount:")
                         || user.name.starts_with("system:bootstrap:")
                     {
                         user.groups.retain(|group| group != "system:masters");
@@ -256,6 +266,33 @@ mod tests {
             union(false).authenticate(&HeaderMap::new(), None, "/api").await.unwrap_err().code,
             401
         );
+    }
+
+    /// C1.4: the group that passes every authorizer comes with a certificate; a token of an account never has it, and under the
+    /// hardened profile no token has.
+    #[tokio::test]
+    async fn tokens_make_no_masters() {
+        let masters = |name: &str| User {
+            name: name.into(),
+            groups: vec!["system:masters".into(), "dev".into()],
+            ..User::default()
+        };
+        let names = ["system:serviceaccount:a:b", "system:bootstrap:abc", "jane"];
+        let tokens = || StaticTokens::new(names.map(|name| (name.to_owned(), masters(name))));
+        let groups = async |union: &Union, token: &str| {
+            let header = headers(http::header::AUTHORIZATION, &format!("Bearer {token}"));
+            union.authenticate(&header, None, "/api").await.unwrap().unwrap().groups
+        };
+        let union = Union::new(vec![Arc::new(tokens())], false);
+        for name in &names[..2] {
+            assert_eq!(groups(&union, name).await, ["dev", "system:authenticated"], "{name}");
+        }
+        let all = ["system:masters", "dev", "system:authenticated"];
+        assert_eq!(groups(&union, "jane").await, all);
+        let union = Union::new(vec![Arc::new(tokens())], false).with_masters_by_token(false);
+        for name in names {
+            assert_eq!(groups(&union, name).await, ["dev", "system:authenticated"], "{name}");
+        }
     }
 
     #[tokio::test]

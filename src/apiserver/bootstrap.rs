@@ -393,8 +393,17 @@ fn mend_rbac(object: &mut Value, wanted: &Value) {
         if let Some(map) = object.as_object_mut() {
             map.remove("aggregationRule");
         }
-    } else if object.get("aggregationRule").is_none() {
+    } else if object.get("aggregationRule").is_none_or(Value::is_null) {
         copy(object, wanted, "aggregationRule");
+    } else if let Some(rule) = object.get_mut("aggregationRule") {
+        let selectors = |rule: Option<&Value>| {
+            let list = rule.and_then(|rule| rule.get("clusterRoleSelectors"));
+            list.and_then(Value::as_array).cloned().unwrap_or_default()
+        };
+        let there = selectors(Some(&*rule));
+        let missing = selectors(wanted.get("aggregationRule"));
+        let missing = missing.into_iter().filter(|selector| !there.contains(selector));
+        append(rule, "clusterRoleSelectors", missing);
     }
     let list = |value: &Value| {
         value.get("subjects").and_then(Value::as_array).cloned().unwrap_or_default()

@@ -6,6 +6,7 @@ mod target;
 mod tls;
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -73,7 +74,8 @@ impl Nodes {
 
     async fn open(&self, target: &Target) -> io::Result<BoxIo> {
         let opened = async {
-            let io = self.dial.dial(&target.host, target.port).await?;
+            let found = target.found.map(|ip| ip.to_string());
+            let io = self.dial.dial(found.as_deref().unwrap_or(&target.host), target.port).await?;
             let config = match target.trust {
                 Trust::Plain => return Ok(io),
                 Trust::Kubelet => &self.kubelet,
@@ -250,7 +252,7 @@ impl Nodes {
         let missing = || Status::not_found("", &whom.resource, &whom.name);
         let object = whom.object.as_ref().ok_or_else(missing)?;
         match whom.resource.as_str() {
-            "nodes" => target::node_proxy(&whom.name, object),
+            "nodes" => resolved(target::node_proxy(&whom.name, object)?).await,
             "pods" => target::pod_proxy(&whom.name, object),
             _ => self.endpoint(whom, object).await,
         }
@@ -275,11 +277,22 @@ impl Nodes {
             let Some(pod) = pod.and_then(|p| p.value().ok()) else { continue };
             if target::has_address(&pod, address) {
                 let trust = if named.scheme == "https" { Trust::Anyone } else { Trust::Plain };
-                return Ok(Target { host: (*address).to_owned(), port: *port, trust });
+                return Ok(Target { host: (*address).to_owned(), found: None, port: *port, trust });
             }
         }
         Err(target::no_endpoints(named.name))
     }
+}
+
+/// Finds a node that has no address but a name; who may write its status does not lead the server to itself.
+async fn resolved(mut target: Target) -> Result<Target, Status> {
+    if target.host.parse::<IpAddr>().is_err() {
+        let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
+        // A name that is not found may be that of a node with a tunnel.
+        let found: Vec<IpAddr> = found.into_iter().flatten().map(|to| to.ip()).collect();
+        target.found = target::elsewhere(&found)?;
+    }
+    Ok(target)
 }
 
 /// What a proxied request is about, apart from the request.

@@ -27,8 +27,9 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// From a parsed request. Names that are not served are taken out again by [`Metrics::observe`]'s caller through `unknown`.
-    pub(crate) fn fill(&mut self, info: &RequestInfo) {
+    /// From a parsed request; `served` says that group, version, resource and subresource are in the registry. Any others are
+    /// the client's invention, and would let who may do nothing at all fill memory with names (CVE-2020-8552).
+    pub(crate) fn fill(&mut self, info: &RequestInfo, served: bool) {
         self.verb = match info.verb {
             "get" => "GET",
             "list" => "LIST",
@@ -40,7 +41,7 @@ impl Labels {
             "deletecollection" => "DELETECOLLECTION",
             _ => "other",
         };
-        if info.is_resource {
+        if info.is_resource && served {
             self.group.clone_from(&info.group);
             self.version.clone_from(&info.version);
             self.resource.clone_from(&info.resource);
@@ -60,6 +61,18 @@ impl Labels {
             self.group, self.resource, self.scope, self.subresource, self.verb, self.version
         )
     }
+}
+
+/// The registry has what the request names.
+pub(crate) fn served(inner: &Inner, info: &RequestInfo) -> bool {
+    info.is_resource
+        && inner
+            .objects
+            .registry()
+            .row(&api::Gvr::new(&info.group, &info.version, &info.resource))
+            .is_some_and(|row| {
+                info.subresource.is_empty() || row.subresource(&info.subresource).is_some()
+            })
 }
 
 #[derive(Debug, Default)]

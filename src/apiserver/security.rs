@@ -54,6 +54,8 @@ pub struct Settings {
     pub callout: Callout,
     /// Which authorizers there are.
     pub authorization: Plan,
+    /// The stricter defaults of `--profile=hardened`.
+    pub hardened: bool,
 }
 
 /// The parts, for [`crate::build`].
@@ -113,7 +115,8 @@ impl Security {
                 Arc::new(BootstrapTokens::new(Arc::clone(&lookup))),
             ],
             plan.anonymous.clone(),
-        );
+        )
+        .with_masters_by_token(!settings.hardened);
         let authenticator = Arc::new(union.with_issuers(issuers).with_webhook(webhook));
         let rbac = Arc::new(Rbac::new());
         let node = Node::new(Arc::clone(&lookup), bootstrap::node_rules());
@@ -137,6 +140,7 @@ impl Security {
                 &authorizer,
                 escalation,
                 settings.tolerations,
+                settings.hardened,
                 vec![
                     Arc::new(mutating_policy),
                     Arc::new(mutating),

@@ -9,6 +9,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use stream::opening::Opening;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -116,6 +117,7 @@ impl ApiServer {
             .initial_connection_window_size(1024 * 1024)
             .keep_alive_interval(Some(Duration::from_secs(30)))
             .keep_alive_timeout(Duration::from_secs(20));
+        let stream = Opening::new(stream, HEADERS_MAX);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         tokio::pin!(connection);
         let shutdown = self.inner.tasks.shutdown();

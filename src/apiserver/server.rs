@@ -264,7 +264,7 @@ impl ApiServer {
             Ok(info) => info,
             Err(error) => return status::response(&Status::bad_request(error.0)),
         };
-        labels.fill(&info);
+        labels.fill(&info, crate::metrics::served(&inner, &info));
         let limit = match crate::deadline::of(&info, &query) {
             Ok(limit) => limit,
             Err(refusal) => {
@@ -377,6 +377,7 @@ impl ApiServer {
         info: &RequestInfo,
         query: &Query,
         uri: &Uri,
+        upgrades: bool,
     ) -> Option<Response<Body>> {
         // Upstream honours selectors for these alone, and not behind `/watch/`.
         let selects =
@@ -402,9 +403,14 @@ impl ApiServer {
         if refusal.is_some() {
             return refusal;
         }
-        // A WebSocket opens with GET; who may only read must not get a shell (upstream asks for both since 1.35).
-        let opens = matches!(info.subresource.as_str(), "exec" | "attach" | "portforward");
-        if info.is_resource && info.resource == "pods" && opens && info.verb == "get" {
+        // A WebSocket opens with GET; who may only read must not get a shell (upstream asks for both since 1.35). Behind
+        // `nodes/proxy` are the kubelet's exec and attach, which upstream leaves open to who may `get` it.
+        let opens = match (info.resource.as_str(), info.subresource.as_str()) {
+            ("pods", "exec" | "attach" | "portforward") => true,
+            ("nodes", "proxy") => upgrades && info.group.is_empty(),
+            _ => false,
+        };
+        if info.is_resource && opens && info.verb == "get" {
             let asked = RequestInfo { verb: "create", ..info.clone() };
             let attributes = Attributes { verb: "create", ..attributes };
             return decide(inner, user, &asked, &attributes, uri).await;

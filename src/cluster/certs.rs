@@ -68,6 +68,9 @@ struct Kept {
     profile: Profile,
 }
 
+/// Who the API server is towards kubelets; a bootstrap binding gives it `system:kubelet-api-admin`, as k3s does.
+const KUBELET_CLIENT: &str = "kube-apiserver";
+
 fn kept(names: &Names) -> Vec<Kept> {
     let client = |file, user: &str, group: Option<&str>| Kept {
         file,
@@ -90,7 +93,9 @@ fn kept(names: &Names) -> Vec<Kept> {
             profile: serving(names, &local),
         },
         client("client-admin", "system:admin", Some("system:masters")),
-        client("client-kube-apiserver", "system:apiserver", Some("system:masters")),
+        // Not of system:masters: whoever has the server ask a wrong place for a kubelet (a node says itself where it is) would
+        // have it ask in the name of the whole cluster.
+        client("client-kube-apiserver", KUBELET_CLIENT, None),
         client("client-controller", "system:kube-controller-manager", None),
         client("client-scheduler", "system:kube-scheduler", None),
         client("client-kube-proxy", "system:kube-proxy", None),

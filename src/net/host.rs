@@ -79,7 +79,12 @@ pub(crate) fn ensure_bridge(
             // Pods send everything to the bridge, also for neighbours. A redirect would be wrong, and it uses up the
             // allowance of ICMP messages that refusals need; the kernel asks both settings.
             ("ipv4/conf/all/send_redirects".to_owned(), "0"),
-            (format!("ipv4/conf/{}/route_localnet", config.bridge), "1"),
+            // For host ports at loopback addresses, which are the proxy's affair as is the rule that keeps pods from the
+            // node's own (CVE-2020-8558).
+            (
+                format!("ipv4/conf/{}/route_localnet", config.bridge),
+                if config.proxy { "1" } else { "0" },
+            ),
             (format!("ipv4/conf/{}/send_redirects", config.bridge), "0"),
         ],
         Family::V6 => vec![

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::pod::Pod;
 use crate::resources::{self, CPU_PERIOD, Qos};
 
+/// The same file in both versions.
+const PIDS_MAX: &str = "pids.max";
 /// The v1 controllers that pods are limited with.
 const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "blkio", "hugetlb"];
 
@@ -81,11 +83,11 @@ impl Cgroups {
         self.set(&format!("{}/besteffort", self.top), "cpu", "cpu.shares", resources::shares(0))
     }
 
-    /// Makes or updates the group of a pod.
+    /// Makes or updates the group of a pod, which has at most `pids_max` processes and threads.
     ///
     /// # Errors
     /// A hierarchy that cannot be written.
-    pub(crate) fn apply(&self, pod: &Pod) -> io::Result<()> {
+    pub(crate) fn apply(&self, pod: &Pod, pids_max: Option<i64>) -> io::Result<()> {
         let path = self.pod_path(pod);
         self.create(&path)?;
         let (requests, limits) = (resources::pod_requests(pod), resources::pod_limits(pod));
@@ -96,7 +98,10 @@ impl Cgroups {
         if limits.memory_complete && limits.memory > 0 {
             self.set(&path, "memory", "memory.limit_in_bytes", limits.memory)?;
         }
-        Ok(())
+        match pids_max {
+            Some(max) => self.set(&path, "pids", PIDS_MAX, max),
+            None => Ok(()),
+        }
     }
 
     /// Sets what all burstable pods together ask for.
@@ -268,6 +273,7 @@ fn translate(file: &str, value: i64) -> (&'static str, String) {
             ("cpu.weight", (1 + ((value - 2) * 9999) / 262_142).clamp(1, 10_000).to_string())
         }
         "cpu.cfs_quota_us" => ("cpu.max", format!("{value} {CPU_PERIOD}")),
+        PIDS_MAX => (PIDS_MAX, value.to_string()),
         _ => ("memory.max", value.to_string()),
     }
 }

@@ -65,6 +65,9 @@ pub struct Config {
     pub image_gc_low: u8,
     /// How often an unchanged node status is written.
     pub status_interval: Duration,
+    /// The stricter defaults of `--profile=hardened`: the runtime's seccomp profile and no raw packets for containers that
+    /// say nothing, a bound of processes for each pod.
+    pub hardened: bool,
     /// The kubelet API; `None` serves none.
     pub http: Option<HttpConfig>,
     /// How the pods end when the machine is switched off.
@@ -100,6 +103,8 @@ pub struct RuntimeConfig {
     pub images_dir: PathBuf,
     /// Several pods share one shim process (containerd ≥ 2.2): less memory, one fault domain.
     pub grouped_shims: bool,
+    /// An exec, attach or port-forward that nobody uses ends after five minutes, not after upstream's four hours.
+    pub short_streams: bool,
 }
 
 /// The kubelet API.
@@ -156,6 +161,7 @@ impl Config {
                 registries: Registries::default(),
                 registries_file: None,
                 grouped_shims: false,
+                short_streams: false,
             },
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
@@ -168,6 +174,7 @@ impl Config {
             image_gc_high: 85,
             image_gc_low: 80,
             status_interval: Duration::from_secs(300),
+            hardened: false,
             http: None,
             power: crate::Power::default(),
             shutdown_grace: crate::Grace { total: Duration::ZERO, critical: Duration::ZERO },

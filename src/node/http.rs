@@ -17,7 +17,8 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use stream::opening::Opening;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -29,6 +30,8 @@ use crate::pods::Table;
 const CONNECTIONS_MAX: usize = 256;
 /// A client that does not finish its handshake by then is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// One that does not finish its headers by then, too: anybody may connect, and the connections are few.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(32);
 
 pub(crate) type Body = BoxBody<Bytes, std::io::Error>;
 
@@ -108,7 +111,10 @@ async fn serve(api: Arc<Api>, acceptor: TlsAcceptor, stream: TcpStream) {
         let (api, user) = (Arc::clone(&api), user.clone());
         async move { Ok::<_, Infallible>(handle(&api, user, request).await) }
     });
-    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    let stream = Opening::new(stream, HEADERS_TIMEOUT);
+    let mut builder =
+        hyper_util::server::conn::auto::Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_TIMEOUT);
     if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await
     {
         tracing::debug!(%error, "connection to the kubelet API ended");

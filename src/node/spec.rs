@@ -217,6 +217,8 @@ pub(crate) struct ContainerInput<'a> {
     /// What every container gets in its v2 group, by file.
     pub(crate) unified: &'static [(&'static str, &'static str)],
     pub(crate) seccomp_root: &'a Path,
+    /// The stricter defaults of the hardened profile hold.
+    pub(crate) hardened: bool,
 }
 
 /// One container.
@@ -235,7 +237,8 @@ pub(crate) fn container(
     };
     let mut labels: HashMap<String, String> = identity(pod).into();
     labels.insert(label::CONTAINER_NAME.to_owned(), member.name().to_owned());
-    let mut security = security::container(pod, member, &input.image_user, input.seccomp_root)?;
+    let mut security =
+        security::container(pod, member, &input.image_user, input.seccomp_root, input.hardened)?;
     if let (Some(id), Some(namespaces)) = (&input.target_id, &mut security.namespace_options)
         && namespaces.pid() == cri::NamespaceMode::Container
     {

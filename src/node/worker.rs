@@ -37,6 +37,8 @@ use backoff::CrashBackoff;
 const RELIST: Duration = Duration::from_secs(300);
 /// How long an end that was announced may be missing from what the runtime lists.
 const EXIT_LAG_MAX: Duration = Duration::from_secs(5);
+/// Processes and threads of one pod under the hardened profile: more than any service has, less than harms its neighbours.
+const PIDS_MAX: i64 = 4096;
 /// Waiting for ConfigMaps and Secrets to be read for the first time.
 pub(crate) const OBJECTS_WAIT: Duration = Duration::from_secs(2);
 
@@ -338,7 +340,7 @@ impl Worker {
                     std::fs::create_dir_all(&folder)?;
                 }
             }
-            self.node.cgroups.apply(pod)
+            self.node.cgroups.apply(pod, self.node.config.hardened.then_some(PIDS_MAX))
         };
         make().map_err(|error| {
             let message = format!("error making pod data directories: {error}");

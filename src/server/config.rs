@@ -184,6 +184,32 @@ fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
     Plan::read(&settings).map_err(bad)
 }
 
+/// What the hardened profile makes of authentication, and the settings that it cannot hold beside.
+fn hardened(
+    plan: authn::Plan,
+    arguments: &[String],
+    machine: &Machine,
+) -> Result<authn::Plan, Refusal> {
+    if !machine.hardened() {
+        return Ok(plan);
+    }
+    for argument in arguments {
+        let text = argument.trim_start_matches('-');
+        let (name, value) = text.split_once('=').unwrap_or((text, "true"));
+        let why = match name {
+            "anonymous-auth" if value == "true" => {
+                "contradicts --profile=hardened; name the paths that are for everybody in authentication-config=FILE"
+            }
+            "authorization-mode" if value.split(',').any(|mode| mode == "AlwaysAllow") => {
+                "contradicts --profile=hardened; leave it out for Node,RBAC"
+            }
+            _ => continue,
+        };
+        return Err(bad("kube-apiserver-arg", argument, why));
+    }
+    Ok(plan.with_anonymous_probes())
+}
+
 fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
     BAD_VALUE.refuse_usage(format!("--{flag}={value}: {why}"))
 }
@@ -278,6 +304,7 @@ impl Config {
         let ApiServer { authorization, authentication, flow, audit } =
             ApiServer::of(args.kube_apiserver_arg)?;
         let machine = Machine::new(&args.general, args.node, locations)?;
+        let authentication = hardened(authentication, &args.kube_apiserver_arg, &machine)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
             cluster_dns = service_cidrs.iter().filter_map(|c| c.nth(10)).collect();
@@ -412,6 +439,17 @@ mod tests {
             (
                 vec!["--service-cidr=10.42.3.0/24"],
                 "error[KL0104]: --service-cidr=10.42.3.0/24: overlaps with --cluster-cidr=10.42.0.0/16",
+            ),
+            (
+                vec!["--profile=hardened", "--kube-apiserver-arg=anonymous-auth=true"],
+                "error[KL0104]: --kube-apiserver-arg=anonymous-auth=true: contradicts --profile=hardened; name the paths that are for everybody in authentication-config=FILE",
+            ),
+            (
+                vec![
+                    "--profile=hardened",
+                    "--kube-apiserver-arg=authorization-mode=Node,AlwaysAllow",
+                ],
+                "error[KL0104]: --kube-apiserver-arg=authorization-mode=Node,AlwaysAllow: contradicts --profile=hardened; leave it out for Node,RBAC",
             ),
             (
                 vec!["--service-cidr=10.43.0.1/16"],

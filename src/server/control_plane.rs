@@ -110,6 +110,7 @@ pub(crate) async fn start(
         },
         callout: callout(&objects, &reach, tasks),
         authorization: config.authorization.clone(),
+        hardened: config.machine.hardened(),
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
     let bad = |why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));

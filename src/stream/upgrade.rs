@@ -141,3 +141,100 @@ fn splice(client: OnUpgrade, backend: OnUpgrade, kept: http::Extensions, tasks: 
         Ok::<(), std::convert::Infallible>(())
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Shutdown, Tasks};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// What a client is answered that asks for an upgrade and, without waiting, sends a second request behind it; and what of
+    /// both reaches the backend, which answers `reply`.
+    async fn exchange(reply: &'static str) -> (String, String) {
+        let tasks = Tasks::new(Shutdown::new());
+        let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = backend.local_addr().unwrap();
+        let heard = tokio::spawn(async move {
+            let (mut stream, _) = backend.accept().await.unwrap();
+            let mut heard = vec![0; 4096];
+            let first = stream.read(&mut heard).await.unwrap();
+            heard.truncate(first);
+            stream.write_all(reply.as_bytes()).await.unwrap();
+            // Until the other side has nothing more to say, whatever it is.
+            let _ = stream.read_to_end(&mut heard).await;
+            String::from_utf8_lossy(&heard).into_owned()
+        });
+        let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let door = front.local_addr().unwrap();
+        let own = tasks.clone();
+        let serving = tokio::spawn(async move {
+            let (stream, _) = front.accept().await.unwrap();
+            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+                let tasks = own.clone();
+                async move {
+                    let asked = request.uri().path().to_owned();
+                    if asked != "/exec" {
+                        return Ok::<_, std::convert::Infallible>(Response::new(full("own")));
+                    }
+                    let io: BoxIo = Box::new(TcpStream::connect(at).await.unwrap());
+                    Ok(carry(io, request, &tasks).await.unwrap_or_else(|error| {
+                        let mut answer = Response::new(full(error.to_string()));
+                        *answer.status_mut() = StatusCode::BAD_GATEWAY;
+                        answer
+                    }))
+                }
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades();
+            let _ = connection.await;
+        });
+        let mut client = TcpStream::connect(door).await.unwrap();
+        client
+            .write_all(
+                b"GET /exec HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n\
+                  DELETE /secret HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+            )
+            .await
+            .unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"hello") && client.read_buf(&mut answer).await.unwrap() > 0 {}
+        drop(client);
+        tasks.shutdown().request();
+        tasks.drain(std::time::Duration::from_secs(5)).await;
+        serving.await.unwrap();
+        (String::from_utf8_lossy(&answer).into_owned(), heard.await.unwrap())
+    }
+
+    /// C1.11, C2.1: CVE-2018-1002105: a backend that refuses the upgrade gets nothing further of the client's bytes.
+    /// CVE-2020-8559: a redirect is no answer to an upgrade.
+    #[tokio::test]
+    async fn a_refused_upgrade_opens_no_way_to_the_backend() {
+        for (reply, want) in [
+            ("HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno", "HTTP/1.1 403 Forbidden"),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+                "invalid upgrade response: status code 200",
+            ),
+            (
+                "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n",
+                "invalid upgrade response: status code 302",
+            ),
+        ] {
+            let (answer, heard) = exchange(reply).await;
+            assert!(answer.contains(want), "{reply}: {answer}");
+            assert!(heard.starts_with("GET /exec") && !heard.contains("secret"), "{heard}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_accepted_upgrade_carries_bytes() {
+        let (answer, heard) = exchange(
+            "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nhello",
+        )
+        .await;
+        assert!(answer.starts_with("HTTP/1.1 101") && answer.ends_with("hello"), "{answer}");
+        assert!(heard.contains("DELETE /secret"), "{heard}");
+    }
+}

@@ -17,6 +17,9 @@ const NODES_MAX: usize = 1_000_000;
 /// Bytes of scalars of one document, aliases expanded.
 const SCALAR_BYTES_MAX: usize = 8 << 20;
 
+/// Events that anchors keep and aliases play back, all together: a bomb costs milliseconds, and a chart that says some things twice is far below.
+const ALIAS_EVENTS_MAX: usize = 100_000;
+
 /// A value as YAML 1.1 types it.
 struct Node(Value);
 
@@ -144,9 +147,12 @@ fn read(body: &[u8], doubled: DuplicateKeyPolicy) -> Result<Value, Box<serde_sap
         max_nodes: NODES_MAX,
         max_events: 2 * NODES_MAX,
         max_total_scalar_bytes: SCALAR_BYTES_MAX,
+        max_recorded_anchor_events: ALIAS_EVENTS_MAX,
     };
+    let aliases = serde_saphyr::alias_limits! { max_total_replayed_events: ALIAS_EVENTS_MAX };
     let options = serde_saphyr::options! {
         budget: budget,
+        alias_limits: aliases,
         duplicate_keys: doubled,
         legacy_octal_numbers: true,
         strict_booleans: false,

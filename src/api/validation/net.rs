@@ -180,8 +180,9 @@ pub fn cidr_warnings(field: &Path, value: &str) -> Vec<String> {
     list
 }
 
-/// Addresses that an endpoint or external IP may not have.
+/// Addresses that an endpoint or external IP may not have; one of IPv4 within IPv6 is that of IPv4, as in Go.
 pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList {
+    let address = &address.to_canonical();
     let mut errors = ErrorList::new();
     let mut add = |text: &str| errors.push(Error::invalid(field, value, text));
     if address.is_unspecified() {
@@ -206,6 +207,28 @@ pub fn special_address(field: &Path, value: &str, address: &IpAddr) -> ErrorList
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// C2.2: CVE-2021-25737: no endpoint stands for the machine that asks, its link or a metadata service.
+    #[test]
+    fn special_addresses_are_no_endpoints() {
+        let path = Path::new("ip");
+        for (ip, want) in [
+            ("127.0.0.1", "loopback"),
+            ("::1", "loopback"),
+            ("::ffff:127.0.0.1", "loopback"),
+            ("169.254.169.254", "link-local range"),
+            ("::ffff:169.254.169.254", "link-local range"),
+            ("fe80::1", "link-local range"),
+            ("224.0.0.1", "multicast"),
+            ("ff02::1", "multicast"),
+            ("0.0.0.0", "unspecified"),
+            ("::", "unspecified"),
+        ] {
+            let errors = special_address(&path, ip, &ip.parse().unwrap());
+            assert!(errors.iter().any(|e| e.detail.contains(want)), "{ip}");
+        }
+        assert!(special_address(&path, "10.0.0.1", &"10.0.0.1".parse().unwrap()).is_empty());
+    }
 
     #[test]
     fn strictness_follows_the_field() {

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use super::Plugin;
 use super::{
-    certificates, classes, device_access, limit_ranger, namespace, node_restriction, pod_security,
-    pods, quota, service_account, storage,
+    certificates, classes, device_access, hardening, limit_ranger, namespace, node_restriction,
+    pod_security, pods, quota, service_account, storage,
 };
 use crate::authz::Authorizer;
 use crate::authz::escalation::Escalation;
 use crate::lookup::Lookup;
 
 /// All plugins over this view of the cluster, in order; `authorizer` is the complete one, `dynamic` are those that objects of the
-/// cluster say (policies, webhooks).
+/// cluster say (policies, webhooks). `hardened` adds those that upstream has and leaves off.
 ///
 /// Every write passes the mutating side of all of them, then its strategy, then their validating side.
 pub fn plugins(
@@ -20,6 +20,7 @@ pub fn plugins(
     authorizer: &Arc<dyn Authorizer>,
     escalation: Escalation,
     tolerations: pods::DefaultTolerationSeconds,
+    hardened: bool,
     dynamic: Vec<Arc<dyn Plugin>>,
 ) -> Vec<Arc<dyn Plugin>> {
     let look = || Arc::clone(lookup);
@@ -30,7 +31,7 @@ pub fn plugins(
         Arc::new(service_account::ServiceAccount::new(look())),
         Arc::new(node_restriction::NodeRestriction::new(look(), may())),
         Arc::new(pods::TaintNodesByCondition),
-        Arc::new(pod_security::PodSecurity(look())),
+        Arc::new(pod_security::PodSecurity { lookup: look(), hardened }),
         Arc::new(pods::Priority(look())),
         Arc::new(tolerations),
         Arc::new(classes::DefaultStorageClass(look())),
@@ -46,6 +47,15 @@ pub fn plugins(
         // No plugin upstream but part of how roles are stored: behind everything that changes them.
         Arc::new(escalation),
     ];
+    if hardened {
+        let behind = |all: &[Arc<dyn Plugin>], name: &str| {
+            all.iter().position(|p| p.name() == name).map_or(all.len(), |at| at + 1)
+        };
+        let at = behind(&all, "DefaultTolerationSeconds");
+        all.insert(at, Arc::new(hardening::EventRateLimit::default()));
+        let at = behind(&all, "DefaultIngressClass");
+        all.insert(at, Arc::new(hardening::DenyServiceExternalIps));
+    }
     all.extend(dynamic);
     // Quota stays last, so that nothing is reserved for what is refused.
     all.push(Arc::new(quota::ResourceQuota::new(look())));
@@ -64,13 +74,8 @@ mod tests {
         let lookup: Arc<dyn Lookup> = Fixed::new(&[]);
         let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
         let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));
-        let all = plugins(
-            &lookup,
-            &authorizer,
-            escalation,
-            Default::default(),
-            vec![Arc::new(pods::TaintNodesByCondition)],
-        );
+        let dynamic: Vec<Arc<dyn Plugin>> = vec![Arc::new(pods::TaintNodesByCondition)];
+        let all = plugins(&lookup, &authorizer, escalation, Default::default(), false, dynamic);
         let names: Vec<&str> = all.iter().map(|plugin| plugin.name()).collect();
         assert_eq!(
             names,
@@ -99,5 +104,21 @@ mod tests {
                 "ResourceQuota",
             ]
         );
+    }
+
+    /// C3.9: those that the hardened profile adds, where upstream has them.
+    #[test]
+    fn the_hardened_order_is_upstreams() {
+        let lookup: Arc<dyn Lookup> = Fixed::new(&[]);
+        let authorizer: Arc<dyn Authorizer> = Arc::new(Authorizers::new(Vec::new()));
+        let escalation = Escalation::new(Arc::new(Rbac::new()), Arc::clone(&authorizer));
+        let all = plugins(&lookup, &authorizer, escalation, Default::default(), true, Vec::new());
+        let names: Vec<&str> = all.iter().map(|plugin| plugin.name()).collect();
+        let around = |name: &str| {
+            let at = names.iter().position(|n| *n == name).unwrap();
+            (names[at - 1], names[at + 1])
+        };
+        assert_eq!(around("EventRateLimit"), ("DefaultTolerationSeconds", "DefaultStorageClass"));
+        assert_eq!(around("DenyServiceExternalIPs"), ("DefaultIngressClass", "PodTopologyLabels"));
     }
 }

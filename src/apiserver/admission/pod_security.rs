@@ -25,7 +25,15 @@ const IGNORED: [&str; 8] =
     ["exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status"];
 
 /// The plugin.
-pub struct PodSecurity(pub Arc<dyn Lookup>);
+pub struct PodSecurity {
+    /// Namespaces and pods.
+    pub lookup: Arc<dyn Lookup>,
+    /// Namespaces that say nothing enforce `baseline` and warn of `restricted`, but for those of the system.
+    pub hardened: bool,
+}
+
+/// Namespaces that the hardened profile leaves alone; what runs the cluster needs the host.
+const OF_THE_SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
 /// One violation: what it is in short, and the details for one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,20 +185,29 @@ fn significant(new: &Value, old: &Value) -> bool {
 
 impl PodSecurity {
     async fn policy(&self, namespace: &str) -> Result<Policy, Status> {
-        let found = self.0.get(&lookup::NAMESPACES, "", namespace).await;
+        let found = self.lookup.get(&lookup::NAMESPACES, "", namespace).await;
         let found = match found {
             Some(found) => Some(found),
-            None => self.0.get_live(&lookup::NAMESPACES, "", namespace).await,
+            None => self.lookup.get_live(&lookup::NAMESPACES, "", namespace).await,
         };
         let found = found.ok_or_else(|| {
             Status::internal(&format!("failed to lookup namespace \"{namespace}\""))
         })?;
-        Ok(Policy::from_labels(&labels(&found)).0)
+        Ok(self.read(namespace, &labels(&found)).0)
+    }
+
+    fn read(
+        &self,
+        namespace: &str,
+        labels: &BTreeMap<&str, &str>,
+    ) -> (Policy, Vec<policy::BadLabel>) {
+        let hardened = self.hardened && !OF_THE_SYSTEM.contains(&namespace);
+        Policy::from_labels(labels, if hardened { Policy::HARDENED } else { Policy::OPEN })
     }
 
     async fn namespace(&self, request: &Request<'_>, namespace: &Value) -> Result<(), Status> {
-        let (new, errors) = Policy::from_labels(&labels_of(namespace));
         let name = str_in(namespace, &["metadata", "name"]);
+        let (new, errors) = self.read(name, &labels_of(namespace));
         let invalid = || {
             let path = Path::new("metadata").child("labels");
             let list: Vec<Error> = errors
@@ -206,7 +223,7 @@ impl PodSecurity {
                 Err(invalid())
             };
         };
-        let (old, old_errors) = Policy::from_labels(&labels_of(old));
+        let (old, old_errors) = self.read(name, &labels_of(old));
         if !errors.is_empty() && errors != old_errors {
             return Err(invalid());
         }
@@ -225,7 +242,7 @@ impl PodSecurity {
         namespace: &str,
         enforce: LevelVersion,
     ) {
-        let pods = self.0.list(&lookup::PODS, namespace).await;
+        let pods = self.lookup.list(&lookup::PODS, namespace).await;
         // By reasons: the first name and how many.
         let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
         for pod in pods.iter().take(MAX_PODS) {

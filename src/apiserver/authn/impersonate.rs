@@ -1,7 +1,7 @@
 //! Acting as somebody else: the `Impersonate-*` headers, each value authorized for the real user.
 
 use api::Status;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use crate::authz::chain::require;
 use crate::authz::{Attributes, Authorizer};
@@ -27,8 +27,18 @@ pub(super) fn unescape(key: &str) -> String {
     String::from_utf8(out).unwrap_or_else(|_| key.to_owned())
 }
 
-fn values<'h>(headers: &'h HeaderMap, name: &str) -> Vec<&'h str> {
-    headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+/// Text of a header; Go reads bytes beyond ASCII, too.
+pub(super) fn text(value: &HeaderValue) -> Option<&str> {
+    std::str::from_utf8(value.as_bytes()).ok()
+}
+
+/// A value that cannot be read is refused: leaving it out would let the request act as its real user.
+fn values<'h>(headers: &'h HeaderMap, name: &str) -> Result<Vec<&'h str>, Status> {
+    headers.get_all(name).iter().map(|value| readable(name, value)).collect()
+}
+
+fn readable<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Status> {
+    text(value).ok_or_else(|| Status::bad_request(format!("header {name} is no text")))
 }
 
 /// Namespace and name of `system:serviceaccount:<namespace>:<name>`.
@@ -46,16 +56,13 @@ pub async fn impersonated(
     user: &User,
     authorizer: &dyn Authorizer,
 ) -> Result<Option<User>, Status> {
-    let name = values(headers, "impersonate-user").first().copied().unwrap_or_default();
-    let uid = values(headers, "impersonate-uid").first().copied().unwrap_or_default();
-    let groups = values(headers, "impersonate-group");
+    let name = values(headers, "impersonate-user")?.first().copied().unwrap_or_default();
+    let uid = values(headers, "impersonate-uid")?.first().copied().unwrap_or_default();
+    let groups = values(headers, "impersonate-group")?;
     let mut extra: Vec<(String, &str)> = Vec::new();
-    for (key, value) in headers {
-        if let Some(key) = key.as_str().strip_prefix(EXTRA) {
-            let value = value
-                .to_str()
-                .map_err(|_| Status::bad_request(format!("header {EXTRA}{key} is no text")))?;
-            extra.push((unescape(key), value));
+    for (name, value) in headers {
+        if let Some(key) = name.as_str().strip_prefix(EXTRA) {
+            extra.push((unescape(key), readable(name.as_str(), value)?));
         }
     }
     if name.is_empty() {
@@ -234,6 +241,62 @@ mod tests {
             (error.code, error.message.as_str()),
             (400, "requested [{Group  dev    }] without impersonating a user")
         );
+    }
+
+    /// C1.3: what each header asks for is a question of its own, in upstream's form; the request runs as nobody else.
+    #[tokio::test]
+    async fn the_matrix_of_values_and_rights() {
+        let root = User::authenticated("root", &["system:masters"]);
+        let user = ("impersonate-user", "jane");
+        for (pairs, missing, want) in [
+            (vec![user], "", Ok("jane [system:authenticated]")),
+            (vec![user], "users", Err(403)),
+            (vec![user, ("impersonate-group", "system:masters")], "groups", Err(403)),
+            (vec![user, ("impersonate-uid", "7")], "uids", Err(403)),
+            (vec![user, ("impersonate-extra-scopes", "view")], "userextras", Err(403)),
+            (vec![("impersonate-group", "dev")], "", Err(400)),
+            (vec![("impersonate-uid", "7")], "", Err(400)),
+            (vec![("impersonate-extra-scopes", "view")], "", Err(400)),
+            (
+                vec![("impersonate-user", "system:serviceaccount:a:b")],
+                "users",
+                Ok(
+                    "system:serviceaccount:a:b [system:serviceaccounts system:serviceaccounts:a system:authenticated]",
+                ),
+            ),
+            (vec![("impersonate-user", "system:serviceaccount:a:b")], "serviceaccounts", Err(403)),
+            (
+                vec![("impersonate-user", "system:anonymous")],
+                "",
+                Ok("system:anonymous [system:unauthenticated]"),
+            ),
+        ] {
+            let authorizer = Except(missing, Mutex::default());
+            let got = impersonated(&headers(&pairs), &root, &authorizer).await;
+            let got = got.map_err(|status| status.code);
+            let got = got.map(|user| user.map(|u| format!("{} [{}]", u.name, u.groups.join(" "))));
+            assert_eq!(got, want.map(|w| Some(w.to_owned())), "{pairs:?} without {missing}");
+        }
+    }
+
+    /// C1.3: a value that cannot be read never lets a request through as its real user.
+    #[tokio::test]
+    async fn values_beyond_ascii_are_read_or_refused() {
+        let root = User::authenticated("root", &["system:masters"]);
+        let all = Except("", Mutex::default());
+        for name in
+            ["impersonate-user", "impersonate-group", "impersonate-uid", "impersonate-extra-x"]
+        {
+            let with = |value: &[u8]| {
+                let mut map = headers(&[("impersonate-user", "jane")]);
+                map.insert(name, HeaderValue::from_bytes(value).unwrap());
+                map
+            };
+            let refused = impersonated(&with(b"jan\xff"), &root, &all).await.unwrap_err();
+            assert_eq!(refused.code, 400, "{name}");
+            let read = impersonated(&with("jané".as_bytes()), &root, &all).await.unwrap().unwrap();
+            assert!(format!("{read:?}").contains("jané"), "{name}: {read:?}");
+        }
     }
 
     #[tokio::test]

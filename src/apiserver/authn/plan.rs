@@ -73,6 +73,17 @@ impl Plan {
         self
     }
 
+    /// With `system:anonymous` at what tells nothing but that the server lives and which version it is, unless the file says
+    /// who that is.
+    #[must_use]
+    pub fn with_anonymous_probes(mut self) -> Self {
+        if self.configuration.anonymous.is_none() && self.anonymous == Anonymous::Everywhere {
+            let paths = ["/livez", "/readyz", "/healthz", "/version"];
+            self.anonymous = Anonymous::At(paths.map(str::to_owned).into());
+        }
+        self
+    }
+
     /// Reads the files that settings name. `own_issuers` are those of the cluster's own tokens, which nobody else may be.
     ///
     /// # Errors

@@ -171,20 +171,21 @@ impl Peer {
 /// The user that a front proxy names in `X-Remote-User`, `-Uid`, `-Group` and `-Extra-*`.
 fn remote_user(headers: &HeaderMap) -> Option<User> {
     let one = |name: &str| {
-        headers.get(name).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty()).map(str::to_owned)
+        let value = headers.get(name).and_then(super::impersonate::text);
+        value.filter(|v| !v.is_empty()).map(str::to_owned)
     };
     let name = one("x-remote-user")?;
     let groups = headers
         .get_all("x-remote-group")
         .iter()
-        .filter_map(|v| v.to_str().ok())
+        .filter_map(super::impersonate::text)
         .map(str::to_owned)
         .collect();
     let mut user =
         User { name, uid: one("x-remote-uid").unwrap_or_default(), groups, ..User::default() };
     for (key, value) in headers {
-        if let (Some(key), Ok(value)) =
-            (key.as_str().strip_prefix("x-remote-extra-"), value.to_str())
+        if let (Some(key), Some(value)) =
+            (key.as_str().strip_prefix("x-remote-extra-"), super::impersonate::text(value))
         {
             user.extra.entry(super::impersonate::unescape(key)).or_default().push(value.to_owned());
         }

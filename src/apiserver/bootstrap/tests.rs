@@ -52,8 +52,8 @@ fn settings() -> Settings {
 #[tokio::test]
 async fn a_second_start_writes_nothing() {
     let memory = Memory::default();
-    // 4 namespaces, 73 + 54 + 7 + 7 RBAC as upstream, two roles with bindings of ours, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service, endpoints, slice, config map.
-    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 75 + 56 + 7 + 7 + 8 + 11 + 2 + 5);
+    // 4 namespaces, 73 + 54 + 7 + 7 RBAC as upstream, two roles with bindings of ours and the binding of who asks kubelets, 8 + 11 flow control, 2 priority classes, ServiceCIDR, service, endpoints, slice, config map.
+    assert_eq!(ensure(&memory, &settings()).await.unwrap(), 4 + 75 + 57 + 7 + 7 + 8 + 11 + 2 + 5);
     assert_eq!(ensure(&memory, &settings()).await.unwrap(), 0);
     let with_dns = Settings { cluster_dns: vec!["10.43.0.10".parse().unwrap()], ..settings() };
     assert_eq!(ensure(&memory, &with_dns).await.unwrap(), 1);
@@ -112,4 +112,23 @@ fn rules_of_aggregated_roles_are_left_to_their_controller() {
         json!({"clusterRoleSelectors": [{"matchLabels": {"rbac.authorization.k8s.io/aggregate-to-admin": "true"}}]})
     );
     assert!(node_rules().iter().any(|rule| rule.resources == ["leases"]));
+}
+
+/// C3.16: an aggregated role gains the selectors that it lacks and keeps those that somebody gave it, as upstream's
+/// `computeReconciledRole` has it.
+#[test]
+fn selectors_of_aggregated_roles_come_back() {
+    let (_, wanted) =
+        policy::objects().into_iter().find(|(_, o)| o["metadata"]["name"] == "edit").unwrap();
+    let own = json!({"matchLabels": {"x": "y"}});
+    let selectors = |rule: Value| {
+        let mut object = wanted.clone();
+        object["aggregationRule"] = rule;
+        mend_rbac(&mut object, &wanted);
+        object["aggregationRule"]["clusterRoleSelectors"].clone()
+    };
+    let expected = wanted["aggregationRule"]["clusterRoleSelectors"][0].clone();
+    assert_eq!(selectors(Value::Null), json!([expected]));
+    assert_eq!(selectors(json!({"clusterRoleSelectors": [own]})), json!([own, expected]));
+    assert_eq!(selectors(wanted["aggregationRule"].clone()), json!([expected]));
 }

@@ -30,6 +30,8 @@ pub(super) enum Trust {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) host: String,
+    /// Where `host` was found to be, and what is dialled then: a name that is resolved twice may be two places.
+    pub(super) found: Option<IpAddr>,
     pub(super) port: u16,
     pub(super) trust: Trust,
 }
@@ -96,16 +98,26 @@ pub(super) fn kubelet(node: &Value) -> Result<Target, Status> {
     };
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
     let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(KUBELET_PORT);
-    Ok(Target { host: (*host).to_owned(), port, trust: Trust::Kubelet })
+    Ok(Target { host: (*host).to_owned(), found: None, port, trust: Trust::Kubelet })
 }
 
-/// Go's `IsGlobalUnicast`: neither this machine, nor a group, nor this link.
+/// Go's `IsGlobalUnicast`: neither this machine, nor a group, nor this link. Addresses of IPv4 within IPv6 are those of IPv4,
+/// in Go and for the kernel that is asked to connect.
 fn is_global_unicast(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
     let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || link_local)
+}
+
+/// The first address of a name, when all of them are elsewhere (upstream's `IsProxyableHostname`).
+pub(super) fn elsewhere(addresses: &[IpAddr]) -> Result<Option<IpAddr>, Status> {
+    if addresses.iter().any(|ip| !is_global_unicast(*ip)) {
+        return Err(not_allowed());
+    }
+    Ok(addresses.first().copied())
 }
 
 fn not_allowed() -> Status {
@@ -161,7 +173,7 @@ pub(super) fn pod_proxy(id: &str, pod: &Value) -> Result<Target, Status> {
         _ => return Err(not_allowed()),
     }
     let trust = trust_of(named.scheme);
-    Ok(Target { host: host.to_owned(), port: port_of(port, trust)?, trust })
+    Ok(Target { host: host.to_owned(), found: None, port: port_of(port, trust)?, trust })
 }
 
 /// The name of the service port asked for: a number is looked up, a name stands for itself.

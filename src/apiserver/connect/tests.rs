@@ -49,13 +49,38 @@ fn kubelets_are_reached_at_their_reported_address_and_port() {
     assert_eq!(refused.message, "no preferred addresses found; known addresses: []");
 }
 
+/// C2.1: CVE-2020-8562, CVE-2022-3294: what a status says is no way to this machine, its link or a metadata service.
 #[test]
 fn pods_are_proxied_to_their_first_port_and_never_to_this_machine() {
     let plain = pod_proxy("p", &pod()).unwrap();
     assert_eq!((plain.authority().as_str(), plain.trust), ("10.42.0.5:8080", Trust::Plain));
     let tls = pod_proxy("https:p:", &pod()).unwrap();
     assert_eq!((tls.port, tls.trust), (8080, Trust::Anyone));
-    for address in ["127.0.0.1", "169.254.169.254", "::1", "224.0.0.1", "0.0.0.0", ""] {
+    let forbidden = [
+        "127.0.0.1",
+        "127.8.9.1",
+        "169.254.169.254",
+        "::1",
+        "224.0.0.1",
+        "0.0.0.0",
+        "",
+        "::",
+        "fe80::1",
+        "ff02::1",
+        "255.255.255.255",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254",
+        "::ffff:0.0.0.0",
+        "localhost",
+        "10.42.0.5:80",
+        "0x7f000001",
+    ];
+    for address in forbidden {
+        let node = json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+        if address.parse::<std::net::IpAddr>().is_ok() {
+            let refused = node_proxy("n", &node).unwrap_err();
+            assert_eq!(refused.message, "address not allowed", "{address}");
+        }
         let mut pod = pod();
         pod["status"] = json!({"podIPs": [{"ip": address}]});
         assert_eq!(pod_proxy("p", &pod).unwrap_err().message, "address not allowed", "{address}");
@@ -98,4 +123,16 @@ fn refusals_of_kubelets_keep_their_words() {
     assert_eq!((status.code, status.reason.as_str(), status.message), (400, "BadRequest", text));
     let status = refusal(404, "p", String::new());
     assert_eq!(status.message, "the server could not find the requested resource ( pods/log p)");
+}
+
+/// C2.1: a node that has a name alone is where the name was found once, and not this machine (CVE-2020-8562).
+#[tokio::test]
+async fn names_of_nodes_are_resolved_once() {
+    let node = json!({"status": {"addresses": [{"type": "Hostname", "address": "localhost"}]}});
+    let named = node_proxy("n", &node).unwrap();
+    assert_eq!(resolved(named).await.unwrap_err().message, "address not allowed");
+    let ips = |all: &[&str]| all.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+    assert_eq!(elsewhere(&ips(&["192.0.2.1", "192.0.2.2"])).unwrap(), Some(ips(&["192.0.2.1"])[0]));
+    assert!(elsewhere(&ips(&["192.0.2.1", "127.0.0.1"])).is_err());
+    assert_eq!(elsewhere(&[]).unwrap(), None);
 }

@@ -124,7 +124,8 @@ impl Patch {
         }
     }
 
-    /// What upstream's refusal shows: the patched document in its order, or the strategic patch.
+    /// What upstream's refusal shows: the patched document in its order, or the strategic patch. Of a Secret neither: who may
+    /// patch one need not read it, and the refusal stands in the audit log at every level.
     fn shown(
         &self,
         schema: &Schema,
@@ -133,6 +134,9 @@ impl Patch {
         sent: &[u8],
         patched: &[u8],
     ) -> String {
+        if kind.group.is_empty() && &*kind.kind == "Secret" {
+            return "(not shown)".to_owned();
+        }
         let ty = schema.kind(kind);
         let text = match self.kind {
             PatchType::Strategic => return api::patch::gotext::v(&self.value),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 /// Flags of every process.
 #[derive(Debug, Args, Clone)]
@@ -78,6 +78,14 @@ pub struct NodeArgs {
     /// resolv.conf that pods and the DNS forwarder inherit [env: KUBE_LITE_RESOLV_CONF]
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf", help_heading = "Node")]
     pub resolv_conf: PathBuf,
+    /// Defaults that are stricter than upstream's: hardened (who shows nothing asks for the server's health and version alone,
+    /// pods without a label of their namespace are held to the level baseline, seccomp, no raw packets, bounds of processes,
+    /// events and idle connections, no external addresses of Services)
+    #[arg(long, value_name = "NAME", value_enum, help_heading = "Hardening")]
+    pub profile: Option<Profile>,
+    /// Do not start a node on a kernel whose settings are not those that the kubelet wants; they are never changed
+    #[arg(long, help_heading = "Hardening", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub protect_kernel_defaults: bool,
     /// Kubelet root directory
     #[arg(
         long,
@@ -158,4 +166,11 @@ pub struct NodeArgs {
         help_heading = "Several nodes on one machine"
     )]
     pub proxy_healthz_port: u16,
+}
+
+/// Sets of defaults beside upstream's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// The stricter ones of CIS and NSA/CISA.
+    Hardened,
 }

@@ -96,6 +96,15 @@ fn configure(interface: &str, lease: &Lease, gateways: &[IpAddr]) -> io::Result<
         for name in ["accept_redirects", "accept_ra", "accept_dad"] {
             host::sysctl(&format!("ipv6/conf/{interface}/{name}"), "0")?;
         }
+    } else {
+        // A pod without an address of IPv6 must not get one, and a way out, from a neighbour that calls itself a router
+        // (CVE-2020-10749).
+        let setting = format!("ipv6/conf/{interface}/accept_ra");
+        match host::sysctl(&setting, "0") {
+            // A kernel without IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            set => set?,
+        }
     }
     socket.set_up(link.index)?;
     for address in &lease.addresses {

@@ -91,6 +91,7 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
     );
     let snapshotter = if machine.overlay { "overlayfs" } else { "native" };
     let engine = path(&binaries.engine);
+    let idle = if config.short_streams { "  stream_idle_timeout = \"5m0s\"\n" } else { "" };
     let grouped = if config.grouped_shims {
         "\n  pod_annotations = [\"io.containerd.runc.v2.group\"]"
     } else {
@@ -117,13 +118,13 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
              [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"{grouped}\n\
              [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc.options]\n  BinaryName = {engine}\n  SystemdCgroup = false\n\
              [plugins.\"io.containerd.cri.v1.runtime\".cni]\n  {bin}\n  conf_dir = {conf_dir}\n\
-             [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n"
+             [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}"
         )
     } else {
         format!(
             "[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {pause}\n  restrict_oom_score_adj = {restrict}\n  \
              tolerate_missing_hugetlb_controller = true\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
-             stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n\
+             stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"{snapshotter}\"\n  default_runtime_name = \"runc\"\n\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n  BinaryName = {engine}\n  SystemdCgroup = false\n\

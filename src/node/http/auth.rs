@@ -1,6 +1,6 @@
 //! Who asks, and may they: a client certificate or a token that the API server knows, then its word on every request.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use api::Gvr;
@@ -19,11 +19,13 @@ const TOKEN_FOR: Duration = Duration::from_secs(120);
 /// Remembered answers; when full all are forgotten.
 const REMEMBERED_MAX: usize = 1024;
 
-/// Somebody.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Somebody: all that the API server is told of them, and so all that an answer is remembered by.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct User {
     name: String,
+    uid: String,
     groups: Vec<String>,
+    extra: BTreeMap<String, Vec<String>>,
 }
 
 /// The user of a client certificate, whose chain TLS has verified: common name and organizations.
@@ -34,7 +36,7 @@ pub(super) fn from_certificate(der: &[u8]) -> Option<User> {
     let mut groups: Vec<String> =
         subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
     groups.push("system:authenticated".to_owned());
-    Some(User { name, groups })
+    Some(User { name, groups, ..User::default() })
 }
 
 /// What was asked: user, verb, subresource.
@@ -59,25 +61,38 @@ fn refuse(status: StatusCode, message: impl Into<String>) -> Refusal {
     Box::new(text(status, message))
 }
 
-/// Verb and subresource of a request, as the kubelet maps them.
-fn attributes(method: &Method, path: &str) -> (&'static str, &'static str) {
+/// Verb and subresources of a request, each of which is enough, as the kubelet maps them
+/// (`pkg/kubelet/server/auth.go`).
+fn attributes(method: &Method, path: &str) -> (&'static str, &'static [&'static str]) {
     let verb = match *method {
+        Method::GET => "get",
         Method::POST => "create",
         Method::PUT => "update",
         Method::PATCH => "patch",
         Method::DELETE => "delete",
-        _ => "get",
+        _ => "",
     };
-    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-    let subresource = match first {
-        "stats" => "stats",
-        "metrics" => "metrics",
-        "logs" => "log",
-        "pods" | "runningpods" => "pods",
-        "healthz" => "healthz",
-        _ => "proxy",
+    let subresources: &[&str] = match first(path) {
+        "stats" => &["stats"],
+        "metrics" => &["metrics"],
+        "logs" => &["log"],
+        "pods" | "runningpods" => &["pods", "proxy"],
+        "healthz" => &["healthz", "proxy"],
+        "configz" => &["configz", "proxy"],
+        _ => &["proxy"],
     };
-    (verb, subresource)
+    (verb, subresources)
+}
+
+/// The first part of a path, which says what is asked for here and in [`super::route`].
+fn first(path: &str) -> &str {
+    path.trim_start_matches('/').split('/').next().unwrap_or_default()
+}
+
+/// The path runs or reaches something in a pod. A WebSocket opens with GET, so that `get nodes/proxy` alone would be a
+/// shell in every container.
+fn acts(path: &str) -> bool {
+    matches!(first(path), "exec" | "attach" | "portForward")
 }
 
 impl Auth {
@@ -88,7 +103,11 @@ impl Auth {
     /// The user of a bearer token.
     pub(super) async fn by_token(&self, header: &str) -> Result<User, Refusal> {
         let unauthorized = || refuse(StatusCode::UNAUTHORIZED, "Unauthorized");
-        let token = header.strip_prefix("Bearer ").ok_or_else(unauthorized)?.trim();
+        let (scheme, token) = header.trim().split_once(' ').ok_or_else(unauthorized)?;
+        let token = token.trim();
+        if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
+            return Err(unauthorized());
+        }
         let digest = crate::digest::sha256(token.as_bytes());
         let known = self
             .users
@@ -109,11 +128,7 @@ impl Auth {
         if status["authenticated"] != true {
             return Err(unauthorized());
         }
-        let groups = status["user"]["groups"].as_array().into_iter().flatten();
-        let user = User {
-            name: status["user"]["username"].as_str().unwrap_or_default().to_owned(),
-            groups: groups.filter_map(|g| g.as_str()).map(str::to_owned).collect(),
-        };
+        let user = user_of(&status["user"]);
         let mut users = self.users.lock();
         if users.len() >= REMEMBERED_MAX {
             users.clear();
@@ -122,27 +137,32 @@ impl Auth {
         Ok(user)
     }
 
-    /// Whether the user may; some subresources are also open to who may use `nodes/proxy`.
+    /// Whether the user may; some subresources are also open to who may use `nodes/proxy`. What acts in a pod needs `create`,
+    /// too, where upstream is content with the verb of the request's method.
     pub(super) async fn allow(
         &self,
         user: &User,
         method: &Method,
         path: &str,
     ) -> Result<(), Refusal> {
-        let (verb, subresource) = attributes(method, path);
-        if self.ask(user, verb, subresource).await? {
-            return Ok(());
-        }
-        if matches!(subresource, "pods" | "healthz") && self.ask(user, verb, "proxy").await? {
-            return Ok(());
-        }
-        Err(refuse(
-            StatusCode::FORBIDDEN,
-            format!(
-                "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])",
+        let (verb, subresources) = attributes(method, path);
+        let refused = |verb: &str| {
+            let subresources = subresources.join(" ");
+            let text = format!(
+                "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresources}])",
                 user.name
-            ),
-        ))
+            );
+            refuse(StatusCode::FORBIDDEN, text)
+        };
+        if acts(path) && !self.ask(user, "create", "proxy").await? {
+            return Err(refused("create"));
+        }
+        for subresource in subresources {
+            if self.ask(user, verb, subresource).await? {
+                return Ok(());
+            }
+        }
+        Err(refused(verb))
     }
 
     async fn ask(
@@ -162,7 +182,7 @@ impl Auth {
             return Ok(answer);
         }
         let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
-            "user": user.name, "groups": user.groups,
+            "user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra,
             "resourceAttributes": {"verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource, "name": self.node},
         }});
         let gvr = Gvr::new("authorization.k8s.io", "v1", "subjectaccessreviews");
@@ -178,5 +198,72 @@ impl Auth {
         }
         answers.insert(question, (allowed, until));
         Ok(allowed)
+    }
+}
+
+/// The user of a TokenReview's status.
+fn user_of(user: &serde_json::Value) -> User {
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let texts =
+        |value: &serde_json::Value| value.as_array().into_iter().flatten().map(text).collect();
+    let extra = user["extra"].as_object().into_iter().flatten();
+    User {
+        name: text(&user["username"]),
+        uid: text(&user["uid"]),
+        groups: texts(&user["groups"]),
+        extra: extra.map(|(key, values)| (key.clone(), texts(values))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C1.6: upstream's table (`pkg/kubelet/server/auth_test.go`), and paths that are to be read as here as by the router.
+    #[test]
+    fn every_path_has_upstreams_attributes() {
+        for (method, path, verb, subresources) in [
+            ("GET", "/pods", "get", "pods proxy"),
+            ("GET", "/pods/", "get", "pods proxy"),
+            ("GET", "/runningpods/", "get", "pods proxy"),
+            ("GET", "/healthz", "get", "healthz proxy"),
+            ("GET", "/healthz/ping", "get", "healthz proxy"),
+            ("GET", "/configz", "get", "configz proxy"),
+            ("GET", "/stats/summary", "get", "stats"),
+            ("GET", "/metrics", "get", "metrics"),
+            ("GET", "/metrics/resource", "get", "metrics"),
+            ("GET", "/logs/x", "get", "log"),
+            ("GET", "/containerLogs/a/b/c", "get", "proxy"),
+            ("POST", "/exec/a/b/c", "create", "proxy"),
+            ("GET", "/exec/a/b/c", "get", "proxy"),
+            ("PUT", "/metrics", "update", "metrics"),
+            ("PATCH", "/metrics", "patch", "metrics"),
+            ("DELETE", "/metrics", "delete", "metrics"),
+            ("OPTIONS", "/metrics", "", "metrics"),
+            ("HEAD", "/exec/a/b/c", "", "proxy"),
+            ("GET", "//metrics/../exec/a/b/c", "get", "metrics"),
+            ("GET", "/", "get", "proxy"),
+            ("GET", "/Metrics", "get", "proxy"),
+            ("GET", "/metrics%2f..%2fexec", "get", "proxy"),
+            ("GET", "/podsx", "get", "proxy"),
+        ] {
+            let (got, all) = attributes(&method.parse().unwrap(), path);
+            assert_eq!((got, all.join(" ").as_str()), (verb, subresources), "{method} {path}");
+        }
+        for path in ["/exec/a/b/c", "//attach/a/b/c", "/portForward/a/b"] {
+            assert!(acts(path), "{path}");
+        }
+        assert!(!acts("/containerLogs/a/exec/c"));
+    }
+
+    /// C1.6: answers are remembered by all that the API server was told.
+    #[test]
+    fn a_review_names_the_user_whole() {
+        let user = user_of(&json!({"username": "u", "uid": "1", "groups": ["g"],
+            "extra": {"authentication.kubernetes.io/pod-name": ["p"]}}));
+        let other = User { extra: BTreeMap::new(), ..user.clone() };
+        assert_eq!((user.name.as_str(), user.uid.as_str(), user.groups.len()), ("u", "1", 1));
+        assert_eq!(user.extra["authentication.kubernetes.io/pod-name"], ["p"]);
+        assert_ne!(user, other);
     }
 }

@@ -81,8 +81,13 @@ fn profile(type_: ProfileType, path: &str) -> cri::SecurityProfile {
 fn seccomp(
     profile_: Option<&core::SeccompProfile>,
     root: &Path,
+    hardened: bool,
 ) -> Result<cri::SecurityProfile, BadSpec> {
-    let Some(wanted) = profile_ else { return Ok(profile(ProfileType::Unconfined, "")) };
+    let Some(wanted) = profile_ else {
+        // As upstream's `seccompDefault`.
+        let default = if hardened { ProfileType::RuntimeDefault } else { ProfileType::Unconfined };
+        return Ok(profile(default, ""));
+    };
     match wanted.type_.as_str() {
         "Unconfined" => Ok(profile(ProfileType::Unconfined, "")),
         "RuntimeDefault" => Ok(profile(ProfileType::RuntimeDefault, "")),
@@ -116,12 +121,40 @@ fn apparmor(
     }))
 }
 
+/// Capabilities added and dropped. Under the hardened profile a container makes no raw packets unless it asks for them: with
+/// them it may answer for others on its link (ARP, router advertisements: CVE-2020-10749).
+fn capabilities(
+    own: Option<&core::Capabilities>,
+    privileged: bool,
+    hardened: bool,
+) -> Option<cri::Capability> {
+    let list = |of: fn(&core::Capabilities) -> &Option<Vec<String>>| {
+        own.and_then(|c| of(c).clone()).unwrap_or_default()
+    };
+    let (add, mut drop) = (list(|c| &c.add), list(|c| &c.drop));
+    let names = |c: &String| {
+        let c = c.to_ascii_uppercase();
+        matches!(c.strip_prefix("CAP_").unwrap_or(&c), "NET_RAW" | "ALL")
+    };
+    if hardened && !privileged && !add.iter().any(names) && !drop.iter().any(names) {
+        drop.push("NET_RAW".to_owned());
+    } else if own.is_none() {
+        return None;
+    }
+    Some(cri::Capability {
+        add_capabilities: add,
+        drop_capabilities: drop,
+        ..cri::Capability::default()
+    })
+}
+
 /// Context of a container; `image_user` is the user of its image, a number or a name.
 pub(super) fn container(
     pod: &Pod,
     member: &Member,
     image_user: &(Option<i64>, String),
     seccomp_root: &Path,
+    hardened: bool,
 ) -> Result<cri::LinuxContainerSecurityContext, BadSpec> {
     let default = core::SecurityContext::default();
     let own = member.container.security_context.as_ref().unwrap_or(&default);
@@ -139,7 +172,7 @@ pub(super) fn container(
     let seccomp = if privileged && own.seccomp_profile.is_none() {
         profile(ProfileType::Unconfined, "")
     } else {
-        seccomp(seccomp_profile, seccomp_root)?
+        seccomp(seccomp_profile, seccomp_root, hardened)?
     };
     let app_armor = own
         .app_armor_profile
@@ -150,11 +183,7 @@ pub(super) fn container(
         if unmasked { Vec::new() } else { list.iter().map(|p| (*p).to_owned()).collect() }
     };
     Ok(cri::LinuxContainerSecurityContext {
-        capabilities: own.capabilities.as_ref().map(|c| cri::Capability {
-            add_capabilities: c.add.clone().unwrap_or_default(),
-            drop_capabilities: c.drop.clone().unwrap_or_default(),
-            ..cri::Capability::default()
-        }),
+        capabilities: capabilities(own.capabilities.as_ref(), privileged, hardened),
         privileged,
         namespace_options: Some(namespaces(pod)),
         selinux_options: options.map(selinux),
@@ -209,7 +238,7 @@ mod tests {
         let of = |security: serde_json::Value, image: (Option<i64>, &str)| {
             let p = pod(json!({"containers": [{"name": "a", "securityContext": security}]}));
             let image = (image.0, image.1.to_owned());
-            container(&p, &p.members[0], &image, Path::new("/")).map_err(|e| e.0)
+            container(&p, &p.members[0], &image, Path::new("/"), false).map_err(|e| e.0)
         };
         let must = json!({"runAsNonRoot": true});
         assert!(of(must.clone(), (Some(0), "")).unwrap_err().contains("image will run as root"));
@@ -219,5 +248,34 @@ mod tests {
         assert_eq!(of(own, (Some(0), "")).unwrap().run_as_user.unwrap().value, 7);
         let root = json!({"runAsNonRoot": true, "runAsUser": 0});
         assert!(of(root, (Some(5), "")).unwrap_err().contains("runAsUser breaks non-root policy"));
+    }
+
+    /// C3.17, C2.10: the profile of the runtime by default, no raw packets, and CVE-2023-2431's empty profile is none at all.
+    #[test]
+    fn hardened_containers_have_a_profile_and_no_raw_packets() {
+        let of = |spec: serde_json::Value, hardened| {
+            let p = pod(json!({"containers": [{"name": "a", "securityContext": spec}]}));
+            let image = (None, String::new());
+            container(&p, &p.members[0], &image, Path::new("/s"), hardened).map(|c| {
+                let capabilities = c.capabilities.unwrap_or_default();
+                (c.seccomp.unwrap().profile_type(), capabilities.drop_capabilities)
+            })
+        };
+        let none: Vec<String> = Vec::new();
+        let raw = vec!["NET_RAW".to_owned()];
+        assert_eq!(of(json!({}), false).unwrap(), (ProfileType::Unconfined, none.clone()));
+        assert_eq!(of(json!({}), true).unwrap(), (ProfileType::RuntimeDefault, raw.clone()));
+        let own = json!({"seccompProfile": {"type": "Unconfined"}, "capabilities": {"add": ["SYS_TIME"]}});
+        assert_eq!(of(own, true).unwrap(), (ProfileType::Unconfined, raw));
+        for asked in ["NET_RAW", "CAP_NET_RAW", "ALL"] {
+            let own = json!({"capabilities": {"add": [asked]}});
+            assert_eq!(of(own, true).unwrap().1, none, "{asked}");
+        }
+        let privileged = json!({"privileged": true});
+        assert_eq!(of(privileged, true).unwrap(), (ProfileType::Unconfined, none));
+        for path in ["", "/etc/passwd", "../x"] {
+            let own = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": path}});
+            assert!(of(own, false).is_err(), "{path:?}");
+        }
     }
 }

@@ -220,6 +220,7 @@ impl Worker {
             memory_capacity: node.machine.memory,
             unified: node.cgroups.of_every_container(),
             seccomp_root: &seccomp_root,
+            hardened: node.config.hardened,
         };
         spec::container(pod, member, input)
     }

@@ -102,11 +102,28 @@ fn version(text: &str) -> Option<Version> {
     digits.parse().ok().filter(|_| plain).map(Version::Minor)
 }
 
+const fn latest(level: Level) -> LevelVersion {
+    LevelVersion { level, version: Version::Latest }
+}
+
 impl Policy {
-    /// From the labels of a namespace; what cannot be read is strict for `enforce` and open for the rest.
-    pub fn from_labels(labels: &BTreeMap<&str, &str>) -> (Self, Vec<BadLabel>) {
-        let open = LevelVersion { level: Level::Privileged, version: Version::Latest };
-        let mut policy = Self { enforce: open, audit: open, warn: open };
+    /// Of namespaces that say nothing: upstream's default.
+    pub const OPEN: Self = Self {
+        enforce: latest(Level::Privileged),
+        audit: latest(Level::Privileged),
+        warn: latest(Level::Privileged),
+    };
+
+    /// Of namespaces that say nothing under `--profile=hardened`.
+    pub const HARDENED: Self = Self {
+        enforce: latest(Level::Baseline),
+        audit: latest(Level::Restricted),
+        warn: latest(Level::Restricted),
+    };
+
+    /// From the labels of a namespace, else from `defaults`; what cannot be read is strict for `enforce` and open for the rest.
+    pub fn from_labels(labels: &BTreeMap<&str, &str>, defaults: Self) -> (Self, Vec<BadLabel>) {
+        let mut policy = defaults;
         let mut bad = Vec::new();
         let mut read = |mode: &mut LevelVersion,
                         level_key: &'static str,

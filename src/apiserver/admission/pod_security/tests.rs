@@ -7,10 +7,8 @@ use api::Gvr;
 use serde_json::json;
 
 fn world(labels: Value) -> PodSecurity {
-    PodSecurity(Fixed::new(&[(
-        &lookup::NAMESPACES,
-        json!({"metadata": {"name": "a", "labels": labels}}),
-    )]))
+    let namespace = json!({"metadata": {"name": "a", "labels": labels}});
+    PodSecurity { lookup: Fixed::new(&[(&lookup::NAMESPACES, namespace)]), hardened: false }
 }
 
 fn bare() -> Value {
@@ -81,7 +79,8 @@ async fn a_stricter_namespace_names_the_pods_that_would_not_pass() {
         namespace: "",
         ..creates(&lookup::NAMESPACES, "Namespace")
     };
-    let (_, warnings) = admit(&PodSecurity(fixed), ask, new).await.unwrap();
+    let (_, warnings) =
+        admit(&PodSecurity { lookup: fixed, hardened: false }, ask, new).await.unwrap();
     assert_eq!(
         warnings,
         [
@@ -125,4 +124,56 @@ fn details_of_single_checks() {
         base(selinux),
         "seLinuxOptions (pod set forbidden securityContext.seLinuxOptions: type \"spc_t\"; user may not be set)"
     );
+}
+
+/// C1.9, C2.10: every kind of container counts, at every way in that carries containers.
+#[tokio::test]
+async fn no_list_of_containers_is_overlooked() {
+    let plugin = world(json!({"pod-security.kubernetes.io/enforce": "baseline"}));
+    // Of an update upstream looks at images alone.
+    let bad = json!({"name": "x", "image": "j", "securityContext": {"privileged": true}});
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let mut pod = bare();
+        pod["spec"][list] = json!([bad]);
+        let refusal = admit(&plugin, creates(&lookup::PODS, "Pod"), pod.clone()).await.unwrap_err();
+        let text = "privileged (container \"x\" must not set securityContext.privileged=true)";
+        assert!(refusal.message.contains(text), "{list}: {}", refusal.message);
+        for subresource in ["", "ephemeralcontainers", "resize"] {
+            let ask = Ask {
+                operation: Operation::Update,
+                subresource,
+                old: Some(bare()),
+                ..creates(&lookup::PODS, "Pod")
+            };
+            let answer = admit(&plugin, ask, pod.clone()).await;
+            assert_eq!(answer.unwrap_err().code, 403, "{list} by {subresource:?}");
+        }
+    }
+}
+
+/// C3.10: what the hardened profile says of namespaces without labels, and of those with.
+#[tokio::test]
+async fn the_hardened_profile_enforces_baseline_where_nothing_is_said() {
+    let privileged = || {
+        let mut pod = bare();
+        pod["spec"]["hostNetwork"] = json!(true);
+        pod
+    };
+    let fixed = Fixed::new(&[]);
+    for (name, labels) in [
+        ("a", json!({})),
+        ("kube-system", json!({})),
+        ("open", json!({"pod-security.kubernetes.io/enforce": "privileged"})),
+    ] {
+        let namespace = json!({"metadata": {"name": name, "labels": labels}});
+        fixed.put(&lookup::NAMESPACES, namespace);
+    }
+    let plugin = PodSecurity { lookup: fixed, hardened: true };
+    let create =
+        |namespace, pod| admit(&plugin, Ask { namespace, ..creates(&lookup::PODS, "Pod") }, pod);
+    assert_eq!(create("a", privileged()).await.unwrap_err().code, 403);
+    let (_, warnings) = create("a", bare()).await.unwrap();
+    assert!(warnings[0].starts_with("would violate PodSecurity \"restricted:latest\""));
+    assert!(create("kube-system", privileged()).await.unwrap().1.is_empty());
+    assert!(create("open", privileged()).await.is_ok());
 }

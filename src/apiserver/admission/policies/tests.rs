@@ -39,6 +39,7 @@ async fn world() -> World {
             tasks: tasks.clone(),
         },
         authorization: Default::default(),
+        hardened: false,
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =

@@ -37,6 +37,7 @@ async fn world() -> World {
         tolerations: Default::default(),
         callout: Callout { reach: Arc::new(To(hook.address)), tasks: tasks.clone() },
         authorization: Default::default(),
+        hardened: false,
     };
     let security = Security::new(&objects, settings).unwrap();
     let server =
