@@ -13,12 +13,15 @@ mod changes;
 pub mod connect;
 mod context;
 mod convert;
+mod crowd;
 mod custom;
 mod deadline;
 mod discovery;
 pub mod encryption;
 mod flow_status;
 mod follow;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handlers;
 mod healthz;
 pub mod in_process;

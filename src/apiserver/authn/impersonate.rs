@@ -1,7 +1,9 @@
 //! Acting as somebody else: the `Impersonate-*` headers, each value authorized for the real user.
 
+use std::collections::BTreeMap;
+
 use api::Status;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 use crate::authz::chain::require;
 use crate::authz::{Attributes, Authorizer};
@@ -27,8 +29,17 @@ pub(super) fn unescape(key: &str) -> String {
     String::from_utf8(out).unwrap_or_else(|_| key.to_owned())
 }
 
-fn values<'h>(headers: &'h HeaderMap, name: &str) -> Vec<&'h str> {
-    headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+/// The values of a header, which may be any UTF-8.
+///
+/// # Errors
+/// 400 of one that is none: it must not be passed over, or the request would be its sender's own.
+fn values<'h>(headers: &'h HeaderMap, name: &str) -> Result<Vec<&'h str>, Status> {
+    headers.get_all(name).iter().map(|value| text(name, value)).collect()
+}
+
+fn text<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Status> {
+    std::str::from_utf8(value.as_bytes())
+        .map_err(|_| Status::bad_request(format!("header {name} is no text")))
 }
 
 /// Namespace and name of `system:serviceaccount:<namespace>:<name>`.
@@ -46,16 +57,13 @@ pub async fn impersonated(
     user: &User,
     authorizer: &dyn Authorizer,
 ) -> Result<Option<User>, Status> {
-    let name = values(headers, "impersonate-user").first().copied().unwrap_or_default();
-    let uid = values(headers, "impersonate-uid").first().copied().unwrap_or_default();
-    let groups = values(headers, "impersonate-group");
+    let name = values(headers, "impersonate-user")?.first().copied().unwrap_or_default();
+    let uid = values(headers, "impersonate-uid")?.first().copied().unwrap_or_default();
+    let groups = values(headers, "impersonate-group")?;
     let mut extra: Vec<(String, &str)> = Vec::new();
     for (key, value) in headers {
-        if let Some(key) = key.as_str().strip_prefix(EXTRA) {
-            let value = value
-                .to_str()
-                .map_err(|_| Status::bad_request(format!("header {EXTRA}{key} is no text")))?;
-            extra.push((unescape(key), value));
+        if let Some(rest) = key.as_str().strip_prefix(EXTRA) {
+            extra.push((unescape(rest), text(key.as_str(), value)?));
         }
     }
     if name.is_empty() {
@@ -63,7 +71,7 @@ pub async fn impersonated(
             return Ok(None);
         }
         return Err(Status::bad_request(format!(
-            "requested {} without impersonating a user",
+            "requested {} without impersonating a user name",
             asked(&groups, &extra, uid)
         )));
     }
@@ -124,19 +132,27 @@ fn complete(user: &mut User) {
     }
 }
 
-/// What was asked for, as upstream's text lists it: object references in Go's notation.
+/// What was asked for, as Go prints the user that it makes.
 fn asked(groups: &[&str], extra: &[(String, &str)], uid: &str) -> String {
-    let mut all: Vec<String> =
-        groups.iter().map(|group| format!("{{Group  {group}    }}")).collect();
-    all.extend(
-        extra
-            .iter()
-            .map(|(key, value)| format!("{{UserExtra  {value}  authentication.k8s.io/v1  {key}}}")),
-    );
-    if !uid.is_empty() {
-        all.push(format!("{{UID  {uid}  authentication.k8s.io/v1  }}"));
+    let quoted = |texts: &[&str]| {
+        let texts: Vec<String> = texts.iter().map(|text| api::field::go_quote(text)).collect();
+        format!("[]string{{{}}}", texts.join(", "))
+    };
+    let groups = if groups.is_empty() { "[]string(nil)".to_owned() } else { quoted(groups) };
+    let mut by_key = BTreeMap::<&str, Vec<&str>>::new();
+    for (key, value) in extra {
+        by_key.entry(key).or_default().push(value);
     }
-    format!("[{}]", all.join(" "))
+    let pairs: Vec<String> = by_key
+        .iter()
+        .map(|(key, values)| format!("{}:{}", api::field::go_quote(key), quoted(values)))
+        .collect();
+    let extra =
+        if pairs.is_empty() { "(nil)".to_owned() } else { format!("{{{}}}", pairs.join(", ")) };
+    let uid = api::field::go_quote(uid);
+    format!(
+        r#"&user.DefaultInfo{{Name:"", UID:{uid}, Groups:{groups}, Extra:map[string][]string{extra}}}"#
+    )
 }
 
 #[cfg(test)]
@@ -232,8 +248,26 @@ mod tests {
         .unwrap_err();
         assert_eq!(
             (error.code, error.message.as_str()),
-            (400, "requested [{Group  dev    }] without impersonating a user")
+            (
+                400,
+                r#"requested &user.DefaultInfo{Name:"", UID:"", Groups:[]string{"dev"}, Extra:map[string][]string(nil)} without impersonating a user name"#
+            )
         );
+    }
+
+    #[tokio::test]
+    async fn names_may_be_any_utf8_and_none_is_passed_over() {
+        let (root, all) = (User::authenticated("root", &[]), Except("", Mutex::default()));
+        let mut asked = HeaderMap::new();
+        asked.insert("impersonate-user", HeaderValue::from_bytes("jäne".as_bytes()).unwrap());
+        let user = impersonated(&asked, &root, &all).await.unwrap().unwrap();
+        assert_eq!(user.name, "jäne");
+        for name in ["impersonate-user", "impersonate-group", "impersonate-uid"] {
+            asked.insert(name, HeaderValue::from_bytes(b"j\xffne").unwrap());
+            let error = impersonated(&asked, &root, &all).await.unwrap_err();
+            assert_eq!(error.code, 400, "{}", error.message);
+            asked.remove(name);
+        }
     }
 
     #[tokio::test]
