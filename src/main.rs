@@ -57,11 +57,16 @@ fn locations(lookup: &dyn Fn(&str) -> Option<String>) -> Locations {
     Locations::new(nix::unistd::geteuid().is_root(), lookup)
 }
 
+/// Bytes of a thread's stack. YAML that is nested as deeply as is allowed takes more than 0.7 MB of it, and more than the usual 2 MB in a debug build; what is
+/// not used costs addresses alone.
+const STACK_BYTES: usize = 16 << 20;
+
 /// Two workers serve a small machine as well as more, and keep fewer stacks and buffers.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(16)
+        .thread_stack_size(STACK_BYTES)
         .enable_all()
         .build()
 }

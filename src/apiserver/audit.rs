@@ -25,6 +25,9 @@ use base::{Kind, Tasks};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use load::policy as fuzz_policy;
+
 pub use settings::{Fault, Settings};
 
 pub(crate) use objects::{

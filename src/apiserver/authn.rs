@@ -23,6 +23,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 
 use crate::user::User;
+#[cfg(feature = "fuzzing")]
+pub(crate) use configuration::read as fuzz_configuration;
+
 pub use plan::{Anonymous, Plan};
 use x509::Peer;
 

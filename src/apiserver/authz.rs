@@ -1,5 +1,8 @@
 //! May they? The question, and the seam that answers it.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use load::configuration as fuzz_configuration;
+
 use async_trait::async_trait;
 
 pub mod chain;

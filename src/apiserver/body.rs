@@ -26,6 +26,46 @@ pub fn empty() -> Body {
     full(Bytes::new())
 }
 
+/// Bytes of a body that are expanded at a time.
+const PIECE_BYTES: usize = 32 * 1024;
+
+/// What gzip makes of these bytes, `length` of them, expanded piece by piece as they are sent: whoever takes them slowly holds no copy.
+pub(crate) fn expanding(gzip: Bytes, length: usize) -> Body {
+    let decoder = flate2::bufread::GzDecoder::new(std::io::Cursor::new(gzip));
+    Expanding { decoder, left: length }.boxed_unsync()
+}
+
+struct Expanding {
+    decoder: flate2::bufread::GzDecoder<std::io::Cursor<Bytes>>,
+    left: usize,
+}
+
+impl http_body::Body for Expanding {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut task::Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let mut piece = BytesMut::zeroed(PIECE_BYTES.min(self.left));
+        let read = std::io::Read::read_exact(&mut self.decoder, &mut piece);
+        self.left -= piece.len();
+        Poll::Ready(Some(read.map(|()| Frame::data(piece.freeze())).map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        http_body::SizeHint::with_exact(self.left as u64)
+    }
+}
+
 /// A body that keeps something until it was read or is not wanted any more.
 pub(crate) fn keeping<K: Send + Unpin + 'static>(body: Body, kept: K) -> Body {
     Kept { body, kept: Some(kept) }.boxed_unsync()
@@ -99,4 +139,22 @@ pub(crate) async fn read(mut body: Body) -> Result<Bytes, Status> {
         }
     }
     Ok(rest.map(BytesMut::freeze).or(first).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn compressed_bytes_are_expanded_piece_by_piece() {
+        let plain: Vec<u8> = (0..100_000_u32).flat_map(u32::to_be_bytes).collect();
+        let gzip = Bytes::from(crate::negotiate::compress(&plain).unwrap());
+        let mut body = expanding(gzip.clone(), plain.len());
+        assert_eq!(http_body::Body::size_hint(&body).exact(), Some(400_000));
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first, plain[..PIECE_BYTES]);
+        assert_eq!(collect(body).await.unwrap(), plain[PIECE_BYTES..]);
+        // What is cut is an error, not less.
+        assert!(collect(expanding(gzip.slice(..gzip.len() / 2), plain.len())).await.is_err());
+    }
 }

@@ -21,6 +21,9 @@ mod write;
 pub(crate) use options::{FieldValidation, WriteOptions};
 pub(crate) use scale::{scale_of, set_replicas};
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use {list::fuzz as fuzz_token, options::fuzz as fuzz_options};
+
 use std::sync::Arc;
 
 use api::Status;

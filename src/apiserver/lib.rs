@@ -13,6 +13,7 @@ mod changes;
 pub mod connect;
 mod context;
 mod convert;
+mod crowd;
 mod custom;
 mod deadline;
 mod discovery;
@@ -20,6 +21,8 @@ pub mod encryption;
 pub mod flow;
 mod flow_status;
 mod follow;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handlers;
 mod healthz;
 pub mod in_process;

@@ -192,7 +192,7 @@ impl Applied {
         options: &WriteOptions,
     ) -> Result<Self, Status> {
         let (config, doubled) = wire::any_yaml_doubled(bytes)
-            .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
+            .map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))?;
         let doubled = doubled.map(|text| format!("error converting YAML to JSON: {text}"));
         match (doubled, options.validation) {
             (None, _) | (_, FieldValidation::Ignore) => {}

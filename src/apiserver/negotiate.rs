@@ -202,7 +202,8 @@ pub fn content_type(headers: &HeaderMap) -> Result<Media, Status> {
     let text = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("").trim();
     match text.split(';').next().unwrap_or("").trim() {
         // Upstream takes curl's default for nothing said, which is JSON.
-        "" | "application/json" => Ok(Media::Json),
+        "" if text.is_empty() => Ok(Media::Json),
+        "application/json" => Ok(Media::Json),
         "application/yaml" => Ok(Media::Yaml),
         "application/vnd.kubernetes.protobuf" => Ok(Media::Protobuf),
         _ => Err(unsupported()),
@@ -275,13 +276,6 @@ pub fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
     );
     encoder.write_all(bytes).ok()?;
     encoder.finish().ok()
-}
-
-/// What [`compress`] made.
-pub fn expand(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(bytes.len() * 8);
-    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(bytes), &mut out).ok()?;
-    Some(out)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use base64::Engine;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use crate::body::{self, Body};
 use crate::negotiate;
@@ -22,15 +23,25 @@ const VERSION: &str = "v1.37.1";
 type Rendered = HashMap<String, Arc<Document>>;
 
 /// Documents of one registry, rendered when asked for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OpenApi {
+    /// Renders one at a time: each takes tens of MB for a moment, and who waits finds it made.
+    turn: Semaphore,
     /// Compressed documents with their tags, by path; valid for this registry.
     rendered: Mutex<(Option<Arc<Registry>>, Rendered)>,
+}
+
+impl Default for OpenApi {
+    fn default() -> Self {
+        Self { turn: Semaphore::new(1), rendered: Mutex::default() }
+    }
 }
 
 #[derive(Debug)]
 struct Document {
     gzip: Bytes,
+    /// Bytes of it when it is not compressed.
+    length: usize,
     tag: String,
     media: &'static str,
 }
@@ -111,16 +122,13 @@ impl OpenApi {
             )));
         };
         let key = format!("{path} {media}");
-        let known = {
-            let mut rendered = self.rendered.lock();
-            if !rendered.0.as_ref().is_some_and(|of| Arc::ptr_eq(of, &registry)) {
-                *rendered = (Some(Arc::clone(&registry)), HashMap::new());
-            }
-            rendered.1.get(&key).cloned()
-        };
-        let document = match known {
+        let document = match self.known(&registry, &key) {
             Some(document) => document,
             None => {
+                let _turn = self.turn.acquire().await.ok()?;
+                if let Some(document) = self.known(&registry, &key) {
+                    return Some(respond(&document, headers, query));
+                }
                 let (wanted, of) = (path.to_owned(), Arc::clone(&registry));
                 // Rendering walks the whole schema: away from the workers that answer requests.
                 let made = base::tasks::blocking(move || render(&registry, &wanted, media))
@@ -136,6 +144,15 @@ impl OpenApi {
             }
         };
         Some(respond(&document, headers, query))
+    }
+
+    /// The document, if it was made for this registry.
+    fn known(&self, registry: &Arc<Registry>, key: &str) -> Option<Arc<Document>> {
+        let mut rendered = self.rendered.lock();
+        if !rendered.0.as_ref().is_some_and(|of| Arc::ptr_eq(of, registry)) {
+            *rendered = (Some(Arc::clone(registry)), HashMap::new());
+        }
+        rendered.1.get(key).cloned()
     }
 }
 
@@ -165,7 +182,8 @@ fn render(registry: &Registry, path: &str, media: &'static str) -> Option<Docume
     let digest = ring::digest::digest(&ring::digest::SHA512, &bytes);
     let tag =
         format!("\"{}\"", base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest.as_ref()));
-    Some(Document { gzip: negotiate::compress(&bytes)?.into(), tag, media })
+    let length = bytes.len();
+    Some(Document { gzip: negotiate::compress(&bytes)?.into(), length, tag, media })
 }
 
 fn respond(document: &Document, headers: &HeaderMap, query: &Query) -> Response<Body> {
@@ -179,7 +197,7 @@ fn respond(document: &Document, headers: &HeaderMap, query: &Query) -> Response<
     } else if gzip {
         Response::new(body::full(document.gzip.clone()))
     } else {
-        Response::new(body::full(negotiate::expand(&document.gzip).unwrap_or_default()))
+        Response::new(body::expanding(document.gzip.clone(), document.length))
     };
     let out = response.headers_mut();
     out.insert(header::CONTENT_TYPE, HeaderValue::from_static(document.media));

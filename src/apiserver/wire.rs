@@ -23,11 +23,14 @@ pub(crate) fn decode(
     if media == Media::Protobuf {
         return decode_protobuf(schema, bytes, kind);
     }
-    let text;
+    let (text, mut doubled);
     let json = if media == Media::Yaml {
-        text = codec::yaml::to_json(bytes).map_err(unrecognized)?;
+        (text, doubled) = codec::yaml::to_json(bytes).map_err(unrecognized)?;
+        // Upstream tells of each key by itself here.
+        doubled = doubled.map(|said| said.rsplit("\n  ").next().unwrap_or_default().to_owned());
         text.as_slice()
     } else {
+        doubled = None;
         bytes
     };
     let meta = codec::json::interpret(json).map_err(unrecognized)?;
@@ -37,7 +40,10 @@ pub(crate) fn decode(
         let value = codec::json::parse(json).map_err(unrecognized)?;
         return Ok(Decoded { value, strict_errors: Vec::new() });
     };
-    codec::json::decode_strict(schema, ty, json).map_err(|e| refuse(&e.to_string()))
+    let mut decoded =
+        codec::json::decode_strict(schema, ty, json).map_err(|e| refuse(&e.to_string()))?;
+    decoded.strict_errors.splice(0..0, doubled);
+    Ok(decoded)
 }
 
 fn decode_protobuf(schema: &Schema, bytes: &[u8], kind: &Gvk) -> Result<Decoded, Status> {
@@ -121,11 +127,6 @@ pub(crate) fn any_yaml(bytes: &[u8]) -> Result<Value, String> {
 /// The parser's sentence.
 pub(crate) fn any_yaml_doubled(bytes: &[u8]) -> Result<(Value, Option<String>), String> {
     codec::yaml::parse_doubled(bytes).map_err(|e| e.to_string())
-}
-
-/// Go's words for a fault of JSON.
-pub(crate) fn go_json(bytes: &[u8], error: &serde_json::Error) -> String {
-    codec::json::parse(bytes).err().map_or_else(|| error.to_string(), |e| e.to_string())
 }
 
 /// Fills in the defaults that the schema table states.

@@ -6,6 +6,8 @@
 mod answer;
 mod auth;
 mod cluster;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod health;
 mod http;
 mod kv;

@@ -77,7 +77,7 @@ pub(crate) async fn answer(
     }
 }
 
-async fn run(etcd: &Etcd, hot: Hot, message: Bytes) -> Result<Bytes, Status> {
+pub(crate) async fn run(etcd: &Etcd, hot: Hot, message: Bytes) -> Result<Bytes, Status> {
     match hot {
         Hot::Range => {
             let (plan, found) = etcd.find(&decoded(message)?).await?;
@@ -167,7 +167,7 @@ fn decoded<M: Message + Default>(message: Bytes) -> Result<M, Status> {
 }
 
 /// A message after its prefix, in one piece.
-fn encoded(message: &impl Message) -> Result<Bytes, Status> {
+pub(crate) fn encoded(message: &impl Message) -> Result<Bytes, Status> {
     let mut out = begin(message.encoded_len())?;
     message.encode_raw(&mut out);
     Ok(out.freeze())

@@ -72,6 +72,12 @@ pub fn is_enveloped(body: &[u8]) -> bool {
 /// # Errors
 /// When the bytes are no envelope, or one with a content encoding.
 pub fn open(body: &[u8]) -> Result<Envelope<'_>, DecodeError> {
+    if body.is_empty() {
+        return Err(DecodeError::Syntax("empty data".into()));
+    }
+    if body == MAGIC {
+        return Err(DecodeError::Syntax("empty body".into()));
+    }
     let message = body.strip_prefix(MAGIC).ok_or_else(|| {
         DecodeError::Syntax("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]".into())
     })?;

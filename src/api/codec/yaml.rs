@@ -167,12 +167,14 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or(text)
 }
 
-/// Converts a YAML document to JSON text, keys sorted.
+/// Converts a YAML document to JSON text, keys sorted; with what [`parse_doubled`] says of repeated keys.
 ///
 /// # Errors
-/// As [`parse`].
-pub fn to_json(body: &[u8]) -> Result<Vec<u8>, DecodeError> {
-    serde_json::to_vec(&parse(body)?).map_err(|e| DecodeError::Syntax(e.to_string()))
+/// As [`parse_doubled`].
+pub fn to_json(body: &[u8]) -> Result<(Vec<u8>, Option<String>), DecodeError> {
+    let (value, doubled) = parse_doubled(body)?;
+    let text = serde_json::to_vec(&value).map_err(|e| DecodeError::Syntax(e.to_string()))?;
+    Ok((text, doubled))
 }
 
 /// As [`json::interpret`], for YAML.
@@ -180,7 +182,7 @@ pub fn to_json(body: &[u8]) -> Result<Vec<u8>, DecodeError> {
 /// # Errors
 /// When the text is no YAML or the two fields are no strings.
 pub fn interpret(body: &[u8]) -> Result<TypeMeta, DecodeError> {
-    json::interpret(&to_json(body)?)
+    json::interpret(&to_json(body)?.0)
 }
 
 /// As [`json::decode_strict`], for YAML.
@@ -192,7 +194,10 @@ pub fn decode_strict(
     type_id: TypeId,
     body: &[u8],
 ) -> Result<Decoded, DecodeError> {
-    json::decode_strict(schema, type_id, &to_json(body)?)
+    let (text, doubled) = to_json(body)?;
+    let mut decoded = json::decode_strict(schema, type_id, &text)?;
+    decoded.strict_errors.splice(0..0, doubled);
+    Ok(decoded)
 }
 
 /// Writes a value as YAML, as upstream does.
@@ -246,7 +251,22 @@ mod tests {
             ));
         }
         assert!(parse(bomb.as_bytes()).is_err());
+        // What is kept and played back is counted, not only how deep it is.
+        let error = parse(bomb.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("100001") || error.contains("replay"), "{error}");
         assert!(parse("[".repeat(10_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn depth_is_refused_before_the_stack_of_a_serving_thread_ends() {
+        let deep = || {
+            for piece in ["- ", "? ", "[", "{", "a: &a [", "- - ? - "] {
+                assert!(parse(piece.repeat(10_000).as_bytes()).is_err(), "{piece:?}");
+            }
+            let nested: String = (0..119).map(|i| format!("{}a:\n", " ".repeat(i))).collect();
+            assert!(parse(nested.as_bytes()).is_ok());
+        };
+        std::thread::Builder::new().stack_size(16 << 20).spawn(deep).unwrap().join().unwrap();
     }
 
     #[test]
@@ -256,6 +276,12 @@ mod tests {
         let decoded = decode_strict(&schema, id, b"spec:\n  replicas: 2\n  nope: 1\n").unwrap();
         assert_eq!(decoded.strict_errors, ["unknown field \"spec.nope\""]);
         assert_eq!(decoded.value["spec"]["replicas"], json!(2));
+        let doubled = decode_strict(&schema, id, b"spec: {}\nspec: {replicas: 3}\n").unwrap();
+        assert_eq!(
+            doubled.strict_errors,
+            ["yaml: unmarshal errors:\n  line 2: key \"spec\" already set in map"]
+        );
+        assert_eq!(doubled.value["spec"]["replicas"], json!(3));
         let error = decode_strict(&schema, id, b"spec:\n  replicas: two\n").unwrap_err();
         assert_eq!(
             error.to_string(),

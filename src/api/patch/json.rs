@@ -201,7 +201,7 @@ pub fn merge_patch(document: Value, patch: Value) -> Result<Value, Box<Status>> 
             merge(&mut document, patch);
             Ok(Value::Object(document))
         }
-        (_, Value::Null | Value::Object(_)) => Err(bad_request("invalid JSON patch")),
+        (_, Value::Null | Value::Object(_)) => Err(bad_request("Invalid JSON Patch")),
         (_, other) => {
             let kind = json_kind(&other);
             Err(bad_request(format!(
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn refuses_a_merge_patch_that_is_no_object() {
-        assert_eq!(merge_patch(json!({}), Value::Null).unwrap_err().message, "invalid JSON patch");
+        assert_eq!(merge_patch(json!({}), Value::Null).unwrap_err().message, "Invalid JSON Patch");
         let e = merge_patch(json!({}), json!([])).unwrap_err();
         assert_eq!(
             e.message,

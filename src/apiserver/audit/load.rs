@@ -15,7 +15,7 @@ pub(super) const VERSION: &str = "audit.k8s.io/v1";
 ///
 /// # Errors
 /// What is wrong in it, with the field.
-pub(super) fn policy(text: &[u8]) -> Result<Policy, String> {
+pub(crate) fn policy(text: &[u8]) -> Result<Policy, String> {
     let (value, doubled) = crate::wire::any_yaml_doubled(text)?;
     if let Some(doubled) = doubled {
         return Err(format!("strict decoding error: {doubled}"));

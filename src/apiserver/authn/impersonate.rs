@@ -1,5 +1,7 @@
 //! Acting as somebody else: the `Impersonate-*` headers, each value authorized for the real user.
 
+use std::collections::BTreeMap;
+
 use api::Status;
 use http::{HeaderMap, HeaderValue};
 
@@ -70,7 +72,7 @@ pub async fn impersonated(
             return Ok(None);
         }
         return Err(Status::bad_request(format!(
-            "requested {} without impersonating a user",
+            "requested {} without impersonating a user name",
             asked(&groups, &extra, uid)
         )));
     }
@@ -131,19 +133,27 @@ fn complete(user: &mut User) {
     }
 }
 
-/// What was asked for, as upstream's text lists it: object references in Go's notation.
+/// What was asked for, as Go prints the user that it makes.
 fn asked(groups: &[&str], extra: &[(String, &str)], uid: &str) -> String {
-    let mut all: Vec<String> =
-        groups.iter().map(|group| format!("{{Group  {group}    }}")).collect();
-    all.extend(
-        extra
-            .iter()
-            .map(|(key, value)| format!("{{UserExtra  {value}  authentication.k8s.io/v1  {key}}}")),
-    );
-    if !uid.is_empty() {
-        all.push(format!("{{UID  {uid}  authentication.k8s.io/v1  }}"));
+    let quoted = |texts: &[&str]| {
+        let texts: Vec<String> = texts.iter().map(|text| api::field::go_quote(text)).collect();
+        format!("[]string{{{}}}", texts.join(", "))
+    };
+    let groups = if groups.is_empty() { "[]string(nil)".to_owned() } else { quoted(groups) };
+    let mut by_key = BTreeMap::<&str, Vec<&str>>::new();
+    for (key, value) in extra {
+        by_key.entry(key).or_default().push(value);
     }
-    format!("[{}]", all.join(" "))
+    let pairs: Vec<String> = by_key
+        .iter()
+        .map(|(key, values)| format!("{}:{}", api::field::go_quote(key), quoted(values)))
+        .collect();
+    let extra =
+        if pairs.is_empty() { "(nil)".to_owned() } else { format!("{{{}}}", pairs.join(", ")) };
+    let uid = api::field::go_quote(uid);
+    format!(
+        r#"&user.DefaultInfo{{Name:"", UID:{uid}, Groups:{groups}, Extra:map[string][]string{extra}}}"#
+    )
 }
 
 #[cfg(test)]
@@ -239,7 +249,10 @@ mod tests {
         .unwrap_err();
         assert_eq!(
             (error.code, error.message.as_str()),
-            (400, "requested [{Group  dev    }] without impersonating a user")
+            (
+                400,
+                r#"requested &user.DefaultInfo{Name:"", UID:"", Groups:[]string{"dev"}, Extra:map[string][]string(nil)} without impersonating a user name"#
+            )
         );
     }
 

@@ -25,10 +25,7 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
 /// # Errors
 /// 404, 500 of a resource version that is no number, or the store's refusal.
 pub(super) async fn current(context: &Context) -> Result<Object, Status> {
-    let name = context.info.path_name.as_str();
-    if !crate::registry::metadata::path_segment(name, false).is_empty() {
-        return Err(status::no_resource());
-    }
+    let name = super::write::url_name(context)?;
     if context.info.verb == "get" {
         let wanted = context.query.get("resourceVersion").unwrap_or_default();
         options::parse_revision(wanted).map_err(|why| status::unmapped(500, why))?;

@@ -289,6 +289,20 @@ pub(super) async fn component_statuses(context: &Context) -> Result<Response<Bod
     output::object(context, http::StatusCode::OK, &named(name)?)
 }
 
+/// What fuzzers feed: a token, for a list of this namespace or of all.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(text: &str, namespace: &str) {
+    let filter = Filter { namespace: namespace.to_owned(), ..Filter::default() };
+    let Ok(token) = decode(text, &filter) else { return };
+    let begin = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+    let within = token.start.strip_prefix(&begin).unwrap_or("../");
+    assert!(!within.starts_with('/') && !within.contains("../"), "{token:?} leaves its prefix");
+    if let Some(last) = token.start.strip_suffix('\0') {
+        let again = decode(&encode(token.rv, last, &filter), &filter);
+        assert_eq!(again.ok(), Some(token));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

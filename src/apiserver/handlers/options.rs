@@ -246,7 +246,8 @@ pub(crate) struct ListOptions {
     pub(crate) matching: Match,
     pub(crate) limit: usize,
     pub(crate) continue_token: String,
-    pub(crate) timeout: Option<u64>,
+    /// Seconds; less than 0 ends a watch at once.
+    pub(crate) timeout: Option<i64>,
     pub(crate) bookmarks: bool,
     pub(crate) send_initial_events: Option<bool>,
 }
@@ -285,7 +286,7 @@ impl ListOptions {
             },
             limit: usize::try_from(limit).unwrap_or(0),
             continue_token,
-            timeout: timeout.and_then(|t| u64::try_from(t).ok()),
+            timeout,
             bookmarks: query.flag("allowWatchBookmarks"),
             send_initial_events: initial,
         })
@@ -393,6 +394,21 @@ fn list_errors(
         errors.push(Error::forbidden(&initial_path, "sendInitialEvents is forbidden for list"));
     }
     errors
+}
+
+/// What fuzzers feed: the query of any request.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz(query: &Query) {
+    for watch in [false, true] {
+        if let Ok(options) = ListOptions::read(query, watch) {
+            assert!(options.revision().is_ok_and(|r| r >= 0) || options.revision().is_err());
+            drop(options.watch_revision());
+        }
+    }
+    drop(DeleteOptions::of_query(query));
+    for apply in [false, true] {
+        drop(WriteOptions::read(query, "PatchOptions", apply));
+    }
 }
 
 #[cfg(test)]

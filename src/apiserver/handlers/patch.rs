@@ -78,17 +78,10 @@ impl Patch {
     pub(super) fn decode(kind: PatchType, bytes: &Bytes) -> Result<Self, Status> {
         let value = match kind {
             PatchType::Apply => wire::any_yaml(bytes)
-                .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?,
-            PatchType::Merge => serde_json::from_slice(bytes)
-                .map_err(|_| Status::bad_request("invalid JSON patch"))?,
-            PatchType::Json | PatchType::Strategic => {
-                let bad = |e: serde_json::Error| {
-                    Status::bad_request(format!(
-                        "error decoding patch: {}",
-                        wire::go_json(bytes, &e)
-                    ))
-                };
-                serde_json::from_slice(bytes).map_err(bad)?
+                .map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))?,
+            PatchType::Json | PatchType::Merge | PatchType::Strategic => {
+                serde_json::from_slice(bytes)
+                    .map_err(|_| Status::bad_request("invalid JSON patch"))?
             }
         };
         Ok(Self { kind, value })

@@ -127,6 +127,13 @@ pub(crate) async fn open(
     })
 }
 
+/// How long a watch of this many seconds lives: 0 is no wish, less ends it at once, and what is more than a count of nanoseconds holds wraps
+/// around as upstream's multiplication does.
+fn wished(seconds: i64) -> Option<Duration> {
+    let nanos = seconds.wrapping_mul(1_000_000_000);
+    (nanos != 0).then(|| Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
+}
+
 /// Bookmarks come at intervals, and once shortly before the end, so that the client resumes from there (upstream's
 /// `nextBookmarkTime`).
 fn bookmark_after(
@@ -224,7 +231,7 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
             objects.storage().backend().quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         start = Start::After(revision.0);
     }
-    let timeout = options.timeout.filter(|t| *t > 0).map(Duration::from_secs);
+    let timeout = options.timeout.and_then(wished);
     let mut watch = open(objects, &context.row, filter, start, options.bookmarks, timeout).await?;
     watch.held = context.watching.lock().take();
     let encoder = Encoder {

@@ -430,9 +430,7 @@ impl<'a> Write<'a> {
                     &[Error::invalid(&path, given, "must be specified for an update")],
                 ));
             }
-        } else if version.parse::<u64>().is_err() {
-            let quoted = api::field::go_quote(version);
-            let why = format!("strconv.ParseUint: parsing {quoted}: invalid syntax");
+        } else if let Some(why) = no_revision(version) {
             return Err(status::unmapped(500, why));
         } else if version != current {
             return Err(self.conflict(name));
@@ -540,22 +538,32 @@ pub(super) fn same_name(value: &Value, name: &str) -> Result<(), Status> {
 pub(super) fn unversioned(mut value: Value) -> Result<Value, Status> {
     let given = metadata::metadata_mut(&mut value).remove("resourceVersion");
     let text = given.as_ref().and_then(Value::as_str).unwrap_or_default();
-    if text.is_empty() || text.parse::<u64>().is_ok() {
-        return Ok(value);
+    match no_revision(text) {
+        Some(why) if !text.is_empty() => Err(status::unmapped(500, why)),
+        _ => Ok(value),
     }
-    let quoted = api::field::go_quote(text);
-    Err(status::unmapped(500, format!("strconv.ParseUint: parsing {quoted}: invalid syntax")))
+}
+
+/// Go's words for a text that is no resource version.
+fn no_revision(text: &str) -> Option<String> {
+    let why = match text.parse::<u64>() {
+        Ok(_) if !text.starts_with('+') => return None,
+        Err(e) if *e.kind() == std::num::IntErrorKind::PosOverflow => "value out of range",
+        _ => "invalid syntax",
+    };
+    Some(format!("strconv.ParseUint: parsing {}: {why}", api::field::go_quote(text)))
 }
 
 /// Errors of a name in the URL.
 ///
 /// # Errors
-/// 404 as nothing can be stored under it.
+/// 400 as nothing can be stored under it (`NamespaceKeyFunc` of upstream's generic registry).
 pub(super) fn url_name(context: &Context) -> Result<&str, Status> {
     let name = context.info.path_name.as_str();
-    if metadata::path_segment(name, false).is_empty() {
-        Ok(name)
-    } else {
-        Err(status::no_resource())
+    let faults = metadata::path_segment(name, false);
+    if faults.is_empty() {
+        return Ok(name);
     }
+    let (name, faults) = (api::field::go_quote(name), faults.join(";"));
+    Err(Status::bad_request(format!("Name parameter invalid: {name}: {faults}")))
 }

@@ -75,7 +75,7 @@ impl CustomColumns {
     }
 
     /// The cells of one object.
-    pub(super) fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+    pub(crate) fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let cells = self
             .columns
             .iter()

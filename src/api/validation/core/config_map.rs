@@ -31,7 +31,7 @@ pub fn validate(object: &Value) -> ErrorList {
         size += decoded_len(value);
     }
     if size > SIZE_MAX {
-        errors.push(Error::too_long(&Path::default(), SIZE_MAX));
+        errors.push(Error::too_long(&Path::new("[]"), SIZE_MAX));
     }
     errors
 }
