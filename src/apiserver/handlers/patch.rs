@@ -125,7 +125,7 @@ impl Patch {
     }
 
     /// What upstream's refusal shows: the patched document in its order, or the strategic patch.
-    fn shown(
+    pub(super) fn shown(
         &self,
         schema: &Schema,
         kind: &Gvk,
@@ -147,12 +147,15 @@ impl Patch {
 }
 
 /// 422 as upstream's patcher says that what came of the patch is no object of the kind.
-fn undecodable(shown: String, cause: &str) -> Status {
+pub(super) fn undecodable(shown: String, cause: &str) -> Status {
     Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
 }
 
 /// A strategic merge works on maps, of which upstream makes the typed object; nobody looks at the kind that they name.
-fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Result<(), String> {
+///
+/// # Errors
+/// The sentence of upstream's converter.
+pub(super) fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Result<(), String> {
     if let Some(ty) = schema.kind(kind) {
         api::patch::restore(schema, ty, patched)?;
         input::name_kind(patched, kind);
