@@ -24,8 +24,12 @@ pub(crate) fn decode(
         return decode_protobuf(schema, bytes, kind);
     }
     let text;
+    // Of keys that are repeated in YAML the last one counts; that they are is an error of strict decoding.
+    let mut doubled = None;
     let json = if media == Media::Yaml {
-        text = codec::yaml::to_json(bytes).map_err(unrecognized)?;
+        let (value, repeated) = codec::yaml::parse_doubled(bytes).map_err(unrecognized)?;
+        doubled = repeated;
+        text = serde_json::to_vec(&value).map_err(|e| Status::internal(&e.to_string()))?;
         text.as_slice()
     } else {
         bytes
@@ -37,7 +41,12 @@ pub(crate) fn decode(
         let value = codec::json::parse(json).map_err(unrecognized)?;
         return Ok(Decoded { value, strict_errors: Vec::new() });
     };
-    codec::json::decode_strict(schema, ty, json).map_err(|e| refuse(&e.to_string()))
+    let mut decoded =
+        codec::json::decode_strict(schema, ty, json).map_err(|e| refuse(&e.to_string()))?;
+    if let Some(repeated) = doubled {
+        decoded.strict_errors.insert(0, repeated);
+    }
+    Ok(decoded)
 }
 
 fn decode_protobuf(schema: &Schema, bytes: &[u8], kind: &Gvk) -> Result<Decoded, Status> {

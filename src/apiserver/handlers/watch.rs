@@ -380,6 +380,14 @@ impl Encoder {
 /// Fills in what Go writes of an empty object of the kind. Counts that the internal type has no pointer for are there, too.
 fn zero(schema: &api::schema::Schema, kind: &api::Gvk, object: &mut serde_json::Value) {
     wire::normalize(schema, kind, object);
+    if &*kind.kind == "DaemonSet" {
+        // A field of the internal type.
+        let metadata = crate::registry::metadata::metadata_mut(object);
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if let Some(annotations) = annotations.as_object_mut() {
+            annotations.insert("deprecated.daemonset.template.generation".into(), "0".into());
+        }
+    }
     let counted = matches!(
         &*kind.kind,
         "Deployment" | "ReplicaSet" | "ReplicationController" | "StatefulSet"
