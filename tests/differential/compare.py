@@ -69,6 +69,8 @@ def status(body):
             for index in ages:
                 if index < len(row.get("cells", [])):
                     row["cells"][index] = "AGE"
+            # The later events of a watch have no columns.
+            row["cells"] = ["AGE" if isinstance(cell, str) and re.fullmatch(r"\d+s", cell) else cell for cell in row.get("cells") or []]
     return body
 
 
