@@ -218,7 +218,7 @@ func applied(gvk schema.GroupVersionKind, kind string, number int, f *filler, fi
 		var result runtime.Object
 		if one.Op == "apply" {
 			config := &unstructured.Unstructured{}
-			if err := json.Unmarshal([]byte(recorded.Objects[one.Of]), &config.Object); err != nil {
+			if err := config.UnmarshalJSON([]byte(recorded.Objects[one.Of])); err != nil {
 				panic(err)
 			}
 			result, err = manager.Apply(live.DeepCopyObject(), config, one.Manager, one.Force)
