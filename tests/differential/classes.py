@@ -35,6 +35,8 @@ CLASSES = [
      lambda q, f: "watch" in q["query"] and "ERROR" in said(f)),
     ("YAML of other tools", "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them", lambda q, f: "yaml" in q["headers"].get("Content-Type", "") and re.search(r"yaml: ", said(f)) is not None),
     ("rules of roles that do not exist", "upstream tells missing roles in the order of a Go map", lambda q, f: "evaluationError" in said(f) or only(f, r"evaluationError")),
+    ("links that a client sends", "a trial of an update shows the `selfLink` that was sent, which nobody stores", lambda q, f: only(f, r"selfLink$")),
+    ("elements without their key", "owners stay as they were when an element of a keyed list has no key", lambda q, f: q["base"] == "serviceaccount" and only(f, r"managedFields")),
     ("names of Go types", "some aliases and inner structs in errors of decoding", lambda q, f: "Go struct field" in said(f)),
 ]
 

@@ -388,10 +388,7 @@ fn zero(schema: &api::schema::Schema, kind: &api::Gvk, object: &mut serde_json::
             annotations.insert("deprecated.daemonset.template.generation".into(), "0".into());
         }
     }
-    let counted = matches!(
-        &*kind.kind,
-        "Deployment" | "ReplicaSet" | "ReplicationController" | "StatefulSet"
-    );
+    let counted = matches!(&*kind.kind, "Deployment" | "ReplicaSet" | "StatefulSet");
     if let Some(spec) = object.get_mut("spec").and_then(|spec| spec.as_object_mut())
         && counted
     {
