@@ -76,7 +76,7 @@ fn difference(want: &Value, got: &Value, at: &str) -> Option<String> {
 }
 
 /// Faults told together: how many, and the first of them.
-fn none(faults: Vec<String>, of: usize) {
+fn none(faults: &[String], of: usize) {
     let shown: Vec<&String> = faults.iter().take(40).collect();
     assert!(faults.is_empty(), "{} faults in {of} cases: {shown:#?}", faults.len());
 }
@@ -89,7 +89,7 @@ fn check(op: &str, least: usize, judge: impl Fn(&Case) -> Vec<String>) {
         faults.extend(judge(case).into_iter().map(|fault| format!("{name}: {fault}")));
     }
     assert!(count >= least, "only {count} cases of {op}");
-    none(faults, count);
+    none(&faults, count);
 }
 
 #[test]
