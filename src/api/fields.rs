@@ -123,12 +123,27 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Compact JSON; a float without fraction is the integer it equals.
+/// Compact JSON; a float without fraction is the integer it equals, and characters of HTML are escaped as Go does.
 fn canonical(value: &Value) -> String {
-    match value.as_f64() {
-        Some(f) if value.is_f64() && f.fract() == 0.0 && f.abs() < 9e15 => format!("{f:.0}"),
+    let text = match value.as_f64() {
+        Some(f) if value.is_f64() && f.fract() == 0.0 && f.abs() < 9e15 => {
+            return format!("{f:.0}");
+        }
         _ => value.to_string(),
+    };
+    if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
+        return text;
     }
+    let mut out = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        match letter {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.push_str(&format!("\\u{:04x}", u32::from(letter)));
+            }
+            other => out.push(other),
+        }
+    }
+    out
 }
 
 /// Upstream's total order of values: numbers, strings, booleans, the rest.

@@ -21,6 +21,8 @@ pub mod status;
 pub mod unsupported;
 pub mod validation;
 pub mod value;
+#[cfg(test)]
+mod wire_test;
 
 pub use k8s_openapi as k8s;
 pub use object::{Gvk, Gvr, Object, ObjectKey, WatchEvent};

@@ -239,6 +239,12 @@ impl Applied {
         if !row.spec.unstructured {
             api::patch::restore(&schema, ty, &mut merged)
                 .map_err(|cause| unconvertible(kind, &self.config, &cause))?;
+            // In the form of the typed object: what a configuration says that Go would not write is no change.
+            let bytes =
+                serde_json::to_vec(&merged).map_err(|e| Status::internal(&e.to_string()))?;
+            merged = api::codec::json::decode_strict(&schema, ty, &bytes)
+                .map_err(|cause| unconvertible(kind, &self.config, &cause.to_string()))?
+                .value;
         }
         Ok(merged)
     }

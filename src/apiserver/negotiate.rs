@@ -127,7 +127,19 @@ pub fn accept(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<Accept
         let get = |key: &str| clause.parameters.iter().find(|(k, _)| *k == key).map(|(_, v)| *v);
         let mut accepted = plain(media);
         accepted.pretty |= get("pretty") == Some("1");
-        let Some(kind) = get("as") else { return Ok(accepted) };
+        // Only these two can be streamed, and only as a watch.
+        match get("stream") {
+            None | Some("") => {}
+            Some("watch") if media != Media::Yaml => {}
+            Some(_) => continue,
+        }
+        let Some(kind) = get("as") else {
+            // A group or version of nothing is no transformation that there is.
+            if get("g").is_some() || get("v").is_some() {
+                continue;
+            }
+            return Ok(accepted);
+        };
         let version = get("v").unwrap_or_default();
         if !offer.transforms
             || get("g") != Some("meta.k8s.io")
@@ -137,6 +149,8 @@ pub fn accept(headers: &HeaderMap, query: &Query, offer: Offer) -> Result<Accept
         }
         accepted.transform_version = version.to_owned();
         accepted.transform = match kind {
+            // Tables have no protobuf form.
+            "Table" if media == Media::Protobuf => continue,
             "Table" => Transform::Table,
             "PartialObjectMetadata" => Transform::Partial,
             "PartialObjectMetadataList" => Transform::PartialList,
@@ -312,6 +326,22 @@ mod tests {
             Ok((Media::Yaml, Transform::None))
         );
         assert_eq!(of("text/csv"), Err(406));
+    }
+
+    /// `RequestScope.AllowsMediaTypeTransform` and `acceptMediaTypeOptions` of k8s.io/apiserver.
+    #[test]
+    fn tables_have_no_protobuf_and_yaml_is_not_streamed() {
+        let table = "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(of(table), Err(406));
+        assert_eq!(of(&format!("{table}, application/json")), Ok((Media::Json, Transform::None)));
+        assert_eq!(
+            of("application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"),
+            Ok((Media::Protobuf, Transform::Partial))
+        );
+        assert_eq!(of("application/yaml;stream=watch"), Err(406));
+        assert_eq!(of("application/json;stream=else"), Err(406));
+        assert_eq!(of("application/json;stream=watch"), Ok((Media::Json, Transform::None)));
+        assert_eq!(of("application/json;g=meta.k8s.io;v=v1"), Err(406));
     }
 
     #[test]

@@ -23,11 +23,9 @@ pub(crate) fn decode(
     if media == Media::Protobuf {
         return decode_protobuf(schema, bytes, kind);
     }
-    let (text, mut doubled);
+    let (text, doubled);
     let json = if media == Media::Yaml {
         (text, doubled) = codec::yaml::to_json(bytes).map_err(unrecognized)?;
-        // Upstream tells of each key by itself here.
-        doubled = doubled.map(|said| said.rsplit("\n  ").next().unwrap_or_default().to_owned());
         text.as_slice()
     } else {
         doubled = None;
@@ -42,6 +40,7 @@ pub(crate) fn decode(
     };
     let mut decoded =
         codec::json::decode_strict(schema, ty, json).map_err(|e| refuse(&e.to_string()))?;
+    // Of keys that are repeated in YAML the last one counts; that they are is an error of strict decoding.
     decoded.strict_errors.splice(0..0, doubled);
     Ok(decoded)
 }

@@ -3,10 +3,14 @@
 
 usage: ask.py --upstream URL --ours URL --token T --bases FILE --full FOLDER [--requests N] [--seed S] [--from I] [--processes P] [--out FILE] [--only VERB/BASE-REGEX]
 `--bases`: YAML, name → {path, obj}; `--full`: one object a file with every field of its kind. Ends with status 1 when there are more families of differences than --families."""
-import argparse, collections, glob, http.client, json, multiprocessing, os, re, ssl, sys, urllib.parse
+import argparse, base64, collections, glob, http.client, json, multiprocessing, os, re, ssl, sys, time, urllib.parse
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import compare, mutations
+import classes, compare, mutations, sessions
+
+
+# Clients at once, each with a namespace for what it really writes.
+PROCESSES_MAX = 8
 
 
 class Server:
@@ -25,15 +29,45 @@ class Server:
             if self.connection is None:
                 self.connection = http.client.HTTPSConnection(self.host, self.port, context=self.context, timeout=60)
             try:
-                self.connection.request(request["method"], path, request["body"].encode("utf-8", "surrogatepass") if request["body"] is not None else None, headers)
+                body = request["body"]
+                self.connection.request(request["method"], path, body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body, headers)
                 answer = self.connection.getresponse()
-                body = answer.read().decode("utf-8", "replace")
+                body = answer.read()
+                if "protobuf" not in (answer.getheader("Content-Type") or ""):
+                    body = body.decode("utf-8", "replace")
                 warnings = [value for name, value in answer.getheaders() if name.lower() == "warning"]
                 return answer.status, (answer.getheader("Content-Type") or ""), warnings, body
             except (http.client.HTTPException, OSError) as error:
                 self.connection = None
                 if attempt:
                     return 0, "", [], f"no answer: {type(error).__name__}"
+
+    def watch(self, request, wanted):
+        """The events of a watch: `wanted` of them when that is known, and what comes within a moment more."""
+        path = urllib.parse.quote(request["path"], safe="/%!") + "?" + urllib.parse.urlencode(request["query"])
+        connection = http.client.HTTPSConnection(self.host, self.port, context=self.context, timeout=10)
+        try:
+            connection.request("GET", path, headers={"Authorization": "Bearer " + self.token, "Accept": "application/json", **request["headers"]})
+            answer = connection.getresponse()
+            kind, body, framed = answer.getheader("Content-Type") or "", b"", "protobuf" in (answer.getheader("Content-Type") or "")
+            until = time.monotonic() + 5
+            connection.sock.settimeout(0.15)
+            while time.monotonic() < until:
+                try:
+                    part = answer.read1(1 << 20)
+                except (TimeoutError, ssl.SSLError):
+                    if wanted is None or len(compare.frames(body, framed)) >= wanted:
+                        break
+                    answer.fp.raw._timeout_occurred = False
+                    continue
+                if not part:
+                    break
+                body += part
+            return answer.status, kind, [value for name, value in answer.getheaders() if name.lower() == "warning"], body if framed or answer.status != 200 and "protobuf" in kind else body.decode("utf-8", "replace")
+        except (http.client.HTTPException, OSError) as error:
+            return 0, "", [], f"no answer: {type(error).__name__}"
+        finally:
+            connection.close()
 
     def simple(self, method, path, body=None, content="application/json"):
         code, _, _, text = self.ask({"method": method, "path": path, "query": {}, "headers": {"Content-Type": content}, "body": None if body is None else json.dumps(body)})
@@ -43,7 +77,7 @@ class Server:
 def prepare(servers, bases):
     """The same state on both: two namespaces with their account, and one stored object of each base that can be stored on both."""
     for server in servers:
-        for namespace in ("a", "b"):
+        for namespace in ("a", "b", *(f"w{index}" for index in range(PROCESSES_MAX))):
             server.simple("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
             server.simple("POST", f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
     taken, same = set(), {}
@@ -86,15 +120,82 @@ def prepare(servers, bases):
 
 
 def exchanged(text, pairs):
+    if isinstance(text, bytes):
+        return text
     for old, new in pairs:
         text = text.replace(old, new) if old in text else text
     return text
 
 
-def work(arguments, bases, full, same, numbers, results):
+def said(answer):
+    """What later steps may name: version, uid and mark of an answer, and its bytes."""
+    body, found = answer[3], {}
+    if isinstance(body, str):
+        try:
+            meta = json.loads(body).get("metadata") or {}
+            found = {"rv": meta.get("resourceVersion"), "uid": meta.get("uid"), "continue": meta.get("continue")}
+        except (ValueError, AttributeError):
+            pass
+    return {**{key: value for key, value in found.items() if isinstance(value, str)}, "body": body}
+
+
+def resolved(step, answers):
+    """The step with what this server answered before in the places that name it."""
+    last = next((answer["rv"] for answer in reversed(answers) if "rv" in answer), "1")
+
+    def put(text):
+        text = text.replace("$rvlast", last)
+        return re.sub(r"\$(rv|uid|continue)(\d+)", lambda found: answers[int(found[2])].get(found[1], "1") if int(found[2]) < len(answers) else "1", text)
+
+    body = step["body"]
+    if body is not None and body.startswith("$raw"):
+        body = base64.b64decode(body[4:])
+    elif body is not None and body.startswith("$body"):
+        body = answers[int(body[5:])]["body"]
+    elif body is not None:
+        body = put(body)
+    return {**step, "query": {key: put(value) for key, value in step["query"].items()}, "body": body}
+
+
+def session(upstream, ours, request):
+    """Asks the steps in turn; what differs first ends the session, as all that follows would."""
+    answers, found, code, happened, over = ([], []), [], 200, [], False
+    for number, step in enumerate(request["steps"]):
+        if (found or over) and step["kind"] != "cleanup":
+            continue
+        if step["kind"] == "watch":
+            want = upstream.watch(resolved(step, answers[0]), None)
+            got = ours.watch(resolved(step, answers[1]), len(compare.frames(want[3], isinstance(want[3], bytes))))
+        else:
+            want, got = upstream.ask(resolved(step, answers[0])), ours.ask(resolved(step, answers[1]))
+        answers[0].append(said(want))
+        answers[1].append(said(got))
+        if step["kind"] == "cleanup":
+            continue
+        code = want[0]
+        happened.append(code)
+        # Nothing to go on with; what was made beside it goes all the same.
+        over = number == 0 and code >= 400
+        if want[0] != 0:
+            found = [(f"{what}", *pair) for what, *pair in compare.compare(step, want, got)]
+        if found:
+            request = {**request, "steps": request["steps"][:number + 1], "step": number, "codes": list(happened), "verb": f"session {step['kind'] if step['kind'] == 'watch' else step['method']}", "body": step["body"],
+                       "method": step["method"], "path": step["path"], "query": step["query"], "headers": step["headers"]}
+    return code, request, found, len(happened)
+
+
+def work(arguments, bases, full, same, index, numbers, results):
     upstream, ours = (Server(url, arguments.token) for url in (arguments.upstream, arguments.ours))
     maker = mutations.Maker(bases, full, arguments.seed)
+    maker.packed = {kind: path for kind, path in arguments.packed.items()}
+    together = sessions.Maker(maker, f"w{index}")
     for number in numbers:
+        if number % 100 < arguments.sessions:
+            request = together.session(number)
+            if not arguments.only or re.search(arguments.only, f"session/{request['base']}"):
+                code, request, found, count = session(upstream, ours, request)
+                results.put((number, code, (request, found) if found else None, count))
+            continue
         request = maker.request(number)
         if arguments.only and not re.search(arguments.only, f"{request['verb']}/{request['base']}"):
             continue
@@ -103,8 +204,14 @@ def work(arguments, bases, full, same, numbers, results):
         got = (*got[:3], exchanged(got[3], [(new, old) for old, new in same.items()]))
         # A server that gives no answer (upstream panics on some inputs) is no specification.
         found = [] if want[0] == 0 else compare.compare(request, want, got)
-        results.put((number, want[0], (request, found) if found else None))
+        results.put((number, want[0], (request, found) if found else None, 1))
     results.put(None)
+
+
+def named(path):
+    """The kind of a golden object, as its JSON beside it says."""
+    obj = json.load(open(path.removesuffix(".pb") + ".json"))
+    return (obj["apiVersion"], obj["kind"]) if obj.get("kind") else None
 
 
 def main():
@@ -117,6 +224,7 @@ def main():
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--out")
     p.add_argument("--only")
+    p.add_argument("--sessions", type=int, default=15, help="how many of a hundred are sessions of several requests")
     p.add_argument("--families", type=int, default=20)
     a = p.parse_args()
     import yaml
@@ -125,25 +233,32 @@ def main():
     for path in glob.glob(a.full + "/*.json"):
         obj = json.load(open(path))
         full[(obj.get("apiVersion"), obj.get("kind"))] = obj
+    a.packed = {kind: path for path in glob.glob(a.full + "/*.pb") for kind in [named(path)] if kind}
     bases = json.loads(json.dumps(bases))
     same = prepare([Server(a.upstream, a.token), Server(a.ours, a.token)], bases)
     results = multiprocessing.Queue(10000)
-    workers = [multiprocessing.Process(target=work, args=(a, bases, full, same, range(a.first + index, a.first + a.requests, a.processes), results)) for index in range(a.processes)]
+    workers = [multiprocessing.Process(target=work, args=(a, bases, full, same, index, range(a.first + index, a.first + a.requests, a.processes), results)) for index in range(a.processes)]
     for worker in workers:
         worker.start()
-    asked, differ, codes, families, examples, left = 0, 0, collections.Counter(), collections.Counter(), {}, len(workers)
+    asked, differ, codes, families, explained, examples, left = 0, 0, collections.Counter(), collections.Counter(), collections.Counter(), {}, len(workers)
     out = open(a.out, "w") if a.out else None
     while left:
         result = results.get()
         if result is None:
             left -= 1
             continue
-        number, code, found = result
-        asked += 1
+        number, code, found, count = result
+        asked += count
         codes[code] += 1
         if found:
             differ += 1
             request, what = found
+            known = classes.of(request, what)
+            if known:
+                explained[known] += 1
+                if out:
+                    out.write(json.dumps({"class": known, "request": request, "differences": what[:20]}) + "\n")
+                continue
             name = compare.family(request, what)
             families[name] += 1
             examples.setdefault(name, (request, what))
@@ -153,7 +268,9 @@ def main():
     for name, count in families.most_common(200):
         request, what = examples[name]
         print(f"{count:6} {name}\n         e.g. request {request['id']}")
-    print(f"{asked} requests, {differ} answered differently, in {len(families)} families")
+    for name, count in explained.most_common():
+        print(f"{count:6} known: {name}: {classes.reasons()[name]}")
+    print(f"{asked} requests, {differ} answered differently: {sum(explained.values())} in {len(explained)} known classes, {sum(families.values())} in {len(families)} families that are none")
     sys.exit(0 if len(families) <= a.families else 1)
 
 

@@ -44,6 +44,11 @@ pub(super) fn duration(text: &str) -> Result<Value, String> {
     parse_duration(text).map(|nanos| Value::String(duration_text(nanos)))
 }
 
+/// Bytes as the text that stands for them.
+pub(super) fn base64_text(raw: &[u8]) -> String {
+    BASE64.encode(raw)
+}
+
 /// Base64 text in canonical form: Go ignores line ends.
 pub(super) fn bytes(sent: &str) -> Result<Value, String> {
     let text: Cow<'_, str> = if sent.contains(['\r', '\n']) {

@@ -159,8 +159,26 @@ fn read(body: &[u8], doubled: DuplicateKeyPolicy) -> Result<Value, Box<serde_sap
         ignore_binary_tag_for_string: true,
     };
     let node: Option<Node> =
-        serde_saphyr::from_slice_with_options(body, options).map_err(Box::new)?;
+        serde_saphyr::from_slice_with_options(first_document(body), options).map_err(Box::new)?;
     Ok(node.map_or(Value::Null, |Node(value)| value))
+}
+
+/// The first document of a stream: what comes behind it is not looked at, as upstream's reader does not.
+fn first_document(body: &[u8]) -> &[u8] {
+    let (mut at, mut begun) = (0, false);
+    for line in body.split_inclusive(|byte| *byte == b'\n') {
+        let marker = |text: &[u8]| {
+            line.starts_with(text)
+                && line.get(3).is_none_or(|byte| matches!(byte, b' ' | b'\t' | b'\r' | b'\n'))
+        };
+        if begun && (marker(b"---") || marker(b"...")) {
+            return body.get(..at).unwrap_or(body);
+        }
+        let blank = line.iter().find(|byte| !byte.is_ascii_whitespace());
+        begun |= !matches!(blank, None | Some(b'#' | b'%'));
+        at += line.len();
+    }
+    body
 }
 
 fn first_line(text: &str) -> &str {
@@ -223,6 +241,20 @@ mod tests {
             Some("yaml: unmarshal errors:\n  line 9: key \"foo\" already set in map")
         );
         assert_eq!(parse_doubled(b"a: 1").unwrap().1, None);
+    }
+
+    /// `yaml.Unmarshal` of `go.yaml.in/yaml/v2` parses one document.
+    #[test]
+    fn takes_the_first_document_of_a_stream() {
+        for text in [
+            "a: 1\n---\na: 2\n",
+            "%YAML 1.2\n---\na: 1\n---\na: 2\n",
+            "# note\n---\na: 1\n...\nb: [",
+            "--- {a: 1}\n---\n",
+        ] {
+            assert_eq!(parse(text.as_bytes()).unwrap(), json!({"a": 1}), "{text}");
+        }
+        assert_eq!(parse(b"a: '\n ---'\nb: \"---\"\n").unwrap(), json!({"a": " ---", "b": "---"}));
     }
 
     #[test]

@@ -173,8 +173,7 @@ pub(super) fn item_element(
             let set: Vec<(&str, &Value)> = keys
                 .iter()
                 .filter_map(|key| {
-                    let default =
-                        || ty.and_then(|t| t.field(key)).and_then(|f| f.default.as_deref());
+                    let default = || ty.and_then(|t| t.field(key)).and_then(key_default);
                     map.get(&**key).or_else(default).map(|value| (&**key, value))
                 })
                 .collect();
@@ -187,6 +186,23 @@ pub(super) fn item_element(
             }
             Ok(Element::keys(set))
         }
+    }
+}
+
+static NO_TEXT: Value = Value::String(String::new());
+static NO_NUMBER: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| Value::from(0));
+
+/// What counts for a key that an element leaves out: the field's default, which is the zero value for fields that Go always
+/// writes (`kube-openapi/pkg/generators`, `defaultFromComments` and `mustEnforceDefault`).
+fn key_default(field: &Field) -> Option<&Value> {
+    if let Some(default) = field.default.as_deref() {
+        return Some(default);
+    }
+    match field.shape {
+        _ if field.pointer || field.omit_empty => None,
+        Shape::String => Some(&NO_TEXT),
+        Shape::Int32 | Shape::Int64 => Some(&NO_NUMBER),
+        _ => None,
     }
 }
 

@@ -145,6 +145,18 @@ fn client(config: &Value, path: &Path) -> ErrorList {
 /// The URL of a webhook.
 pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
     const FORM: &str = "; desired format: https://host[/path]";
+    // Go reads no further than an escape that is none.
+    let bad = url.match_indices('%').map(|(at, _)| at).find(|at| {
+        let digits = url.as_bytes().get(at + 1..at + 3);
+        !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    });
+    if let Some(escape) = bad.and_then(|at| url.get(at..)) {
+        let escape: String = escape.chars().take(3).collect();
+        let [url, escape] = [url, &escape].map(crate::field::go_quote);
+        let text =
+            format!("url must be a valid URL: parse {url}: invalid URL escape {escape}{FORM}");
+        return vec![Error::required(field, text)];
+    }
     let (rest, fragment) = url.split_once('#').unwrap_or((url, ""));
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (scheme, rest) = match rest.split_once("://") {
@@ -377,6 +389,11 @@ mod tests {
             "url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]"
         );
         assert_eq!(webhook_url("", &field).len(), 2);
+        // As kube-apiserver 1.37.1 answers.
+        assert_eq!(
+            webhook_url("101%", &field)[0].to_string(),
+            "url: Required value: url must be a valid URL: parse \"101%\": invalid URL escape \"%\"; desired format: https://host[/path]"
+        );
         assert_eq!(client(&json!({}), &field).len(), 1);
         assert_eq!(
             service_path("x", &field)[0].to_string(),

@@ -36,7 +36,7 @@ pub fn validate_create(
     }
     errors.extend(generation(meta, path));
     errors.extend(common(meta, path));
-    errors.extend(finalizers(meta, built_in(str_at(object, "apiVersion")), path));
+    errors.extend(finalizers(meta, has_standard_finalizers(object), path));
     errors.extend(managed_fields(meta, path));
     errors
 }
@@ -51,25 +51,30 @@ fn common(meta: &Value, path: &Path) -> ErrorList {
 /// Finalizers that need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "foregroundDeletion", "orphan"];
 
-/// Whether the kind is one of those whose finalizers upstream wants to be known or to have a domain.
-fn built_in(version: &str) -> bool {
-    const GROUPS: [&str; 14] = [
+/// Whether the kind is one of those whose finalizers upstream wants to be known or to have a domain: those that are checked by
+/// `ValidateObjectMeta` of `pkg/apis/core/validation`, not by that of apimachinery alone.
+fn has_standard_finalizers(object: &Value) -> bool {
+    const GROUPS: [&str; 13] = [
         "apps",
         "autoscaling",
         "batch",
         "certificates.k8s.io",
-        "coordination.k8s.io",
         "discovery.k8s.io",
+        "events.k8s.io",
         "flowcontrol.apiserver.k8s.io",
         "networking.k8s.io",
-        "node.k8s.io",
-        "policy",
         "rbac.authorization.k8s.io",
         "resource.k8s.io",
         "scheduling.k8s.io",
         "storage.k8s.io",
+        "storagemigration.k8s.io",
     ];
-    version.split_once('/').map_or(version == "v1", |(group, _)| GROUPS.contains(&group))
+    let version = str_at(object, "apiVersion");
+    match version.split_once('/') {
+        Some((group, _)) => GROUPS.contains(&group),
+        // Events of the old group are checked as leniently as ever.
+        None => version == "v1" && str_at(object, "kind") != "Event",
+    }
 }
 
 fn generation(meta: &Value, path: &Path) -> Option<Error> {
@@ -254,6 +259,26 @@ mod tests {
             errors[0].to_string(),
             "metadata.name: Required value: name or generateName is required"
         );
+    }
+
+    /// `pkg/apis/node/validation`, `coordination/validation` and `policy/validation` check metadata as apimachinery does, `core/validation`
+    /// that of old events not at all.
+    #[test]
+    fn finalizers_of_some_kinds_need_no_domain() {
+        let count = |version: &str, kind: &str| {
+            let object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": "a", "finalizers": ["x"]}});
+            validate_create(&object, false, names::name_is_subdomain).len()
+        };
+        assert_eq!(count("v1", "Node"), 1);
+        assert_eq!(count("events.k8s.io/v1", "Event"), 1);
+        for (version, kind) in [
+            ("v1", "Event"),
+            ("node.k8s.io/v1", "RuntimeClass"),
+            ("coordination.k8s.io/v1", "Lease"),
+            ("policy/v1", "PodDisruptionBudget"),
+        ] {
+            assert_eq!(count(version, kind), 0, "{kind}");
+        }
     }
 
     #[test]

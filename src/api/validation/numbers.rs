@@ -66,7 +66,8 @@ pub fn not_more_than_100_percent(object: &Value, key: &str, path: &Path) -> Opti
 pub fn int_or_percent_value(value: &Value) -> i64 {
     match value {
         Value::String(text) => {
-            text.strip_suffix('%').and_then(|t| t.parse().ok()).unwrap_or_default()
+            // What is no percentage may still be a number (`IntOrString.IntValue`).
+            text.strip_suffix('%').unwrap_or(text).parse().unwrap_or_default()
         }
         other => other.as_i64().unwrap_or_default(),
     }

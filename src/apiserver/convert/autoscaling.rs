@@ -131,6 +131,11 @@ pub(super) fn v1_to_v2(value: Value) -> Value {
         if let Some(conditions) = conditions {
             status.insert("conditions".into(), conditions);
         }
+        // What v2 always writes, and what it leaves out.
+        status.entry("currentMetrics").or_insert(Value::Null);
+        if status.get("currentReplicas").and_then(Value::as_i64) == Some(0) {
+            status.remove("currentReplicas");
+        }
     }
     Value::Object(map)
 }
@@ -180,6 +185,7 @@ pub(super) fn v2_to_v1(value: Value) -> Value {
         {
             keep(CONDITIONS, conditions);
         }
+        status.entry("currentReplicas").or_insert_with(|| 0.into());
     }
     put_annotations(&mut map, annotations);
     Value::Object(map)

@@ -216,8 +216,10 @@ fn holds_instances(row: &Resource, found: &Object) -> Result<Option<Value>, Stat
 
 fn preconditions(row: &Resource, found: &Object, options: &DeleteOptions) -> Result<(), Status> {
     let spec = &row.spec;
+    // To upstream events of both groups are one kind here, that of the older group.
+    let group = if &*spec.gvk.group == "events.k8s.io" { "" } else { &*spec.gvk.group };
     let conflict =
-        |why: String| Err(Status::conflict(&spec.gvk.group, &spec.gvk.kind, &found.key.name, &why));
+        |why: String| Err(Status::conflict(group, &spec.gvk.kind, &found.key.name, &why));
     if let Some(uid) = options.uid.as_deref().filter(|uid| **uid != *found.uid) {
         return conflict(format!(
             "the UID in the precondition ({uid}) does not match the UID in record ({}). The object might have been deleted and then recreated",

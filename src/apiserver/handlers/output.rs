@@ -16,9 +16,12 @@ use crate::registry::Resource;
 use crate::request::Query;
 use crate::{status, table};
 
-/// A refusal, in the encoding the client accepts (JSON when that cannot be told).
+/// A refusal, in the encoding the client accepts (JSON when that cannot be told). A refusal is never transformed: where the
+/// client asks for a Table or for partial metadata alone, upstream finds nothing that it accepts, and answers in JSON.
 pub(crate) fn refusal(context: &Context, refusal: &Status) -> Response<Body> {
-    let media = context.accept().map_or(Media::Json, |accepted| accepted.media);
+    let offer = Offer { transforms: false, streams: false };
+    let accepted = negotiate::accept(&context.headers, &context.query, offer);
+    let media = accepted.map_or(Media::Json, |accepted| accepted.media);
     if media == Media::Json {
         return status::response(refusal);
     }
@@ -323,10 +326,27 @@ fn list_value(row: &Resource, items: &[Arc<Object>]) -> Result<Value, Status> {
 /// When the object cannot be read.
 pub(crate) fn partial(object: &Object, version: &str) -> Result<Value, Status> {
     let mut value = object.value().map_err(|e| Status::internal(&e.to_string()))?;
-    let metadata = value.get_mut("metadata").map(Value::take).unwrap_or_default();
+    let mut metadata = value.get_mut("metadata").map(Value::take).unwrap_or_default();
+    if value.get("kind").and_then(Value::as_str) == Some("DaemonSet") {
+        without_generation_of_template(&mut metadata);
+    }
     Ok(
         json!({"kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata}),
     )
+}
+
+/// To upstream this annotation is a field, which is made an annotation on the way out; metadata alone does not have it.
+fn without_generation_of_template(metadata: &mut Value) {
+    const GENERATION: &str = "deprecated.daemonset.template.generation";
+    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else {
+        return;
+    };
+    annotations.remove(GENERATION);
+    if annotations.is_empty()
+        && let Some(metadata) = metadata.as_object_mut()
+    {
+        metadata.remove("annotations");
+    }
 }
 
 /// The objects as a Table; `list` says that they are one, `headers` that columns are wanted.
@@ -366,6 +386,11 @@ pub(crate) fn table(
         if let Some(map) = object.as_object_mut().filter(|_| is_partial) {
             let version = format!("meta.k8s.io/{}", accepted.transform_version);
             map.insert("apiVersion".into(), version.into());
+            if &*row.spec.gvk.kind == "DaemonSet"
+                && let Some(metadata) = map.get_mut("metadata")
+            {
+                without_generation_of_template(metadata);
+            }
         }
     }
     Ok(value)
@@ -422,10 +447,9 @@ pub(crate) fn yaml(value: &Value) -> Vec<u8> {
 pub(crate) fn success(row: &Resource, object: &Object) -> Value {
     let mut details =
         json!({"name": *object.key.name, "kind": *row.spec.gvr.resource, "uid": *object.uid});
-    // Events of both groups are one resource, which is of the older.
     let group = &*row.spec.gvr.group;
-    if let Some(map) = details.as_object_mut().filter(|_| !matches!(group, "" | "events.k8s.io")) {
-        map.insert("group".into(), (*row.spec.gvr.group).into());
+    if let Some(map) = details.as_object_mut().filter(|_| !group.is_empty()) {
+        map.insert("group".into(), group.into());
     }
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 }

@@ -119,7 +119,7 @@ impl Patch {
 
     /// What upstream's refusal shows: the patched document in its order, or the strategic patch. Of a Secret neither: who may
     /// patch one need not read it, and the refusal stands in the audit log at every level.
-    fn shown(
+    pub(super) fn shown(
         &self,
         schema: &Schema,
         kind: &Gvk,
@@ -144,12 +144,15 @@ impl Patch {
 }
 
 /// 422 as upstream's patcher says that what came of the patch is no object of the kind.
-fn undecodable(shown: String, cause: &str) -> Status {
+pub(super) fn undecodable(shown: String, cause: &str) -> Status {
     Status::invalid("", "", "", &[Error::invalid(&Path::new("patch"), shown, cause)])
 }
 
 /// A strategic merge works on maps, of which upstream makes the typed object; nobody looks at the kind that they name.
-fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Result<(), String> {
+///
+/// # Errors
+/// The sentence of upstream's converter.
+pub(super) fn restore(schema: &Schema, kind: &Gvk, patched: &mut Value) -> Result<(), String> {
     if let Some(ty) = schema.kind(kind) {
         api::patch::restore(schema, ty, patched)?;
         input::name_kind(patched, kind);

@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::options::WriteOptions;
-use super::patch::{Patch, PatchType, patch_type};
+use super::patch::{Patch, PatchType, patch_type, restore, undecodable};
 use super::write::{Write, url_name};
 use super::{Exchange, get, input, output};
 use crate::body::{self, Body};
@@ -143,9 +143,18 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
     let schema = context.server.objects.registry();
     let patch = Patch::decode(kind_of_patch, &bytes)?;
     write(context, name, &options, false, &mut |scale| {
-        let patched = patch.apply(&schema.schema, &kind(), scale)?;
-        let bytes = serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
-        input::decode(context, Media::Json, &bytes, &kind(), options.validation)
+        let mut patched = patch.apply(&schema.schema, &kind(), scale)?;
+        let shown = |made: &[u8]| patch.shown(&schema.schema, &kind(), scale, &bytes, made);
+        if kind_of_patch == PatchType::Strategic {
+            restore(&schema.schema, &kind(), &mut patched)
+                .map_err(|cause| undecodable(shown(&[]), &cause))?;
+        }
+        let made = serde_json::to_vec(&patched).map_err(|e| Status::internal(&e.to_string()))?;
+        let decoded = input::read(context, Media::Json, &made, &kind())
+            .map_err(|refusal| undecodable(shown(&made), input::cause(&refusal, &kind())))?;
+        input::strict(context, &decoded.strict_errors, options.validation)
+            .map_err(|cause| undecodable(shown(&made), &cause))?;
+        Ok(decoded.value)
     })
     .await
 }

@@ -225,6 +225,10 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
     let options = ListOptions::read(&context.query, true)?;
     let filter = list::filter(context)?;
     let mut start = start_of(&options)?;
+    if accepted.media == Media::Yaml {
+        let text = "only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
+        return Err(Status::failure(406, "NotAcceptable", text));
+    }
     let objects = &context.server.objects;
     if options.send_initial_events == Some(false) && options.resource_version.is_empty() {
         let revision =
@@ -315,21 +319,22 @@ impl Encoder {
                 if *initial && let Some(map) = metadata.as_object_mut() {
                     map.insert("annotations".into(), json!({"k8s.io/initial-events-end": "true"}));
                 }
-                let object = match self.accepted.transform {
-                    Transform::Partial | Transform::PartialList => {
-                        let version = format!("meta.k8s.io/{}", self.accepted.transform_version);
-                        json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata})
+                let mut object = json!({"kind": *kind.kind, "apiVersion": kind.api_version(), "metadata": metadata});
+                if self.row.spec.custom.is_none() {
+                    // Upstream's bookmark is an empty object of the kind.
+                    zero(&self.schema, kind, &mut object);
+                }
+                match (self.accepted.transform, Object::from_value(object.clone())) {
+                    (Transform::None, _) => {}
+                    (_, Ok(empty)) => {
+                        return self.transformed_as("BOOKMARK", &Arc::new(empty));
                     }
-                    Transform::Table => {
-                        let version = format!("meta.k8s.io/{}", self.accepted.transform_version);
-                        let row = json!({"kind": *kind.kind, "apiVersion": kind.api_version(), "metadata": metadata});
-                        json!({"kind": "Table", "apiVersion": version, "metadata": {"resourceVersion": revision.to_string()},
-                            "columnDefinitions": [], "rows": [{"cells": [], "object": row}]})
+                    (_, Err(fault)) => {
+                        let refusal = Status::internal(&fault.to_string());
+                        let refusal = serde_json::to_value(&refusal).unwrap_or_default();
+                        return self.event("ERROR", &refusal);
                     }
-                    Transform::None => {
-                        json!({"kind": *kind.kind, "apiVersion": kind.api_version(), "metadata": metadata})
-                    }
-                };
+                }
                 self.event("BOOKMARK", &object)
             }
             Item::Error(refusal) => {
@@ -340,13 +345,17 @@ impl Encoder {
 
     fn transformed(&mut self, kind: EventType, object: &Arc<Object>) -> Bytes {
         let object = convert::object(&self.row, object);
+        self.transformed_as(name(kind), &object)
+    }
+
+    fn transformed_as(&mut self, event: &str, object: &Arc<Object>) -> Bytes {
         let version = &self.accepted.transform_version;
         let value = match self.accepted.transform {
             Transform::None => object.value().map_err(|e| Status::internal(&e.to_string())),
             Transform::Table => {
                 let metadata = super::output::revision_only(object.resource_version);
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
-                let objects = std::slice::from_ref(&object);
+                let objects = std::slice::from_ref(object);
                 super::output::table(
                     &self.row,
                     &self.accepted,
@@ -357,10 +366,10 @@ impl Encoder {
                     headers,
                 )
             }
-            Transform::Partial | Transform::PartialList => super::output::partial(&object, version),
+            Transform::Partial | Transform::PartialList => super::output::partial(object, version),
         };
         match value {
-            Ok(value) => self.event(name(kind), &value),
+            Ok(value) => self.event(event, &value),
             Err(refusal) => {
                 self.event("ERROR", &serde_json::to_value(&refusal).unwrap_or_default())
             }
@@ -381,6 +390,25 @@ impl Encoder {
             }
             Media::Protobuf => wire::protobuf_event(&self.schema, kind, object),
         }
+    }
+}
+
+/// Fills in what Go writes of an empty object of the kind. Counts that the internal type has no pointer for are there, too.
+fn zero(schema: &api::schema::Schema, kind: &api::Gvk, object: &mut serde_json::Value) {
+    wire::normalize(schema, kind, object);
+    if &*kind.kind == "DaemonSet" {
+        // A field of the internal type.
+        let metadata = crate::registry::metadata::metadata_mut(object);
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if let Some(annotations) = annotations.as_object_mut() {
+            annotations.insert("deprecated.daemonset.template.generation".into(), "0".into());
+        }
+    }
+    let counted = matches!(&*kind.kind, "Deployment" | "ReplicaSet" | "StatefulSet");
+    if let Some(spec) = object.get_mut("spec").and_then(|spec| spec.as_object_mut())
+        && counted
+    {
+        spec.insert("replicas".into(), 0.into());
     }
 }
 

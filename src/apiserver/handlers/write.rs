@@ -199,8 +199,12 @@ impl<'a> Write<'a> {
         self.admit(Operation::Create, &name, None, Some(&value)).await?;
         self.warn_unsupported(&value);
         // The store's own refusal: a trial, which stores nothing, does not meet it and shows what was sent.
-        if metadata::text(&value, "resourceVersion").is_empty() {
-            metadata::metadata_mut(&mut value).remove("resourceVersion");
+        let version = metadata::text(&value, "resourceVersion");
+        // What is no number counts as none there.
+        if version.parse::<u64>().map_or(true, |number| number == 0) {
+            if version.is_empty() || !self.options.dry_run {
+                metadata::metadata_mut(&mut value).remove("resourceVersion");
+            }
         } else if !self.options.dry_run {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(status::unmapped(500, why));

@@ -92,6 +92,7 @@ impl<'a> Decoder<'a> {
                     Ok(None)
                 })
             }
+            (Shape::Bytes, Kind::Array) => self.listed_bytes().map(Some),
             (Shape::Quantity, _) => {
                 let raw = self.scanner.skip()?;
                 let raw =
@@ -192,6 +193,27 @@ impl<'a> Decoder<'a> {
             );
         }
         Ok(Value::Object(map))
+    }
+
+    /// Bytes as a list of numbers, which Go's decoder takes, too.
+    fn listed_bytes(&mut self) -> Result<Value, Syntax> {
+        let mut bytes = Vec::new();
+        if let Value::Array(items) = self.scanner.any()? {
+            for item in items {
+                match (item.as_u64().and_then(|number| u8::try_from(number).ok()), item) {
+                    (Some(byte), _) => bytes.push(byte),
+                    (None, Value::Null) => bytes.push(0),
+                    (None, Value::Number(number)) => {
+                        self.mismatch(&format!("number {number}"), "uint8")
+                    }
+                    (None, Value::Bool(_)) => self.mismatch("bool", "uint8"),
+                    (None, Value::String(_)) => self.mismatch("string", "uint8"),
+                    (None, Value::Array(_)) => self.mismatch("array", "uint8"),
+                    (None, Value::Object(_)) => self.mismatch("object", "uint8"),
+                }
+            }
+        }
+        Ok(Value::String(leaf::base64_text(&bytes)))
     }
 
     fn number(

@@ -52,6 +52,22 @@ fn writes_the_normal_form_of_go() {
     );
 }
 
+/// `encoding/json` reads a list of numbers into bytes, and names the type of an element that is none.
+#[test]
+fn bytes_may_be_a_list_of_numbers() {
+    let secret = |data: &str| decode("v1", "Secret", &format!(r#"{{"data":{{"k":{data}}}}}"#));
+    assert_eq!(secret("[1,2,null]").unwrap().value["data"]["k"], "AQIA");
+    assert_eq!(secret("[]").unwrap().value["data"]["k"], "");
+    assert_eq!(
+        secret("[{}]").unwrap_err().to_string(),
+        "json: cannot unmarshal object into Go struct field Secret.data of type uint8"
+    );
+    assert_eq!(
+        secret("[256]").unwrap_err().to_string(),
+        "json: cannot unmarshal number 256 into Go struct field Secret.data of type uint8"
+    );
+}
+
 #[test]
 fn collects_strict_errors_in_order() {
     let body = r#"{"metadata":{"name":"a","zzz":1,"name":"b"},"spec":{"containers":[{"name":"x","Image":"y"}],"foo":{"bar":1}},"nope":[]}"#;

@@ -150,7 +150,7 @@ fn one(
         Shape::Bool => Value::Bool(reader.varint(kind)? != 0),
         Shape::Int32 => Value::from(int32(reader.varint(kind)?)),
         Shape::Int64 => Value::from(reader.varint(kind)?.cast_signed()),
-        Shape::Double => Number::from_f64(reader.double(kind)?).map_or(Value::Null, Value::Number),
+        Shape::Double => double(reader.double(kind)?),
         Shape::Bytes => Value::String(leaf::BASE64.encode(reader.bytes(kind)?)),
         Shape::Quantity => quantity(reader.bytes(kind)?)?,
         Shape::Time => time(reader.bytes(kind)?, Precision::Seconds)?,
@@ -170,6 +170,14 @@ fn one(
             return Err(DecodeError::Syntax("proto: a map inside a list or map".into()));
         }
     })
+}
+
+/// A number as Go writes it in JSON: whole ones without a fraction.
+fn double(number: f64) -> Value {
+    match number.to_string().parse::<i64>() {
+        Ok(whole) => Value::Number(whole.into()),
+        Err(_) => Number::from_f64(number).map_or(Value::Null, Value::Number),
+    }
 }
 
 /// Protobuf sign-extends 32-bit numbers to 64 bits; the low half counts.

@@ -155,6 +155,16 @@ pub fn validate(object: &Value) -> ErrorList {
 /// A changed claim: only the size of a bound claim, its class of attributes and the name of its volume may change.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = validate(object);
+    // A claim that names a group may name any (`allowInvalidAPIGroupInDataSourceOrRef`).
+    let source = |key: &str| at(old, &["spec", key, "apiGroup"]).is_string();
+    if source("dataSource") || source("dataSourceRef") {
+        errors.retain(|error| {
+            !matches!(
+                error.field.to_string().as_str(),
+                "spec.dataSource.apiGroup" | "spec.dataSourceRef.apiGroup"
+            )
+        });
+    }
     let (mut new, mut was) = (get(object, "spec").clone(), get(old, "spec").clone());
     if str_at(&was, "volumeName").is_empty() {
         let name = new.clone();
@@ -286,6 +296,19 @@ fn size_change(object: &Value, old: &Value) -> Option<Error> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_group_that_is_named_may_be_any() {
+        let claim = |group: &str| {
+            json!({"metadata": {"resourceVersion": "1"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+                "dataSourceRef": {"apiGroup": group, "kind": "K", "name": "n"}}})
+        };
+        let told = |errors: ErrorList| {
+            errors.iter().filter(|e| e.field.to_string().ends_with("apiGroup")).count()
+        };
+        assert_eq!(told(validate(&claim("-5Mi"))), 1);
+        assert_eq!(told(validate_change(&claim("-5Mi"), &claim("example.com"))), 0);
+    }
 
     /// Cases of upstream's `TestValidatePersistentVolumeClaimStatusUpdate`.
     #[test]

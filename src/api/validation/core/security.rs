@@ -316,27 +316,74 @@ const WINDOWS_NEVER: [&str; 15] = [
     "supplementalGroupsPolicy",
 ];
 
-/// Host processes of Windows need every container and the host's network.
+/// Host processes of Windows need every container and the host's network (`validateWindowsHostProcessPod`).
 pub(super) fn host_process(spec: &Value, path: &Path) -> ErrorList {
     let pod = at(spec, &["securityContext", "windowsOptions", "hostProcess"]).as_bool();
-    let field = path.child("securityContext").child("windowsOptions").child("hostProcess");
-    if pod == Some(true) && !bool_at(spec, "hostNetwork") {
-        return vec![Error::invalid(
-            &path.child("hostNetwork"),
-            false,
-            "hostNetwork must be true if pod contains any hostProcess containers",
-        )];
+    let (mut errors, mut all, mut such) = (ErrorList::new(), 0_usize, 0_usize);
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for (index, container) in items(spec, list).iter().enumerate() {
+            let own =
+                at(container, &["securityContext", "windowsOptions", "hostProcess"]).as_bool();
+            all += 1;
+            if let (Some(pod), Some(own)) = (pod, own)
+                && pod != own
+            {
+                let options = path.child(list).index(index).child("securityContext");
+                errors.push(Error::invalid(
+                    &options.child("windowsOptions").child("hostProcess"),
+                    own,
+                    format!(
+                        "pod hostProcess value must be identical if both are specified, was {pod}"
+                    ),
+                ));
+            }
+            such += usize::from(own.or(pod) == Some(true));
+        }
     }
-    let any =
-        ["initContainers", "containers"].into_iter().flat_map(|list| items(spec, list)).any(|c| {
-            at(c, &["securityContext", "windowsOptions", "hostProcess"]).as_bool() == Some(true)
-        });
-    if any && pod == Some(false) {
-        return vec![Error::invalid(
-            &field,
-            false,
-            "hostProcess must be identical for the pod and its containers",
-        )];
+    if such > 0 && such != all {
+        let text = "If pod contains any hostProcess containers then all containers must be HostProcess containers";
+        errors.push(Error::invalid(path, "", text));
     }
-    Vec::new()
+    if such > 0 && !bool_at(spec, "hostNetwork") {
+        let text = "hostNetwork must be true if pod contains any hostProcess containers";
+        errors.push(Error::invalid(&path.child("hostNetwork"), false, text));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// `validateWindowsHostProcessPod` of `pkg/apis/core/validation`.
+    #[test]
+    fn host_processes_are_all_or_none_and_on_the_network_of_the_host() {
+        let told = |spec: Value| -> Vec<String> {
+            host_process(&spec, &Path::new("spec")).iter().map(ToString::to_string).collect()
+        };
+        let options = |is: bool| json!({"windowsOptions": {"hostProcess": is}});
+        assert_eq!(
+            told(json!({"containers": [{"securityContext": options(true)}, {}]})),
+            [
+                "spec: Invalid value: \"\": If pod contains any hostProcess containers then all containers must be HostProcess containers",
+                "spec.hostNetwork: Invalid value: false: hostNetwork must be true if pod contains any hostProcess containers"
+            ]
+        );
+        assert_eq!(
+            told(
+                json!({"hostNetwork": true, "securityContext": options(true), "containers": [{"securityContext": options(false)}, {}]})
+            ),
+            [
+                "spec.containers[0].securityContext.windowsOptions.hostProcess: Invalid value: false: pod hostProcess value must be identical if both are specified, was true",
+                "spec: Invalid value: \"\": If pod contains any hostProcess containers then all containers must be HostProcess containers"
+            ]
+        );
+        assert!(
+            told(
+                json!({"hostNetwork": true, "securityContext": options(true), "containers": [{}]})
+            )
+            .is_empty()
+        );
+    }
 }

@@ -204,6 +204,9 @@ async fn writes_by_other_verbs_than_post_create_as_upstream() {
     assert_eq!(post(&server, &format!("{maps}?dryRun=All"), versioned.clone()).await.0, 201);
     let (_, tried) = post(&server, &format!("{maps}?dryRun=All"), versioned.clone()).await;
     assert_eq!(tried["metadata"]["resourceVersion"], "x");
+    // What is no number is no version to the store (`Create` of `storage/etcd3`).
+    assert_eq!(post(&server, maps, versioned).await.0, 201);
+    let versioned = json!({"metadata": {"name": "w", "resourceVersion": "7"}});
     let (code, refused) = post(&server, maps, versioned).await;
     assert_eq!(
         (code, refused["message"].as_str()),
