@@ -324,7 +324,9 @@ impl ApiServer {
             Ok(entered) => entered,
             Err(refusal) => return refusal,
         };
-        if let Some(refusal) = Self::authorize(&inner, &user, &info, &query, request.uri()).await {
+        let upgrades = stream::upgrade::is_upgrade(request.headers());
+        let allowed = Self::authorize(&inner, &user, &info, &query, request.uri(), upgrades);
+        if let Some(refusal) = allowed.await {
             return entered.marked(refusal);
         }
         let watching = entered.watching.take();

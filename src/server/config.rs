@@ -302,7 +302,7 @@ impl Config {
         }
         let others = others(&args)?;
         let ApiServer { authorization, authentication, flow, audit } =
-            ApiServer::of(args.kube_apiserver_arg)?;
+            ApiServer::of(args.kube_apiserver_arg.clone())?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let authentication = hardened(authentication, &args.kube_apiserver_arg, &machine)?;
         let mut cluster_dns = args.cluster_dns.clone();

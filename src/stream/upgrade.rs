@@ -151,6 +151,7 @@ mod tests {
 
     /// What a client is answered that asks for an upgrade and, without waiting, sends a second request behind it; and what of
     /// both reaches the backend, which answers `reply`.
+    #[expect(clippy::disallowed_methods, reason = "both ends of a test end with it")]
     async fn exchange(reply: &'static str) -> (String, String) {
         let tasks = Tasks::new(Shutdown::new());
         let backend = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -229,7 +229,7 @@ mod tests {
             Holder { exempt, limits, demand: Demand::default(), current: 0 }
         };
         let mut all = [of(0, 0, true), of(40, 50, false), of(100, 90, false), of(5, 0, false)];
-        let mut seats = [const { () }; 4].map(|()| Integrator::new(Duration::ZERO));
+        let mut seats = [(); 4].map(|()| Integrator::new(Duration::ZERO));
         let current = |all: &[Holder; 4]| all.map(|h| h.current);
         // Everybody wants more than there is, exempt requests too: nothing is left but what is not lent.
         let most = server + 100;

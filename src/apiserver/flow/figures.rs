@@ -73,7 +73,7 @@ impl<const N: usize> Histogram<N> {
     }
 
     /// Each bound with how many were not above it, their sum, and how many there were; nothing when there were none.
-    pub(crate) fn read(&self) -> Option<(Vec<(f64, u64)>, f64, u64)> {
+    pub(crate) fn read(&self) -> Option<Read> {
         let mut count = 0;
         let mut rows = Vec::with_capacity(N);
         for (bound, bucket) in self.bounds.iter().zip(&self.buckets) {
@@ -84,6 +84,9 @@ impl<const N: usize> Histogram<N> {
         (count > 0).then(|| (rows, self.sum.load(Relaxed) as f64 / 1e9, count))
     }
 }
+
+/// Rows of bound and number, the sum, and the number of all.
+pub(crate) type Read = (Vec<(f64, u64)>, f64, u64);
 
 /// A gauge.
 #[derive(Debug, Default)]

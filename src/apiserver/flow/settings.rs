@@ -27,13 +27,13 @@ fn split(argument: &str) -> (&str, Option<&str>) {
     text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)))
 }
 
-/// The argument `NAME=VALUE` is one of these.
-pub fn is_known(argument: &str) -> bool {
-    matches!(split(argument).0, READS | WRITES | ENABLED)
+/// The flag is one of these.
+pub fn is_flag(name: &str) -> bool {
+    matches!(name, READS | WRITES | ENABLED)
 }
 
 impl Settings {
-    /// Reads arguments; others than [`is_known`] are passed over.
+    /// Reads arguments `NAME=VALUE`, all of which [`is_flag`] knows.
     ///
     /// # Errors
     /// A sentence with the flag whose value makes no sense.
@@ -96,6 +96,6 @@ mod tests {
         );
         assert!(read(&["max-requests-inflight=0", "max-mutating-requests-inflight=0"]).is_err());
         assert!(read(&["enable-priority-and-fairness=yes"]).is_err());
-        assert!(is_known("--max-requests-inflight=1") && !is_known("max-requests"));
+        assert!(is_flag("max-requests-inflight") && !is_flag("max-requests"));
     }
 }

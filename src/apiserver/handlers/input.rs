@@ -152,10 +152,21 @@ pub(super) fn strict(
     match validation {
         _ if errors.is_empty() => {}
         FieldValidation::Ignore => {}
-        FieldValidation::Warn => errors.iter().for_each(|error| context.warn(error.clone())),
+        FieldValidation::Warn => {
+            let warnings = errors.iter().flat_map(|error| warnings(error));
+            warnings.for_each(|warning| context.warn(warning.to_owned()));
+        }
         FieldValidation::Strict => return Err(api::codec::strict_message(errors)),
     }
     Ok(())
+}
+
+/// What an error of strict decoding is as warnings: each of YAML's mistakes by itself (upstream's `parseYAMLWarnings`).
+fn warnings(error: &str) -> Vec<&str> {
+    match error.strip_prefix("yaml: unmarshal errors:\n") {
+        Some(mistakes) => mistakes.split('\n').map(str::trim).collect(),
+        None => vec![error],
+    }
 }
 
 /// Sets kind and version.
@@ -173,6 +184,15 @@ pub(super) fn name_kind(value: &mut Value, kind: &api::Gvk) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn mistakes_of_yaml_are_warned_of_each_by_itself() {
+        assert_eq!(
+            warnings("yaml: unmarshal errors:\n  line 2: key \"a\" already set in map"),
+            ["line 2: key \"a\" already set in map"]
+        );
+        assert_eq!(warnings("unknown field \"spec.x\""), ["unknown field \"spec.x\""]);
+    }
 
     #[test]
     fn fractions_of_certificate_times_reach_the_rules() {
