@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, StatusCode};
 use parking_lot::Mutex;
 
 use crate::body::Body;
@@ -148,9 +148,5 @@ impl Checks {
 }
 
 fn ok(bytes: Vec<u8>) -> Response<Body> {
-    let mut response = status::text(StatusCode::OK, bytes);
-    response
-        .headers_mut()
-        .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    response
+    status::text(StatusCode::OK, bytes)
 }

@@ -268,7 +268,6 @@ pub(crate) fn response(
     *response.status_mut() = code;
     let out = response.headers_mut();
     out.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    out.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     if gzip {
         out.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         out.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));

@@ -6,7 +6,7 @@ use api::schema::Schema;
 use api::{Gvk, Gvr, Status};
 use base::Tasks;
 use futures::FutureExt;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use parking_lot::Mutex;
 
 use crate::admission::Plugin;
@@ -241,13 +241,16 @@ impl ApiServer {
         let mut labels = crate::metrics::Labels::default();
         let answer = Self::answer(inner, user, request, &mut labels, started);
         let outcome = std::panic::AssertUnwindSafe(answer).catch_unwind().await;
-        let response = outcome.unwrap_or_else(|panic| {
+        let mut response = outcome.unwrap_or_else(|panic| {
             tracing::error!("a request panicked");
             audit::with(|trail| trail.panicked(&panic_text(&*panic)));
             self.inner.metrics.panicked();
             let text = "This request caused apiserver to panic. Look in the logs for details.";
             status::text(StatusCode::INTERNAL_SERVER_ERROR, text)
         });
+        // Upstream's `WithCacheControl`: whatever it is, it is for one user and for now.
+        let kept = HeaderValue::from_static("no-cache, private");
+        response.headers_mut().entry(header::CACHE_CONTROL).or_insert(kept);
         self.inner.metrics.observe(&labels, response.status().as_u16(), started.elapsed());
         response
     }

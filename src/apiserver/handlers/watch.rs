@@ -253,7 +253,6 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
     };
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     Ok(response)
 }
 

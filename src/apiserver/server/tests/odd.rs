@@ -235,3 +235,22 @@ async fn writes_by_other_verbs_than_post_create_as_upstream() {
     assert_eq!(ask(&server, "HEAD", maps, "", "").await.0, 405);
     assert_eq!(ask(&server, "POST", "/apis/apps", "", "").await.0, 200);
 }
+
+/// Upstream's filter `WithCacheControl`; discovery of a known hash says otherwise.
+#[tokio::test]
+async fn no_answer_is_for_others_to_keep() {
+    let server = server();
+    for url in [
+        "/healthz",
+        "/metrics",
+        "/nowhere",
+        "/api/v1/pods?limit=x",
+        "/api/v1/pods?watch=1",
+        "/version",
+    ] {
+        let request = Request::builder().uri(url).body(body::empty()).unwrap();
+        let response = server.call(None, request).await;
+        let kept = response.headers().get("cache-control").map(|value| value.to_str().unwrap());
+        assert_eq!(kept, Some("no-cache, private"), "{url}");
+    }
+}
