@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::transport::Transport;
+use crate::unexpected;
 use crate::{Error, Scope};
 
 /// A built-in kind with object metadata, such as `api::k8s::api::core::v1::Pod`.
@@ -170,7 +171,7 @@ impl Client {
         body: Bytes,
     ) -> Result<Bytes, Error> {
         let request = Request::builder()
-            .method(method)
+            .method(&method)
             .uri(path)
             .header("accept", "application/json")
             .header("content-type", content_type)
@@ -184,11 +185,7 @@ impl Client {
             return Ok(body);
         }
         let status = serde_json::from_slice::<Status>(&body).ok().filter(|s| s.kind == "Status");
-        Err(status
-            .unwrap_or_else(|| {
-                Status::failure(code, "", String::from_utf8_lossy(&body).into_owned())
-            })
-            .into())
+        Err(status.unwrap_or_else(|| unexpected::status(code, &method, path, &body)).into())
     }
 
     async fn json(

@@ -12,7 +12,7 @@ use api::{Object, Status, WatchEvent};
 use async_trait::async_trait;
 use base::io::{BoxIo, Dial, Tcp};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderValue, Request, Response, Uri, header};
+use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::{Connected, Connection};
@@ -28,7 +28,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::client::query;
 use crate::transport::{Scope, Transport, WatchStream};
-use crate::{Client, Error};
+use crate::{Client, Error, unexpected};
 
 /// Largest answer read into memory.
 const ANSWER_MAX: usize = 64 << 20;
@@ -159,7 +159,7 @@ impl Transport for HttpsTransport {
             ("labelSelector", &scope.label_selector),
             ("fieldSelector", &scope.field_selector),
         ]));
-        let request = Request::get(path)
+        let request = Request::get(&path)
             .header(header::ACCEPT, "application/json")
             .body(Bytes::new())
             .map_err(|e| Error::Transport(e.to_string()))?;
@@ -172,11 +172,8 @@ impl Transport for HttpsTransport {
                 .map(|b| b.to_bytes())
                 .unwrap_or_default();
             let status = serde_json::from_slice::<Status>(&body).ok();
-            return Err(status
-                .unwrap_or_else(|| {
-                    Status::failure(code, "", String::from_utf8_lossy(&body).into_owned())
-                })
-                .into());
+            let unexpected = || unexpected::status(code, &Method::GET, &path, &body);
+            return Err(status.unwrap_or_else(unexpected).into());
         }
         let (sender, receiver) = mpsc::channel(WATCH_BUFFER_MAX);
         #[expect(

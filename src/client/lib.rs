@@ -18,6 +18,7 @@ mod reflector;
 pub mod remember;
 pub mod runner;
 pub mod transport;
+mod unexpected;
 pub mod workqueue;
 
 pub use client::{Client, DeleteOptions, Kind, ListOptions, Patch, Propagation, gvr_of};

@@ -400,3 +400,6 @@ fn set_condition(
         None => all.push(new),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,15 +33,8 @@ async fn read(client: &Client, path: &str, what: &str) -> Result<Value, String> 
         Err(Error::Transport(format!("no answer within {} s", ANSWER_MAX.as_secs())))
     });
     let value = answer.and_then(|body| Ok(serde_json::from_slice(&body)?));
-    value.map_err(|error: Error| {
-        let missing = error.is_not_found() && error.status().is_some_and(|s| s.reason.is_empty());
-        let error = if missing {
-            "the server could not find the requested resource".to_owned()
-        } else {
-            error.to_string()
-        };
-        format!("unable to fetch metrics from {what} metrics API: {error}")
-    })
+    value
+        .map_err(|error: Error| format!("unable to fetch metrics from {what} metrics API: {error}"))
 }
 
 /// A selector as clients send it.
