@@ -26,7 +26,8 @@ pub(super) struct Source<'a> {
     pub(super) namespace: &'a str,
 }
 
-async fn read(client: &Client, path: &str, what: &str) -> Result<Value, String> {
+/// `asked_for`: the resource with its group, as messages name it.
+async fn read(client: &Client, path: &str, what: &str, asked_for: &str) -> Result<Value, String> {
     let asked = client.request(Method::GET, path, "application/json", Bytes::new());
     // Another server answers, or does not.
     let answer = tokio::time::timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| {
@@ -34,14 +35,18 @@ async fn read(client: &Client, path: &str, what: &str) -> Result<Value, String> 
     });
     let value = answer.and_then(|body| Ok(serde_json::from_slice(&body)?));
     value.map_err(|error: Error| {
-        let missing = error.is_not_found() && error.status().is_some_and(|s| s.reason.is_empty());
-        let error = if missing {
-            "the server could not find the requested resource".to_owned()
-        } else {
-            error.to_string()
-        };
-        format!("unable to fetch metrics from {what} metrics API: {error}")
+        format!("unable to fetch metrics from {what} metrics API: {}", said(&error, asked_for))
     })
+}
+
+/// Upstream's words for an answer; a text instead of a Status says that the API is missing (`NewGenericServerResponse`).
+fn said(error: &Error, asked_for: &str) -> String {
+    let text = error.status().is_some_and(|status| status.reason.is_empty());
+    if text && target::not_served(error) {
+        format!("the server could not find the requested resource (get {asked_for})")
+    } else {
+        error.to_string()
+    }
 }
 
 /// A selector as clients send it.
@@ -121,7 +126,7 @@ impl Source<'_> {
             self.namespace,
             encoded(selector)
         );
-        let list = read(self.client, &path, "resource").await?;
+        let list = read(self.client, &path, "resource", "pods.metrics.k8s.io").await?;
         if items(&list).is_empty() {
             return Err("no metrics returned from resource metrics API".to_owned());
         }
@@ -134,6 +139,10 @@ impl Source<'_> {
         metric: &MetricIdentifier,
         pods: &str,
     ) -> Result<Value, String> {
+        let asked_for = match path.split_once('/') {
+            Some((resource, name)) => format!("{resource}.custom.metrics.k8s.io {name}"),
+            None => format!("{path}.custom.metrics.k8s.io {}", metric.name),
+        };
         let version = target::version(self.client, "custom.metrics.k8s.io").await.map_err(|error| {
             format!("unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered: {error}")
         })?;
@@ -146,7 +155,7 @@ impl Source<'_> {
         if !pods.is_empty() {
             path.push_str(&format!("&labelSelector={}", encoded(pods)));
         }
-        let list = read(self.client, &path, "custom").await?;
+        let list = read(self.client, &path, "custom", &asked_for).await?;
         if items(&list).is_empty() {
             return Err("no metrics returned from custom metrics API".to_owned());
         }
@@ -204,7 +213,8 @@ impl Source<'_> {
             encoded(&metric.name),
             encoded(&text(metric.selector.as_ref())?)
         );
-        let list = read(self.client, &path, "external").await.map_err(unable)?;
+        let asked_for = format!("{}.external.metrics.k8s.io", metric.name);
+        let list = read(self.client, &path, "external", &asked_for).await.map_err(unable)?;
         if items(&list).is_empty() {
             return Err(unable("no metrics returned from external metrics API".to_owned()));
         }
@@ -253,6 +263,19 @@ mod tests {
         );
         assert_eq!(of_resource(&list, "cpu", Some("y"))["a"].value, 50);
         assert!(of_resource(&list, "memory", None).is_empty(), "one container of two does not say");
+    }
+
+    #[test]
+    fn an_api_that_is_missing_is_told_as_upstream_does() {
+        let failed = |code, reason: &str, text: &str| -> Error {
+            api::Status::failure(code, reason, text.to_owned()).into()
+        };
+        assert_eq!(
+            said(&failed(404, "", "404 page not found\n"), "pods.metrics.k8s.io"),
+            "the server could not find the requested resource (get pods.metrics.k8s.io)"
+        );
+        let known = "the server could not find the metric requests for services shop";
+        assert_eq!(said(&failed(404, "NotFound", known), "services.custom.metrics.k8s.io"), known);
     }
 
     #[test]
