@@ -29,6 +29,11 @@ async fn get(client: &Client, path: &str) -> Result<Value, Error> {
     Ok(serde_json::from_slice(&body)?)
 }
 
+/// Nothing is served there. Where a whole group or version is missing, the answer is a text and no Status, and has no reason.
+pub(super) fn not_served(error: &Error) -> bool {
+    error.status().is_some_and(|status| status.code == 404)
+}
+
 /// The version that a group's server prefers.
 pub(super) async fn version(client: &Client, group: &str) -> Result<String, String> {
     let about = get(client, &format!("/apis/{group}")).await.map_err(|e| e.to_string())?;
@@ -69,7 +74,7 @@ pub(super) async fn find(
                     return Ok(Found { root, resource });
                 }
             }
-            Err(error) if error.is_not_found() => {}
+            Err(error) if not_served(&error) => {}
             Err(error) => return Err(error.to_string()),
         }
         if !again || group.is_empty() {
@@ -138,6 +143,17 @@ impl Scale {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_version_that_is_missing_is_told_by_a_text() {
+        let failed = |code, reason: &str| -> Error {
+            api::Status::failure(code, reason, "404 page not found".to_owned()).into()
+        };
+        assert!(not_served(&failed(404, "")), "as the router answers");
+        assert!(not_served(&failed(404, "NotFound")));
+        assert!(!not_served(&failed(503, "")));
+        assert!(!not_served(&Error::Transport("refused".to_owned())));
+    }
 
     #[test]
     fn a_kind_is_a_resource_and_not_one_of_its_parts() {
