@@ -36,6 +36,6 @@ pub fn configuration(which: u8, text: &[u8]) {
         0 => drop(crate::webhook::kubeconfig::Place::of(text, Path::new("/"), "a fuzzer")),
         1 => drop(crate::audit::fuzz_policy(text)),
         2 => drop(crate::authn::fuzz_configuration(text)),
-        _ => drop(crate::authz::fuzz_configuration(text)),
+        _ => crate::authz::fuzz_configuration(text),
     }
 }

@@ -24,7 +24,7 @@ const TIMEOUT_MAX: i64 = 30_000_000_000;
 ///
 /// # Errors
 /// What is wrong in it, with the field.
-pub(crate) fn configuration(text: &[u8]) -> Result<Configuration, String> {
+pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
     let load = |why| format!("failed to load {KIND} from file: {why}");
     let empty = Map::new();
     let (value, doubled) = crate::wire::any_yaml_doubled(text).map_err(load)?;
