@@ -3,7 +3,7 @@
 use api::field::{Error, Path};
 use api::selector::LabelSelector;
 use api::{Gvk, Status};
-use http::{Response, StatusCode};
+use http::Response;
 use serde_json::{Value, json};
 
 use super::options::WriteOptions;
