@@ -11,13 +11,83 @@ def only(found, *ends):
     return all(any(re.search(end, what) for end in ends) for what, *_ in found)
 
 
+def value_end(text, at):
+    """Where the value that a message shows at a place ends: a quoted text, JSON, or one of Go's dumps with its brackets."""
+    if text.startswith("\"", at):
+        found = re.compile(r'"(?:\\.|[^"\\])*"').match(text, at)
+        return found.end() if found else len(text)
+    try:
+        return json.JSONDecoder().raw_decode(text, at)[1]
+    except ValueError:
+        pass
+    depth = 0
+    for place in range(at, len(text)):
+        depth += (text[place] in "[{(") - (text[place] in "]})")
+        if depth == 0 and text[place] in "]})" or depth == 0 and text.startswith(": ", place):
+            return place + (text[place] in "]})")
+    return len(text)
+
+
+def unshown(text):
+    """A message without the values that it shows."""
+    out, at = "", 0
+    for found in re.finditer(r"Invalid value: |Unsupported value: ", text):
+        if found.start() >= at:
+            out, at = out + text[at:found.end()] + "VALUE", value_end(text, found.end())
+    return out + text[at:]
+
+
+def unhunked(text):
+    """A message without the hunks of a difference that it ends with."""
+    return re.sub(r"\n@@ .*", "\n@@", text, flags=re.S)
+
+
+def untyped(text):
+    return re.sub(r"cannot convert (\S+) to \S+", r"cannot convert \1 to TYPE", re.sub(r"Go struct field \S+ of type \S+", "Go struct FIELD", text))
+
+
+def alike(found, blank):
+    """Only texts differ, and none once `blank` has taken out what a class is about. The message of a whole Status joins its causes in
+    another order: it is looked at where no cause differs."""
+    causes = any("causes[" in what for what, *_ in found)
+    pairs = [pair for what, *pair in found if not (causes and what == "body.message")]
+    return bool(pairs) and all(isinstance(want, str) and isinstance(got, str) and want != got and blank(want) == blank(got) for want, got in pairs)
+
+
+def without_metrics(value):
+    """Owners without those of `spec.metrics`, and without the entries that own nothing else."""
+    if isinstance(value, dict):
+        if "fieldsV1" in value:
+            value = {key: part for key, part in value.items() if key != "time"}
+        parts = {key: without_metrics(part) for key, part in value.items() if key != "f:metrics"}
+        return {key: part for key, part in parts.items() if not (key in ("f:spec", "fieldsV1") and part == {})}
+    if isinstance(value, list):
+        return sorted((part for part in map(without_metrics, value) if not isinstance(part, dict) or "fieldsV1" in part), key=lambda part: json.dumps(part, sort_keys=True))
+    return {} if value == "(absent)" else value
+
+
+def metrics_alone(found):
+    return "f:metrics" in repr(found) and all("managedFields" in what and (what.endswith(".f:metrics") or without_metrics(want) == without_metrics(got)) for what, want, got in found)
+
+
+def admin_access_alone(found):
+    """Upstream tells one cause more, that of admin access."""
+    lists = [(want, got) for what, want, got in found if what == "body.details.causes" and isinstance(want, list) and isinstance(got, list)]
+    more = [cause for want, got in lists for cause in want if cause not in got]
+    return bool(lists) and only(found, r"causes$|message$") and all(cause in want for want, got in lists for cause in got) and all("admin access to devices" in cause["message"] for cause in more)
+
+
 CLASSES = [
     ("objects of the server", "roles for the storage of local paths are ours, and the status of ServiceCIDR `kubernetes` is written by a controller, which does not run here",
      lambda q, f: q["method"] in ("GET", "DELETE") and re.search(r"clusterroles|clusterrolebindings|servicecidrs|ipaddresses|serviceaccounts$|/(roles|rolebindings)$", q["path"]) and q["path"].count("/") < 7 and only(f, r"body\.?(\.items|\.rows|$)|body\[|body\.metadata|code|message")),
     ("raw JSON", "what upstream keeps byte by byte (`ControllerRevision.data`, opaque parameters) is kept as a value: other spaces are a change there",
      lambda q, f: q["base"] in ("controllerrevision", "deviceclass", "resourceclaim", "rct") and ("field is immutable" in said(f) or only(f, r"generation|managedFields"))),
+    ("Secrets in refusals", "a patch that makes no Secret of one is refused without showing it: who may patch one need not read it",
+     lambda q, f: q["method"] == "PATCH" and "/secrets" in q["path"] and "(not shown)" in said(f) and alike(f, lambda text: untyped(unshown(text)))),
     ("dumps in messages", "a value that a message shows stands there as Go's internal structure; ours shows the JSON",
-     lambda q, f: q["method"] != "GET" and only(f, r"message|causes") and re.search(r"Invalid value: (\{|\[|map\[|&|null|\\?\"\{)", said(f)) is not None),
+     lambda q, f: q["method"] != "GET" and alike(f, unshown) and re.search(r"Invalid value: (\{|\[|map\[|&|null|\\?\"(\{|map\[))", said(f)) is not None),
+    ("hunks of differences", "where an immutable spec is shown as a difference, the same lines can be paired in more than one way", lambda q, f: alike(f, unhunked)),
+    ("admin access beside other faults", "that a namespace allows it is asked when nothing else is wrong", lambda q, f: admin_access_alone(f)),
     ("grammar of CEL", "of faults of grammar only the commonest have cel-go's words", lambda q, f: "Syntax error" in said(f)),
     ("order of faults", "upstream tells several faults of one typed apply, or of one Secret, in the order of a Go map, another every time",
      lambda q, f: only(f, r"message|causes") and ("failed to create typed patch object" in said(f) or "errors:" in said(f))),
@@ -30,14 +100,16 @@ CLASSES = [
     ("selectors without a field", "a field selector `=` selects nothing upstream for some kinds and is refused for others", lambda q, f: "is not a known field selector" in said(f) or "field label" in said(f)),
     ("scales that are none", "the Scale that a refused patch shows has no owners here", lambda q, f: q["path"].endswith("/scale") and only(f, r"message|causes")),
     ("times after a scale", "upstream's owners lose the time of their entry when another one scales", lambda q, f: only(f, r"managedFields\[\d+\]\.time$")),
-    ("owners of HorizontalPodAutoscaler", "upstream takes `spec.metrics` for changed by writes that change nothing", lambda q, f: q["base"] in ("hpa1", "hpa2") and only(f, r"managedFields|annotations|^body\[")),
+    ("owners of HorizontalPodAutoscaler", "upstream takes `spec.metrics` for changed by writes that change nothing",
+     lambda q, f: q["base"] in ("hpa1", "hpa2") and (metrics_alone(f) or "f:metrics" in said(f) and only(f, r"^body\["))),
+    ("annotations of HorizontalPodAutoscaler v1", "what v1 has no field for stands in annotations as JSON, of which upstream shows zeros", lambda q, f: q["base"] == "hpa1" and "autoscaling.alpha" in said(f) + f[0][0] and only(f, r"annotations|f:annotations|fieldsV1\.f:metadata$|^body\[")),
     ("the first watch of a kind", "events from before a kind was first read or watched are not kept: such a watch is told to list again",
-     lambda q, f: "watch" in q["query"] and "ERROR" in said(f)),
+     lambda q, f: "watch" in q["query"] and any("too old resource version" in str(got) for _, _, got in f) and not any("too old resource version" in str(want) or want == "ERROR" for _, want, _ in f)),
     ("YAML of other tools", "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them", lambda q, f: "yaml" in q["headers"].get("Content-Type", "") and re.search(r"yaml: ", said(f)) is not None),
     ("rules of roles that do not exist", "upstream tells missing roles in the order of a Go map", lambda q, f: "evaluationError" in said(f) or only(f, r"evaluationError")),
     ("links that a client sends", "a trial of an update shows the `selfLink` that was sent, which nobody stores", lambda q, f: only(f, r"selfLink$")),
     ("elements without their key", "owners stay as they were when an element of a keyed list has no key", lambda q, f: q["base"] == "serviceaccount" and only(f, r"managedFields")),
-    ("names of Go types", "some aliases and inner structs in errors of decoding", lambda q, f: "Go struct field" in said(f)),
+    ("names of Go types", "some aliases and inner structs in errors of decoding", lambda q, f: alike(f, untyped)),
 ]
 
 

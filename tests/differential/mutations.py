@@ -89,7 +89,7 @@ class Maker:
 
     def graft(self, r, obj):
         """A field that the object does not have, from the full one of its kind, at the same place."""
-        full = self.full.get((obj.get("apiVersion"), obj.get("kind")))
+        full = self.full.get((obj.get("apiVersion"), obj.get("kind"))) if isinstance(obj, dict) else None
         missing = []
 
         def walk(ours, theirs):

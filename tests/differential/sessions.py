@@ -211,8 +211,11 @@ class Maker:
         return obj
 
     def ended(self, r, ask, path, own):
-        name = ask.steps[0]
-        written = json.loads(name["body"])["metadata"]["name"] if name["body"].startswith("{") and isinstance(json.loads(name["body"]).get("metadata"), dict) else own
+        # What was written first need not have a name, nor metadata that is a map.
+        first = ask.steps[0]["body"]
+        meta = json.loads(first).get("metadata") if first.startswith("{") else None
+        name = meta.get("name") if isinstance(meta, dict) else None
+        written = name if isinstance(name, str) and name else own
         ask("PATCH", f"{path}/{written}", {"metadata": {"finalizers": None}}, None, mutations.PATCHES["merge"])
         ask("DELETE", f"{path}/{written}", {"gracePeriodSeconds": 0})
 

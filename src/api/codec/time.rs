@@ -107,13 +107,15 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn cannot(&self, element: &str) -> String {
         format!(
-            "parsing time {:?} as {:?}: cannot parse {:?} as {element:?}",
-            self.whole, self.layout, self.rest
+            "parsing time {} as {:?}: cannot parse {} as {element:?}",
+            quoted(self.whole),
+            self.layout,
+            quoted(self.rest)
         )
     }
 
     fn range(&self, what: &str) -> String {
-        format!("parsing time {:?}: {what} out of range", self.whole)
+        format!("parsing time {}: {what} out of range", quoted(self.whole))
     }
 
     fn digits(&mut self, count: usize, element: &str) -> Result<i64, String> {
@@ -221,7 +223,7 @@ pub fn parse_time(text: &str, precision: Precision) -> Result<Moment, String> {
     };
     let offset = p.zone()?;
     if !p.rest.is_empty() {
-        return Err(format!("parsing time {text:?}: extra text: {:?}", p.rest));
+        return Err(format!("parsing time {}: extra text: {}", quoted(text), quoted(p.rest)));
     }
     if !(1..=month_length(year, month)).contains(&day) {
         return Err(p.range("day"));
@@ -393,6 +395,20 @@ mod tests {
         assert_eq!(
             fail("2026-13-01T00:00:00Z", Precision::Seconds),
             r#"parsing time "2026-13-01T00:00:00Z": month out of range"#
+        );
+    }
+
+    /// Texts of kube-apiserver 1.37.1.
+    #[test]
+    fn shows_what_is_no_time_as_go_does() {
+        let fail = |t: &str| parse_time(t, Precision::Seconds).unwrap_err();
+        assert_eq!(
+            fail("a\nb"),
+            r#"parsing time "a\x0ab" as "2006-01-02T15:04:05Z07:00": cannot parse "a\x0ab" as "2006""#
+        );
+        assert_eq!(
+            fail("é\"\\"),
+            r#"parsing time "\xc3\xa9\"\\" as "2006-01-02T15:04:05Z07:00": cannot parse "\xc3\xa9\"\\" as "2006""#
         );
     }
 

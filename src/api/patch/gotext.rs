@@ -19,6 +19,20 @@ pub fn v(value: &Value) -> String {
     }
 }
 
+/// `%s`, which marks what is no text: `%!s(int64=1)`.
+pub(super) fn s(value: &Value) -> String {
+    match value {
+        Value::Null => "%!s(<nil>)".into(),
+        Value::Bool(_) | Value::Number(_) => format!("%!s({}={})", type_name(value), v(value)),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(s).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => format!(
+            "map[{}]",
+            map.iter().map(|(k, x)| format!("{k}:{}", s(x))).collect::<Vec<_>>().join(" ")
+        ),
+    }
+}
+
 /// `%#v`: `map[string]interface {}{"a":1}`.
 pub(super) fn sharp(value: &Value) -> String {
     match value {

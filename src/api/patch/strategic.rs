@@ -290,7 +290,7 @@ impl<'a> Merger<'a> {
 fn bad_directive(directive: &Value, map: &Object) -> Box<Status> {
     plain(format!(
         "unknown patch type: {} in map: {}",
-        gotext::v(directive),
+        gotext::s(directive),
         gotext::v(&Value::Object(map.clone()))
     ))
 }

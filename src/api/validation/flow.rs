@@ -17,9 +17,9 @@ pub fn priority_level(object: &Value) -> ErrorList {
     let (kind, field) = (str_at(spec, "type"), path.child("type"));
     let (limited, exempt) = (has(spec, "limited"), has(spec, "exempt"));
     match kind {
+        // The rules declared on the type forbid without a word (`+k8s:unionMember`), and stand for those written by hand.
         "Exempt" if limited => {
-            let text = "must be nil if the type is not Limited";
-            errors.push(Error::forbidden(&path.child("limited"), text));
+            errors.push(Error::forbidden(&path.child("limited"), ""));
         }
         "Exempt" => {
             let (part, field) = (get(spec, "exempt"), path.child("exempt"));
@@ -27,8 +27,7 @@ pub fn priority_level(object: &Value) -> ErrorList {
         }
         "Limited" => {
             if exempt {
-                let text = "must be nil if the type is Limited";
-                errors.push(Error::forbidden(&path.child("exempt"), text));
+                errors.push(Error::forbidden(&path.child("exempt"), ""));
             }
             if limited {
                 errors.extend(limits(get(spec, "limited"), &path.child("limited")));
@@ -113,6 +112,18 @@ fn limits(limited: &Value, path: &Path) -> ErrorList {
     errors
 }
 
+/// Most queues of a level (upstream's `priorityLevelConfigurationQueuingMaxQueues`).
+const QUEUES_MAX: i64 = 10_000_000;
+
+/// Bits of a flow's hash, of which its hand of queues is drawn (upstream's `shufflesharding.MaxHashBits`).
+const HASH_BITS: f64 = 60.0;
+
+/// Bits that dealing a hand of so many queues takes (upstream's `RequiredEntropyBits`).
+fn entropy(queues: i64, hand: i64) -> f64 {
+    let float = |number: i64| i32::try_from(number).map_or(f64::from(i32::MAX), f64::from);
+    (float(queues).log2() * float(hand)).ceil()
+}
+
 fn queues(queuing: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let number = |key: &str| int_at(queuing, key).unwrap_or_default();
@@ -121,11 +132,21 @@ fn queues(queuing: &Value, path: &Path) -> ErrorList {
             errors.push(Error::invalid(&path.child(key), number(key), "must be positive"));
         }
     }
+    if number("queues") > QUEUES_MAX {
+        let text = format!("must not be greater than {QUEUES_MAX}");
+        errors.push(Error::invalid(&path.child("queues"), number("queues"), text));
+    }
     let (hand, field) = (number("handSize"), path.child("handSize"));
     if hand <= 0 {
         errors.push(Error::invalid(&field, hand, "must be positive"));
     } else if hand > number("queues") {
         let text = format!("should not be greater than queues ({})", number("queues"));
+        errors.push(Error::invalid(&field, hand, text));
+    } else if entropy(number("queues"), hand) > HASH_BITS {
+        let text = format!(
+            "required entropy bits of deckSize {} and handSize {hand} should not be greater than {HASH_BITS}",
+            number("queues")
+        );
         errors.push(Error::invalid(&field, hand, text));
     }
     errors
@@ -135,6 +156,41 @@ fn queues(queuing: &Value, path: &Path) -> ErrorList {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// Texts of kube-apiserver 1.37.1, and of the declared rules (`flowcontrol/v1/zz_generated.validations.go`).
+    #[test]
+    fn a_level_has_the_part_of_its_type_alone() {
+        let both = |kind: &str| json!({"spec": {"type": kind, "limited": {"limitResponse": {"type": "Reject"}}, "exempt": {}}});
+        let said = |kind: &str| -> Vec<String> {
+            priority_level(&both(kind)).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(said("Limited"), ["spec.exempt: Forbidden"]);
+        assert_eq!(said("Exempt"), ["spec.limited: Forbidden"]);
+    }
+
+    /// An answer of kube-apiserver 1.37.1; 8 of 512 take 72 bits.
+    #[test]
+    fn hands_take_no_more_bits_than_a_hash_has() {
+        let level = |queues: i64, hand: i64| json!({"spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Queue", "queuing": {"queues": queues, "handSize": hand, "queueLengthLimit": 1}}}}});
+        let said = |queues: i64, hand: i64| -> Vec<String> {
+            priority_level(&level(queues, hand)).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(
+            said(2_147_483_647, 4),
+            [
+                "spec.limited.limitResponse.queuing.queues: Invalid value: 2147483647: must not be greater than 10000000",
+                "spec.limited.limitResponse.queuing.handSize: Invalid value: 4: required entropy bits of deckSize 2147483647 and handSize 4 should not be greater than 60",
+            ]
+        );
+        assert_eq!(
+            said(512, 8),
+            [
+                "spec.limited.limitResponse.queuing.handSize: Invalid value: 8: required entropy bits of deckSize 512 and handSize 8 should not be greater than 60"
+            ]
+        );
+        // 128 queues and a hand of 6 are the server's own: 42 bits.
+        assert_eq!(said(128, 6), [""; 0]);
+    }
 
     #[test]
     fn hands_fit_the_queues() {

@@ -36,6 +36,34 @@ pub fn validate_annotations(object: &Value, key: &str, path: &Path) -> ErrorList
     errors
 }
 
+/// The metadata of an object that is made of a template has labels and annotations, which others check, and nothing else
+/// (upstream's `ValidateTemplateObjectMeta`).
+pub fn only_labels_and_annotations(metadata: &Value, path: &Path) -> ErrorList {
+    // Upstream shows Go's name of a field with its first letter small.
+    const OTHERS: [(&str, &str); 13] = [
+        ("name", "name"),
+        ("generateName", "generateName"),
+        ("namespace", "namespace"),
+        ("selfLink", "selfLink"),
+        ("uid", "uID"),
+        ("resourceVersion", "resourceVersion"),
+        ("generation", "generation"),
+        ("creationTimestamp", "creationTimestamp"),
+        ("deletionTimestamp", "deletionTimestamp"),
+        ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+        ("ownerReferences", "ownerReferences"),
+        ("finalizers", "finalizers"),
+        ("managedFields", "managedFields"),
+    ];
+    let set = OTHERS.into_iter().filter(|(key, _)| match get(metadata, key) {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Number(number) => *key != "generation" || number.as_i64() != Some(0),
+        _ => true,
+    });
+    set.map(|(_, shown)| Error::forbidden(&path.child(shown), "cannot be set")).collect()
+}
+
 /// A label selector; absent is good. `lenient` leaves values unchecked, as upstream does where it once did not check.
 pub fn validate_selector(selector: &Value, path: &Path, lenient: bool) -> ErrorList {
     let mut errors = validate_labels(selector, "matchLabels", path);

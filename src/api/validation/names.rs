@@ -82,9 +82,10 @@ pub fn long_name(value: &str) -> Messages {
     errors
 }
 
-/// Names of objects, as [`long_name`].
+/// Names of objects, as [`long_name`]. The rule declared on the field `name` stands for the one written by hand, which judges
+/// `generateName` too: of that nothing is said (the name that is made of it is judged).
 pub fn name_is_long_name(name: &str, prefix: bool) -> Messages {
-    long_name(&masked(name, prefix))
+    if prefix { Messages::new() } else { long_name(name) }
 }
 
 /// A DNS-1123 subdomain whose labels may hold underscores, as search paths may.
@@ -367,5 +368,7 @@ mod tests {
         assert_eq!(qualified_name("/x"), ["prefix part must be non-empty"]);
         assert!(name_is_subdomain("web-", true).is_empty());
         assert!(!name_is_subdomain("web-", false).is_empty());
+        assert!(name_is_long_name("Web", true).is_empty());
+        assert!(!name_is_long_name("Web", false).is_empty());
     }
 }

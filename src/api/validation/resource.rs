@@ -6,7 +6,7 @@ mod status;
 use serde_json::Value;
 
 use super::checks::{Shape, go_json, printed, required, required_as, texts};
-use super::labels::{validate_annotations, validate_labels};
+use super::labels::{only_labels_and_annotations, validate_annotations, validate_labels};
 use super::names::{c_identifier, dns1123_label, dns1123_subdomain, label_value, qualified_name};
 use super::storage::attacher as driver_name;
 use super::{IMMUTABLE, each, one_of};
@@ -78,6 +78,7 @@ pub fn template(object: &Value) -> ErrorList {
     let (meta, field) = (get(spec, "metadata"), path.child("metadata"));
     let mut errors = validate_labels(meta, "labels", &field);
     errors.extend(validate_annotations(meta, "annotations", &field));
+    errors.extend(only_labels_and_annotations(meta, &field));
     errors.extend(devices(get(get(spec, "spec"), "devices"), &path.child("spec").child("devices")));
     errors
 }
@@ -417,7 +418,7 @@ fn attribute(name: &str, field: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     match domain {
         None => errors.push(Error::invalid(field, name, TEXT)),
-        Some("") => errors.push(Error::required(field, "the domain must not be empty")),
+        Some("") => errors.push(Error::invalid(field, "", "the domain must not be empty")),
         Some(domain) => {
             if domain.len() > DRIVER_MAX {
                 errors.push(Error::too_long(field, DRIVER_MAX));
@@ -426,7 +427,7 @@ fn attribute(name: &str, field: &Path) -> ErrorList {
         }
     }
     if identifier.is_empty() && domain.is_some() {
-        errors.push(Error::required(field, "the name must not be empty"));
+        errors.push(Error::invalid(field, "", "the name must not be empty"));
         return errors;
     }
     if identifier.len() > IDENTIFIER_MAX {
@@ -470,6 +471,29 @@ mod tests {
         assert_eq!(
             said(&class(&"x".repeat(10_241), "example.com/gpu"), &none),
             ["spec.selectors[0].cel.expression: Too long: may not be more than 10240 bytes"]
+        );
+    }
+
+    /// Answers of kube-apiserver 1.37.1, and a field that `ValidateTemplateObjectMeta` shows by Go's name.
+    #[test]
+    fn templates_have_labels_and_annotations_alone() {
+        let template = json!({"spec": {
+            "metadata": {"labels": {"a": "b"}, "creationTimestamp": "2008-01-01T01:01:01Z", "uid": "u", "generation": 0},
+            "spec": {"devices": {
+                "requests": [{"name": "r", "exactly": {"deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}}],
+                "constraints": [{"requests": ["r"], "matchAttribute": "d.example.com/"}],
+            }},
+        }});
+        let mut said: Vec<String> =
+            super::template(&template).iter().map(ToString::to_string).collect();
+        said.sort();
+        assert_eq!(
+            said,
+            [
+                "spec.metadata.creationTimestamp: Forbidden: cannot be set",
+                "spec.metadata.uID: Forbidden: cannot be set",
+                "spec.spec.devices.constraints[0].matchAttribute: Invalid value: \"\": the name must not be empty",
+            ]
         );
     }
 

@@ -109,6 +109,48 @@ pub(crate) fn value(
     encode(context, code, &accepted, value)
 }
 
+/// The Scale of a workload of a built-in kind, which has a Table of its own. (Of a custom resource's it is asked of the columns
+/// of the resource upstream; ours has none.)
+///
+/// # Errors
+/// 406.
+pub(crate) fn scale(context: &Context, scale: &Value) -> Result<Response<Body>, Status> {
+    let accepted = context.accept()?;
+    if accepted.transform != Transform::Table || context.row.spec.custom.is_some() {
+        return value(context, StatusCode::OK, scale);
+    }
+    let revision = scale.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+    let metadata = revision_only(revision.and_then(|text| text.parse().ok()).unwrap_or_default());
+    let options = table::Options {
+        include: table::IncludeObject::parse(include(context)).map_err(Status::bad_request)?,
+        no_headers: false,
+        list: false,
+        custom: None,
+        now: jiff::Timestamp::now(),
+    };
+    let kind = api::Gvk::new("autoscaling", "v1", "Scale");
+    let mut made = table::render(&kind, std::slice::from_ref(scale), metadata, &options);
+    in_version(&mut made, &accepted);
+    encode(context, StatusCode::OK, &accepted, &made)
+}
+
+/// The version of the group `meta.k8s.io` that the client asks for.
+fn in_version(table: &mut Value, accepted: &Accepted) {
+    let version = || Value::from(format!("meta.k8s.io/{}", accepted.transform_version));
+    if let Some(map) = table.as_object_mut() {
+        map.insert("apiVersion".into(), version());
+    }
+    let rows = table.get_mut("rows").and_then(Value::as_array_mut);
+    for object in rows.into_iter().flatten().filter_map(|row| row.get_mut("object")) {
+        let kind = object.get("kind").and_then(Value::as_str);
+        if kind == Some("PartialObjectMetadata")
+            && let Some(map) = object.as_object_mut()
+        {
+            map.insert("apiVersion".into(), version());
+        }
+    }
+}
+
 /// 406 of a transformation that the object has not.
 pub(crate) fn not_acceptable() -> Status {
     let text = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
@@ -373,21 +415,13 @@ pub(crate) fn table(
         now: jiff::Timestamp::now(),
     };
     let mut value = table::render(&row.spec.gvk, &objects?, metadata, &options);
-    if let Some(map) = value.as_object_mut() {
-        map.insert(
-            "apiVersion".into(),
-            format!("meta.k8s.io/{}", accepted.transform_version).into(),
-        );
-    }
-    let rows = value.get_mut("rows").and_then(Value::as_array_mut);
-    for object in rows.into_iter().flatten().filter_map(|row| row.get_mut("object")) {
-        let is_partial =
-            object.get("kind").and_then(Value::as_str) == Some("PartialObjectMetadata");
-        if let Some(map) = object.as_object_mut().filter(|_| is_partial) {
-            let version = format!("meta.k8s.io/{}", accepted.transform_version);
-            map.insert("apiVersion".into(), version.into());
-            if &*row.spec.gvk.kind == "DaemonSet"
-                && let Some(metadata) = map.get_mut("metadata")
+    in_version(&mut value, accepted);
+    if &*row.spec.gvk.kind == "DaemonSet" {
+        let rows = value.get_mut("rows").and_then(Value::as_array_mut);
+        for object in rows.into_iter().flatten().filter_map(|row| row.get_mut("object")) {
+            let kind = object.get("kind").and_then(Value::as_str);
+            if kind == Some("PartialObjectMetadata")
+                && let Some(metadata) = object.get_mut("metadata")
             {
                 without_generation_of_template(metadata);
             }

@@ -3,7 +3,7 @@
 use api::field::{Error, Path};
 use api::selector::LabelSelector;
 use api::{Gvk, Status};
-use http::{Response, StatusCode};
+use http::Response;
 use serde_json::{Value, json};
 
 use super::options::WriteOptions;
@@ -105,7 +105,7 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
         let path = api::field::go_quote(path);
         return Err(Status::internal(&format!("the spec replicas field {path} does not exist")));
     }
-    output::value(context, StatusCode::OK, &scale)
+    output::scale(context, &scale)
 }
 
 /// Answers an update of the scale.
@@ -256,5 +256,5 @@ async fn write(
         })
         .await?;
     let object = updated.object.value().map_err(|e| Status::internal(&e.to_string()))?;
-    output::value(context, StatusCode::OK, &shown(&context.row, &object)?.0)
+    output::scale(context, &shown(&context.row, &object)?.0)
 }

@@ -168,6 +168,7 @@ const COLUMNS: &[(&str, &str, &str)] = &[
         "Name@|Value/integer|Global-Default/boolean|Age|PreemptionPolicy",
     ),
     ("coordination.k8s.io", "Lease", "Name@|Holder|Age"),
+    ("autoscaling", "Scale", "Name|Desired/integer|Available/integer|Age"),
     ("node.k8s.io", "RuntimeClass", "Name@|Handler|Age"),
     ("discovery.k8s.io", "EndpointSlice", "Name@|AddressType|Ports|Endpoints|Age"),
     ("resource.k8s.io", "DeviceClass", "Name@|Age"),

@@ -126,6 +126,11 @@ fn refuses_as_upstream_does() {
         ),
         (json!({"spec":{"$patch":"x"}}), 500, "unknown patch type: x in map: map[$patch:x]"),
         (
+            json!({"spec":{"$patch":1}}),
+            500,
+            "unknown patch type: %!s(int64=1) in map: map[$patch:1]",
+        ),
+        (
             template(json!({"$setElementOrder/containers":{"a":1}})),
             500,
             "expected a []interface {}, but received a map[string]interface {}",

@@ -280,7 +280,7 @@ fn annotation(
     let (key, field) = (str_at(one, "key"), path.child("key"));
     let mut errors = ErrorList::new();
     if policy.is_empty() {
-        errors.extend(each(&field, key, names::qualified_name(key)));
+        errors.push(Error::invalid(&field, key, "requires metadata.name be non-empty"));
     } else {
         let full = format!("{policy}/{key}");
         let texts = names::qualified_name(&full);
@@ -485,6 +485,17 @@ mod tests {
             errors(json!({"auditAnnotations": [{"key": "k", "valueExpression": "true"}]})),
             [
                 "spec.auditAnnotations[0].valueExpression: Invalid value: \"true\": must evaluate to one of [string null_type] but got bool"
+            ]
+        );
+        let mut nameless =
+            policy(json!({"auditAnnotations": [{"key": "k", "valueExpression": "'x'"}]}));
+        nameless["metadata"] = json!({});
+        let said: Vec<String> =
+            validating_policy(&nameless).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said,
+            [
+                "spec.auditAnnotations[0].key: Invalid value: \"k\": requires metadata.name be non-empty"
             ]
         );
     }

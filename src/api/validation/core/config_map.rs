@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::{each, names};
-use crate::value::{bool_at, entries, get, semantic_equal};
+use crate::value::{bool_at, entries, get, semantic_equal, str_in};
 
 /// Most bytes that a config map or secret holds.
 pub(super) const SIZE_MAX: usize = 1024 * 1024;
@@ -39,8 +39,20 @@ pub fn validate(object: &Value) -> ErrorList {
 /// A changed config map.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = frozen(object, old, &["data", "binaryData"]);
+    errors.extend(prefix(object));
     errors.extend(validate(object));
     errors
+}
+
+/// Of some kinds a change is checked as a new object is. The name stays; the prefix that one could have been made of may change.
+pub fn prefix(object: &Value) -> ErrorList {
+    match str_in(object, &["metadata", "generateName"]) {
+        "" => ErrorList::new(),
+        prefix => {
+            let field = Path::new("metadata").child("generateName");
+            each(&field, prefix, names::name_is_subdomain(prefix, true)).collect()
+        }
+    }
 }
 
 /// Bytes behind base64 text.
@@ -88,6 +100,22 @@ mod tests {
         assert_eq!(
             errors[0].to_string(),
             "data: Forbidden: field is immutable when `immutable` is set"
+        );
+    }
+
+    /// An answer of kube-apiserver 1.37.1.
+    #[test]
+    fn a_change_may_not_bring_a_prefix_that_is_no_name() {
+        let errors = validate_change(&json!({"metadata": {"generateName": "aB"}}), &json!({}));
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            errors,
+            [
+                "metadata.generateName: Invalid value: \"aB\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+            ]
+        );
+        assert!(
+            validate_change(&json!({"metadata": {"generateName": "a-"}}), &json!({})).is_empty()
         );
     }
 }

@@ -193,12 +193,9 @@ fn capacity(spec: &Value, path: &Path) -> ErrorList {
     }
     for (name, amount) in entries(spec, "capacity") {
         let field = field.key(name);
-        if quantity(amount).is_some_and(|q| q.sign() < 0) {
-            errors.push(Error::invalid(
-                &field,
-                amount.clone(),
-                "must be a valid resource quantity",
-            ));
+        if let Some(negative) = quantity(amount).filter(|q| q.sign() < 0) {
+            let text = "must be a valid resource quantity";
+            errors.push(Error::invalid(&field, negative.value(), text));
         }
         errors.extend(positive_quantity(amount, &field));
     }

@@ -3,7 +3,7 @@
 use base64::Engine;
 use serde_json::Value;
 
-use super::config_map::{SIZE_MAX, decoded_len, frozen};
+use super::config_map::{SIZE_MAX, decoded_len, frozen, prefix};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::{each, immutable, names};
 use crate::value::{entries, get, str_at, str_in};
@@ -102,6 +102,7 @@ fn go_syntax_error(bytes: &[u8], error: &serde_json::Error) -> String {
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let mut errors = immutable(get(object, "type"), get(old, "type"), &Path::new("type"));
     errors.extend(frozen(object, old, &["data"]));
+    errors.extend(prefix(object));
     errors.extend(validate(object));
     errors
 }

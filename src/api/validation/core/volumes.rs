@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use super::env::{VOLUME_FIELDS, field_ref, resource_field_ref};
 use crate::field::{Error, ErrorList, Path};
-use crate::validation::labels::{validate_annotations, validate_labels};
+use crate::validation::labels::{
+    only_labels_and_annotations, validate_annotations, validate_labels,
+};
 use crate::validation::numbers::quantity;
 use crate::validation::{each, names, one_of};
 use crate::value::{at, get, has, int_at, items, str_at};
@@ -196,6 +198,7 @@ pub(super) fn old_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
         "awsElasticBlockStore" => required(source, &["volumeID"], path),
         "iscsi" => required(source, &["targetPortal", "iqn"], path),
         "glusterfs" => required(source, &["endpoints", "path"], path),
+        "flocker" => flocker(source, path),
         "rbd" => {
             let mut errors = ErrorList::new();
             if items(source, "monitors").is_empty() {
@@ -218,6 +221,22 @@ pub(super) fn old_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
         "quobyte" => required(source, &["registry", "volume"], path),
         _ => Vec::new(),
     }
+}
+
+fn flocker(source: &Value, path: &Path) -> ErrorList {
+    let (name, uuid) = (str_at(source, "datasetName"), str_at(source, "datasetUUID"));
+    let mut errors = ErrorList::new();
+    if name.is_empty() && uuid.is_empty() {
+        errors.push(Error::required(path, "one of datasetName and datasetUUID is required"));
+    }
+    if !name.is_empty() && !uuid.is_empty() {
+        let text = "datasetName and datasetUUID can not be specified simultaneously";
+        errors.push(Error::invalid(path, "resource", text));
+    }
+    if name.contains('/') {
+        errors.push(Error::invalid(&path.child("datasetName"), name, "must not contain '/'"));
+    }
+    errors
 }
 
 /// `hostPath` of pods and volumes.
@@ -313,22 +332,7 @@ fn ephemeral(source: &Value, path: &Path) -> ErrorList {
     let (meta, at) = (get(template, "metadata"), field.child("metadata"));
     let mut errors = validate_annotations(meta, "annotations", &at);
     errors.extend(validate_labels(meta, "labels", &at));
-    let others = [
-        "name",
-        "generateName",
-        "namespace",
-        "uid",
-        "resourceVersion",
-        "generation",
-        "ownerReferences",
-        "finalizers",
-    ];
-    errors.extend(
-        others
-            .iter()
-            .filter(|key| has(meta, key))
-            .map(|key| Error::forbidden(&at.child(key), "cannot be set")),
-    );
+    errors.extend(only_labels_and_annotations(meta, &at));
     errors.extend(super::claim::claim_spec(get(template, "spec"), &field.child("spec")));
     errors
 }

@@ -99,6 +99,7 @@ pub(super) const SECRET: Rules = Rules {
 };
 
 pub(super) const SERVICE_ACCOUNT: Rules = Rules {
+    validate_change: |object, _| rules::config_map::prefix(object),
     prepare: |_, object| bare_secrets(object),
     prepare_change: |_, object, _| bare_secrets(object),
     warnings: |object, old| {
