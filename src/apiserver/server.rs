@@ -13,7 +13,7 @@ use crate::admission::Plugin;
 use crate::aggregator::{self, Aggregator};
 use crate::audit::{self, Audit};
 use crate::authn::Authenticator;
-use crate::authz::{Attributes, Authorizer, Decision};
+use crate::authz::{Attributes, Authorizer};
 use crate::body::Body;
 use crate::context::Context;
 use crate::limits::Limits;
@@ -27,8 +27,10 @@ use crate::user::User;
 use crate::{discovery, flow, handlers, healthz, status};
 
 mod gate;
+mod rights;
 
 use gate::Time;
+use rights::decide;
 
 /// What can be set.
 #[derive(Debug, Clone)]
@@ -529,72 +531,10 @@ async fn detached(
     })
 }
 
-/// Asks the authorizers one question; the answer to who is not allowed.
-async fn decide(
-    inner: &Inner,
-    user: &User,
-    info: &RequestInfo,
-    attributes: &Attributes<'_>,
-    uri: &Uri,
-) -> Option<Response<Body>> {
-    match inner.parts.authorizer.authorize(user, attributes).await {
-        Decision::Allow(reason) => {
-            audit::decided("allow", &reason);
-            None
-        }
-        Decision::Deny(reason) | Decision::NoOpinion(reason) => {
-            audit::decided("forbid", &reason);
-            Some(status::response(&forbidden(user, info, &reason)))
-        }
-        // Upstream's `responsewriters.InternalError`: a text, no Status.
-        Decision::Failed(failure) => {
-            audit::annotate("authorization.k8s.io/reason", || "internal error".to_owned());
-            // HTTP/2 has host and scheme in it, which Go's `RequestURI` has not.
-            let target = uri.path_and_query().map_or("/", |target| target.as_str());
-            let uri = api::field::go_quote(target);
-            let text = format!("Internal Server Error: {uri}: {}\n", failure.error);
-            Some(status::text(StatusCode::INTERNAL_SERVER_ERROR, status::without_html(&text)))
-        }
-    }
-}
-
 /// What a panic said.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
-}
-
-/// 403 with upstream's sentence.
-fn forbidden(user: &User, info: &RequestInfo, reason: &str) -> Status {
-    let who = api::field::go_quote(&user.name);
-    let mut why = if info.is_resource {
-        let resource = if info.subresource.is_empty() {
-            info.resource.clone()
-        } else {
-            format!("{}/{}", info.resource, info.subresource)
-        };
-        let place = if info.namespace.is_empty() {
-            "at the cluster scope".into()
-        } else {
-            format!("in the namespace \"{}\"", info.namespace)
-        };
-        format!(
-            "User {who} cannot {} resource \"{resource}\" in API group \"{}\" {place}",
-            info.verb, info.group
-        )
-    } else {
-        format!("User {who} cannot {} path {}", info.verb, api::field::go_quote(&info.path))
-    };
-    if !reason.is_empty() {
-        why.push_str(": ");
-        why.push_str(reason);
-    }
-    if info.is_resource {
-        return Status::forbidden(&info.group, &info.resource, &info.name, &why);
-    }
-    let mut status = Status::failure(403, "Forbidden", format!("forbidden: {why}"));
-    status.details = Some(api::status::Details::default());
-    status
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The whole server over memory: what one client sees.
 
 use super::*;
+use crate::authz::Decision;
 use crate::body;
 use crate::in_process::{Select, WatchStart};
 use crate::registry::ResourceSpec;
