@@ -11,8 +11,15 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, umask};
 
 /// Flags whose value is a secret, and their long form.
-const SECRETS: [(&str, &str); 3] =
-    [("--agent-token", "--agent-token"), ("--token", "--token"), ("-t", "--token")];
+const SECRETS: [(&str, &str); 7] = [
+    ("--agent-token", "--agent-token"),
+    ("--token", "--token"),
+    ("-t", "--token"),
+    ("--etcd-s3-secret-key", "--etcd-s3-secret-key"),
+    ("--s3-secret-key", "--etcd-s3-secret-key"),
+    ("--etcd-s3-session-token", "--etcd-s3-session-token"),
+    ("--s3-session-token", "--etcd-s3-session-token"),
+];
 
 /// Stands for a secret, with the number of the descriptor that it is read from.
 const MARK: &str = "in-memory:";
@@ -140,6 +147,11 @@ mod tests {
             ("kl agent -t a -s https://b", "kl agent --token=in-memory:1 -s https://b", "a"),
             ("kl agent -ta", "kl agent --token=in-memory:1", "a"),
             ("kl agent -t=a", "kl agent --token=in-memory:1", "a"),
+            (
+                "kl server --etcd-s3-access-key=i --etcd-s3-secret-key=a --s3-session-token b",
+                "kl server --etcd-s3-access-key=i --etcd-s3-secret-key=in-memory:1 --etcd-s3-session-token=in-memory:2",
+                "a,b",
+            ),
             (
                 "kl server --agent-token=b --token=a",
                 "kl server --agent-token=in-memory:1 --token=in-memory:2",

@@ -19,6 +19,7 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod unsupported;
+pub mod uri;
 pub mod validation;
 pub mod value;
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod custom;
 mod deadline;
 mod discovery;
 pub mod encryption;
+pub mod flags;
 pub mod flow;
 mod flow_status;
 mod follow;

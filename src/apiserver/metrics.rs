@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
+use api::Gvr;
 use parking_lot::Mutex;
 
 use crate::request::RequestInfo;
@@ -19,17 +21,37 @@ const BUCKETS: [f64; 27] = [
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Labels {
     verb: &'static str,
-    group: String,
-    version: String,
-    resource: String,
-    subresource: String,
+    served: Option<Served>,
     scope: &'static str,
 }
 
+/// What a request names, as the registry has it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Served {
+    gvr: Gvr,
+    subresource: Option<Arc<str>>,
+}
+
+impl Served {
+    /// Nothing when the registry has it not: such names are the client's invention, and would let who may do nothing at all fill
+    /// memory with them (CVE-2020-8552).
+    pub(crate) fn of(inner: &Inner, info: &RequestInfo) -> Option<Self> {
+        if !info.is_resource {
+            return None;
+        }
+        let registry = inner.objects.registry();
+        let row = registry.row(&Gvr::new(&info.group, &info.version, &info.resource))?;
+        let subresource = match info.subresource.as_str() {
+            "" => None,
+            name => Some(Arc::clone(&row.subresource(name)?.name)),
+        };
+        Some(Self { gvr: row.spec.gvr.clone(), subresource })
+    }
+}
+
 impl Labels {
-    /// From a parsed request; `served` says that group, version, resource and subresource are in the registry. Any others are
-    /// the client's invention, and would let who may do nothing at all fill memory with names (CVE-2020-8552).
-    pub(crate) fn fill(&mut self, info: &RequestInfo, served: bool) {
+    /// From a parsed request, and what it names.
+    pub(crate) fn fill(&mut self, info: &RequestInfo, served: Option<Served>) {
         self.verb = match info.verb {
             "get" => "GET",
             "list" => "LIST",
@@ -41,12 +63,7 @@ impl Labels {
             "deletecollection" => "DELETECOLLECTION",
             _ => "other",
         };
-        if info.is_resource && served {
-            self.group.clone_from(&info.group);
-            self.version.clone_from(&info.version);
-            self.resource.clone_from(&info.resource);
-            self.subresource.clone_from(&info.subresource);
-        }
+        self.served = served;
         self.scope = match (info.is_resource, info.name.is_empty(), info.namespace.is_empty()) {
             (false, ..) => "",
             (true, false, _) => "resource",
@@ -56,23 +73,17 @@ impl Labels {
     }
 
     fn text(&self) -> String {
+        let served = self.served.as_ref();
+        let [group, version, resource] = served
+            .map(|Served { gvr, .. }| [&*gvr.group, &*gvr.version, &*gvr.resource])
+            .unwrap_or_default();
+        let subresource =
+            served.and_then(|served| served.subresource.as_deref()).unwrap_or_default();
         format!(
-            "component=\"apiserver\",dry_run=\"\",group=\"{}\",resource=\"{}\",scope=\"{}\",subresource=\"{}\",verb=\"{}\",version=\"{}\"",
-            self.group, self.resource, self.scope, self.subresource, self.verb, self.version
+            "component=\"apiserver\",dry_run=\"\",group=\"{group}\",resource=\"{resource}\",scope=\"{}\",subresource=\"{subresource}\",verb=\"{}\",version=\"{version}\"",
+            self.scope, self.verb
         )
     }
-}
-
-/// The registry has what the request names.
-pub(crate) fn served(inner: &Inner, info: &RequestInfo) -> bool {
-    info.is_resource
-        && inner
-            .objects
-            .registry()
-            .row(&api::Gvr::new(&info.group, &info.version, &info.resource))
-            .is_some_and(|row| {
-                info.subresource.is_empty() || row.subresource(&info.subresource).is_some()
-            })
 }
 
 #[derive(Debug, Default)]

@@ -269,7 +269,7 @@ impl ApiServer {
             Ok(info) => info,
             Err(error) => return status::response(&Status::bad_request(error.0)),
         };
-        labels.fill(&info, crate::metrics::served(&inner, &info));
+        labels.fill(&info, crate::metrics::Served::of(&inner, &info));
         let limit = match crate::deadline::of(&info, &query) {
             Ok(limit) => limit,
             Err(refusal) => {

@@ -10,7 +10,6 @@ mod errors;
 pub(crate) mod kubeconfig;
 pub(crate) mod post;
 mod reach;
-mod tls;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -23,4 +22,3 @@ pub use reach::{Callout, Reach, Services};
 pub(crate) use client::answer;
 pub(crate) use errors::{go_duration, handshake as handshake_text};
 pub(crate) use reach::dial_text;
-pub(crate) use tls::client as tls_client;

@@ -406,14 +406,7 @@ pub(crate) fn query(pairs: &[(&str, &str)]) -> String {
     let mut out = String::new();
     for (key, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
         out.push(if out.is_empty() { '?' } else { '&' });
-        let _ = write!(out, "{key}=");
-        for byte in value.bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                out.push(char::from(byte));
-            } else {
-                let _ = write!(out, "%{byte:02X}");
-            }
-        }
+        let _ = write!(out, "{key}={}", api::uri::escaped(value));
     }
     out
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use apiserver::audit::{Fault, Plan, Settings};
 use apiserver::authn;
+use apiserver::flags;
 use apiserver::flow::settings as flow;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
@@ -162,10 +163,7 @@ impl ApiServer {
 
 /// Arguments `NAME=VALUE` whose name is one of these, and the others.
 fn split(arguments: Vec<String>, is_one: fn(&str) -> bool) -> (Vec<String>, Vec<String>) {
-    arguments.into_iter().partition(|argument| {
-        let text = argument.trim_start_matches('-');
-        is_one(text.split_once('=').map_or(text, |(name, _)| name))
-    })
+    arguments.into_iter().partition(|argument| is_one(flags::parts(argument).0))
 }
 
 /// Those about audit, which are all that is left.
@@ -194,8 +192,8 @@ fn hardened(
         return Ok(plan);
     }
     for argument in arguments {
-        let text = argument.trim_start_matches('-');
-        let (name, value) = text.split_once('=').unwrap_or((text, "true"));
+        let (name, value) = flags::parts(argument);
+        let value = value.unwrap_or("true");
         let why = match name {
             "anonymous-auth" if value == "true" => {
                 "contradicts --profile=hardened; name the paths that are for everybody in authentication-config=FILE"

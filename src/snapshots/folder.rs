@@ -138,8 +138,7 @@ impl Folder {
                 snapshots.extend(self.look(&name));
             }
         }
-        snapshots.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
-        Ok(snapshots)
+        Ok(oldest_first(snapshots))
     }
 
     /// Deletes snapshots; the names of those that were there.
@@ -165,6 +164,12 @@ impl Folder {
     pub(crate) fn prune(&self, name: &str, node: &str, keep: usize) -> Result<Vec<String>, String> {
         self.delete(&too_many(&self.list()?, &format!("{name}-{node}-"), keep))
     }
+}
+
+/// As lists have them.
+pub(super) fn oldest_first(mut snapshots: Vec<Snapshot>) -> Vec<Snapshot> {
+    snapshots.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+    snapshots
 }
 
 /// Time in a snapshot's name.

@@ -19,7 +19,7 @@ use rusty_s3::{Credentials, S3Action, UrlStyle};
 use serde::{Deserialize, Serialize};
 
 use super::Snapshot;
-use super::folder::{stamp, too_many};
+use super::folder::{oldest_first, stamp, too_many};
 use http::{Client, Fault, Received, To};
 
 /// Attempts of one request, and the time before the second.
@@ -99,7 +99,8 @@ impl Bucket {
             "" => Credentials::new(key, secret),
             token => Credentials::new_with_token(key, secret, token),
         };
-        let client = Client::new(&settings.ca, settings.unverified).await?;
+        let tls = bucket.base_url().scheme() == "https";
+        let client = Client::new(tls, &settings.ca, settings.unverified).await?;
         Ok(Self { settings, bucket, credentials, client })
     }
 
@@ -193,8 +194,7 @@ impl Bucket {
             }
             token = page.next_continuation_token;
             if token.is_none() {
-                snapshots.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
-                return Ok(snapshots);
+                return Ok(oldest_first(snapshots));
             }
         }
         Err(self.told("", format!("holds more than {PAGES_MAX},000 objects")))

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use api::uri::escaped;
 use api::{Gvr, Status};
 use http::{Method, Request};
 
@@ -80,23 +81,11 @@ fn uri(gvr: &Gvr, name: &str, select: &Select, watches: bool) -> String {
         ("watch", watch),
     ] {
         if !value.is_empty() {
-            let _ = write!(uri, "{mark}{key}={}", escaped(value));
+            let _ = write!(uri, "{mark}{key}={}", api::uri::escaped(value));
             mark = '&';
         }
     }
     uri
-}
-
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
 }
 
 #[cfg(test)]

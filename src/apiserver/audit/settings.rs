@@ -155,8 +155,8 @@ impl Settings {
     pub fn of(arguments: &[String]) -> Result<Self, Fault> {
         let mut given = Vec::with_capacity(arguments.len());
         for argument in arguments {
-            let text = argument.trim_start_matches('-');
-            let (name, value) = text.split_once('=').unwrap_or((text, "true"));
+            let (name, value) = crate::flags::parts(argument);
+            let value = value.unwrap_or("true");
             if !is_known(name) {
                 return Err(Fault::Unknown(name.to_owned()));
             }

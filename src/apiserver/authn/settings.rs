@@ -71,7 +71,7 @@ pub struct Oidc {
     pub algorithms: Vec<Algorithm>,
 }
 
-/// The flag that an argument `NAME=VALUE` or `--NAME=VALUE` sets, when it is one of authentication.
+/// The flag is one of authentication.
 pub fn is_flag(name: &str) -> bool {
     FLAGS.contains(&name)
 }
@@ -84,8 +84,8 @@ impl Settings {
     pub fn of(arguments: &[String]) -> Result<Self, String> {
         let mut given: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for argument in arguments {
-            let text = argument.trim_start_matches('-');
-            let (name, value) = text.split_once('=').unwrap_or((text, "true"));
+            let (name, value) = crate::flags::parts(argument);
+            let value = value.unwrap_or("true");
             given.entry(name).or_default().push(value);
         }
         if given.contains_key("api-audiences") {

@@ -45,10 +45,9 @@ impl<'a> Given<'a> {
     /// The argument that has no value or belongs elsewhere.
     pub(super) fn of(arguments: &'a [String]) -> Result<Self, String> {
         let one = |argument: &'a String| {
-            let text = argument.trim_start_matches('-');
-            let (name, value) = text
-                .split_once('=')
-                .ok_or_else(|| format!("{text}: needs a value, write {text}=VALUE"))?;
+            let (name, value) = crate::flags::parts(argument);
+            let value =
+                value.ok_or_else(|| format!("{name}: needs a value, write {name}=VALUE"))?;
             match FLAGS.iter().find(|known| **known == name) {
                 Some(name) => Ok((*name, value)),
                 None => Err(format!("{name} is no flag of authorization")),

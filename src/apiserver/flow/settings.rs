@@ -22,11 +22,6 @@ const READS: &str = "max-requests-inflight";
 const WRITES: &str = "max-mutating-requests-inflight";
 const ENABLED: &str = "enable-priority-and-fairness";
 
-fn split(argument: &str) -> (&str, Option<&str>) {
-    let text = argument.trim_start_matches('-');
-    text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)))
-}
-
 /// The flag is one of these.
 pub fn is_flag(name: &str) -> bool {
     matches!(name, READS | WRITES | ENABLED)
@@ -40,7 +35,7 @@ impl Settings {
     pub fn of(arguments: &[String]) -> Result<Self, String> {
         let mut settings = Self::default();
         for argument in arguments {
-            let (name, value) = split(argument);
+            let (name, value) = crate::flags::parts(argument);
             match name {
                 READS => settings.reads = number(name, value)?,
                 WRITES => settings.writes = number(name, value)?,

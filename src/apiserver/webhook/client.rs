@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::pki::outside;
 use base::{Kind, Tasks};
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
@@ -20,7 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use super::config::Address;
 use super::reach::dial_text;
-use super::{CallError, Callout, ClientConfig, errors, go_duration, tls};
+use super::{CallError, Callout, ClientConfig, errors, go_duration};
 use api::Status;
 
 /// Largest answer that is read: an object of 3 MiB as a patch in base64, and lists of converted objects.
@@ -77,8 +78,11 @@ impl Client {
         let body = serde_json::to_vec(review)
             .map_err(|e| CallError::Config(format!("the review cannot be encoded: {e}")))?;
         let request = self.request(&path, body.into())?;
-        let tls =
-            self.tls.get_or_try_init(|| tls::client(&self.config.ca_bundle, false, None)).await?;
+        let tls = self
+            .tls
+            .get_or_try_init(|| outside::client(&self.config.ca_bundle, false, None))
+            .await
+            .map_err(CallError::Config)?;
         let exchange = async {
             let (response, sender, address) =
                 self.send(request, tls).await.map_err(|e| failed(&e))?;

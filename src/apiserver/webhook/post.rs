@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::io::{BoxIo, Dial, Tcp};
+use base::pki::outside;
 use base::{Kind, Tasks};
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
@@ -18,8 +19,8 @@ use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 
 use super::client::exchange_text;
+use super::errors;
 use super::kubeconfig::Place;
-use super::{errors, tls};
 
 /// Kept connections.
 const IDLE_MAX: usize = 16;
@@ -196,9 +197,9 @@ impl Poster {
         let io = io.map_err(|e| errors::dial(&format!("{}:{}", place.host, place.port), &e))?;
         let Some(trust) = &place.tls else { return Ok(io) };
         let tls = self.tls.get_or_try_init(|| {
-            tls::client(&trust.bundle, trust.unverified, trust.certificate.clone())
+            outside::client(&trust.bundle, trust.unverified, trust.certificate.clone())
         });
-        let tls = Arc::clone(tls.await.map_err(|e| e.to_string())?);
+        let tls = Arc::clone(tls.await?);
         let name = ServerName::try_from(trust.name.clone()).map_err(|e| e.to_string())?;
         let io = TlsConnector::from(tls).connect(name, io).await;
         io.map(|io| Box::new(io) as BoxIo).map_err(|e| errors::handshake(&trust.name, &e))
@@ -210,7 +211,8 @@ impl Poster {
     /// Why certificates cannot be used.
     pub(crate) async fn check(&self) -> Result<(), String> {
         let Some(trust) = &self.place.tls else { return Ok(()) };
-        let made = tls::client(&trust.bundle, trust.unverified, trust.certificate.clone()).await;
+        let made =
+            outside::client(&trust.bundle, trust.unverified, trust.certificate.clone()).await;
         made.map(|_| ()).map_err(|e| format!("certificate-authority: {e}"))
     }
 }

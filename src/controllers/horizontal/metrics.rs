@@ -7,6 +7,7 @@ use api::codec::time::parse_duration;
 use api::k8s::api::autoscaling::v2::{CrossVersionObjectReference, MetricIdentifier};
 use api::k8s::jiff::Timestamp;
 use api::selector::LabelSelector;
+use api::uri::escaped;
 use bytes::Bytes;
 use client::{Client, Error};
 use http::Method;
@@ -45,17 +46,6 @@ fn text(
     let Some(selector) = selector else { return Ok(String::new()) };
     let value = serde_json::to_value(selector).map_err(|e| e.to_string())?;
     LabelSelector::from_value(Some(&value)).map(|s| s.to_string()).map_err(|e| e.to_string())
-}
-
-fn encoded(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut out, byte| {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'*') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-        out
-    })
 }
 
 fn items(list: &Value) -> &[Value] {
@@ -112,7 +102,7 @@ impl Source<'_> {
         let path = format!(
             "/apis/metrics.k8s.io/v1beta1/namespaces/{}/pods?labelSelector={}",
             self.namespace,
-            encoded(selector)
+            escaped(selector)
         );
         let list = read(self.client, &path, "resource").await?;
         if items(&list).is_empty() {
@@ -133,11 +123,11 @@ impl Source<'_> {
         let mut path = format!(
             "/apis/custom.metrics.k8s.io/{version}/namespaces/{}/{path}/{}?metricLabelSelector={}",
             self.namespace,
-            encoded(&metric.name),
-            encoded(&text(metric.selector.as_ref())?)
+            escaped(&metric.name),
+            escaped(&text(metric.selector.as_ref())?)
         );
         if !pods.is_empty() {
-            path.push_str(&format!("&labelSelector={}", encoded(pods)));
+            path.push_str(&format!("&labelSelector={}", escaped(pods)));
         }
         let list = read(self.client, &path, "custom").await?;
         if items(&list).is_empty() {
@@ -194,8 +184,8 @@ impl Source<'_> {
         let path = format!(
             "/apis/external.metrics.k8s.io/v1beta1/namespaces/{}/{}?labelSelector={}",
             self.namespace,
-            encoded(&metric.name),
-            encoded(&text(metric.selector.as_ref())?)
+            escaped(&metric.name),
+            escaped(&text(metric.selector.as_ref())?)
         );
         let list = read(self.client, &path, "external").await.map_err(unable)?;
         if items(&list).is_empty() {
@@ -254,7 +244,7 @@ mod tests {
             json!({"name": "s0", "selector": {"matchLabels": {"a/b": "c"}}}),
         )
         .unwrap();
-        assert_eq!(encoded(&text(metric.selector.as_ref()).unwrap()), "a%2Fb%3Dc");
+        assert_eq!(escaped(&text(metric.selector.as_ref()).unwrap()), "a%2Fb%3Dc");
         assert_eq!(
             shown(&metric),
             "&LabelSelector{MatchLabels:map[string]string{a/b: c,},MatchExpressions:[]LabelSelectorRequirement{},}"

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use base::io::{BoxIo, Dial, Tcp};
 use base::pki;
-use base::pki::tls::AnyServer;
 use base::tasks::blocking;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, USER_AGENT};
@@ -93,27 +92,17 @@ pub(super) fn look(path: &Path) -> io::Result<(u64, String)> {
 
 /// Opens connections.
 pub(super) struct Client {
-    tls: Arc<ClientConfig>,
+    /// Nothing where HTTP without TLS was asked for.
+    tls: Option<Arc<ClientConfig>>,
 }
 
 impl Client {
-    pub(super) async fn new(ca: &str, unverified: bool) -> Result<Self, String> {
-        let pem = if ca.is_empty() { pki::system::bundle().await } else { ca.to_owned() };
-        let given = pki::certificates(&pem).map_err(|e| format!("the CA certificates: {e}"))?;
-        let mut config = pki::tls::client(&[], None, &["http/1.1"]).map_err(|e| e.to_string())?;
-        let provider = Arc::clone(config.crypto_provider());
-        if unverified {
-            config.dangerous().set_certificate_verifier(Arc::new(AnyServer::new(provider)));
-        } else if !given.is_empty() {
-            let mut roots = rustls::RootCertStore::empty();
-            roots.add_parsable_certificates(given);
-            let roots = Arc::new(roots);
-            let verifier =
-                rustls::client::WebPkiServerVerifier::builder_with_provider(roots, provider);
-            let verifier = verifier.build().map_err(|e| format!("the CA certificates: {e}"))?;
-            config.dangerous().set_certificate_verifier(verifier);
-        }
-        Ok(Self { tls: Arc::new(config) })
+    pub(super) async fn new(tls: bool, ca: &str, unverified: bool) -> Result<Self, String> {
+        let tls = match tls {
+            true => Some(pki::outside::client(ca.as_bytes(), unverified, None).await?),
+            false => None,
+        };
+        Ok(Self { tls })
     }
 
     async fn open(&self, url: &url::Url) -> Result<BoxIo, Fault> {
@@ -121,11 +110,9 @@ impl Client {
         let port = url.port_or_known_default().unwrap_or(443);
         let io = Tcp.dial(host, port).await;
         let io = io.map_err(|e| Fault::passing(format!("{host}:{port} cannot be reached: {e}")))?;
-        if url.scheme() == "http" {
-            return Ok(io);
-        }
+        let Some(tls) = &self.tls else { return Ok(io) };
         let name = ServerName::try_from(host.to_owned()).map_err(Fault::lasting)?;
-        let io = TlsConnector::from(Arc::clone(&self.tls)).connect(name, io).await;
+        let io = TlsConnector::from(Arc::clone(tls)).connect(name, io).await;
         io.map(|io| Box::new(io) as BoxIo).map_err(|e| {
             // A certificate that is not believed will not be the next time.
             let certificate = e.get_ref().is_some_and(|e| e.is::<rustls::Error>());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::io::Io;
+use base::pki::outside;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use http::header::{ACCEPT, HOST, LOCATION, USER_AGENT};
@@ -14,7 +15,7 @@ use rustls::pki_types::ServerName;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 
-use crate::webhook::{Reach, dial_text, handshake_text, tls_client};
+use crate::webhook::{Reach, dial_text, handshake_text};
 
 /// Time for one document (upstream's `http.Client.Timeout`).
 pub(super) const FETCH_MAX: Duration = Duration::from_secs(30);
@@ -75,7 +76,7 @@ impl Fetcher {
             return Err(format!("{uri} must begin with https://"));
         }
         let host = authority.host().trim_matches(['[', ']']).to_owned();
-        let tls = self.tls.get_or_try_init(|| tls_client(&self.bundle, false, None)).await;
+        let tls = self.tls.get_or_try_init(|| outside::client(&self.bundle, false, None)).await;
         let tls = Arc::clone(tls.map_err(|e| e.to_string())?);
         let name = ServerName::try_from(host.clone()).map_err(|e| format!("tls: {host}: {e}"))?;
         let addresses = self.reach.resolve(&host, authority.port_u16().unwrap_or(443)).await?;

@@ -49,6 +49,13 @@ impl World {
         Box::pin(self.server.call(None, request)).await.status().as_u16()
     }
 
+    /// A pod, and the service account that it needs.
+    async fn pod(&self) {
+        let account = json!({"metadata": {"name": "default"}});
+        self.admin("/api/v1/namespaces/default/serviceaccounts", account).await;
+        self.admin("/api/v1/namespaces/default/pods", pod()).await;
+    }
+
     /// A cluster role for one user.
     async fn grant(&self, user: &str, rules: Value) {
         let role = json!({"metadata": {"name": user}, "rules": rules});
@@ -66,7 +73,7 @@ impl World {
                 if code != 403 {
                     return code;
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                tokio::task::yield_now().await;
             }
         };
         tokio::time::timeout(std::time::Duration::from_secs(60), allowed).await.unwrap()
@@ -85,13 +92,7 @@ fn pod() -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reading_opens_no_shell() {
     let world = world().await;
-    world
-        .admin(
-            "/api/v1/namespaces/default/serviceaccounts",
-            json!({"metadata": {"name": "default"}}),
-        )
-        .await;
-    world.admin("/api/v1/namespaces/default/pods", pod()).await;
+    world.pod().await;
     world.admin("/api/v1/nodes", json!({"metadata": {"name": "n"}})).await;
     let shells = ["pods", "pods/exec", "pods/attach", "pods/portforward", "nodes/proxy"];
     world.grant("reader", json!([rule("", &shells, &["get", "list", "watch"])])).await;
@@ -122,13 +123,7 @@ async fn reading_opens_no_shell() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subresources_are_rights_of_their_own() {
     let world = world().await;
-    world
-        .admin(
-            "/api/v1/namespaces/default/serviceaccounts",
-            json!({"metadata": {"name": "default"}}),
-        )
-        .await;
-    world.admin("/api/v1/namespaces/default/pods", pod()).await;
+    world.pod().await;
     let all = ["create", "update", "patch", "get", "delete"];
     let core = rule(
         "",
@@ -304,7 +299,7 @@ async fn rules_see_the_stored_object() {
     let dry = format!("{one}?dryRun=All");
     let in_force = async {
         while world.raw(Method::PUT, &dry, &[], map("other")).await != 422 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::task::yield_now().await;
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(60), in_force).await.unwrap();

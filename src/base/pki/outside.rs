@@ -1,31 +1,31 @@
-//! TLS to a webhook: who is believed, with the latitude that Go's verifier has.
+//! TLS to servers of others (webhooks, issuers, S3): who is believed, with the latitude that Go's verifier has.
 
 use std::fmt;
 use std::sync::Arc;
 
-use base::pki;
-use base::pki::live::LiveCert;
-use base::pki::tls::AnyServer;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-use super::CallError;
+use super::live::LiveCert;
+use super::tls::AnyServer;
+use super::{system, tls};
 
-/// HTTP/1.1 alone: one connection of HTTP/2 would keep a single endpoint busy (upstream's issue 75791). `unverified` believes any
-/// server, as the one who configured it asked for; `certificate` is shown to the server.
+/// For HTTP/1.1 alone: one connection of HTTP/2 would keep a single endpoint busy (upstream's issue 75791). `bundle` is
+/// PEM of those who are believed, when it is blank those whom this machine trusts; `unverified` believes any server, as the one
+/// who configured it asked for; `certificate` is shown to the server.
 ///
 /// # Errors
-/// When the bundle holds no certificate that can be used.
-pub(crate) async fn client(
+/// A sentence, when the bundle holds no certificate that can be used.
+pub async fn client(
     bundle: &[u8],
     unverified: bool,
     certificate: Option<Arc<LiveCert>>,
-) -> Result<Arc<ClientConfig>, CallError> {
-    let bad = |why: String| CallError::Config(format!("unable to load root certificates: {why}"));
-    let made = pki::tls::client(&[], certificate, &["http/1.1"]);
+) -> Result<Arc<ClientConfig>, String> {
+    let bad = |why: String| format!("unable to load root certificates: {why}");
+    let made = tls::client(&[], certificate, &["http/1.1"]);
     let mut config = made.map_err(|e| bad(e.to_string()))?;
     let provider = Arc::clone(config.crypto_provider());
     if unverified {
@@ -33,11 +33,11 @@ pub(crate) async fn client(
         return Ok(Arc::new(config));
     }
     let pem = if bundle.iter().all(u8::is_ascii_whitespace) {
-        pki::system::bundle().await
+        system::bundle().await
     } else {
         String::from_utf8_lossy(bundle).into_owned()
     };
-    let roots: Vec<CertificateDer<'static>> = pki::certificates(&pem).map_err(bad)?;
+    let roots: Vec<CertificateDer<'static>> = super::certificates(&pem).map_err(bad)?;
     if roots.is_empty() {
         return Err(bad("the bundle holds no certificate".to_owned()));
     }
