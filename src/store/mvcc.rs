@@ -5,6 +5,7 @@
 mod facts;
 mod hash;
 mod history;
+mod packed;
 mod read;
 mod state;
 mod txn;

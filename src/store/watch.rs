@@ -16,6 +16,9 @@ use crate::mvcc::contains;
 /// with the key space, so the bound is on a watcher's lag, not on copies.
 const WATCHER_BATCHES: usize = 1024;
 
+/// Batches of history that a watcher may leave unread: their values were unpacked for it alone.
+const HISTORY_BATCHES: usize = 2;
+
 /// What a watcher's channel carries.
 pub(crate) type Item = Result<WatchBatch, StoreError>;
 
@@ -63,16 +66,22 @@ impl Sink {
                 } else {
                     chosen().collect()
                 };
-                way.offer(GroupBatch { events, revision })
+                way.offer(GroupBatch { events, revision }, WATCHER_BATCHES)
             }
         }
     }
 
-    /// Hands over a batch as soon as there is room; `false` when the watcher is gone.
+    /// Hands over a batch of history as soon as there is room for it; `false` when the watcher is gone.
     async fn send(&mut self, events: Vec<Event>, revision: Revision) -> bool {
         match self {
             Self::Channel { sender, .. } => {
-                sender.send(Ok(WatchBatch { events, revision })).await.is_ok()
+                // Of all places one is kept for the reason of the end.
+                let room = sender.reserve_many(WATCHER_BATCHES - HISTORY_BATCHES).await;
+                let Some(place) = room.ok().and_then(|mut places| places.next()) else {
+                    return false;
+                };
+                place.send(Ok(WatchBatch { events, revision }));
+                true
             }
             Self::Group(way) => way.send(GroupBatch { events: events.into(), revision }).await,
         }

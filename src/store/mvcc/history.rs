@@ -1,7 +1,10 @@
 //! All kept versions of one key.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
+use super::packed::Value;
 use crate::kv::{KeyValue, Revision};
 
 /// One version; a tombstone has `version` 0.
@@ -44,7 +47,29 @@ impl Version {
 #[derive(Debug, Clone)]
 pub(crate) struct History {
     latest: Version,
-    older: Vec<Version>,
+    older: Vec<Older>,
+}
+
+/// A version that is not the newest; see [`Version`].
+#[derive(Debug, Clone)]
+struct Older {
+    value: Value,
+    created: i64,
+    modified: i64,
+    version: i64,
+    lease: i64,
+    sub: u32,
+}
+
+impl Older {
+    fn is_tombstone(&self) -> bool {
+        self.version == 0
+    }
+
+    fn with(&self, value: Bytes) -> Version {
+        let Self { created, modified, version, lease, sub, .. } = *self;
+        Version { value, created, modified, version, lease, sub }
+    }
 }
 
 /// What [`History::trim`] did.
@@ -65,7 +90,25 @@ impl History {
 
     /// Appends a newer version.
     pub(crate) fn push(&mut self, version: Version) {
-        self.older.push(std::mem::replace(&mut self.latest, version));
+        let Version { value, created, modified, version: number, lease, sub } =
+            std::mem::replace(&mut self.latest, version);
+        let value = Value::keep(value, number, &self.latest.value);
+        // Most keys have few older versions for most of the time.
+        if self.older.len() < 4 {
+            self.older.reserve_exact(1);
+        }
+        self.older.push(Older { value, created, modified, version: number, lease, sub });
+    }
+
+    /// An older version with its value.
+    fn whole(&self, index: usize) -> Option<Version> {
+        let behind = self.older.get(index..)?;
+        let whole = behind.iter().position(|older| matches!(older.value, Value::Whole(_)));
+        let mut value = self.latest.value.clone();
+        for older in behind.iter().take(whole.map_or(behind.len(), |at| at + 1)).rev() {
+            value = older.value.unpack(&value);
+        }
+        Some(behind.first()?.with(value))
     }
 
     /// The newest version, tombstones included.
@@ -79,12 +122,30 @@ impl History {
     }
 
     /// The version that was valid at `revision`.
-    pub(crate) fn at(&self, revision: i64) -> Option<&Version> {
+    pub(crate) fn at(&self, revision: i64) -> Option<Cow<'_, Version>> {
         if self.latest.modified <= revision {
-            return self.live();
+            return self.live().map(Cow::Borrowed);
         }
         let behind = self.older.partition_point(|v| v.modified <= revision);
-        self.older.get(behind.checked_sub(1)?).filter(|v| !v.is_tombstone())
+        let index = behind.checked_sub(1).filter(|at| !self.is_tombstone(*at))?;
+        self.whole(index).map(Cow::Owned)
+    }
+
+    /// The version at this place, the newest behind all others.
+    fn get(&self, index: usize) -> Cow<'_, Version> {
+        self.whole(index).map_or(Cow::Borrowed(&self.latest), Cow::Owned)
+    }
+
+    fn modified(&self, index: usize) -> i64 {
+        self.older.get(index).map_or(self.latest.modified, |older| older.modified)
+    }
+
+    fn sub(&self, index: usize) -> u32 {
+        self.older.get(index).map_or(self.latest.sub, |older| older.sub)
+    }
+
+    fn is_tombstone(&self, index: usize) -> bool {
+        self.older.get(index).map_or(self.latest.is_tombstone(), Older::is_tombstone)
     }
 
     /// The version that is the change `sub` of `revision`, and the one that was valid before the revision.
@@ -92,25 +153,37 @@ impl History {
         &self,
         revision: i64,
         sub: u32,
-    ) -> Option<(&Version, Option<&Version>)> {
+    ) -> Option<(Cow<'_, Version>, Option<Cow<'_, Version>>)> {
         let first = self.older.partition_point(|v| v.modified < revision);
-        let written = |index: usize| self.older.get(index).unwrap_or(&self.latest);
         // Nearly always it is the only one of its revision.
         let found = (first..=self.older.len())
-            .take_while(|index| written(*index).modified == revision)
+            .take_while(|index| self.modified(*index) == revision)
             .fold(None, |found, index| match found {
-                Some(_) if written(index).sub != sub => found,
+                Some(_) if self.sub(index) != sub => found,
                 _ => Some(index),
             });
-        let version = written(found?);
-        let before = first.checked_sub(1).map(written).filter(|v| !v.is_tombstone());
+        let version = self.get(found?);
         // What was made anew has nothing before it, even where it was deleted in the same revision.
-        Some((version, before.filter(|_| version.created != revision)))
+        let before = first.checked_sub(1).filter(|_| version.created != revision);
+        let before = before.filter(|index| !self.is_tombstone(*index));
+        Some((version, before.map(|index| self.get(index))))
     }
 
-    /// All versions, oldest first.
-    pub(crate) fn versions(&self) -> impl Iterator<Item = &Version> {
-        self.older.iter().chain(std::iter::once(&self.latest))
+    /// All versions up to `revision`, oldest first.
+    pub(crate) fn versions_to(&self, revision: i64) -> Vec<Version> {
+        let mut versions = Vec::with_capacity(self.older.len() + 1);
+        let mut value = self.latest.value.clone();
+        if self.latest.modified <= revision {
+            versions.push(self.latest.clone());
+        }
+        for older in self.older.iter().rev() {
+            value = older.value.unpack(&value);
+            if older.modified <= revision {
+                versions.push(older.with(value.clone()));
+            }
+        }
+        versions.reverse();
+        versions
     }
 
     /// Drops what no read at `compacted` or later and no event from `compacted` on needs: all versions before the newest

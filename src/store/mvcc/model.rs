@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+
 use super::*;
 use crate::command::Command;
 use crate::kv::*;
@@ -23,6 +25,12 @@ impl Rng {
 fn key(rng: &mut Rng) -> Vec<u8> {
     let length = 1 + rng.below(3);
     (0..length).map(|_| b"ab\x00\xff"[usize::try_from(rng.below(4)).unwrap()]).collect()
+}
+
+/// Half of them are so large and so like each other that older versions are packed.
+fn value(rng: &mut Rng, step: u64) -> Bytes {
+    let like: String = (0..rng.below(2) * 300).map(|n| format!("{n} ")).collect();
+    format!("{step} {like}{step}").into()
 }
 
 fn range(rng: &mut Rng) -> KeyRange {
@@ -169,13 +177,13 @@ fn random_operations_agree_with_a_copy_per_revision() {
                 0 => Op::Delete { range: range(rng), prev_kv: false },
                 1 => Op::Update {
                     key: key(rng).into(),
-                    value: (rng.below(2) == 0).then(|| step.to_string().into()),
+                    value: (rng.below(2) == 0).then(|| value(rng, step)),
                     lease: None,
                     prev_kv: false,
                 },
                 _ => Op::Put {
                     key: key(rng).into(),
-                    value: step.to_string().into(),
+                    value: value(rng, step),
                     lease: 0,
                     prev_kv: false,
                 },

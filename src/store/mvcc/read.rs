@@ -1,5 +1,6 @@
 //! Reads: ranges at a revision and the changes since one.
 
+use std::borrow::Cow;
 use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
 use bytes::Bytes;
@@ -76,7 +77,7 @@ impl State {
         let at = request.revision.map_or(0, |r| r.0);
         let mut response = RangeResponse { revision: Revision(newest), ..RangeResponse::default() };
         for (key, history) in self.histories(&request.range) {
-            let found = if at > 0 { history.at(at) } else { history.live() };
+            let found = if at > 0 { history.at(at) } else { history.live().map(Cow::Borrowed) };
             let Some(version) = found else { continue };
             response.count += 1;
             if request.count_only {

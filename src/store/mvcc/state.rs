@@ -62,6 +62,17 @@ pub(super) fn event_of(key: &Bytes, history: &History, revision: i64, sub: u32) 
     Some(Event { kv: version.to_kv(key, false), prev, deleted: version.is_tombstone() })
 }
 
+/// As [`event_of`] right after the newest version of `history` replaced `before`, whose value is at hand.
+fn event_now(key: &Bytes, history: &History, before: &Version) -> Option<Event> {
+    let version = history.latest();
+    // What came before is older than the revision's own changes of the key.
+    if before.modified == version.modified {
+        return event_of(key, history, version.modified, version.sub);
+    }
+    let prev = (!before.is_tombstone()).then(|| before.to_kv(key, false));
+    Some(Event { kv: version.to_kv(key, false), prev, deleted: version.is_tombstone() })
+}
+
 /// The whole key space.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -228,7 +239,7 @@ impl State {
                 };
                 let version = Version { value, created, modified: revision, version, lease, sub };
                 entry.get_mut().push(version);
-                let event = event_of(entry.key(), entry.get(), revision, sub);
+                let event = event_now(entry.key(), entry.get(), &before);
                 (entry.key().clone(), (!before.is_tombstone()).then_some(before), event)
             }
             Entry::Vacant(entry) => {
@@ -270,7 +281,7 @@ impl State {
         let history = self.keys.get_mut(key)?;
         let before = history.live()?.clone();
         history.push(Version::tombstone(revision, sub));
-        events.extend(event_of(key, history, revision, sub));
+        events.extend(event_now(key, history, &before));
         self.live -= 1;
         self.detach(before.lease, key);
         let prev = before.to_kv(key, false);
@@ -345,8 +356,7 @@ impl State {
         let from = after.map_or(Unbounded, |key| Excluded(key.clone()));
         let (mut taken, mut keys) = (0, Vec::new());
         for (key, history) in self.keys.range((from, Unbounded)) {
-            let versions: Vec<Version> =
-                history.versions().filter(|v| v.modified <= revision).cloned().collect();
+            let versions = history.versions_to(revision);
             taken += key.len() + versions.iter().map(|v| v.value.len()).sum::<usize>();
             keys.push((key.clone(), versions));
             if taken >= bytes {
@@ -373,17 +383,17 @@ impl State {
         let (mut live, mut bytes) = (0, 0);
         let mut attached = Vec::new();
         let load = |(key, versions): (Bytes, Vec<Version>)| {
-            let mut versions = versions.into_iter();
-            let mut history = History::new(versions.next()?);
-            versions.for_each(|version| history.push(version));
             bytes += key.len();
-            for version in history.versions() {
+            for version in &versions {
                 bytes += version.value.len();
                 if version.modified >= compacted {
                     let change = Change { revision: version.modified, key: key.clone() };
                     changes.push((version.sub, change));
                 }
             }
+            let mut versions = versions.into_iter();
+            let mut history = History::new(versions.next()?);
+            versions.for_each(|version| history.push(version));
             if let Some(version) = history.live() {
                 live += 1;
                 if version.lease != 0 {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::WATCHER_BATCHES;
+use super::HISTORY_BATCHES;
 use crate::kv::{Event, Revision, StoreError};
 
 /// As [`crate::WatchBatch`]; watches that want the same changes share them.
@@ -128,8 +128,8 @@ impl Way {
         self.ended.load(Relaxed)
     }
 
-    /// Puts a batch in, unless the watcher left too much unread.
-    pub(super) fn offer(&mut self, batch: GroupBatch) -> Result<(), Refused> {
+    /// Puts a batch in, unless the watcher left `most` or more unread.
+    pub(super) fn offer(&mut self, batch: GroupBatch, most: usize) -> Result<(), Refused> {
         let mut queue = self.shared.queue.lock();
         // Under the lock, so that nothing comes after the end.
         if self.is_closed() {
@@ -138,7 +138,7 @@ impl Way {
         if self.taken != queue.taken {
             (self.taken, self.left) = (queue.taken, 0);
         }
-        if self.left >= WATCHER_BATCHES {
+        if self.left >= most {
             return Err(Refused::Full);
         }
         self.left += 1;
@@ -151,14 +151,14 @@ impl Way {
         Ok(())
     }
 
-    /// Puts a batch in as soon as there is room; `false` when the watcher is gone.
+    /// Puts a batch of history in as soon as there is room for it; `false` when the watcher is gone.
     pub(super) async fn send(&mut self, batch: GroupBatch) -> bool {
         let shared = Arc::clone(&self.shared);
         loop {
             // Begun before the look, so that what is told meanwhile is not missed.
             let mut taken = std::pin::pin!(shared.taken.notified());
             taken.as_mut().enable();
-            match self.offer(batch.clone()) {
+            match self.offer(batch.clone(), HISTORY_BATCHES) {
                 Ok(()) => return true,
                 Err(Refused::Closed) => return false,
                 Err(Refused::Full) => taken.await,
@@ -180,6 +180,7 @@ impl Way {
 
 #[cfg(test)]
 mod tests {
+    use super::super::WATCHER_BATCHES;
     use super::*;
 
     fn progress(revision: i64) -> GroupBatch {
@@ -199,10 +200,10 @@ mod tests {
         let (mut second, two) = group.begin(7);
         let (mut third, three) = group.begin(8);
         for (way, revision) in [(&mut first, 1), (&mut second, 2), (&mut third, 3)] {
-            way.offer(progress(revision)).unwrap();
+            way.offer(progress(revision), WATCHER_BATCHES).unwrap();
         }
         drop(one);
-        assert_eq!(first.offer(progress(4)), Err(Refused::Closed));
+        assert_eq!(first.offer(progress(4), WATCHER_BATCHES), Err(Refused::Closed));
         first.end(StoreError::Overrun);
         third.end(StoreError::Overrun);
         group.take(&mut items).await;
@@ -215,10 +216,10 @@ mod tests {
         let (group, mut items) = (WatchGroup::default(), Vec::new());
         let ((mut slow, _slow), (mut other, _other)) = (group.begin(1), group.begin(2));
         for revision in 0..WATCHER_BATCHES as i64 {
-            slow.offer(progress(revision)).unwrap();
+            slow.offer(progress(revision), WATCHER_BATCHES).unwrap();
         }
-        assert_eq!(slow.offer(progress(0)), Err(Refused::Full));
-        other.offer(progress(1)).unwrap();
+        assert_eq!(slow.offer(progress(0), WATCHER_BATCHES), Err(Refused::Full));
+        other.offer(progress(1), WATCHER_BATCHES).unwrap();
         let (more, ()) = tokio::join!(slow.send(progress(9)), group.take(&mut items));
         assert_eq!((more, items.len()), (true, WATCHER_BATCHES + 1));
         group.take(&mut items).await;
@@ -229,7 +230,7 @@ mod tests {
     async fn who_waits_for_room_learns_that_the_watcher_has_gone() {
         let group = WatchGroup::default();
         let (mut way, watching) = group.begin(1);
-        while way.offer(progress(1)).is_ok() {}
+        while way.offer(progress(1), WATCHER_BATCHES).is_ok() {}
         let (sent, ()) = tokio::join!(way.send(progress(2)), async { drop(watching) });
         assert!(!sent);
     }

@@ -1,0 +1,103 @@
+//! Values of versions that are not the newest, kept by what differs from the version behind them.
+//!
+//! Versions of one object are alike: of a pod's second state about a tenth is not in its third.
+
+use bytes::Bytes;
+
+/// Values below are kept as they are: what would be won is not worth the work.
+const PACKED_BYTES_MIN: usize = 512;
+
+/// One version in so many is kept whole, so that a read of an old one unpacks few.
+const WHOLE_EVERY: i64 = 16;
+
+/// The value of a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    /// As it is.
+    Whole(Bytes),
+    /// By the value of the next version.
+    Packed {
+        /// LZ4 with that value as the dictionary.
+        bytes: Box<[u8]>,
+        /// Bytes of the value.
+        len: u32,
+    },
+}
+
+impl Value {
+    /// Keeps `value`, of the version with this number of its key, in front of `next`.
+    pub(super) fn keep(value: Bytes, version: i64, next: &[u8]) -> Self {
+        let small = value.len() < PACKED_BYTES_MIN || next.len() < PACKED_BYTES_MIN;
+        let Some(len) = u32::try_from(value.len()).ok().filter(|_| !small) else {
+            return Self::Whole(value);
+        };
+        if version % WHOLE_EVERY == 0 {
+            return Self::Whole(value);
+        }
+        let packed = lz4_flex::block::compress_with_dict(&value, next);
+        // A quarter less, or it is not worth the unpacking.
+        if packed.len() > value.len() / 4 * 3 {
+            return Self::Whole(value);
+        }
+        Self::Packed { bytes: packed.into_boxed_slice(), len }
+    }
+
+    /// Bytes of the value.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Whole(value) => value.len(),
+            // It was made of a length that fits.
+            Self::Packed { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// The value, `next` being that of the version behind it.
+    pub(super) fn unpack(&self, next: &[u8]) -> Bytes {
+        match self {
+            Self::Whole(value) => value.clone(),
+            // What was packed in this process's memory unpacks; a fault of it must not pass for a value.
+            Self::Packed { bytes, .. } => {
+                lz4_flex::block::decompress_with_dict(bytes, self.len(), next)
+                    .unwrap_or_else(|e| unreachable!("a packed value does not unpack: {e}"))
+                    .into()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(status: &str) -> Bytes {
+        let labels: String =
+            (0..60).map(|n| format!("\"label-{n}\":\"value-{}\",", n * 7919)).collect();
+        Bytes::from(format!("{{\"metadata\":{{{labels}\"name\":\"a\"}},\"status\":\"{status}\"}}"))
+    }
+
+    #[test]
+    fn like_values_take_little_and_come_back() {
+        let (old, new) = (pod("Pending"), pod("Running, and for an hour already"));
+        let kept = Value::keep(old.clone(), 1, &new);
+        let Value::Packed { bytes, .. } = &kept else { panic!("it is kept whole") };
+        assert!(bytes.len() < old.len() / 10, "{} of {}", bytes.len(), old.len());
+        assert_eq!(kept.len(), old.len());
+        assert_eq!(kept.unpack(&new), old);
+    }
+
+    #[test]
+    fn small_unlike_and_sixteenth_values_stay_whole() {
+        let (old, new) = (pod("Pending"), pod("Running"));
+        assert_eq!(Value::keep(old.clone(), 16, &new), Value::Whole(old.clone()));
+        assert_eq!(Value::keep(old.clone(), 1, b""), Value::Whole(old.clone()));
+        assert_eq!(Value::keep("a".into(), 1, &new), Value::Whole("a".into()));
+        let mut seed = 1_u32;
+        let noise: Bytes = std::iter::repeat_with(|| {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            seed.to_be_bytes()[0]
+        })
+        .take(4096)
+        .collect();
+        assert_eq!(Value::keep(noise.clone(), 1, &new), Value::Whole(noise));
+    }
+}
