@@ -71,7 +71,7 @@ impl Objects {
 
     /// The cache of a row, in whatever state.
     pub fn cache(&self, row: &Arc<Resource>) -> Arc<Cache> {
-        self.caches.of(row, None)
+        self.caches.of(row)
     }
 
     /// The cache of a row once it holds everything acknowledged before the call.
@@ -81,7 +81,7 @@ impl Objects {
     pub async fn fresh_cache(&self, row: &Arc<Resource>) -> Result<Arc<Cache>, Status> {
         let revision =
             self.storage.backend().quiet_barrier().await.map_err(|e| status::of_store(&e))?;
-        let cache = self.caches.of(row, None);
+        let cache = self.caches.of(row);
         cache.wait_for(revision.0).await?;
         Ok(cache)
     }
@@ -91,7 +91,7 @@ impl Objects {
     /// # Errors
     /// When it does not load in time.
     pub async fn loaded_cache(&self, row: &Arc<Resource>) -> Result<Arc<Cache>, Status> {
-        let cache = self.caches.of(row, None);
+        let cache = self.caches.of(row);
         cache.wait_for(row.written.load(std::sync::atomic::Ordering::Relaxed)).await?;
         Ok(cache)
     }

@@ -1,9 +1,11 @@
 //! The watch cache: per stored resource one copy of all objects and a ring of their last changes, fed by the store's watch.
 //!
-//! Watchers hold a position in the ring instead of a queue of their own: nothing is dropped, and one that falls off the ring is ended.
+//! Watchers hold a position in the ring instead of a queue of their own: nothing is dropped, and one that is behind the ring reads the
+//! store's history until it has caught up.
 
 mod interest;
 mod nodes;
+mod position;
 mod state;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,6 +22,7 @@ use store::kv::{Event as StoreEvent, KeyRange, RangeRequest, StoreError};
 use tokio::sync::watch;
 
 use interest::{Interest, Interests, Slot};
+pub use position::{Lagged, Position};
 use state::State;
 pub use state::{Entry, Event, EventType, Filter, Page};
 
@@ -80,8 +83,8 @@ impl Caches {
         Self { storage, tasks, running: Mutex::new(HashMap::new()) }
     }
 
-    /// The cache of a row's storage; `since` is a revision from which the first asker wants events, if it can be had.
-    pub fn of(&self, row: &Arc<Resource>, since: Option<i64>) -> Arc<Cache> {
+    /// The cache of a row's storage.
+    pub fn of(&self, row: &Arc<Resource>) -> Arc<Cache> {
         let mut running = self.running.lock();
         if let Some(cache) = running.get(&row.cache_key) {
             return Arc::clone(cache);
@@ -108,7 +111,7 @@ impl Caches {
         let shutdown = tasks.shutdown().clone();
         tasks.spawn(Kind::Critical, "watch-cache", async move {
             tokio::select! {
-                () = task.run(since) => {}
+                () = task.run() => {}
                 () = shutdown.requested() => {}
             }
             if task.stop.is_requested() {
@@ -149,10 +152,10 @@ impl Caches {
 
 impl Cache {
     /// Feeds the cache for ever; after an error of the store it loads anew and ends all watches.
-    async fn run(&self, mut since: Option<i64>) {
+    async fn run(&self) {
         let mut backoff = base::Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
         loop {
-            match self.follow(since.take()).await {
+            match self.follow().await {
                 Ok(()) => backoff.reset(),
                 Err(error) => {
                     tracing::warn!(resource = %self.row.spec.gvr, %error, "watch cache loads anew");
@@ -165,17 +168,9 @@ impl Cache {
         }
     }
 
-    async fn follow(&self, since: Option<i64>) -> Result<(), Failed> {
+    async fn follow(&self) -> Result<(), Failed> {
         let range = self.range();
-        let loaded = match since {
-            Some(since) if since > 0 => match self.load(&range, Some(Revision(since))).await {
-                Err(Failed::Store(StoreError::Compacted { .. } | StoreError::Future { .. })) => {
-                    self.load(&range, None).await?
-                }
-                other => other?,
-            },
-            _ => self.load(&range, None).await?,
-        };
+        let loaded = self.load(&range).await?;
         let mut watcher = self.storage.backend().watch(range, Some(Revision(loaded + 1))).await?;
         while let Some(batch) = watcher.batches.recv().await {
             let batch = batch?;
@@ -220,11 +215,9 @@ impl Cache {
         all.notify_waiters();
     }
 
-    async fn load(&self, range: &KeyRange, revision: Option<Revision>) -> Result<i64, Failed> {
-        let mut request = RangeRequest::new(range.clone());
-        request.revision = revision;
-        let response = self.storage.backend().range(request).await?;
-        let reached = revision.unwrap_or(response.revision).0;
+    async fn load(&self, range: &KeyRange) -> Result<i64, Failed> {
+        let response = self.storage.backend().range(RangeRequest::new(range.clone())).await?;
+        let reached = response.revision.0;
         let kvs: Vec<_> = response.kvs.iter().collect();
         let read = self.storage.read_all(&self.row, &kvs).await;
         let mut objects = BTreeMap::new();
@@ -281,6 +274,34 @@ impl Cache {
             changes.push((self.suffix(&event.kv.key), object, event.kv.mod_revision.0));
         }
         Ok(changes)
+    }
+
+    /// Changes as the store's history has them, as events.
+    async fn history(&self, events: &[StoreEvent]) -> Result<Vec<Arc<Event>>, Failed> {
+        let kvs: Vec<_> = events
+            .iter()
+            .flat_map(|e| e.prev.iter().chain((!e.deleted).then_some(&e.kv)))
+            .collect();
+        let read = self.storage.read_all(&self.row, &kvs).await;
+        let mut entries = Vec::with_capacity(read.len());
+        for (kv, object) in kvs.iter().zip(read) {
+            let object = self.readable(&kv.key, object)?;
+            entries.push(object.map(|object| Entry::new(Arc::new(object))));
+        }
+        let mut entries = entries.into_iter();
+        let mut made = Vec::with_capacity(events.len());
+        for event in events {
+            let revision = event.kv.mod_revision.0;
+            let previous = event.prev.as_ref().and_then(|_| entries.next().flatten());
+            let event = if event.deleted {
+                previous.map(|previous| Event::deletion(previous, revision))
+            } else {
+                let entry = entries.next().flatten();
+                entry.map(|entry| Event::new(entry, previous, false, revision))
+            };
+            made.extend(event.map(Arc::new));
+        }
+        Ok(made)
     }
 
     /// The row whose storage this is.
@@ -346,14 +367,12 @@ impl Cache {
     ///
     /// # Errors
     /// The oldest revision from which one can watch, when `revision` is before it.
-    pub fn watch_from(self: &Arc<Self>, revision: i64, filter: &Filter) -> Result<Position, i64> {
-        let slot = self.slot(filter);
-        // Also a refusal gives the slot back.
-        let mut position =
-            Position { cache: Arc::clone(self), next: state::Sequence::default(), slot };
-        position.next = self.state.read().sequence_after(revision)?;
-        position.slot.tell(position.next);
-        Ok(position)
+    pub async fn watch_from(
+        self: &Arc<Self>,
+        revision: i64,
+        filter: &Filter,
+    ) -> Result<Position, i64> {
+        Position::after(Arc::clone(self), self.slot(filter), revision).await
     }
 
     /// The objects of the filter now, and the position behind them.
@@ -363,68 +382,12 @@ impl Cache {
         let page = state.list(&self.row, filter, None, 0);
         let next = state.next_sequence();
         drop(state);
-        (page, Position { cache: Arc::clone(self), next, slot })
+        let position = Position::at(Arc::clone(self), slot, next, page.revision);
+        (page, position)
     }
 
     /// A slot is taken before the place in the ring, so that no event falls between.
     fn slot(self: &Arc<Self>, filter: &Filter) -> Arc<Slot> {
         self.interests.lock().add(Interest::of(filter))
-    }
-}
-
-/// A watcher's place in the ring.
-#[derive(Debug)]
-pub struct Position {
-    cache: Arc<Cache>,
-    next: state::Sequence,
-    slot: Arc<Slot>,
-}
-
-impl Drop for Position {
-    fn drop(&mut self) {
-        self.cache.interests.lock().remove(&self.slot);
-    }
-}
-
-/// The watcher fell off the ring, or the cache was loaded anew: it has to list again.
-#[derive(Debug, Clone, Copy)]
-pub struct Lagged;
-
-impl Position {
-    /// The next events (none: only progress) and the revision reached with them. Waits when there is nothing new.
-    ///
-    /// # Errors
-    /// When the events were dropped from the ring before they were read.
-    pub async fn next(&mut self) -> Result<(Vec<Arc<Event>>, i64), Lagged> {
-        let slot = Arc::clone(&self.slot);
-        loop {
-            let told = slot.told();
-            let (events, revision) = self.try_next()?;
-            if !events.is_empty() {
-                return Ok((events, revision));
-            }
-            told.await;
-        }
-    }
-
-    /// The events that are there, without waiting.
-    ///
-    /// # Errors
-    /// As [`Position::next`].
-    pub fn try_next(&mut self) -> Result<(Vec<Arc<Event>>, i64), Lagged> {
-        let state = self.cache.state.read();
-        // What nobody told of is nothing that the filter sees.
-        let from = self.slot.take(self.next, state.next_sequence());
-        let (events, next, revision) = state.events_from(from, BATCH_MAX).ok_or(Lagged)?;
-        self.next = next;
-        if next != state.next_sequence() {
-            self.slot.tell(next);
-        }
-        Ok((events, revision))
-    }
-
-    /// The row watched.
-    pub fn row(&self) -> &Arc<Resource> {
-        &self.cache.row
     }
 }

@@ -80,9 +80,9 @@ pub(crate) async fn open(
     let mut pending = VecDeque::new();
     let position = match start {
         Start::After(revision) => {
-            cache = objects.caches().of(row, Some(revision));
+            cache = objects.cache(row);
             cache.wait_for(0).await?;
-            match cache.watch_from(revision, &filter) {
+            match cache.watch_from(revision, &filter).await {
                 Ok(position) => position,
                 Err(oldest) => {
                     let refusal =
@@ -164,7 +164,7 @@ impl Watch {
                 biased;
                 got = self.position.next() => match got {
                     Ok((events, revision)) => self.take(events, revision),
-                    // Fell off the ring: the client resumes from what it saw, or lists again.
+                    // The client resumes from what it saw, or lists again.
                     Err(_) => self.over = true,
                 },
                 () = tokio::time::sleep_until(alarm) => self.alarm(),
@@ -185,9 +185,8 @@ impl Watch {
     fn alarm(&mut self) {
         let now = base::clock::now();
         match self.position.try_next() {
-            Ok((events, revision)) if !events.is_empty() => return self.take(events, revision),
-            Ok((_, revision)) => self.revision = revision,
-            Err(_) => self.over = true,
+            (events, revision) if !events.is_empty() => return self.take(events, revision),
+            (_, revision) => self.revision = revision,
         }
         if self.bookmarks && !self.over && now >= self.next_bookmark {
             self.pending.push_back(Item::Bookmark { revision: self.revision, initial: false });

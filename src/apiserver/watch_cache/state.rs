@@ -15,21 +15,21 @@ use super::nodes::{self, Nodes};
 use crate::registry::Resource;
 use crate::selection::Selection;
 
-/// Changes kept per resource: at an edge cluster's rates minutes of history; a watcher farther behind lists again.
-const RING_EVENTS_MAX: usize = 4096;
+/// Changes kept per resource, for watchers that keep up; others read the store's history, which is packed.
+const RING_EVENTS_MAX: usize = 512;
 
 /// Changes that are kept however old they are.
-const RING_EVENTS_MIN: usize = 256;
+const RING_EVENTS_MIN: usize = 64;
 
-/// Further changes are kept for so long, as the store keeps its history: what a crowd that came at once has left behind goes.
-const RING_AGE_MAX: Duration = Duration::from_secs(300);
+/// Further changes are kept for so long: what a crowd that came at once has left behind goes.
+const RING_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Newest changes whose JSON lines are kept: watchers that are farther behind are few, and have them made again. A line is as large
 /// as its object, whose bytes are shared with the store.
 const LINES_MAX: usize = 256;
 
 /// Bytes of object versions that the ring may keep alive.
-const RING_BYTES_MAX: usize = 16 * 1024 * 1024;
+const RING_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Selectable fields of one object that have a value.
 type Fields = Box<[(Cow<'static, str>, Box<str>)]>;
@@ -97,6 +97,24 @@ pub struct Event {
 }
 
 impl Event {
+    /// What came here now.
+    pub(super) fn new(
+        entry: Arc<Entry>,
+        previous: Option<Arc<Entry>>,
+        deleted: bool,
+        revision: i64,
+    ) -> Self {
+        let (at, line) = (base::clock::now(), Mutex::default());
+        Self { entry, previous, deleted, revision, at, line }
+    }
+
+    /// The deletion of what was there before.
+    pub(super) fn deletion(previous: Arc<Entry>, revision: i64) -> Self {
+        let mut last = Object::clone(&previous.object);
+        last.resource_version = revision;
+        Self::new(Entry::new(Arc::new(last)), Some(previous), true, revision)
+    }
+
     /// The JSON line for watchers to whom the change looks as it is, made once for all that keep up.
     pub fn line(&self, make: impl FnOnce() -> Bytes) -> Bytes {
         self.line.lock().get_or_insert_with(make).clone()
@@ -227,7 +245,7 @@ impl State {
         changes: Vec<(Box<str>, Option<Object>, i64)>,
         revision: i64,
     ) -> Vec<Arc<Event>> {
-        let (mut events, now) = (Vec::with_capacity(changes.len()), base::clock::now());
+        let mut events = Vec::with_capacity(changes.len());
         for (suffix, object, at) in changes {
             let event = match object {
                 Some(object) => {
@@ -236,41 +254,26 @@ impl State {
                         nodes.change(&suffix, self.objects.get(&suffix), &entry);
                     }
                     let previous = self.objects.insert(suffix, Arc::clone(&entry));
-                    Event {
-                        entry,
-                        previous,
-                        deleted: false,
-                        revision: at,
-                        at: now,
-                        line: Mutex::default(),
-                    }
+                    Event::new(entry, previous, false, at)
                 }
                 None => {
                     let Some(previous) = self.objects.remove(&suffix) else { continue };
                     if let Some(nodes) = &mut self.nodes {
                         nodes.remove(&suffix, &previous);
                     }
-                    let mut last = Object::clone(&previous.object);
-                    last.resource_version = at;
-                    Event {
-                        entry: Entry::new(Arc::new(last)),
-                        previous: Some(previous),
-                        deleted: true,
-                        revision: at,
-                        at: now,
-                        line: Mutex::default(),
-                    }
+                    Event::deletion(previous, at)
                 }
             };
             let event = Arc::new(event);
             events.push(Arc::clone(&event));
-            self.push(event, now);
+            self.push(event);
         }
         self.revision = self.revision.max(revision);
         events
     }
 
-    fn push(&mut self, event: Arc<Event>, now: Instant) {
+    fn push(&mut self, event: Arc<Event>) {
+        let now = event.at;
         self.ring_bytes += weight(&event);
         self.ring.push_back(event);
         let behind = self.ring.len().checked_sub(LINES_MAX + 1);
@@ -345,7 +348,7 @@ impl State {
         Sequence { generation: self.generation, number: self.first + self.ring.len() as u64 }
     }
 
-    /// The place behind `revision`; the oldest possible revision when that is gone.
+    /// The place behind `revision`; the oldest revision that has one when it is gone.
     pub(super) fn sequence_after(&self, revision: i64) -> Result<Sequence, i64> {
         if revision < self.floor {
             return Err(self.floor);

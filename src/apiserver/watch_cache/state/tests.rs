@@ -74,19 +74,19 @@ fn a_position_that_fell_off_the_ring_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_crowd_left_behind_goes_after_five_minutes() {
+async fn what_a_crowd_left_behind_goes_after_a_minute() {
     let mut state = state();
     let put = |state: &mut State, version| {
         let change = ("n/b".into(), Some(thing("b", version, "z")), version);
         state.apply(vec![change], version);
     };
-    (5..2005).for_each(|version| put(&mut state, version));
+    (5..405).for_each(|version| put(&mut state, version));
     tokio::time::advance(RING_AGE_MAX).await;
-    put(&mut state, 2005);
+    put(&mut state, 405);
     assert!(state.sequence_after(4).is_ok());
     tokio::time::advance(Duration::from_secs(1)).await;
-    put(&mut state, 2006);
-    let oldest = 2006 - i64::try_from(RING_EVENTS_MIN).unwrap();
+    put(&mut state, 406);
+    let oldest = 406 - i64::try_from(RING_EVENTS_MIN).unwrap();
     assert_eq!(state.sequence_after(4), Err(oldest));
 }
 
