@@ -17,6 +17,7 @@ pub(crate) enum Verdict<'a> {
     Accept,
     Jump(&'a str),
     Goto(&'a str),
+    Return,
 }
 
 /// One rule; built left to right like nft's own text.
@@ -148,6 +149,24 @@ impl Rule {
         self.meta(0, key).compare(0, true, &value)
     }
 
+    /// `ct state established,related`.
+    pub(crate) fn known_connection(self) -> Self {
+        self.conntrack_bits(0, 2 | 4)
+    }
+
+    /// The first byte of the transport header lies between these: the type of an ICMP message.
+    pub(crate) fn message_type(self, first: u8, last: u8) -> Self {
+        let rule = self.payload(0, 2, 0, 1);
+        let bound = |rule: Self, operator: u32, value: u8| {
+            rule.add("cmp", |w| {
+                w.be32(1, register(0)).be32(2, operator);
+                data(w, 3, &[value]);
+            })
+        };
+        // NFT_CMP_GTE and NFT_CMP_LTE.
+        bound(bound(rule, 5, first), 3, last)
+    }
+
     /// `ct state new`.
     pub(crate) fn new_connection(self) -> Self {
         self.conntrack_bits(0, 8)
@@ -268,6 +287,7 @@ impl Rule {
             Verdict::Accept => (1, None),
             Verdict::Jump(chain) => (-3_i32, Some(chain)),
             Verdict::Goto(chain) => (-4, Some(chain)),
+            Verdict::Return => (-5, None),
         };
         self.add("immediate", |w| {
             w.be32(1, 0).nest(2, |w| {
