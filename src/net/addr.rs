@@ -132,7 +132,9 @@ impl Cidr {
 
     /// The highest address.
     pub fn last(&self) -> IpAddr {
-        address(self.family(), number(self.address).saturating_add(self.size() - 1))
+        let host = u32::from(self.family().bits() - self.prefix);
+        let ones = u128::MAX.checked_shr(u128::BITS - host).unwrap_or(0);
+        address(self.family(), number(self.address) | ones)
     }
 
     /// How many addresses there are, at most `u128::MAX`.

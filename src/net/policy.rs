@@ -4,10 +4,13 @@
 //! watches, the CNI plugin and the kernel. Pods of the cluster are watched only while there is a policy.
 
 mod decide;
+mod frames;
 pub(crate) mod gate;
 pub(crate) mod model;
 mod nft;
 mod ports;
+#[cfg(test)]
+mod run_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -86,11 +89,46 @@ struct Table {
 struct Kernel {
     socket: Socket,
     tables: Vec<Table>,
+    frames: Frames,
+}
+
+/// The table that sees the frames of pods.
+#[derive(Debug)]
+struct Frames {
+    table: String,
+    bridge: String,
+    /// What stands; `None` before it is known.
+    held: Option<bool>,
+}
+
+impl Frames {
+    fn set(&mut self, socket: &mut Socket, hold: bool) -> Result<(), Error> {
+        if self.held == Some(hold) {
+            return Ok(());
+        }
+        if hold {
+            let named = || format!("cannot find bridge {}", self.bridge);
+            let link = Socket::route().and_then(|mut s| s.link(&self.bridge));
+            let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+            let link = link.and_then(|l| l.ok_or_else(missing)).map_err(Error::io(named()))?;
+            frames::hold(socket, &self.table, &self.bridge, &link.mac)?;
+        } else if let Err(error) = frames::release(socket, &self.table) {
+            // A kernel that has no tables for bridges has nothing that could be taken away.
+            tracing::debug!(%error, "no table of frames to remove");
+        }
+        self.held = Some(hold);
+        Ok(())
+    }
 }
 
 impl Kernel {
     fn apply(&mut self, decision: &mut Decision, nodes: &BTreeSet<IpAddr>) -> Result<(), Error> {
         let idle = decision.is_idle();
+        if let Err(error) = self.frames.set(&mut self.socket, !idle) {
+            // Only who makes frames itself gets around the rules without it.
+            tracing::warn!(%error, "pods can hand each other frames past network policies");
+            self.frames.held = Some(!idle);
+        }
         for table in &mut self.tables {
             let layout = &table.layout;
             let before = std::mem::replace(&mut table.stands, Stands::Unknown);
@@ -157,6 +195,10 @@ pub(crate) struct Policies {
     board: Problems,
 }
 
+fn lost() -> Error {
+    Error::Config("the worker that holds the rules panicked".into())
+}
+
 fn layouts(config: &Config) -> Vec<Layout> {
     let layout = |family| Layout {
         family,
@@ -175,7 +217,11 @@ pub(crate) fn remove(config: &Config, socket: &mut Socket) -> Vec<Error> {
         bridge: config.bridge.clone(),
         guard: None,
     });
-    each.filter_map(|layout| layout.remove(socket).err().map(Error::from)).collect()
+    let faults = each.filter_map(|layout| layout.remove(socket).err().map(Error::from)).collect();
+    if let Err(error) = frames::release(socket, &nft::table(&config.table)) {
+        tracing::debug!(%error, "no table of frames to remove");
+    }
+    faults
 }
 
 impl Policies {
@@ -202,7 +248,10 @@ impl Policies {
             .map(|layout| Table { layout, stands: Stands::Unknown })
             .collect();
         let (covered, seen) = watch::channel(Covered::default());
-        let engine = Some((Decider::new(&config.cluster_dns), Kernel { socket, tables }));
+        let frames =
+            Frames { table: nft::table(&config.table), bridge: config.bridge.clone(), held: None };
+        let kernel = Kernel { socket, tables, frames };
+        let engine = Some((Decider::new(&config.cluster_dns), kernel));
         let this = Self {
             client: client.clone(),
             informers: informers.clone(),
@@ -245,10 +294,10 @@ impl Policies {
             tokio::select! {
                 () = shutdown.requested() => return Ok(()),
                 () = known, if !complete => {}
-                () = self.dirty.wake.notified() => {}
+                () = self.dirty.wake.notified() => base::clock::sleep(GATHER).await,
+                // A pod waits to start.
                 changed = self.leases.changed() => if changed.is_err() { return Ok(()) },
             }
-            base::clock::sleep(GATHER).await;
             loop {
                 match self.sync().await {
                     Ok(done) => {
@@ -311,7 +360,7 @@ impl Policies {
 
     /// Makes the rules as everything known says; `false` when not all that decides is known.
     async fn sync(&mut self) -> Result<bool, Error> {
-        let Some((decider, _)) = &mut self.engine else { return Ok(false) };
+        let Some((decider, _)) = &mut self.engine else { return Err(lost()) };
         let keys = std::mem::take(&mut self.dirty.keys.lock().policies);
         for key in keys {
             let informer = self.policies.as_ref();
@@ -325,7 +374,7 @@ impl Policies {
         }
         self.take_notes();
         let leases = self.leases.borrow_and_update().clone();
-        let Some((mut decider, mut kernel)) = self.engine.take() else { return Ok(false) };
+        let Some((mut decider, mut kernel)) = self.engine.take() else { return Err(lost()) };
         self.stale |= decider.local(leases.pods);
         if !self.stale {
             self.engine = Some((decider, kernel));

@@ -124,8 +124,6 @@ pub(crate) struct Bridge {
     pub(crate) link: Link,
     pub(crate) mtu: u32,
     pub(crate) gateways: Vec<IpAddr>,
-    /// Pods hand each other no frames that the node does not route.
-    pub(crate) isolated: bool,
 }
 
 /// Makes the pod's link as the lease says; repeating it changes nothing. Undoes what it did when it fails.
@@ -147,8 +145,7 @@ pub(crate) fn add(request: &Request, lease: &Lease, bridge: &Bridge) -> Result<V
         let done = made.and_then(|()| {
             let port = socket.link(host).map_err(fault("cannot find the host link"))?;
             if let Some(port) = port {
-                let set = socket.set_bridge_port(port.index, bridge.isolated);
-                set.map_err(fault("cannot set up the port of the bridge"))?;
+                socket.set_hairpin(port.index).map_err(fault("cannot set hairpin mode"))?;
             }
             inside(&namespace, || configure(&request.interface, lease, &bridge.gateways))
                 .map_err(fault(format!("cannot configure {} of the pod", request.interface)))

@@ -248,12 +248,8 @@ impl Server {
             .lock()
             .allocate(&request.container, &request.interface, request.pod(), &blocks, &host_link)
             .map_err(|e| Failure::again(e.to_string()))?;
-        let bridge = Bridge {
-            link,
-            mtu,
-            gateways: blocks.iter().filter_map(host::gateway).collect(),
-            isolated: self.config.policies,
-        };
+        let bridge =
+            Bridge { link, mtu, gateways: blocks.iter().filter_map(host::gateway).collect() };
         let result = request.host_ports(&lease.addresses).and_then(|ports| {
             if lease.host_ports != ports {
                 lease.host_ports = ports;

@@ -143,13 +143,13 @@ impl Socket {
         self.request(NEW_LINK, CREATE | EXCL, &w.0)
     }
 
-    /// Makes the port send frames back where they came from, and, `isolated`, hand none to other ports that are.
-    pub(crate) fn set_bridge_port(&mut self, index: u32, isolated: bool) -> io::Result<()> {
+    /// Makes the port send frames back where they came from.
+    pub(crate) fn set_hairpin(&mut self, index: u32) -> io::Result<()> {
         let mut w = Writer::default();
-        // AF_BRIDGE; IFLA_PROTINFO holds IFLA_BRPORT_MODE and IFLA_BRPORT_ISOLATED.
+        // AF_BRIDGE; IFLA_PROTINFO holds IFLA_BRPORT_MODE.
         w.raw(&[7, 0, 0, 0]).raw(&index.to_ne_bytes()).raw(&[0; 8]);
         w.nest(12, |w| {
-            w.attr(4, &[1]).attr(33, &[u8::from(isolated)]);
+            w.attr(4, &[1]);
         });
         self.request(SET_LINK, 0, &w.0)
     }

@@ -57,6 +57,11 @@ impl Rule {
         })
     }
 
+    /// The destination of the frame, 6 bytes.
+    pub(crate) fn hardware_destination(self, to: Register) -> Self {
+        self.payload(to, 0, 0, 6)
+    }
+
     pub(crate) fn source(self, to: Register, family: Family) -> Self {
         let offset = if family == Family::V4 { 12 } else { 8 };
         self.payload(to, 1, offset, u32::from(family.length()))
