@@ -97,38 +97,64 @@ struct Kernel {
 struct Frames {
     table: String,
     bridge: String,
-    /// What stands; `None` before it is known.
-    held: Option<bool>,
+    stands: FramesStand,
+}
+
+#[derive(Debug)]
+enum FramesStand {
+    Unknown,
+    Nothing,
+    These(frames::Held),
+    /// The kernel has no tables for bridges.
+    Never,
 }
 
 impl Frames {
-    fn set(&mut self, socket: &mut Socket, hold: bool) -> Result<(), Error> {
-        if self.held == Some(hold) {
-            return Ok(());
+    fn new(config: &Config) -> Self {
+        let (table, bridge) = (nft::table(&config.table), config.bridge.clone());
+        Self { table, bridge, stands: FramesStand::Unknown }
+    }
+
+    fn set(&mut self, socket: &mut Socket, wanted: Option<frames::Held>) {
+        let before = std::mem::replace(&mut self.stands, FramesStand::Never);
+        let done = match (before, wanted) {
+            (FramesStand::Never, _) => return,
+            (FramesStand::Nothing, None) => Ok(FramesStand::Nothing),
+            (_, None) => frames::remove(socket, &self.table)
+                .map_err(Error::from)
+                .map(|()| FramesStand::Nothing),
+            (FramesStand::These(old), Some(now)) => frames::apply(socket, &self.table, &old, &now)
+                .map_err(Error::from)
+                .map(|()| FramesStand::These(now)),
+            (_, Some(now)) => self.replace(socket, &now).map(|()| FramesStand::These(now)),
+        };
+        match done {
+            Ok(stands) => self.stands = stands,
+            // Only who makes frames itself gets around the rules without it.
+            Err(error) => {
+                tracing::warn!(%error, "pods that make frames themselves get past network policies");
+            }
         }
-        if hold {
-            let named = || format!("cannot find bridge {}", self.bridge);
-            let link = Socket::route().and_then(|mut s| s.link(&self.bridge));
-            let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
-            let link = link.and_then(|l| l.ok_or_else(missing)).map_err(Error::io(named()))?;
-            frames::hold(socket, &self.table, &self.bridge, &link.mac)?;
-        } else if let Err(error) = frames::release(socket, &self.table) {
-            // A kernel that has no tables for bridges has nothing that could be taken away.
-            tracing::debug!(%error, "no table of frames to remove");
-        }
-        self.held = Some(hold);
-        Ok(())
+    }
+
+    fn replace(&self, socket: &mut Socket, held: &frames::Held) -> Result<(), Error> {
+        let named = || format!("cannot find bridge {}", self.bridge);
+        let link = Socket::route().and_then(|mut s| s.link(&self.bridge));
+        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        let link = link.and_then(|l| l.ok_or_else(missing)).map_err(Error::io(named()))?;
+        Ok(frames::replace(socket, &self.table, &link.mac, held)?)
     }
 }
 
 impl Kernel {
-    fn apply(&mut self, decision: &mut Decision, nodes: &BTreeSet<IpAddr>) -> Result<(), Error> {
+    fn apply(
+        &mut self,
+        decision: &mut Decision,
+        local: &[Local],
+        nodes: &BTreeSet<IpAddr>,
+    ) -> Result<(), Error> {
         let idle = decision.is_idle();
-        if let Err(error) = self.frames.set(&mut self.socket, !idle) {
-            // Only who makes frames itself gets around the rules without it.
-            tracing::warn!(%error, "pods can hand each other frames past network policies");
-            self.frames.held = Some(!idle);
-        }
+        self.frames.set(&mut self.socket, (!idle).then(|| frames::wanted(local)));
         for table in &mut self.tables {
             let layout = &table.layout;
             let before = std::mem::replace(&mut table.stands, Stands::Unknown);
@@ -218,7 +244,7 @@ pub(crate) fn remove(config: &Config, socket: &mut Socket) -> Vec<Error> {
         guard: None,
     });
     let faults = each.filter_map(|layout| layout.remove(socket).err().map(Error::from)).collect();
-    if let Err(error) = frames::release(socket, &nft::table(&config.table)) {
+    if let Err(error) = frames::remove(socket, &nft::table(&config.table)) {
         tracing::debug!(%error, "no table of frames to remove");
     }
     faults
@@ -248,9 +274,7 @@ impl Policies {
             .map(|layout| Table { layout, stands: Stands::Unknown })
             .collect();
         let (covered, seen) = watch::channel(Covered::default());
-        let frames =
-            Frames { table: nft::table(&config.table), bridge: config.bridge.clone(), held: None };
-        let kernel = Kernel { socket, tables, frames };
+        let kernel = Kernel { socket, tables, frames: Frames::new(config) };
         let engine = Some((Decider::new(&config.cluster_dns), kernel));
         let this = Self {
             client: client.clone(),
@@ -386,7 +410,7 @@ impl Policies {
         let nodes = self.node_addresses.clone();
         let work = base::tasks::blocking(move || {
             let mut decision = decider.decide();
-            let result = kernel.apply(&mut decision, &nodes);
+            let result = kernel.apply(&mut decision, decider.locals(), &nodes);
             (decider, kernel, decision.unknown, result)
         });
         let (decider, kernel, unknown, result) = work.await?;

@@ -309,6 +309,7 @@ impl Server {
             key: ObjectKey::new(&l.namespace, &l.name),
             uid: l.pod.clone(),
             addresses: l.addresses.clone(),
+            link: l.host_link.clone(),
         };
         let pods: Vec<Local> = ipam.leases().map(local).collect();
         self.pods.send_if_modified(|known| {

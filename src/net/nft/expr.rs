@@ -57,9 +57,14 @@ impl Rule {
         })
     }
 
-    /// The destination of the frame, 6 bytes.
-    pub(crate) fn hardware_destination(self, to: Register) -> Self {
-        self.payload(to, 0, 0, 6)
+    /// Bytes of the frame: its destination stands at 0, its type at 12.
+    pub(crate) fn frame(self, to: Register, offset: u32, length: u32) -> Self {
+        self.payload(to, 0, offset, length)
+    }
+
+    /// Bytes of the network header.
+    pub(crate) fn network(self, to: Register, offset: u32, length: u32) -> Self {
+        self.payload(to, 1, offset, length)
     }
 
     pub(crate) fn source(self, to: Register, family: Family) -> Self {
@@ -96,6 +101,15 @@ impl Rule {
     pub(crate) fn compare(self, from: Register, equal: bool, value: &[u8]) -> Self {
         self.add("cmp", |w| {
             w.be32(1, register(from)).be32(2, u32::from(!equal));
+            data(w, 3, value);
+        })
+    }
+
+    /// What was loaded is less than this.
+    pub(crate) fn below(self, from: Register, value: &[u8]) -> Self {
+        self.add("cmp", |w| {
+            // NFT_CMP_LT
+            w.be32(1, register(from)).be32(2, 2);
             data(w, 3, value);
         })
     }

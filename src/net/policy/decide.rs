@@ -59,6 +59,8 @@ pub(crate) struct Local {
     pub(crate) key: ObjectKey,
     pub(crate) uid: String,
     pub(crate) addresses: Vec<IpAddr>,
+    /// Its link on the node.
+    pub(crate) link: String,
 }
 
 /// What is to be enforced.
@@ -233,6 +235,11 @@ impl Decider {
         let news = self.local != local;
         self.local = local;
         news
+    }
+
+    /// The pods of this node.
+    pub(crate) fn locals(&self) -> &[Local] {
+        &self.local
     }
 
     /// Forgets all pods and namespaces: nobody tells of them any more.

@@ -127,7 +127,12 @@ fn lease(generation: u64, uid: &str) -> Leases {
     let addresses = vec!["10.42.0.7".parse().unwrap()];
     Leases {
         generation,
-        pods: vec![Local { key: ObjectKey::new("n", "a"), uid: uid.into(), addresses }],
+        pods: vec![Local {
+            key: ObjectKey::new("n", "a"),
+            uid: uid.into(),
+            link: "l".into(),
+            addresses,
+        }],
     }
 }
 

@@ -63,7 +63,13 @@ impl World {
                 let read = Pod::read(&pod_object(&key, json!({"pod": pod})));
                 decider.pod(&ObjectKey::new(namespace, pod), read);
                 let addresses = Family::ALL.iter().map(|f| address(&key, *f)).collect();
-                local.push(Local { key: ObjectKey::new(namespace, pod), uid: key, addresses });
+                let link = format!("link-{key}");
+                local.push(Local {
+                    key: ObjectKey::new(namespace, pod),
+                    uid: key,
+                    addresses,
+                    link,
+                });
             }
         }
         label(&mut decider, "kube-system", json!({"kubernetes.io/metadata.name": "kube-system"}));

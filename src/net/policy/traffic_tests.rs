@@ -9,7 +9,8 @@ use serde_json::{Value as Json, json};
 use super::decide::{Decider, Local};
 use super::model::{Pod, Policy};
 use super::nft::{Layout, table};
-use super::{Frames, Kernel, Stands, Table};
+use super::{Frames, FramesStand, Kernel, Stands, Table};
+use crate::cni::host_link;
 use crate::config::Guard;
 use crate::netlink::Socket;
 use crate::testing::shell;
@@ -36,7 +37,8 @@ impl Filter {
                 "spec": {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}]},
                 "status": {"phase": "Running", "podIPs": [{"ip": address.to_string()}]}});
             decider.pod(&key, Pod::read(&object(pod)));
-            local.push(Local { key, uid: (*name).to_owned(), addresses: vec![*address] });
+            let link = host_link(name, "eth0");
+            local.push(Local { key, uid: (*name).to_owned(), addresses: vec![*address], link });
         }
         let namespace =
             object(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}));
@@ -45,7 +47,11 @@ impl Filter {
         let layout =
             Layout { family: node.family, table: table("kube-lite"), bridge: "cni0".into(), guard };
         let tables = vec![Table { layout, stands: Stands::Unknown }];
-        let frames = Frames { table: table("kube-lite"), bridge: "cni0".into(), held: None };
+        let frames = Frames {
+            table: table("kube-lite"),
+            bridge: "cni0".into(),
+            stands: FramesStand::Unknown,
+        };
         let kernel = Kernel { socket: Socket::netfilter().unwrap(), tables, frames };
         let mut filter = Self { decider, kernel };
         filter.apply();
@@ -63,7 +69,8 @@ impl Filter {
 
     fn apply(&mut self) {
         let nodes = BTreeSet::from(["192.0.2.9", "2001:db8::9"].map(|a| a.parse().unwrap()));
-        self.kernel.apply(&mut self.decider.decide(), &nodes).unwrap();
+        let mut decision = self.decider.decide();
+        self.kernel.apply(&mut decision, self.decider.locals(), &nodes).unwrap();
         // What is sent can be shown.
         shell("nft list ruleset >/dev/null");
     }
@@ -186,7 +193,7 @@ fn ports_and_protocols_are_told_apart() {
 }
 
 #[test]
-fn pods_hand_each_other_no_frames_past_the_node() {
+fn pods_hand_each_other_no_frames_past_the_node_and_have_their_own_addresses_alone() {
     each_family("pods_hand_each_other_no_frames", |node| {
         // With it the kernel asks the rules about frames, too.
         shell(
@@ -194,12 +201,26 @@ fn pods_hand_each_other_no_frames_past_the_node() {
         );
         let mut filter = Filter::new(node, None);
         let a = node.pods[0].1;
-        node.pods[1].0.run(move || shell(&format!("ip route replace {} dev eth0", block(a))));
-        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight, while nobody is isolated");
+        let b = |node: &Node, command: String| node.pods[1].0.run(move || shell(&command));
+        let other = if a.is_ipv4() { "10.42.0.77" } else { "fd00:42::77" };
+        let nodad = if a.is_ipv4() { "" } else { "nodad" };
+        b(node, format!("ip addr add {other} dev eth0 {nodad}"));
+        let under_another = |node: &Node| {
+            node.pods[1].0.run(move || {
+                let from: std::net::IpAddr = other.parse().unwrap();
+                who(&udp(&UdpSocket::bind((from, 0)).unwrap(), &Node::at(a, 8080)))
+            })
+        };
+        assert_eq!(under_another(node), "a", "while nobody is isolated");
+        b(node, format!("ip route replace {} dev eth0", block(a)));
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight");
         filter.set(Some(ingress_of_a(json!([]))));
         assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
         filter.set(Some(ingress_of_a(json!([{}]))));
-        assert_ne!(who(&node.ask_in_pod(1, a, 8080)), "a", "and while somebody is");
+        assert_ne!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight, while somebody is");
+        b(node, format!("ip route del {} dev eth0", block(a)));
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a");
+        assert_ne!(under_another(node), "a", "while somebody is");
     });
 }
 
