@@ -182,7 +182,7 @@ fn facts(joined: &Joined) -> Result<Facts, String> {
         api_ports: told
             .servers
             .iter()
-            .filter_map(|s| s.parse::<SocketAddr>().ok())
+            .filter_map(|s| s.parse::<std::net::SocketAddr>().ok())
             .map(|a| a.port())
             .collect(),
         backend,
