@@ -5,9 +5,10 @@ ask.py tcp|udp ADDRESS PORT [TIMES]: prints what is answered, `refused` (`refuse
 first repetition of the packet) or `nothing`; with TIMES the different answers in order, separated by `, `.
 ask.py serve NAME PORT: an echo server in both families, over TCP and UDP: says its name and, over TCP, the client's address.
 ask.py each PORT ADDRESS...: what TCP at each address answers, in order.
+ask.py together PORT ADDRESS...: the same, all asked at once.
 ask.py connect ADDRESS PORT FILE: new connections, one after another, until FILE is there; prints how many failed.
 """
-import ipaddress, os, socket, sys, threading, time
+import concurrent.futures, ipaddress, os, socket, sys, threading, time
 
 WAIT = float(os.environ.get("WAIT", "8"))  # Seconds until `nothing`.
 REPEATED = 0.9  # A SYN is repeated after 1 s.
@@ -60,6 +61,11 @@ def serve(name, port):
 def main():
     if sys.argv[1] == "each":
         print(" ".join(ask("tcp", address, int(sys.argv[2]))[0].split(" ")[0] for address in sys.argv[3:]))
+        return
+    if sys.argv[1] == "together":
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            answers = pool.map(lambda address: ask("tcp", address, int(sys.argv[2]))[0], sys.argv[3:])
+            print(" ".join(answer.split(" ")[0] for answer in answers))
         return
     protocol, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
     if protocol == "serve":
