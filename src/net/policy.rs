@@ -98,6 +98,8 @@ struct Frames {
     table: String,
     bridge: String,
     stands: FramesStand,
+    /// That the kernel refuses it was told.
+    said: bool,
 }
 
 #[derive(Debug)]
@@ -105,20 +107,17 @@ enum FramesStand {
     Unknown,
     Nothing,
     These(frames::Held),
-    /// The kernel has no tables for bridges.
-    Never,
 }
 
 impl Frames {
     fn new(config: &Config) -> Self {
         let (table, bridge) = (nft::table(&config.table), config.bridge.clone());
-        Self { table, bridge, stands: FramesStand::Unknown }
+        Self { table, bridge, stands: FramesStand::Unknown, said: false }
     }
 
     fn set(&mut self, socket: &mut Socket, wanted: Option<frames::Held>) {
-        let before = std::mem::replace(&mut self.stands, FramesStand::Never);
+        let before = std::mem::replace(&mut self.stands, FramesStand::Unknown);
         let done = match (before, wanted) {
-            (FramesStand::Never, _) => return,
             (FramesStand::Nothing, None) => Ok(FramesStand::Nothing),
             (_, None) => frames::remove(socket, &self.table)
                 .map_err(Error::from)
@@ -130,9 +129,11 @@ impl Frames {
         };
         match done {
             Ok(stands) => self.stands = stands,
-            // Only who makes frames itself gets around the rules without it.
+            // Only who makes frames itself gets around the rules without it; a kernel may have no tables for bridges.
             Err(error) => {
-                tracing::warn!(%error, "pods that make frames themselves get past network policies");
+                if !std::mem::replace(&mut self.said, true) {
+                    tracing::warn!(%error, "pods that make frames themselves get past network policies");
+                }
             }
         }
     }

@@ -51,6 +51,7 @@ impl Filter {
             table: table("kube-lite"),
             bridge: "cni0".into(),
             stands: FramesStand::Unknown,
+            said: false,
         };
         let kernel = Kernel { socket: Socket::netfilter().unwrap(), tables, frames };
         let mut filter = Self { decider, kernel };
