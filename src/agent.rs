@@ -10,11 +10,12 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::k8s::api::core::v1::Pod;
 use base::pki;
 use base::pki::live::LiveCert;
 use base::pki::tls;
 use base::{Shutdown, Tasks};
-use client::{Client, Remembering};
+use client::{Client, Remembering, Trimming, gvr_of};
 use cluster::join::files::Joined;
 use net::Cidr;
 
@@ -116,6 +117,7 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     };
     let link = Link::new(config, &joined)?;
     let lives = Lives::new(&joined)?;
+    let network = link.client(&joined, &lives.proxy_client, PROXY)?;
     let clients = Clients {
         node: remember(
             config,
@@ -123,7 +125,7 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
             KUBELET,
             tasks,
         )?,
-        network: remember(config, link.client(&joined, &lives.proxy_client, PROXY)?, PROXY, tasks)?,
+        network: remember(config, trim(&network, tasks), PROXY, tasks)?,
         answering: link.answering(),
     };
     let client_ca = pki::certificates(&joined.client_ca).map_err(|e| DATA_DIR.refuse(e))?;
@@ -140,6 +142,13 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;
     machine.start(&facts, Arc::new(tls), clients, runtime, moves, tasks);
     renewal::start(config, joined, lives, addresses, &link, !fresh, tasks)
+}
+
+/// The same client that keeps of pods what network policies need: while there are some, it knows those of the whole cluster.
+fn trim(client: &Client, tasks: &Tasks) -> Client {
+    let pods = gvr_of::<Pod>();
+    let inner = Arc::clone(client.transport());
+    Client::new(Arc::new(Trimming::new(inner, pods, net::trimmed_pod, tasks)), PROXY)
 }
 
 /// The same client with a memory of its own: pods start from it when no server is there.
@@ -169,6 +178,13 @@ fn facts(joined: &Joined) -> Result<Facts, String> {
         cluster_dns: told.cluster_dns.clone(),
         cluster_domain: told.cluster_domain.clone(),
         proxy: told.proxy,
+        policies: told.network_policies,
+        api_ports: told
+            .servers
+            .iter()
+            .filter_map(|s| s.parse::<std::net::SocketAddr>().ok())
+            .map(|a| a.port())
+            .collect(),
         backend,
     })
 }

@@ -68,6 +68,10 @@ entries! {
     KERNEL_DEFAULTS = "KL0206", "Settings of the kernel are not those that the kubelet wants.",
         "They decide what a machine does that runs out of memory or whose kernel has failed; kube-lite never changes them.",
         "Write them into /etc/sysctl.d/90-kubelet.conf and run `sysctl --system`, or start without --protect-kernel-defaults.";
+    /// runc.
+    OLD_RUNC = "KL0207", "The container runtime below has a hole that is known.",
+        "Whoever makes an image or may start a container can get out of it to the node.",
+        "Install runc 1.1.12 or later, or crun, or your distribution's package with the fix; `kube-lite status` tells which one is used.";
     /// Port.
     PORT_IN_USE = "KL0401", "A port that kube-lite listens on is in use.",
         "Another program, perhaps another kube-lite or k3s, has it.",

@@ -19,6 +19,10 @@ use crate::catalogue::{BAD_VALUE, Entry, NO_WIREGUARD, Refusal};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
 use crate::preflight::{self, Finding, Verdict};
 
+/// Where the store is served where it is, and where servers hear each other, unless flags say otherwise.
+const STORE_PORT: u16 = 2379;
+const PEER_PORT: u16 = 2380;
+
 /// The version of this program, as nodes report it.
 pub(crate) const VERSION: &str = concat!("v1.37.1+kubelite.", env!("CARGO_PKG_VERSION"));
 
@@ -64,6 +68,10 @@ pub struct Facts {
     pub cluster_domain: String,
     /// Run the service proxy.
     pub proxy: bool,
+    /// Enforce network policies.
+    pub policies: bool,
+    /// Ports of the API on servers.
+    pub api_ports: Vec<u16>,
     /// How pods of other nodes are reached, unless this node's own flags say otherwise.
     pub backend: net::Backend,
 }
@@ -268,6 +276,15 @@ impl Machine {
         watch::Sender::new(self.node_ips.clone())
     }
 
+    /// What pods do not reach under `--profile=hardened`: kubelets, the store and its other members; the API is reached
+    /// through its Service.
+    fn guard(&self, facts: &Facts) -> net::Guard {
+        net::Guard {
+            closed: vec![self.args.kubelet_port, STORE_PORT, PEER_PORT],
+            by_service: facts.api_ports.clone(),
+        }
+    }
+
     fn network(&self, facts: &Facts, addresses: watch::Sender<Vec<IpAddr>>) -> net::Config {
         let args = &self.args;
         net::Config {
@@ -293,6 +310,8 @@ impl Machine {
             cni_conf_dir: args.cni_conf_dir.clone(),
             cni_bin_dir: args.cni_bin_dir.clone(),
             mtu: None,
+            policies: facts.policies,
+            guard: self.hardened().then(|| self.guard(facts)),
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::catalogue::{
     BAD_CLOCK, Entry, KERNEL_DEFAULTS, NEED_ROOT, NO_CGROUPS, NO_KERNEL_FEATURE, NO_RUNTIME,
+    OLD_RUNC,
 };
 
 /// How bad a finding is.
@@ -54,6 +55,7 @@ pub fn check(runtime: Option<&str>, path: &str, protect: bool) -> Vec<Finding> {
         file_systems(),
         clock(),
         containerd(runtime, path),
+        engine(runtime, path),
         kernel_settings(Path::new("/proc/sys"), protect),
     ]
 }
@@ -157,6 +159,22 @@ fn containerd(runtime: Option<&str>, path: &str) -> Finding {
         }
     };
     finding("runtime", NO_RUNTIME, fault, runtime.unwrap_or("containerd on PATH"))
+}
+
+/// The version of runc, where the own containerd would use it; another runtime knows its own.
+fn engine(runtime: Option<&str>, path: &str) -> Finding {
+    let find = |name: &str| path.split(':').map(|d| Path::new(d).join(name)).find(|p| p.is_file());
+    let runc = find("runc").filter(|_| runtime.is_none() && find("crun").is_none());
+    let printed = runc.and_then(|runc| {
+        let output = std::process::Command::new(runc).arg("--version").output().ok()?;
+        String::from_utf8(output.stdout).ok()
+    });
+    let fault = printed.as_deref().and_then(node::runc_fault);
+    let found = finding("engine", OLD_RUNC, fault, "no fault of its version is known");
+    match found.verdict {
+        Verdict::Fail => Finding { verdict: Verdict::Warning, ..found },
+        _ => found,
+    }
 }
 
 #[cfg(test)]

@@ -252,6 +252,7 @@ mod tests {
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
             proxy: true,
+            network_policies: true,
             backend: String::new(),
             servers: Vec::new(),
         };

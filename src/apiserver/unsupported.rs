@@ -114,11 +114,11 @@ mod tests {
 
     #[test]
     fn a_write_is_told_of_kind_and_field() {
-        let policy = Gvk::new("networking.k8s.io", "v1", "NetworkPolicy");
+        let ingress = Gvk::new("networking.k8s.io", "v1", "Ingress");
         assert_eq!(
-            warnings(&policy, &json!({})),
+            warnings(&ingress, &json!({})),
             [
-                "networking.k8s.io/v1 NetworkPolicy: stored, but not acted on yet: traffic of pods is not filtered"
+                "networking.k8s.io/v1 Ingress: stored, but not acted on yet: no ingress controller is part of this server"
             ]
         );
         let job = Gvk::new("batch", "v1", "Job");

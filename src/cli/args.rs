@@ -161,6 +161,9 @@ pub struct ServerArgs {
     /// Run no service proxy
     #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub disable_kube_proxy: bool,
+    /// Enforce no network policies; they are stored all the same
+    #[arg(long, help_heading = "Components", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
+    pub disable_network_policy: bool,
 
     /// Secret that machines join with, at least 16 characters; better in a file [default: a random one in server/token] [env: KUBE_LITE_TOKEN]
     #[arg(long, short = 't', value_name = "SECRET", help_heading = "Joining")]

@@ -6,10 +6,6 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("datastore-cafile", "only the embedded store is there yet"),
     ("datastore-certfile", "only the embedded store is there yet"),
     ("datastore-keyfile", "only the embedded store is there yet"),
-    (
-        "disable-network-policy",
-        "network policies are not enforced yet, so there is nothing to disable",
-    ),
     ("disable-cloud-controller", "there is no cloud controller to disable"),
     ("disable-helm-controller", "there is no Helm controller to disable"),
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),

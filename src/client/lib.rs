@@ -18,6 +18,7 @@ mod reflector;
 pub mod remember;
 pub mod runner;
 pub mod transport;
+pub mod trim;
 mod unexpected;
 pub mod workqueue;
 
@@ -32,4 +33,5 @@ pub use owner::{controller_of, is_controlled_by, meta, owner_reference};
 pub use remember::Remembering;
 pub use runner::{Action, run_workers};
 pub use transport::{Scope, Transport, WatchStream};
+pub use trim::Trimming;
 pub use workqueue::Queue;

@@ -82,6 +82,9 @@ pub struct Facts {
     pub cluster_domain: String,
     /// Run the service proxy.
     pub proxy: bool,
+    /// Enforce network policies; not of a server that does not say.
+    #[serde(default)]
+    pub network_policies: bool,
     /// How pods of other nodes are reached, as `--flannel-backend` names it; empty from a server that does not say.
     #[serde(default)]
     pub backend: String,
@@ -99,6 +102,7 @@ impl Facts {
             ("addresses of cluster DNS", self.cluster_dns != other.cluster_dns),
             ("cluster domain", self.cluster_domain != other.cluster_domain),
             ("service proxy", self.proxy != other.proxy),
+            ("network policies", self.network_policies != other.network_policies),
             ("overlay", self.backend != other.backend),
         ];
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

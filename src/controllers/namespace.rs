@@ -49,6 +49,14 @@ struct Remains {
     errors: Vec<String>,
 }
 
+impl Remains {
+    /// Pods go first, so that nothing they rely on vanishes under them, above all what closes them to others (KEP-5080,
+    /// CVE-2024-7598). Who could not look at them does not know that they are gone.
+    fn is_nothing(&self) -> bool {
+        self.counts.is_empty() && self.errors.is_empty()
+    }
+}
+
 async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> {
     let name = namespace.metadata.name.as_deref().unwrap_or_default();
     let finalizers =
@@ -66,13 +74,12 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> 
     for served in pods {
         clear(client, name, served, &mut remains).await;
     }
-    // Pods go first, so that nothing they rely on vanishes under them (KEP-5080).
-    if remains.counts.is_empty() {
+    if remains.is_nothing() {
         for served in others {
             clear(client, name, served, &mut remains).await;
         }
     }
-    if remains.counts.is_empty() && remains.errors.is_empty() {
+    if remains.is_nothing() {
         let rest: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER).collect();
         let mut body = serde_json::to_value(namespace)?;
         body["spec"]["finalizers"] = json!(rest);
@@ -251,6 +258,14 @@ async fn tell(client: &Client, namespace: &Namespace, remains: &Remains) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// CVE-2024-7598.
+    #[test]
+    fn policies_stay_until_no_pod_is_left() {
+        let some = Remains { counts: vec![("pods.".into(), 1)], ..Remains::default() };
+        let unsure = Remains { errors: vec!["pods: timeout".into()], ..Remains::default() };
+        assert!(!some.is_nothing() && !unsure.is_nothing() && Remains::default().is_nothing());
+    }
 
     #[test]
     fn what_remains_is_told_in_upstreams_words() {

@@ -88,14 +88,16 @@ pub struct Cidr {
 #[error("{0:?} is not an address block such as 10.42.0.0/16")]
 pub struct BadCidr(pub String);
 
-fn number(address: IpAddr) -> u128 {
+/// An address as a number.
+pub(crate) fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(a) => u128::from(u32::from(a)),
         IpAddr::V6(a) => u128::from(a),
     }
 }
 
-fn address(family: Family, number: u128) -> IpAddr {
+/// The address of a number that is one of this family.
+pub(crate) fn address(family: Family, number: u128) -> IpAddr {
     match family {
         // Only values below 2^32 reach this arm: they come from a V4 block's own arithmetic.
         Family::V4 => IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX))),
@@ -130,7 +132,9 @@ impl Cidr {
 
     /// The highest address.
     pub fn last(&self) -> IpAddr {
-        address(self.family(), number(self.address).saturating_add(self.size() - 1))
+        let host = u32::from(self.family().bits() - self.prefix);
+        let ones = u128::MAX.checked_shr(u128::BITS - host).unwrap_or(0);
+        address(self.family(), number(self.address) | ones)
     }
 
     /// How many addresses there are, at most `u128::MAX`.

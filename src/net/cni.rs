@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+#[cfg(test)]
+pub(crate) use attach::host_link;
 pub(crate) use install::install;
 pub(crate) use request::{Command, Failure, Reply, Request};
 pub(crate) use server::Server;

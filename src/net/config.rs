@@ -54,6 +54,20 @@ pub struct Config {
     pub proxy: bool,
     /// Where the proxy's health is served, if at all.
     pub proxy_healthz: Option<SocketAddr>,
+    /// Enforce network policies.
+    pub policies: bool,
+    /// What is closed to pods beside what policies say, if anything.
+    pub guard: Option<Guard>,
+}
+
+/// What pods do not reach unless a policy that isolates them for egress allows it: these ports of nodes, and where clouds
+/// tell a machine its secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guard {
+    /// TCP ports that are closed.
+    pub closed: Vec<u16>,
+    /// TCP ports that are reached through a Service alone.
+    pub by_service: Vec<u16>,
 }
 
 impl Config {

@@ -27,11 +27,31 @@ pub(crate) struct Lease {
     /// Uid of the pod; empty where the runtime does not tell.
     #[serde(default)]
     pub(crate) pod: String,
+    /// Its namespace and name; empty where the runtime does not tell, and of earlier versions.
+    #[serde(default)]
+    pub(crate) namespace: String,
+    #[serde(default)]
+    pub(crate) name: String,
     pub(crate) addresses: Vec<IpAddr>,
     /// Its link on the host.
     pub(crate) host_link: String,
     #[serde(default)]
     pub(crate) host_ports: Vec<HostPort>,
+}
+
+/// Whose addresses they are, as the runtime tells; what it does not tell is empty.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Owner<'a> {
+    pub(crate) uid: &'a str,
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+}
+
+#[cfg(test)]
+impl<'a> From<&'a str> for Owner<'a> {
+    fn from(uid: &'a str) -> Self {
+        Self { uid, ..Self::default() }
+    }
 }
 
 /// Why no address was given.
@@ -179,11 +199,11 @@ impl Ipam {
 
     /// One address of each block, synced to disk; the lease there is already is given again, and so is what is kept for
     /// the pod.
-    pub(crate) fn allocate(
+    pub(crate) fn allocate<'a>(
         &mut self,
         container: &str,
         interface: &str,
-        pod: &str,
+        pod: impl Into<Owner<'a>>,
         blocks: &[Cidr],
         host_link: &str,
     ) -> Result<Lease, Error> {
@@ -191,20 +211,23 @@ impl Ipam {
             return Ok(lease.clone());
         }
         file_name(container, interface, HELD)?;
-        let addresses = match self.kept_for(pod, interface, blocks) {
+        let pod = pod.into();
+        let addresses = match self.kept_for(pod.uid, interface, blocks) {
             Some(addresses) => addresses,
             None => blocks.iter().map(|b| self.pick(*b)).collect::<Result<Vec<_>, _>>()?,
         };
         let lease = Lease {
             container: container.to_owned(),
             interface: interface.to_owned(),
-            pod: pod.to_owned(),
+            pod: pod.uid.to_owned(),
+            namespace: pod.namespace.to_owned(),
+            name: pod.name.to_owned(),
             addresses,
             host_link: host_link.to_owned(),
             host_ports: Vec::new(),
         };
         self.store(lease.clone())?;
-        self.give_up(pod, interface)?;
+        self.give_up(pod.uid, interface)?;
         Ok(lease)
     }
 

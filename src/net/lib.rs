@@ -12,6 +12,7 @@ mod ipam;
 mod netlink;
 mod nft;
 mod overlay;
+mod policy;
 mod proxy;
 mod run;
 #[cfg(test)]
@@ -21,6 +22,7 @@ mod traffic_tests;
 
 pub use addr::{BadCidr, Cidr, Family};
 pub use cni::{cni_main, is_cni_call};
-pub use config::{Config, Error};
+pub use config::{Config, Error, Guard};
 pub use overlay::backend::{Backend, BadBackend};
+pub use policy::model::trimmed as trimmed_pod;
 pub use run::{remove, run};

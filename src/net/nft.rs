@@ -10,6 +10,7 @@ use crate::netlink::{self, APPEND, CREATE, Socket, Writer, attribute, attributes
 use expr::Rule;
 use set::{Element, Set};
 
+const NFPROTO_BRIDGE: u8 = 7;
 const SUBSYSTEM: u16 = 10 << 8;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
@@ -49,7 +50,8 @@ pub(crate) struct Hook {
 /// Changes of one table, applied together or not at all.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    family: Family,
+    /// `NFPROTO_*`.
+    protocol: u8,
     table: String,
     messages: Vec<(u16, u16, Vec<u8>, String)>,
     next_set: u32,
@@ -57,12 +59,21 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new(family: Family, table: &str) -> Self {
-        Self { family, table: table.to_owned(), messages: Vec::new(), next_set: 1 }
+        Self::of(family.number(), table)
+    }
+
+    /// Of a table that sees the frames of bridges.
+    pub(crate) fn of_bridges(table: &str) -> Self {
+        Self::of(NFPROTO_BRIDGE, table)
+    }
+
+    fn of(protocol: u8, table: &str) -> Self {
+        Self { protocol, table: table.to_owned(), messages: Vec::new(), next_set: 1 }
     }
 
     fn push(&mut self, kind: u16, flags: u16, what: String, fill: impl FnOnce(&mut Writer)) {
         let mut body = Writer::default();
-        body.raw(&[self.family.number(), 0, 0, 0]).text(1, &self.table);
+        body.raw(&[self.protocol, 0, 0, 0]).text(1, &self.table);
         fill(&mut body);
         self.messages.push((SUBSYSTEM | kind, flags, body.0, what));
     }

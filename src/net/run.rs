@@ -16,6 +16,7 @@ use crate::host;
 use crate::netlink::Socket;
 use crate::overlay;
 use crate::overlay::backend::Backend;
+use crate::policy::{self, Policies};
 use crate::proxy::{self, HostPorts, Proxy};
 
 fn remembered_path(config: &Config) -> PathBuf {
@@ -80,7 +81,7 @@ pub async fn run(config: Config, client: Client, node: Client, tasks: Tasks) -> 
     let known = remembered(&config);
     let (blocks, blocks_seen) = watch::channel(known.clone());
     let (host_ports, host_ports_seen) = watch::channel(HostPorts::new());
-    let server = {
+    let mut server = {
         let (config, known) = (config.clone(), known.clone());
         let seen = blocks_seen.clone();
         base::tasks::blocking(move || {
@@ -98,6 +99,20 @@ pub async fn run(config: Config, client: Client, node: Client, tasks: Tasks) -> 
         dns::serve(&config, dns::Cluster::new(&informers), &tasks);
     }
     let shutdown = tasks.shutdown().clone();
+    if config.policies || config.guard.is_some() {
+        let parts = (&client, &informers, nodes.clone());
+        let (policies, gate) = Policies::new(&config, parts, server.pods(), &tasks)?;
+        server.gated(gate);
+        tasks.spawn(Kind::Critical, "policies", policies.run(shutdown.clone()));
+    } else {
+        let config = config.clone();
+        let removed = base::tasks::blocking(move || -> Result<(), Error> {
+            let socket = Socket::netfilter();
+            let mut socket = socket.map_err(Error::io("cannot open a netfilter socket"))?;
+            policy::remove(&config, &mut socket).pop().map_or(Ok(()), Err)
+        });
+        removed.await??;
+    }
     tasks.spawn(Kind::Critical, "proxy", proxy.run(shutdown.clone()));
     let serving = Arc::new(server).run(listener, tasks.clone(), shutdown.clone());
     tasks.spawn(Kind::Critical, "cni-server", async move {
@@ -199,6 +214,7 @@ pub fn remove(config: &Config) -> Vec<Error> {
     let mut faults = Vec::new();
     match Socket::netfilter() {
         Ok(mut socket) => {
+            faults.extend(policy::remove(config, &mut socket));
             for family in Family::ALL {
                 let removed = proxy::nft::remove(&mut socket, family, &config.table);
                 faults.extend(removed.err().map(Error::from));

@@ -110,6 +110,8 @@ pub(crate) fn config(directory: &std::path::Path) -> crate::Config {
         mtu: None,
         proxy: true,
         proxy_healthz: None,
+        policies: true,
+        guard: None,
     }
 }
 

@@ -19,10 +19,10 @@ use crate::proxy::state::State;
 use crate::testing::{Pod, config, in_namespace, privileged, request, shell};
 
 /// Longer than the second after which a refused packet is repeated: the kernel limits ICMP errors per receiver.
-const WAIT: Duration = Duration::from_millis(3500);
+pub(crate) const WAIT: Duration = Duration::from_millis(3500);
 
-struct Node {
-    family: Family,
+pub(crate) struct Node {
+    pub(crate) family: Family,
     layout: Layout,
     state: State,
     groups: Groups,
@@ -30,8 +30,8 @@ struct Node {
     socket: Socket,
     server: Server,
     ports: watch::Receiver<HostPorts>,
-    outside: Pod,
-    pods: Vec<(Pod, IpAddr)>,
+    pub(crate) outside: Pod,
+    pub(crate) pods: Vec<(Pod, IpAddr)>,
     _directory: tempfile::TempDir,
     _blocks: watch::Sender<Vec<crate::Cidr>>,
 }
@@ -102,7 +102,7 @@ pub(crate) fn who(answer: &str) -> String {
 
 impl Node {
     /// A node 192.0.2.1 with pods `a` and `b`, and a client 192.0.2.9 outside.
-    fn new(family: Family) -> Self {
+    pub(crate) fn new(family: Family) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(directory.path());
         config.cluster_cidrs.retain(|c| c.family() == family);
@@ -181,7 +181,12 @@ impl Node {
     }
 
     /// Sets the service with these pods as endpoints; a pod's `remote` twin counts as on another node.
-    fn service(&mut self, protocol: u8, pods: &[(usize, bool)], change: impl FnOnce(&mut Port)) {
+    pub(crate) fn service(
+        &mut self,
+        protocol: u8,
+        pods: &[(usize, bool)],
+        change: impl FnOnce(&mut Port),
+    ) {
         let mut port = Port {
             name: format!("n/s{protocol}:"),
             port_name: String::new(),
@@ -213,7 +218,7 @@ impl Node {
         self.apply();
     }
 
-    fn vip(&self) -> IpAddr {
+    pub(crate) fn vip(&self) -> IpAddr {
         let text = if self.family == Family::V4 { "10.43.0.9" } else { "fd00:43::9" };
         text.parse().unwrap()
     }
@@ -223,32 +228,32 @@ impl Node {
         text.parse().unwrap()
     }
 
-    fn node(&self) -> IpAddr {
+    pub(crate) fn node(&self) -> IpAddr {
         let text = if self.family == Family::V4 { "192.0.2.1" } else { "2001:db8::1" };
         text.parse().unwrap()
     }
 
-    fn client(&self) -> IpAddr {
+    pub(crate) fn client(&self) -> IpAddr {
         let text = if self.family == Family::V4 { "192.0.2.9" } else { "2001:db8::9" };
         text.parse().unwrap()
     }
 
-    fn at(ip: IpAddr, port: u16) -> String {
+    pub(crate) fn at(ip: IpAddr, port: u16) -> String {
         SocketAddr::new(ip, port).to_string()
     }
 
-    fn ask_in_pod(&self, pod: usize, ip: IpAddr, port: u16) -> String {
+    pub(crate) fn ask_in_pod(&self, pod: usize, ip: IpAddr, port: u16) -> String {
         let to = Self::at(ip, port);
         self.pods[pod].0.run(move || ask(&to))
     }
 
-    fn ask_outside(&self, ip: IpAddr, port: u16) -> String {
+    pub(crate) fn ask_outside(&self, ip: IpAddr, port: u16) -> String {
         let to = Self::at(ip, port);
         self.outside.run(move || ask(&to))
     }
 }
 
-fn each_family(name: &str, test: fn(&mut Node)) {
+pub(crate) fn each_family(name: &str, test: fn(&mut Node)) {
     if !privileged(name) {
         return;
     }

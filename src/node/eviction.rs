@@ -53,6 +53,8 @@ pub(crate) struct PodUse {
     pub(crate) containers: Vec<ContainerUse>,
     /// emptyDir volumes on disk, by name.
     pub(crate) volumes: Vec<(String, i64)>,
+    /// Its /etc/hosts, into which containers may write.
+    pub(crate) hosts: i64,
 }
 
 impl PodUse {
@@ -62,7 +64,8 @@ impl PodUse {
             Starved::Storage => c.storage,
         });
         let volumes: i64 = self.volumes.iter().map(|(_, bytes)| *bytes).sum();
-        containers.sum::<i64>() + if what == Starved::Storage { volumes } else { 0 }
+        let files = volumes.saturating_add(self.hosts);
+        containers.sum::<i64>().saturating_add(if what == Starved::Storage { files } else { 0 })
     }
 }
 
@@ -182,7 +185,7 @@ mod tests {
 
     fn used(memory: i64, storage: i64) -> PodUse {
         let container = ContainerUse { name: "a".into(), memory, storage };
-        PodUse { containers: vec![container], volumes: Vec::new() }
+        PodUse { containers: vec![container], ..PodUse::default() }
     }
 
     #[test]
@@ -208,6 +211,20 @@ mod tests {
             message(&greedy, &mib(3), shortage),
             "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. \
              Container a was using 3Mi, request is 1Mi, has larger consumption of memory. "
+        );
+    }
+
+    /// CVE-2020-8557: what a container writes into the pod's /etc/hosts counts for the pod.
+    #[test]
+    fn a_pod_whose_hosts_file_grows_beyond_its_limit_is_ended() {
+        let p = pod(
+            json!({"containers": [{"name": "a", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}]}),
+        );
+        let with = |hosts: i64| PodUse { hosts, ..used(0, 1 << 20) };
+        assert_eq!(storage_excess(&p, &with(1 << 20)), None);
+        assert_eq!(
+            storage_excess(&p, &with((1 << 20) + 1)).unwrap(),
+            "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
         );
     }
 

@@ -8,6 +8,7 @@ mod cgroups;
 pub mod config;
 mod containerd;
 mod digest;
+mod engine;
 mod eviction;
 mod folders;
 mod handler;
@@ -46,6 +47,7 @@ mod volumes;
 mod worker;
 
 pub use config::{Config, HttpConfig, RuntimeConfig};
+pub use engine::runc_fault;
 pub use power::{Grace, Power};
 pub use run::{NodeError, run};
 pub use unready::{NotReady, Unready};

@@ -206,6 +206,7 @@ fn pod_use(node: &Node, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUse {
         let storage = bytes(layer.saturating_add(tree(&logs.join(&name), DEPTH_MAX)));
         out.containers.push(ContainerUse { name, memory: bytes(memory), storage });
     }
+    out.hosts = bytes(tree(&crate::volumes::hosts_file(&node.config.pod_dir(&pod.uid)), 0));
     let folder = node.config.pod_dir(&pod.uid).join("volumes/kubernetes.io~empty-dir");
     for volume in pod.spec().volumes.iter().flatten() {
         let Some(source) = &volume.empty_dir else { continue };

@@ -165,6 +165,11 @@ async fn start_runtime(
     let (mut handle, supervisor, binaries) =
         supervise::prepare(&config.runtime).await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     tracing::debug!(containerd = %binaries.containerd.display(), engine = %binaries.engine.display(), "container runtime");
+    if let Some(fault) = &binaries.fault {
+        let fix =
+            "install runc 1.1.12 or later, or crun, or your distribution's package with the fix";
+        tasks.problems().put("runtime/engine", fault, fix);
+    }
     tasks.spawn(Kind::Critical, "containerd", supervisor.run(tasks.shutdown().clone()));
     tokio::time::timeout(RUNTIME_WAIT, handle.ready()).await.map_err(|_| {
         let log = config.runtime.data_dir.join("containerd.log");

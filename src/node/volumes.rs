@@ -275,6 +275,11 @@ fn expand_sub_path(expression: &str, env: &[(String, String)]) -> Result<String,
     }
 }
 
+/// The file that is the pod's /etc/hosts.
+pub(crate) fn hosts_file(pod_dir: &Path) -> PathBuf {
+    pod_dir.join("etc-hosts")
+}
+
 fn hosts_mount(
     node: &Node,
     pod: &Pod,
@@ -288,9 +293,12 @@ fn hosts_mount(
         let (name, domain) = spec::hostname(pod, &node.config.cluster_domain);
         hosts::managed(ips, &name, &domain, aliases)
     };
-    let path = pod_dir.join("etc-hosts");
+    let path = hosts_file(pod_dir);
+    // Containers may have written any amount into it, which is not read.
+    let length = u64::try_from(content.len()).ok();
+    let same = std::fs::metadata(&path).is_ok_and(|m| Some(m.len()) == length);
     // Written in place: running containers have this very file mounted.
-    if std::fs::read_to_string(&path).unwrap_or_default() != content {
+    if !same || std::fs::read_to_string(&path).unwrap_or_default() != content {
         std::fs::create_dir_all(pod_dir)?;
         std::fs::write(&path, content)?;
         directory::chmod(&path, 0o644)?;

@@ -66,6 +66,8 @@ pub struct Config {
     pub dns: bool,
     /// Run the service proxy.
     pub proxy: bool,
+    /// Enforce network policies.
+    pub network_policies: bool,
     /// The loss of a node's tunnel is the loss of the node.
     pub fast_node_loss: bool,
     /// How long pods that do not say it stay on nodes that are not ready, or unreachable, in seconds.
@@ -356,6 +358,7 @@ impl Config {
                 .unwrap_or_else(|| machine.data_dir.join("storage")),
             dns: !disabled("coredns"),
             proxy: !args.disable_kube_proxy,
+            network_policies: !args.disable_network_policy,
             // That of the servers to join is written as they have it.
             token: match others {
                 Some(_) => None,

@@ -19,6 +19,8 @@ pub(crate) fn facts(config: &Config) -> Facts {
         cluster_dns: if config.dns { config.cluster_dns.clone() } else { Vec::new() },
         cluster_domain: config.cluster_domain.clone(),
         proxy: config.proxy,
+        policies: config.network_policies,
+        api_ports: vec![config.listen.port()],
         backend: config.machine.backend.unwrap_or_default(),
     }
 }
@@ -32,6 +34,7 @@ pub(crate) fn told(config: &Config, port: u16) -> cluster::join::Facts {
         cluster_dns: facts.cluster_dns,
         cluster_domain: facts.cluster_domain,
         proxy: facts.proxy,
+        network_policies: facts.policies,
         backend: facts.backend.to_string(),
         servers: vec![std::net::SocketAddr::new(config.advertise, port).to_string()],
     }

@@ -19,13 +19,14 @@ def first_line(text):
 
 
 def read(path):
-    """The conformance specs of a report: passed, failed or skipped."""
+    """The conformance specs of a report, passed, failed or skipped, and others that have run."""
     specs = []
     for case in tree.parse(path).iter("testcase"):
         name = case.get("name").removeprefix("[It] ")
-        if "[Conformance]" not in name:
+        if "[Conformance]" in name:
+            name = name[: name.index("]", name.rindex("[Conformance]")) + 1] + trailing_tags(name)
+        elif name == case.get("name") or case.find("skipped") is not None:
             continue
-        name = name[: name.index("]", name.rindex("[Conformance]")) + 1] + trailing_tags(name)
         fault = next((part for part in case if part.tag in ("failure", "error")), None)
         outcome = "failed" if fault is not None else "skipped" if case.find("skipped") is not None else "passed"
         words = "" if fault is None else first_line((fault.get("message") or "") + "\n" + (fault.text or ""))

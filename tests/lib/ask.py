@@ -5,9 +5,11 @@ ask.py tcp|udp ADDRESS PORT [TIMES]: prints what is answered, `refused` (`refuse
 first repetition of the packet) or `nothing`; with TIMES the different answers in order, separated by `, `.
 ask.py serve NAME PORT: an echo server in both families, over TCP and UDP: says its name and, over TCP, the client's address.
 ask.py each PORT ADDRESS...: what TCP at each address answers, in order.
+ask.py ways NETWORK,PORT,ADDRESS...: a line for each argument with what TCP at its addresses answers from within a network
+namespace (a path), all asked at once.
 ask.py connect ADDRESS PORT FILE: new connections, one after another, until FILE is there; prints how many failed.
 """
-import ipaddress, os, socket, sys, threading, time
+import concurrent.futures, ctypes, ipaddress, os, socket, sys, threading, time
 
 WAIT = float(os.environ.get("WAIT", "8"))  # Seconds until `nothing`.
 REPEATED = 0.9  # A SYN is repeated after 1 s.
@@ -35,6 +37,25 @@ def ask(protocol, address, port):
     return answer, time.monotonic() - begin
 
 
+def ways(arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def inside(network, port, address):
+        # A thread of its own may be in a network of its own.
+        with open(network) as namespace:
+            if libc.setns(namespace.fileno(), 0x40000000) != 0:
+                return os.strerror(ctypes.get_errno())
+        return ask("tcp", address, int(port))[0].split(" ")[0]
+
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        lines = []
+        for argument in arguments:
+            network, port, *addresses = argument.split(",")
+            lines.append([pool.submit(inside, network, port, address) for address in addresses])
+        for line in lines:
+            print(" ".join(answer.result() for answer in line))
+
+
 def serve(name, port):
     tcp = socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=128)
     udp = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -60,6 +81,9 @@ def serve(name, port):
 def main():
     if sys.argv[1] == "each":
         print(" ".join(ask("tcp", address, int(sys.argv[2]))[0].split(" ")[0] for address in sys.argv[3:]))
+        return
+    if sys.argv[1] == "ways":
+        ways(sys.argv[2:])
         return
     protocol, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
     if protocol == "serve":

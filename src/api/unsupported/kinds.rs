@@ -9,7 +9,6 @@ const DEVICES: &str = "devices are neither allocated nor prepared";
 const KINDS: &[(&str, &str, &str)] = &[
     ("certificates.k8s.io", "CertificateSigningRequest", "no signer runs, it gets no certificate"),
     ("networking.k8s.io", "Ingress", "no ingress controller is part of this server"),
-    ("networking.k8s.io", "NetworkPolicy", "traffic of pods is not filtered"),
     ("resource.k8s.io", "DeviceClass", DEVICES),
     ("resource.k8s.io", "DeviceTaintRule", DEVICES),
     ("resource.k8s.io", "ResourceClaim", DEVICES),

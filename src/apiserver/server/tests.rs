@@ -264,12 +264,14 @@ async fn events_leave_after_an_hour_and_configmaps_stay() {
 #[tokio::test]
 async fn what_nothing_acts_on_is_warned_of_and_listed() {
     let server = server();
-    let policy = json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}}}).to_string();
-    let url = "/apis/networking.k8s.io/v1/namespaces/n/networkpolicies";
+    let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+    let ingress =
+        json!({"metadata": {"name": "p"}, "spec": {"defaultBackend": backend}}).to_string();
+    let url = "/apis/networking.k8s.io/v1/namespaces/n/ingresses";
     let warnings = async |query: &str| {
         let request = Request::post(format!("{url}{query}"))
             .header("content-type", "application/json")
-            .body(body::full(policy.clone()))
+            .body(body::full(ingress.clone()))
             .unwrap();
         let response = server.call(None, request).await;
         assert_eq!(response.status(), 201);
@@ -280,5 +282,5 @@ async fn what_nothing_acts_on_is_warned_of_and_listed() {
     assert_eq!(warnings("").await, 1);
     let unused = server.unused().await;
     assert_eq!(unused.len(), 1, "{unused:?}");
-    assert_eq!((&*unused[0].what, unused[0].count), ("networkpolicies.networking.k8s.io", 1));
+    assert_eq!((&*unused[0].what, unused[0].count), ("ingresses.networking.k8s.io", 1));
 }

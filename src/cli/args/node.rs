@@ -80,7 +80,8 @@ pub struct NodeArgs {
     pub resolv_conf: PathBuf,
     /// Defaults that are stricter than upstream's: hardened (who shows nothing asks for the server's health and version alone,
     /// pods without a label of their namespace are held to the level baseline, seccomp, no raw packets, bounds of processes,
-    /// events and idle connections, no external addresses of Services)
+    /// events and idle connections, no external addresses of Services; pods reach no kubelet, no store and no metadata of a
+    /// cloud unless a NetworkPolicy opens them for egress, and the API through its Service alone)
     #[arg(long, value_name = "NAME", value_enum, help_heading = "Hardening")]
     pub profile: Option<Profile>,
     /// Do not start a node on a kernel whose settings are not those that the kubelet wants; they are never changed

@@ -139,8 +139,8 @@ fn essence(object: &Object) -> Value {
         meta.remove("managedFields");
     }
     let Some(status) = value.get_mut("status").and_then(Value::as_object_mut) else { return value };
-    // Of a pod: whether it began, whether it is over, what it was given. Of a node: where it is.
-    let kept = ["phase", "startTime", "addresses"];
+    // Of a pod: whether it began, whether it is over, where it is, what it was given. Of a node: where it is.
+    let kept = ["phase", "startTime", "addresses", "podIPs"];
     let mut out: Map<String, Value> =
         kept.iter().filter_map(|k| Some(((*k).to_owned(), status.remove(*k)?))).collect();
     let given = status.get("containerStatuses").and_then(Value::as_array).into_iter().flatten();

@@ -16,6 +16,7 @@ fn facts() -> Facts {
         cluster_dns: vec!["10.43.0.10".parse().unwrap()],
         cluster_domain: "cluster.local".into(),
         proxy: true,
+        network_policies: true,
         backend: "auto".into(),
         servers: vec!["192.0.2.2:6443".into()],
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::ipam::Owner;
 use crate::proxy::rules::HostPort;
 use crate::proxy::services::protocol_number;
 
@@ -102,10 +103,17 @@ impl Request {
         Ok(command)
     }
 
-    /// Uid of the pod; empty where the runtime does not tell.
-    pub(crate) fn pod(&self) -> &str {
-        let mut pairs = self.args.split(';').filter_map(|pair| pair.split_once('='));
-        pairs.find(|(name, _)| *name == "K8S_POD_UID").map_or("", |(_, uid)| uid)
+    /// Whose sandbox it is; what the runtime does not tell is empty.
+    pub(crate) fn pod(&self) -> Owner<'_> {
+        let argument = |wanted: &str| {
+            let mut pairs = self.args.split(';').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(name, _)| *name == wanted).map_or("", |(_, value)| value)
+        };
+        Owner {
+            uid: argument("K8S_POD_UID"),
+            namespace: argument("K8S_POD_NAMESPACE"),
+            name: argument("K8S_POD_NAME"),
+        }
     }
 
     /// Host ports asked for; the pod's address comes later. Bandwidth limits are refused by name.
@@ -168,7 +176,7 @@ mod tests {
             container: "c".into(),
             netns: "/n".into(),
             interface: "eth0".into(),
-            args: "IgnoreUnknown=1;K8S_POD_NAME=p;K8S_POD_UID=u-1".into(),
+            args: "IgnoreUnknown=1;K8S_POD_NAMESPACE=n;K8S_POD_NAME=p;K8S_POD_UID=u-1".into(),
             config: json!({"runtimeConfig": runtime}),
         }
     }
@@ -206,7 +214,8 @@ mod tests {
     fn calls_without_their_arguments_are_refused() {
         let mut call = request(json!({}));
         assert_eq!(call.command(), Ok(Command::Add));
-        assert_eq!(call.pod(), "u-1");
+        let pod = call.pod();
+        assert_eq!((pod.uid, pod.namespace, pod.name), ("u-1", "n", "p"));
         call.netns.clear();
         assert_eq!(call.command().unwrap_err().code, 4);
         call.command = "DEL".into();

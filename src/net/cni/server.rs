@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::ObjectKey;
 use base::{Kind, Shutdown, Tasks};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -19,6 +20,8 @@ use crate::config::{Config, Error};
 use crate::host;
 use crate::ipam::{Ipam, Lease};
 use crate::netlink::Socket;
+use crate::policy::Local;
+use crate::policy::gate::{Gate, Leases};
 use crate::proxy::HostPorts;
 
 /// Pods started at once; more wait in the socket's backlog.
@@ -37,6 +40,10 @@ pub(crate) struct Server {
     free: tokio::sync::Notify,
     blocks: watch::Receiver<Vec<Cidr>>,
     host_ports: watch::Sender<HostPorts>,
+    /// All pods with addresses here, for policies.
+    pods: watch::Sender<Leases>,
+    /// Where a pod waits for the rules of its policies; without it they are not enforced.
+    gate: Option<Gate>,
 }
 
 struct Turn<'a>(&'a Server, String);
@@ -69,10 +76,22 @@ impl Server {
             free: tokio::sync::Notify::new(),
             blocks,
             host_ports,
+            pods: watch::Sender::default(),
+            gate: None,
         };
         server.collect().map_err(|f| Error::Config(f.message))?;
         server.publish();
         Ok(server)
+    }
+
+    /// All pods with addresses on this node, and further changes.
+    pub(crate) fn pods(&self) -> watch::Receiver<Leases> {
+        self.pods.subscribe()
+    }
+
+    /// Pods start when this lets them.
+    pub(crate) fn gated(&mut self, gate: Gate) {
+        self.gate = Some(gate);
     }
 
     /// Serves the socket until shutdown.
@@ -157,7 +176,27 @@ impl Server {
                 return Err(Failure::again(text));
             }
         }
-        let server = Arc::clone(self);
+        let request = Arc::new(request);
+        let result = self.worked(command, &request).await?;
+        if let (Command::Add, Some(gate)) = (command, &self.gate) {
+            let generation = self.pods.borrow().generation;
+            let pod = request.pod();
+            let pod = ObjectKey::new(pod.namespace, pod.name);
+            if let Err(why) = gate.pass(generation, &pod).await {
+                // Nothing of the pod runs yet.
+                self.worked(Command::Delete, &request).await?;
+                return Err(Failure::again(why));
+            }
+        }
+        Ok(result)
+    }
+
+    async fn worked(
+        self: &Arc<Self>,
+        command: Command,
+        request: &Arc<Request>,
+    ) -> Result<Value, Failure> {
+        let (server, request) = (Arc::clone(self), Arc::clone(request));
         let result = base::tasks::blocking(move || server.work(command, &request)).await;
         result.map_err(|_| Failure::io("the network worker panicked"))?
     }
@@ -220,7 +259,7 @@ impl Server {
         });
         if result.is_err() && !had {
             let _ = self.ipam.lock().release(&request.container, &request.interface);
-        } else if !lease.host_ports.is_empty() {
+        } else {
             self.publish();
         }
         result
@@ -232,9 +271,7 @@ impl Server {
         // The link first: an address must not be given again while a link still has it.
         attach::remove(&lease)?;
         self.ipam.lock().release(container, interface).map_err(|e| Failure::io(e.to_string()))?;
-        if !lease.host_ports.is_empty() {
-            self.publish();
-        }
+        self.publish();
         Ok(())
     }
 
@@ -266,6 +303,19 @@ impl Server {
         self.host_ports.send_if_modified(|old| {
             let changed = *old != list;
             *old = list;
+            changed
+        });
+        let local = |l: &Lease| Local {
+            key: ObjectKey::new(&l.namespace, &l.name),
+            uid: l.pod.clone(),
+            addresses: l.addresses.clone(),
+            link: l.host_link.clone(),
+        };
+        let pods: Vec<Local> = ipam.leases().map(local).collect();
+        self.pods.send_if_modified(|known| {
+            let changed = known.generation == 0 || known.pods != pods;
+            known.generation += u64::from(changed);
+            known.pods = pods;
             changed
         });
     }

@@ -17,6 +17,7 @@ pub(crate) enum Verdict<'a> {
     Accept,
     Jump(&'a str),
     Goto(&'a str),
+    Return,
 }
 
 /// One rule; built left to right like nft's own text.
@@ -56,6 +57,16 @@ impl Rule {
         })
     }
 
+    /// Bytes of the frame: its destination stands at 0, its type at 12.
+    pub(crate) fn frame(self, to: Register, offset: u32, length: u32) -> Self {
+        self.payload(to, 0, offset, length)
+    }
+
+    /// Bytes of the network header.
+    pub(crate) fn network(self, to: Register, offset: u32, length: u32) -> Self {
+        self.payload(to, 1, offset, length)
+    }
+
     pub(crate) fn source(self, to: Register, family: Family) -> Self {
         let offset = if family == Family::V4 { 12 } else { 8 };
         self.payload(to, 1, offset, u32::from(family.length()))
@@ -90,6 +101,15 @@ impl Rule {
     pub(crate) fn compare(self, from: Register, equal: bool, value: &[u8]) -> Self {
         self.add("cmp", |w| {
             w.be32(1, register(from)).be32(2, u32::from(!equal));
+            data(w, 3, value);
+        })
+    }
+
+    /// What was loaded is less than this.
+    pub(crate) fn below(self, from: Register, value: &[u8]) -> Self {
+        self.add("cmp", |w| {
+            // NFT_CMP_LT
+            w.be32(1, register(from)).be32(2, 2);
             data(w, 3, value);
         })
     }
@@ -146,6 +166,24 @@ impl Rule {
         let mut value = name.as_bytes().to_vec();
         value.resize(16, 0);
         self.meta(0, key).compare(0, true, &value)
+    }
+
+    /// `ct state established,related`.
+    pub(crate) fn known_connection(self) -> Self {
+        self.conntrack_bits(0, 2 | 4)
+    }
+
+    /// The first byte of the transport header lies between these: the type of an ICMP message.
+    pub(crate) fn message_type(self, first: u8, last: u8) -> Self {
+        let rule = self.payload(0, 2, 0, 1);
+        let bound = |rule: Self, operator: u32, value: u8| {
+            rule.add("cmp", |w| {
+                w.be32(1, register(0)).be32(2, operator);
+                data(w, 3, &[value]);
+            })
+        };
+        // NFT_CMP_GTE and NFT_CMP_LTE.
+        bound(bound(rule, 5, first), 3, last)
     }
 
     /// `ct state new`.
@@ -268,6 +306,7 @@ impl Rule {
             Verdict::Accept => (1, None),
             Verdict::Jump(chain) => (-3_i32, Some(chain)),
             Verdict::Goto(chain) => (-4, Some(chain)),
+            Verdict::Return => (-5, None),
         };
         self.add("immediate", |w| {
             w.be32(1, 0).nest(2, |w| {

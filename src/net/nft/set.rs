@@ -17,6 +17,8 @@ pub(crate) enum Field {
     Protocol,
     Port,
     Number,
+    /// A link's.
+    Name,
 }
 
 impl Field {
@@ -28,6 +30,7 @@ impl Field {
             Self::Protocol => 12,
             Self::Port => 13,
             Self::Number => 19,
+            Self::Name => 41,
         }
     }
 
@@ -37,6 +40,7 @@ impl Field {
             Self::Protocol => 1,
             Self::Port => 2,
             Self::Number => 4,
+            Self::Name => 16,
         }
     }
 }
@@ -187,6 +191,14 @@ impl Value {
     pub(crate) fn port(mut self, port: u16) -> Self {
         self.0.extend(port.to_be_bytes());
         self.0.extend([0, 0]);
+        self
+    }
+
+    /// The name of a link.
+    pub(crate) fn name(mut self, name: &str) -> Self {
+        let end = self.0.len() + 16;
+        self.0.extend(name.bytes().take(15));
+        self.0.resize(end, 0);
         self
     }
 

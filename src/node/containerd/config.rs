@@ -146,8 +146,12 @@ mod tests {
         let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
         let machine = Machine { overlay: true, restrict_oom_score: true };
         let render = |version| {
-            let binaries =
-                Binaries { containerd: "/c".into(), version, engine: "/usr/bin/\"x".into() };
+            let binaries = Binaries {
+                containerd: "/c".into(),
+                version,
+                engine: "/usr/bin/\"x".into(),
+                fault: None,
+            };
             super::render(&config, &binaries, machine)
         };
         let old = render((1, 6));

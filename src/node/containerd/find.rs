@@ -57,6 +57,8 @@ pub(crate) struct Binaries {
     pub(crate) version: Version,
     /// crun or runc.
     pub(crate) engine: PathBuf,
+    /// What is known to be wrong with its version.
+    pub(crate) fault: Option<String>,
 }
 
 /// Looks for `program` in `dirs`, then on `PATH`.
@@ -98,7 +100,9 @@ pub(crate) async fn find(config: &RuntimeConfig) -> Result<Binaries, NotFound> {
         },
         None => required(config, "runc")?,
     };
-    Ok(Binaries { containerd, version, engine })
+    let printed = run(&engine, &["--version"]).await.unwrap_or_default();
+    let fault = crate::runc_fault(&printed);
+    Ok(Binaries { containerd, version, engine, fault })
 }
 
 /// Before 2.2 the shim knows no group given by an annotation (containerd's release notes).

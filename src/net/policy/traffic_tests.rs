@@ -1,0 +1,249 @@
+//! Real traffic under real rules: two pods of a node, the node itself, and a client outside, both families.
+
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+
+use api::{Object, ObjectKey};
+use serde_json::{Value as Json, json};
+
+use super::decide::{Decider, Local};
+use super::model::{Pod, Policy};
+use super::nft::{Layout, table};
+use super::{Frames, FramesStand, Kernel, Stands, Table};
+use crate::cni::host_link;
+use crate::config::Guard;
+use crate::netlink::Socket;
+use crate::testing::shell;
+use crate::traffic_tests::{Node, WAIT, ask, each_family, line, udp, who};
+
+struct Filter {
+    decider: Decider,
+    kernel: Kernel,
+}
+
+fn object(value: Json) -> Object {
+    Object::from_value(value).unwrap()
+}
+
+impl Filter {
+    /// Pods `a` and `b` of namespace `n`, each with its name as label.
+    fn new(node: &Node, guard: Option<Guard>) -> Self {
+        let mut decider = Decider::new(&[]);
+        let mut local = Vec::new();
+        for (name, (_, address)) in ["a", "b"].iter().zip(&node.pods) {
+            let key = ObjectKey::new("n", name);
+            let pod = json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"namespace": "n", "name": name, "uid": name, "labels": {"pod": name}},
+                "spec": {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}]},
+                "status": {"phase": "Running", "podIPs": [{"ip": address.to_string()}]}});
+            decider.pod(&key, Pod::read(&object(pod)));
+            let link = host_link(name, "eth0");
+            local.push(Local { key, uid: (*name).to_owned(), addresses: vec![*address], link });
+        }
+        let namespace =
+            object(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}));
+        decider.namespace(&"n".into(), Some(namespace.labels));
+        decider.local(local);
+        let layout =
+            Layout { family: node.family, table: table("kube-lite"), bridge: "cni0".into(), guard };
+        let tables = vec![Table { layout, stands: Stands::Unknown }];
+        let frames = Frames {
+            table: table("kube-lite"),
+            bridge: "cni0".into(),
+            stands: FramesStand::Unknown,
+            said: false,
+        };
+        let kernel = Kernel { socket: Socket::netfilter().unwrap(), tables, frames };
+        let mut filter = Self { decider, kernel };
+        filter.apply();
+        filter
+    }
+
+    fn set(&mut self, spec: Option<Json>) {
+        let read = spec.map(|spec| {
+            let metadata = json!({"namespace": "n", "name": "p"});
+            Policy::read(&object(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec})))
+        });
+        self.decider.policy(&ObjectKey::new("n", "p"), read);
+        self.apply();
+    }
+
+    fn apply(&mut self) {
+        let nodes = BTreeSet::from(["192.0.2.9", "2001:db8::9"].map(|a| a.parse().unwrap()));
+        let mut decision = self.decider.decide();
+        self.kernel.apply(&mut decision, self.decider.locals(), &nodes).unwrap();
+        // What is sent can be shown.
+        shell("nft list ruleset >/dev/null");
+    }
+
+    /// As after a start of this process.
+    fn restart(&mut self) {
+        for table in &mut self.kernel.tables {
+            table.stands = Stands::Unknown;
+        }
+        self.apply();
+    }
+}
+
+fn block(address: std::net::IpAddr) -> String {
+    crate::Cidr::host(address).to_string()
+}
+
+fn ingress_of_a(from: Json) -> Json {
+    json!({"podSelector": {"matchLabels": {"pod": "a"}}, "ingress": from})
+}
+
+fn egress_of_a(to: Json) -> Json {
+    json!({"podSelector": {"matchLabels": {"pod": "a"}}, "policyTypes": ["Egress"], "egress": to})
+}
+
+#[test]
+fn what_comes_in_is_closed_but_to_those_that_a_policy_names() {
+    each_family("what_comes_in_is_closed", |node| {
+        node.service(6, &[(0, true)], |_| {});
+        let mut filter = Filter::new(node, None);
+        let (a, b) = (node.pods[0].1, node.pods[1].1);
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a");
+        filter.set(Some(ingress_of_a(json!([]))));
+        assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
+        assert_eq!(node.ask_in_pod(1, node.vip(), 80), "dropped", "through a Service");
+        assert_eq!(node.ask_outside(node.node(), 30080), "dropped", "through a node port");
+        assert_eq!(who(&ask(&Node::at(a, 8080))), "a", "the node itself: probes");
+        assert_eq!(who(&node.ask_in_pod(0, node.vip(), 80)), "a", "itself through a Service");
+        assert_eq!(who(&node.ask_in_pod(0, b, 8080)), "b", "the other side is open");
+        filter.set(Some(ingress_of_a(json!([{"from": [{"podSelector": {"matchLabels": {"pod": "b"}}}], "ports": [{"port": "web"}]}]))));
+        assert_eq!(node.ask_in_pod(1, node.vip(), 80), format!("a {b}"), "the source is the pod");
+        assert_eq!(node.ask_outside(a, 8080), "dropped");
+        filter.set(Some(ingress_of_a(
+            json!([{"from": [{"ipBlock": {"cidr": block(node.client())}}]}]),
+        )));
+        assert_eq!(
+            who(&node.ask_outside(node.node(), 30080)),
+            "a",
+            "judged before it is masqueraded"
+        );
+        assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
+        filter.set(None);
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a");
+        assert!(!shell("nft list tables").contains("-policy"), "nothing is left of it");
+    });
+}
+
+#[test]
+fn what_goes_out_is_judged_by_where_it_arrives() {
+    each_family("what_goes_out_is_judged", |node| {
+        node.service(6, &[(1, true)], |_| {});
+        let mut filter = Filter::new(node, None);
+        let (a, b) = (node.pods[0].1, node.pods[1].1);
+        let (family, own) = (node.family, node.node());
+        node.outside.run(move || crate::traffic_tests::serve("out", family));
+        crate::traffic_tests::serve("node", family);
+        filter.set(Some(egress_of_a(json!([]))));
+        for (to, port) in [(b, 8080), (node.vip(), 80), (node.client(), 8080), (own, 8080)] {
+            assert_eq!(node.ask_in_pod(0, to, port), "dropped", "{to}");
+        }
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "answers go out");
+        assert_eq!(who(&node.ask_in_pod(1, own, 8080)), "node", "others are free");
+        filter.set(Some(egress_of_a(
+            json!([{"to": [{"podSelector": {"matchLabels": {"pod": "b"}}}]}]),
+        )));
+        assert_eq!(who(&node.ask_in_pod(0, node.vip(), 80)), "b", "the endpoint counts");
+        assert_eq!(node.ask_in_pod(0, node.client(), 8080), "dropped");
+        filter.set(Some(egress_of_a(json!([{"to": [{"ipBlock": {"cidr": block(own)}}, {"ipBlock": {"cidr": block(node.client())}}]}]))));
+        assert_eq!(who(&node.ask_in_pod(0, own, 8080)), "node");
+        assert_eq!(who(&node.ask_in_pod(0, node.client(), 8080)), "out");
+        assert_eq!(node.ask_in_pod(0, b, 8080), "dropped");
+    });
+}
+
+#[test]
+fn connections_that_stand_go_on_and_a_restart_cuts_none() {
+    each_family("connections_that_stand_go_on", |node| {
+        let mut filter = Filter::new(node, None);
+        let to: SocketAddr = Node::at(node.pods[0].1, 8080).parse().unwrap();
+        let mut stream = node.pods[1].0.run(move || TcpStream::connect_timeout(&to, WAIT).unwrap());
+        assert_eq!(who(&line(&mut stream)), "a");
+        filter.set(Some(ingress_of_a(json!([]))));
+        assert_eq!(who(&line(&mut stream)), "a", "as in kube-router: what stands goes on");
+        filter.restart();
+        assert_eq!(who(&line(&mut stream)), "a");
+        assert_eq!(node.ask_in_pod(1, to.ip(), 8080), "dropped", "what is new is closed");
+    });
+}
+
+#[test]
+fn ports_and_protocols_are_told_apart() {
+    each_family("ports_and_protocols", |node| {
+        let mut filter = Filter::new(node, None);
+        let a = node.pods[0].1;
+        let any = SocketAddr::new(node.family.unspecified(), 0);
+        let by_udp = |node: &Node| {
+            let to = Node::at(a, 8080);
+            node.pods[1].0.run(move || who(&udp(&UdpSocket::bind(any).unwrap(), &to)))
+        };
+        let ports = |list: Json| Some(ingress_of_a(json!([{"ports": list}])));
+        filter.set(ports(json!([{"protocol": "UDP", "port": 8000, "endPort": 8080}])));
+        assert_eq!(by_udp(node), "a");
+        assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
+        filter.set(ports(json!([{"port": 8080, "endPort": 8090}, {"port": 1}])));
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a");
+        assert_ne!(by_udp(node), "a");
+        filter.set(ports(json!([{"port": 8081, "endPort": 8090}])));
+        assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
+    });
+}
+
+#[test]
+fn pods_hand_each_other_no_frames_past_the_node_and_have_their_own_addresses_alone() {
+    each_family("pods_hand_each_other_no_frames", |node| {
+        // With it the kernel asks the rules about frames, too.
+        shell(
+            "for f in /proc/sys/net/bridge/bridge-nf-call-ip*tables; do [ ! -e $f ] || echo 0 >$f; done",
+        );
+        let mut filter = Filter::new(node, None);
+        let a = node.pods[0].1;
+        let b = |node: &Node, command: String| node.pods[1].0.run(move || shell(&command));
+        let other = if a.is_ipv4() { "10.42.0.77" } else { "fd00:42::77" };
+        let nodad = if a.is_ipv4() { "" } else { "nodad" };
+        b(node, format!("ip addr add {other} dev eth0 {nodad}"));
+        let under_another = |node: &Node| {
+            node.pods[1].0.run(move || {
+                let from: std::net::IpAddr = other.parse().unwrap();
+                who(&udp(&UdpSocket::bind((from, 0)).unwrap(), &Node::at(a, 8080)))
+            })
+        };
+        assert_eq!(under_another(node), "a", "while nobody is isolated");
+        b(node, format!("ip route replace {} dev eth0", block(a)));
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight");
+        filter.set(Some(ingress_of_a(json!([]))));
+        assert_eq!(node.ask_in_pod(1, a, 8080), "dropped");
+        filter.set(Some(ingress_of_a(json!([{}]))));
+        assert_ne!(who(&node.ask_in_pod(1, a, 8080)), "a", "straight, while somebody is");
+        b(node, format!("ip route del {} dev eth0", block(a)));
+        assert_eq!(who(&node.ask_in_pod(1, a, 8080)), "a");
+        assert_ne!(under_another(node), "a", "while somebody is");
+    });
+}
+
+#[test]
+fn a_guard_closes_the_nodes_ports_where_no_policy_opens_them() {
+    each_family("a_guard_closes_the_nodes_ports", |node| {
+        let (family, own, client) = (node.family, node.node(), node.client());
+        node.outside.run(move || crate::traffic_tests::serve("other", family));
+        crate::traffic_tests::serve("node", family);
+        let closed = Guard { closed: vec![8080], by_service: Vec::new() };
+        let mut filter = Filter::new(node, Some(closed));
+        assert_eq!(node.ask_in_pod(0, own, 8080), "dropped", "of this node");
+        assert_eq!(node.ask_in_pod(0, client, 8080), "dropped", "of another node");
+        assert_eq!(
+            who(&node.ask_in_pod(0, node.pods[1].1, 8080)),
+            "b",
+            "a pod's port of that number"
+        );
+        assert_eq!(who(&ask(&Node::at(own, 8080))), "node");
+        filter.set(Some(egress_of_a(
+            json!([{"to": [{"ipBlock": {"cidr": block(own)}}], "ports": [{"port": 8080}]}]),
+        )));
+        assert_eq!(who(&node.ask_in_pod(0, own, 8080)), "node", "a policy opens it");
+    });
+}

@@ -1,0 +1,70 @@
+//! What is known to be wrong with versions of runc: a container that is started by one of these can get out.
+
+/// Packages of an older version into which the distribution brought the fix, as `runc --version` names them: the text up to
+/// the number of the package, and the first number that has it (DSA-5615-1, USN-6619-1).
+const MENDED: [(&str, u32); 5] = [
+    ("1.0.0~rc93+ds1-5+deb11u", 3),
+    ("1.1.5+ds1-1+deb12u", 1),
+    ("1.1.7-0ubuntu1~20.04.", 2),
+    ("1.1.7-0ubuntu1~22.04.", 2),
+    ("1.1.7-0ubuntu2.", 2),
+];
+/// The first release that has it.
+const FIRST: [u32; 3] = [1, 1, 12];
+
+fn leading_number(text: &str) -> Option<u32> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text.get(..end)?.parse().ok()
+}
+
+/// What is wrong with the runc that printed this for `--version`: CVE-2024-21626, where neither its release nor its
+/// distribution's package is known to have the fix. `None` for other engines, too.
+pub fn runc_fault(printed: &str) -> Option<String> {
+    let version = printed.lines().find_map(|l| l.strip_prefix("runc version "))?.trim();
+    let mut numbers = version.split('.').map(leading_number);
+    let mut number = || numbers.next().flatten().unwrap_or(0);
+    if [number(), number(), number()] >= FIRST {
+        return None;
+    }
+    let mended = |(name, first): &(&str, u32)| {
+        printed.split(*name).skip(1).filter_map(leading_number).any(|package| package >= *first)
+    };
+    (!MENDED.iter().any(mended)).then(|| {
+        format!("runc {version} is older than 1.1.12: an image can lead its container out to the node (CVE-2024-21626)")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C2.15.
+    #[test]
+    fn an_old_runc_is_told_unless_its_distribution_mended_it() {
+        let fault = |version: &str, commit: &str| {
+            runc_fault(&format!(
+                "runc version {version}\ncommit: {commit}\nspec: 1.0.2-dev\ngo: go1.19.8\n"
+            ))
+        };
+        assert_eq!(
+            fault("1.1.5", "v1.1.5-0-gf19387a6").unwrap(),
+            "runc 1.1.5 is older than 1.1.12: an image can lead its container out to the node (CVE-2024-21626)"
+        );
+        for (version, commit, old) in [
+            ("1.1.11", "v1.1.11-0-g4bccb38c", true),
+            ("1.1.12", "v1.1.12-0-g51d5e946", false),
+            ("1.2.0-rc.1", "v1.2.0-rc.1-0-g275e6d85", false),
+            ("1.0.0-rc10", "x", true),
+            // Debian 12 as it came, and with its security update.
+            ("1.1.5+ds1", "1.1.5+ds1-1+b1", true),
+            ("1.1.5+ds1", "1.1.5+ds1-1+deb12u1", false),
+            ("1.0.0~rc93+ds1", "1.0.0~rc93+ds1-5+deb11u2", true),
+            ("1.0.0~rc93+ds1", "1.0.0~rc93+ds1-5+deb11u3", false),
+            ("1.1.7-0ubuntu1~22.04.1", "", true),
+            ("1.1.7-0ubuntu1~22.04.7", "", false),
+        ] {
+            assert_eq!(fault(version, commit).is_some(), old, "{version} {commit}");
+        }
+        assert_eq!(runc_fault("crun version 1.8.1\n"), None);
+    }
+}
