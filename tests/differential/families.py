@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Writes the list of all that `ask.py --out` found: `families.py SEED.jsonl… [+AGAIN.jsonl…] >differences.md`. A file after a `+` holds those
+of the same seed that were asked again (`--again`) of a newer program: of them only what differs still is listed."""
+import collections, json, os, re, sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import classes, compare
+
+# Why a family is as it is, by what its name holds; the others are open.
+REASONS = [
+]
+
+
+def read(path):
+    """The differing requests of a run with what differs, and its figures."""
+    found, figures = [], None
+    for line in open(path, errors="replace"):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if "asked" in entry:
+            figures = entry
+            break
+        found.append((entry["request"], [tuple(pair) for pair in entry["differences"]]))
+    return found, figures
+
+
+def short(text, most=170):
+    text = re.sub(r"\s+", " ", str(text)).replace("|", "\\|")
+    return text if len(text) <= most else text[:most - 1] + "…"
+
+
+def main():
+    again = {}
+    for path in (part[1:] for part in sys.argv[1:] if part.startswith("+")):
+        found, figures = read(path)
+        again[figures["seed"]] = (found, figures)
+    rows, known, families, examples = [], collections.Counter(), collections.Counter(), {}
+    for path in (part for part in sys.argv[1:] if not part.startswith("+")):
+        found, figures = read(path)
+        seed = figures["seed"]
+        of = [(request, what, classes.of(request, what)) for request, what in found]
+        first = [entry for entry in of if entry[2] is None]
+        if seed in again:
+            still = [(request, what, classes.of(request, what)) for request, what in again[seed][0]]
+            rest = [entry for entry in still if entry[2] is None]
+        else:
+            still, rest = [], first
+        rows.append((seed, figures["asked"], len(of), len(of) - len(first), len(first), len(rest) if seed in again else ""))
+        known.update(name for _, _, name in of if name)
+        for request, what, _ in rest:
+            name = compare.family(request, what)
+            families[name] += 1
+            examples.setdefault(name, (seed, request))
+    print("# What is answered differently\n")
+    print("Made by `tests/differential/families.py`. A difference is in a class when only what the class is about differs.\n")
+    print("| seed | requests | differing | in classes | in none | of these still, asked again |\n|---|---|---|---|---|---|")
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |")
+    print("| all | " + " | ".join(str(sum(row[at] or 0 for row in rows)) for at in (1, 2, 3, 4, 5)) + " |\n")
+    print("## Classes\n\n| class | count | reason |\n|---|---|---|")
+    reasons = classes.reasons()
+    for name, count in known.most_common():
+        print(f"| {name} | {count} | {short(reasons[name], 1000)} |")
+    print("\n## In no class\n\n| family | count | example | reason |\n|---|---|---|---|")
+    for name, count in families.most_common():
+        seed, request = examples[name]
+        reason = next((why for part, why in REASONS if re.search(part, name)), "open")
+        print(f"| {short(name)} | {count} | seed {seed}, request {request['id']} | {reason} |")
+
+
+if __name__ == "__main__":
+    main()
