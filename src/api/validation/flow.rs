@@ -38,6 +38,11 @@ pub fn priority_level(object: &Value) -> ErrorList {
         other => {
             if limited {
                 errors.push(Error::forbidden(&path.child("limited"), ""));
+                let response = get(get(spec, "limited"), "limitResponse");
+                if str_at(response, "type") != "Queue" && has(response, "queuing") {
+                    let field = path.child("limited").child("limitResponse").child("queuing");
+                    errors.push(Error::forbidden(&field, ""));
+                }
             }
             if other.is_empty() {
                 errors.push(Error::required(&field, ""));

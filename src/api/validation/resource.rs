@@ -85,7 +85,8 @@ pub fn template(object: &Value) -> ErrorList {
 
 /// A changed template: its spec stays.
 pub fn template_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = template(object);
+    let mut errors = super::core::config_map::prefix(object);
+    errors.extend(template(object));
     let spec = get(object, "spec");
     if !semantic_equal(spec, get(old, "spec")) {
         let meta = get(spec, "metadata");
@@ -290,6 +291,7 @@ fn request(one: &Value, path: &Path) -> ErrorList {
             let field = path.child("firstAvailable");
             if first.len() > ALTERNATIVES_MAX {
                 errors.push(Error::too_many(&field, first.len(), ALTERNATIVES_MAX));
+                return errors;
             }
             for (index, sub) in first.iter().enumerate() {
                 let (place, name) = (field.index(index), str_at(sub, "name"));
@@ -397,7 +399,8 @@ fn constraint(one: &Value, known: &[String], path: &Path) -> ErrorList {
     let mut errors = request_names(one, known, &path.child("requests"));
     let keys = ["matchAttribute", "distinctAttribute"];
     let set: Vec<&str> = keys.into_iter().filter(|key| has(one, key)).collect();
-    if set.len() != 1 {
+    if set.is_empty() {
+        // Upstream's words, which are those of the opposite.
         let text = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
         errors.push(Error::required(path, text));
         return errors;

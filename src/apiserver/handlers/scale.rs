@@ -213,6 +213,12 @@ async fn write(
                     &mut scale,
                 );
             }
+            let given = metadata::text(&scale, "namespace");
+            if !given.is_empty() && given != context.namespace() {
+                return Err(Status::bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request",
+                ));
+            }
             let given = metadata::text(&scale, "name");
             if !given.is_empty() && given != name {
                 let text = format!(
