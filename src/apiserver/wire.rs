@@ -111,8 +111,9 @@ fn given_kind(wanted: &Gvk, kind: &str, version: &str) -> Gvk {
 
 /// Upstream's sentence of a kind that a scheme does not hold.
 pub(crate) fn no_kind(kind: &str, version: &str) -> String {
+    let [kind, version] = [kind, version].map(api::field::go_quote);
     format!(
-        "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
+        "no kind {kind} is registered for version {version} in scheme \"pkg/runtime/scheme.go:111\""
     )
 }
 

@@ -43,7 +43,10 @@ class Server:
                     return 0, "", [], f"no answer: {type(error).__name__}"
 
     def watch(self, request, wanted):
-        """The events of a watch: `wanted` of them when that is known, and what comes within a moment more."""
+        """The events of a watch: `wanted` of them when that is known, the bookmark that ends the first ones where one was asked for, and
+        what comes within a moment more."""
+        query = request["query"]
+        first = query.get("allowWatchBookmarks") in ("true", "1") and (query.get("sendInitialEvents") == "true" or query.get("resourceVersion") in ("", "0"))
         path = urllib.parse.quote(request["path"], safe="/%!") + "?" + urllib.parse.urlencode(request["query"])
         connection = http.client.HTTPSConnection(self.host, self.port, context=self.context, timeout=10)
         try:
@@ -56,7 +59,8 @@ class Server:
                 try:
                     part = answer.read1(1 << 20)
                 except (TimeoutError, ssl.SSLError):
-                    if wanted is None or len(compare.frames(body, framed)) >= wanted:
+                    over = answer.status != 200 or not first or b"initial-events-end" in body or b"ERROR" in body
+                    if over and (wanted is None or len(compare.frames(body, framed)) >= wanted):
                         break
                     answer.fp.raw._timeout_occurred = False
                     continue

@@ -113,7 +113,8 @@ CLASSES = [
     ("the first watch of a kind", "events from before a kind was first read or watched are not kept: such a watch is told to list again",
      lambda q, f: "watch" in q["query"] and any("too old resource version" in str(got) for _, _, got in f) and not any("too old resource version" in str(want) or want == "ERROR" for _, want, _ in f)),
     ("YAML of other tools", "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them", lambda q, f: "yaml" in q["headers"].get("Content-Type", "") and re.search(r"yaml: ", said(f)) is not None),
-    ("links that a client sends", "a trial of an update shows the `selfLink` that was sent, which nobody stores", lambda q, f: only(f, r"selfLink$")),
+    ("trials", "a trial of an update shows the `selfLink` that was sent, which nobody stores; a trial of a deletion shows for a while in what upstream reads of the object",
+     lambda q, f: only(f, r"selfLink$") or q["query"].get("dryRun") == "All" and only(f, r"metadata\.(deletionTimestamp|deletionGracePeriodSeconds|finalizers)$") and all(got == "(absent)" for _, _, got in f)),
     ("elements without their key", "owners stay as they were when an element of a keyed list has no key", lambda q, f: q["base"] == "serviceaccount" and only(f, r"managedFields")),
     ("names of Go types", "some aliases and inner structs in errors of decoding", lambda q, f: alike(f, untyped)),
 ]

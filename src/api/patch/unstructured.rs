@@ -80,7 +80,13 @@ fn one(
             Value::String(text) => {
                 codec::base64(text).map_err(|cause| format!("error decoding from json: {cause}"))
             }
-            Value::Array(_) => Ok(()),
+            Value::Array(list) => {
+                let is_number = |byte: &Value| byte.is_number() || byte.is_null();
+                match list.iter().all(is_number) {
+                    true => Ok(()),
+                    false => Err("unrecognized type: uint8".to_owned()),
+                }
+            }
             other => Err(format!("cannot restore slice from {}", kind(other))),
         },
         // These read their JSON themselves.

@@ -64,7 +64,7 @@ pub fn claim(object: &Value) -> ErrorList {
 
 /// A changed claim: its spec stays.
 pub fn claim_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = ErrorList::new();
+    let mut errors = super::core::config_map::prefix(object);
     if !semantic_equal(get(object, "spec"), get(old, "spec")) {
         // No other rule looks at a change that is refused as a whole.
         errors.push(Error::invalid(&Path::new("spec"), Value::Null, IMMUTABLE));

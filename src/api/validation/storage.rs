@@ -373,7 +373,7 @@ pub fn attributes_class(object: &Value) -> ErrorList {
 
 /// A changed class of volume attributes: nothing of it may change.
 pub fn attributes_class_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = ErrorList::new();
+    let mut errors = super::core::config_map::prefix(object);
     for key in ["driverName", "parameters"] {
         if !semantic_equal(get(object, key), get(old, key)) {
             let text = format!("updates to {key} are forbidden.");

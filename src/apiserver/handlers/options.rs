@@ -258,8 +258,8 @@ impl ListOptions {
     /// # Errors
     /// 400 or 422 as upstream.
     pub(crate) fn read(query: &Query, watch: bool) -> Result<Self, Status> {
-        let limit = integer(query, "limit")?.unwrap_or(0);
         let timeout = integer(query, "timeoutSeconds")?;
+        let limit = integer(query, "limit")?.unwrap_or(0);
         let resource_version = query.get("resourceVersion").unwrap_or_default().to_owned();
         let matching = query.get("resourceVersionMatch").unwrap_or_default();
         let continue_token = query.get("continue").unwrap_or_default().to_owned();

@@ -197,8 +197,9 @@ fn unversioned_patch(
         Ok(named) => {
             let kind = if named.kind.is_empty() { &*own.kind } else { named.kind.as_str() };
             if schema.kind(&Gvk::new(&own.group, &own.version, kind)).is_none() {
+                let kind = api::field::go_quote(kind);
                 let cause = format!(
-                    "no kind \"{kind}\" is registered for the internal version of group \"{}\" in scheme \"pkg/runtime/scheme.go:111\"",
+                    "no kind {kind} is registered for the internal version of group \"{}\" in scheme \"pkg/runtime/scheme.go:111\"",
                     own.group
                 );
                 return undecodable(shown(&made), &cause);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::options::WriteOptions;
 use super::patch::{Patch, PatchType, patch_type, restore, undecodable};
-use super::write::{Write, url_name};
+use super::write::{Write, same_name, url_name};
 use super::{Exchange, get, input, output};
 use crate::body::{self, Body};
 use crate::context::Context;
@@ -219,13 +219,7 @@ async fn write(
                     "the namespace of the provided object does not match the namespace sent on the request",
                 ));
             }
-            let given = metadata::text(&scale, "name");
-            if !given.is_empty() && given != name {
-                let text = format!(
-                    "the name of the object ({given}) does not match the name on the URL ({name})"
-                );
-                return Err(Status::bad_request(text));
-            }
+            same_name(&scale, name)?;
             let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
             let kind = context.row.spec.custom.as_ref();
             if let Some(kind) = kind.filter(|_| replicas == custom::scale::ABSENT) {

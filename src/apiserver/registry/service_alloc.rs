@@ -243,8 +243,11 @@ async fn allocate_into(
     if !needs_address(value)
         && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
     {
-        // Defaulted for every type, and meaningless for a mere name.
-        spec.remove("internalTrafficPolicy");
+        // Defaulted for every type, and meaningless for a mere name; what is no policy is left to be refused.
+        let policy = spec.get("internalTrafficPolicy").and_then(Value::as_str);
+        if matches!(policy, None | Some("Cluster" | "Local")) {
+            spec.remove("internalTrafficPolicy");
+        }
     }
     if needs_address(value) {
         families(services, value, old)?;

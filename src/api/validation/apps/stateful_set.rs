@@ -178,7 +178,8 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
     let (new, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
     for key in ["selector", "volumeClaimTemplates", "serviceName", "podManagementPolicy"] {
         if !semantic_equal(&comparable(get(new, key)), &comparable(get(was, key))) {
-            errors.push(Error::invalid(&path.child(key), get(new, key).clone(), IMMUTABLE));
+            let error = Error::invalid(&path.child(key), get(new, key).clone(), IMMUTABLE);
+            errors.push(if key == "selector" { error.printed_as("LabelSelector") } else { error });
         }
     }
     errors

@@ -81,7 +81,10 @@ pub(super) fn volumes<'a>(
         } else {
             own.extend(each(&field.child("name"), name, names::dns1123_label(name)));
         }
-        if has(volume, "ephemeral") && !pod_name.is_empty() {
+        // Of a volume with several sources the first alone is looked at.
+        let is_ephemeral = has(volume, "ephemeral")
+            && SOURCES.iter().filter(|kind| has(volume, kind)).take(2).count() == 1;
+        if is_ephemeral && !name.is_empty() && !pod_name.is_empty() {
             let claim = format!("{pod_name}-{name}");
             let texts = names::dns1123_subdomain(&claim)
                 .into_iter()

@@ -209,13 +209,13 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
     status: Some(r#"{"phase":"Pending"}"#),
     prepare: |_, object| {
         if let Some(spec) = ensure_object(object, "spec") {
-            data_sources(spec);
+            data_sources(spec, &Value::Null);
         }
     },
     prepare_change: |context, object, old| {
         if context.subresource.is_empty() {
             if let Some(spec) = ensure_object(object, "spec") {
-                data_sources(spec);
+                data_sources(spec, get(old, "spec"));
             }
         } else if !has(get(old, "status"), "healthStatus")
             && let Some(status) = ensure_object(object, "status")
@@ -234,9 +234,10 @@ const POPULATED: [(&str, &str); 2] =
     [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
 
 /// `dataSource` and `dataSourceRef` say the same; unknown kinds of the older field are dropped.
-fn data_sources(spec: &mut Value) {
-    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and taken away.
-    if !str_at(get(spec, "dataSourceRef"), "namespace").is_empty() {
+fn data_sources(spec: &mut Value, old: &Value) {
+    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and taken away where there was none.
+    let is_elsewhere = !str_at(get(spec, "dataSourceRef"), "namespace").is_empty();
+    if is_elsewhere && !has(old, "dataSourceRef") {
         remove(spec, "dataSourceRef");
     }
     if is_empty(spec, "dataSourceRef") {
