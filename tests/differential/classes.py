@@ -106,7 +106,7 @@ CLASSES = [
     ("selectors without a field", "a field selector `=` selects nothing upstream for some kinds and is refused for others",
      lambda q, f: "is not a known field selector" in said(f) or "field label" in said(f) or q["query"].get("fieldSelector") in ("=", "") and f[0][0] == "code"),
     ("scales", "upstream's owners lose the time of their entry, and with it what they share, when another one scales; the Scale that a refused patch shows has no owners here",
-     lambda q, f: q["path"].endswith("/scale") and only(f, r"message|causes") or only(f, r"managedFields\[\d+\]\.time$") or scaled(q) and only(f, r"managedFields|^body\[|^body\.$") and "f:replicas" in said(f)),
+     lambda q, f: q["path"].endswith("/scale") and only(f, r"message|causes") or only(f, r"managedFields\[\d+\]\.time$") or scaled(q) and only(f, r"managedFields|^body\[|^body\.$") and "f:replicas" in repr(f)),
     ("HorizontalPodAutoscaler", "columns of v1 are computed from v1, which has one metric, upstream shows those of v2; what v1 has no field for stands in annotations as JSON, of which upstream shows zeros; upstream takes `spec.metrics` for changed by writes that change nothing",
      lambda q, f: q["base"] == "hpa1" and ("as=" in q["headers"].get("Accept", "") or "autoscaling.alpha" in said(f) + f[0][0] and only(f, r"annotations|f:annotations|fieldsV1\.f:metadata$|^body\[|^body\.$"))
      or q["base"] in ("hpa1", "hpa2") and (metrics_alone(f) or "f:metrics" in said(f) and only(f, r"^body\["))),

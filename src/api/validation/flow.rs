@@ -43,6 +43,10 @@ pub fn priority_level(object: &Value) -> ErrorList {
                     let field = path.child("limited").child("limitResponse").child("queuing");
                     errors.push(Error::forbidden(&field, ""));
                 }
+                if str_at(response, "type").is_empty() {
+                    let field = path.child("limited").child("limitResponse").child("type");
+                    errors.push(Error::required(&field, ""));
+                }
             }
             if other.is_empty() {
                 errors.push(Error::required(&field, ""));

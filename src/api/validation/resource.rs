@@ -421,7 +421,7 @@ fn attribute(name: &str, field: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     match domain {
         None => errors.push(Error::invalid(field, name, TEXT)),
-        Some("") => errors.push(Error::invalid(field, "", "the domain must not be empty")),
+        Some("") => errors.push(Error::invalid(field, "", "prefix must not be empty")),
         Some(domain) => {
             if domain.len() > DRIVER_MAX {
                 errors.push(Error::too_long(field, DRIVER_MAX));
@@ -430,7 +430,7 @@ fn attribute(name: &str, field: &Path) -> ErrorList {
         }
     }
     if identifier.is_empty() && domain.is_some() {
-        errors.push(Error::invalid(field, "", "the name must not be empty"));
+        errors.push(Error::invalid(field, "", "name must not be empty"));
         return errors;
     }
     if identifier.len() > IDENTIFIER_MAX {

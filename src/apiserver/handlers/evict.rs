@@ -220,7 +220,8 @@ async fn mark_disrupted(
         options,
         row: &context.row,
         subresource: "status",
-        applies: false,
+        // The mark is the server's own and belongs to nobody.
+        applies: true,
         delete_options: None,
     };
     write

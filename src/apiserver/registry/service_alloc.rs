@@ -140,6 +140,7 @@ pub(crate) async fn before_update<'a>(
         return Ok(Held::default());
     }
     keep_allocated(value, old);
+    ports::no_pair(value)?;
     normalize_addresses(value, old);
     allocate(context, value, Some(old), dry_run).await
 }

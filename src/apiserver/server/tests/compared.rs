@@ -98,7 +98,18 @@ async fn evictions_of_both_versions_hold_to_their_preconditions() {
     assert_eq!(now["status"]["conditions"], Value::Null);
     let version = now["metadata"]["resourceVersion"].clone();
     let held = eviction("policy/v1", json!({"preconditions": {"resourceVersion": version}}));
+    // A finalizer keeps the pod, so that the mark can be seen; it has no owner.
+    let kept = json!({"metadata": {"finalizers": ["a.b/c"]}});
+    let (_, kept) = ask(&server, "PATCH", &format!("{pods}/p"), MERGE, &kept.to_string()).await;
+    assert_eq!(post(&server, &url, held).await.0, 409);
+    let version = &kept["metadata"]["resourceVersion"];
+    let held = eviction("policy/v1", json!({"preconditions": {"resourceVersion": version}}));
     assert_eq!(post(&server, &url, held).await.0, 201);
+    let (_, marked) = ask(&server, "GET", &format!("{pods}/p"), "", "").await;
+    let condition = &marked["status"]["conditions"][0];
+    assert_eq!(condition["reason"], "EvictionByEvictionAPI");
+    assert_eq!(condition["observedGeneration"], Value::Null);
+    assert_eq!(marked["metadata"]["managedFields"], kept["metadata"]["managedFields"]);
 }
 
 #[tokio::test]
@@ -219,4 +230,38 @@ async fn subresources_own_what_is_sent() {
     let mine = entries.iter().find(|entry| entry["manager"] == "m").unwrap();
     assert_eq!(mine["fieldsV1"], json!({"f:status": {"f:message": {}}}));
     assert_eq!(mine["subresource"], "ephemeralcontainers");
+}
+
+#[tokio::test]
+async fn faults_have_gos_words() {
+    let server = server();
+    let class = json!({"metadata": {"name": "rt"}, "handler": "h", "overhead": {"podFixed": {"cpu": "100m", "a/b": "100m"}}});
+    assert_eq!(
+        said(&server, "POST", "/apis/node.k8s.io/v1/runtimeclasses", JSON, &class).await,
+        "422 RuntimeClass.node.k8s.io \"rt\" is invalid: overhead.limits[a/b]: Invalid value: \"100m\": must be an integer"
+    );
+    let service = json!({"metadata": {"name": "e"}, "spec": {"type": "ExternalName", "externalName": "a.b", "internalTrafficPolicy": "x"}});
+    assert_eq!(
+        said(&server, "POST", "/api/v1/namespaces/n/services", JSON, &service).await,
+        "422 Service \"e\" is invalid: spec.internalTrafficPolicy: Unsupported value: \"x\": supported values: \"Cluster\", \"Local\""
+    );
+    assert_eq!(
+        said(&server, "GET", "/api/v1/namespaces/n/events/e?resourceVersion=x", "", &Value::Null)
+            .await,
+        "400 invalid resource version: resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax"
+    );
+    let secrets = "/api/v1/namespaces/n/secrets";
+    let secret = json!({"kind": "a\nb", "apiVersion": "v1", "metadata": {"name": "s"}});
+    assert_eq!(
+        said(&server, "POST", secrets, JSON, &secret).await,
+        "400 a\nb in version \"v1\" cannot be handled as a Secret: no kind \"a\\nb\" is registered for version \"v1\" in scheme \"pkg/runtime/scheme.go:111\""
+    );
+    assert_eq!(post(&server, secrets, json!({"metadata": {"name": "s"}})).await.0, 201);
+    let patch = json!({"data": {"a": [{}]}});
+    let text = said(&server, "PATCH", &format!("{secrets}/s"), STRATEGIC, &patch).await;
+    assert!(text.ends_with("\": unrecognized type: uint8"), "{text}");
+    // One null byte is what Go makes of a list of null.
+    let secret = json!({"metadata": {"name": "d"}, "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": [null]}});
+    let text = said(&server, "POST", secrets, JSON, &secret).await;
+    assert!(text.ends_with("\"<secret contents redacted>\": invalid character '\\x00' looking for beginning of value"), "{text}");
 }
