@@ -197,7 +197,7 @@ async fn values_become_what_go_makes_of_them() {
         "400 the name of the object (r based on URL) was undeterminable: name must be provided"
     );
     // A trial shows the version that was sent, in the version of the API that was asked.
-    let autoscaler = json!({"metadata": {"name": "h", "resourceVersion": "A"}, "spec": {"maxReplicas": 2, "targetCPUUtilizationPercentage": 80, "scaleTargetRef": {"kind": "Deployment", "name": "d"}}});
+    let autoscaler = json!({"metadata": {"name": "h", "resourceVersion": "A"}, "spec": {"maxReplicas": 2, "targetCPUUtilizationPercentage": 80, "minReplicas": 1, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}});
     let url = "/apis/autoscaling/v1/namespaces/n/horizontalpodautoscalers?dryRun=All";
     let (code, made) = post(&server, url, autoscaler).await;
     assert_eq!((code, made["apiVersion"].as_str()), (201, Some("autoscaling/v1")));
