@@ -49,6 +49,15 @@ pub(crate) fn from_storage(row: &Resource, value: Value) -> Value {
     }
 }
 
+/// The object of a converted value. A trial shows the version that was sent with it, which need not be a number.
+fn rebuilt(value: Value, revision: i64) -> Option<Object> {
+    let version = value.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+    if version.is_none_or(|text| text.is_empty() || text.parse::<i64>().is_ok()) {
+        return Object::from_value(value).ok();
+    }
+    Object::from_stored(serde_json::to_vec(&value).ok()?.into(), revision).ok()
+}
+
 /// A stored object as an object of the row's version.
 pub(crate) fn object(row: &Resource, object: &Arc<Object>) -> Arc<Object> {
     if !row.converts {
@@ -58,6 +67,6 @@ pub(crate) fn object(row: &Resource, object: &Arc<Object>) -> Arc<Object> {
         .value()
         .ok()
         .map(|value| from_storage(row, value))
-        .and_then(|value| Object::from_value(value).ok());
+        .and_then(|value| rebuilt(value, object.resource_version));
     converted.map_or_else(|| Arc::clone(object), Arc::new)
 }

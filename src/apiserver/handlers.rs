@@ -88,7 +88,9 @@ pub(crate) async fn dispatch(
     if !context.row.has_verb(verb)
         || creates_item
         || (on_item && !item)
-        || (verb == "create" && spec.namespaced && info.namespace.is_empty())
+        || (matches!(verb, "create" | "deletecollection")
+            && spec.namespaced
+            && info.namespace.is_empty())
     {
         return Err(status::no_method());
     }

@@ -43,6 +43,11 @@ pub(crate) fn reset(row: &Resource, subresource: &str) -> Option<&'static Set> {
         return custom.reset(subresource);
     }
     row.subresource("status")?;
+    // Neither of these says what it resets, so that what is sent beside their own fields is owned and not stored.
+    let says_none = matches!(subresource, "ephemeralcontainers" | "resize");
+    if says_none {
+        return None;
+    }
     Some(built_in(&row.spec.gvk, subresource))
 }
 

@@ -201,6 +201,11 @@ pub fn render(
             Value::Object(row)
         })
         .collect();
+    let rows = if rows.is_empty() && options.custom.is_none() && is_plain(gvk) {
+        Value::Null
+    } else {
+        Value::Array(rows)
+    };
     let definitions = match (options.no_headers, options.custom) {
         (true, _) => Value::Null,
         (false, Some(custom)) => custom.definitions(),
@@ -210,6 +215,12 @@ pub fn render(
             .collect(),
     };
     json!({"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":metadata,"columnDefinitions":definitions,"rows":rows})
+}
+
+/// Kinds whose tables upstream appends rows to, so that without any there is no list (`rest.NewDefaultTableConvertor`, and that of
+/// definitions).
+fn is_plain(gvk: &Gvk) -> bool {
+    std::ptr::eq(columns(gvk), GENERIC) || &*gvk.kind == "CustomResourceDefinition"
 }
 
 fn included(gvk: &Gvk, object: &Value, include: IncludeObject) -> Value {

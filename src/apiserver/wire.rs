@@ -33,7 +33,13 @@ pub(crate) fn decode(
     };
     let meta = codec::json::interpret(json).map_err(unrecognized)?;
     let refuse = |cause: &str| refusal(kind, &meta.kind, &meta.api_version, cause);
-    check_kind(schema, kind, &meta.kind, &meta.api_version)?;
+    check_kind(schema, kind, &meta.kind, &meta.api_version).map_err(|refused| {
+        // Another kind that is known is read as what it says it is before it is found to be the wrong one.
+        let given = given_kind(kind, &meta.kind, &meta.api_version);
+        let other =
+            schema.kind(&given).and_then(|ty| codec::json::decode_strict(schema, ty, json).err());
+        other.map_or(refused, |e| refuse(&e.to_string()))
+    })?;
     let Some(ty) = schema.kind(kind) else {
         let value = codec::json::parse(json).map_err(unrecognized)?;
         return Ok(Decoded { value, strict_errors: Vec::new() });
@@ -74,15 +80,14 @@ fn check_kind(schema: &Schema, wanted: &Gvk, kind: &str, version: &str) -> Resul
     let same_kind = kind.is_empty() || kind == &*wanted.kind;
     // Typed clients name the group of what they delete.
     let of_any_group = &*wanted.kind == "DeleteOptions";
-    let same_version = version.is_empty() || of_any_group || version == wanted.api_version();
+    // Evictions are taken in the version that they had before (`storage.GroupVersionAcceptor` of `pods/eviction`).
+    let was_beta = &*wanted.kind == "Eviction" && version == "policy/v1beta1";
+    let same_version =
+        version.is_empty() || of_any_group || was_beta || version == wanted.api_version();
     if same_kind && same_version {
         return Ok(());
     }
-    let own = wanted.api_version();
-    let given = Gvk::from_api_version(
-        if version.is_empty() { &own } else { version },
-        if kind.is_empty() { &wanted.kind } else { kind },
-    );
+    let given = given_kind(wanted, kind, version);
     let cause = if schema.kind(&given).is_none() {
         no_kind(&given.kind, &given.api_version())
     } else {
@@ -95,10 +100,20 @@ fn check_kind(schema: &Schema, wanted: &Gvk, kind: &str, version: &str) -> Resul
     Err(refusal(wanted, kind, version, &cause))
 }
 
+/// The kind that a body names, of which it may leave out either part.
+fn given_kind(wanted: &Gvk, kind: &str, version: &str) -> Gvk {
+    let own = wanted.api_version();
+    Gvk::from_api_version(
+        if version.is_empty() { &own } else { version },
+        if kind.is_empty() { &wanted.kind } else { kind },
+    )
+}
+
 /// Upstream's sentence of a kind that a scheme does not hold.
 pub(crate) fn no_kind(kind: &str, version: &str) -> String {
+    let [kind, version] = [kind, version].map(api::field::go_quote);
     format!(
-        "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
+        "no kind {kind} is registered for version {version} in scheme \"pkg/runtime/scheme.go:111\""
     )
 }
 

@@ -77,37 +77,44 @@ def admin_access_alone(found):
     return bool(lists) and only(found, r"causes$|message$") and all(cause in want for want, got in lists for cause in got) and all("admin access to devices" in cause["message"] for cause in more)
 
 
+def scaled(request):
+    """Whether the session scaled its object before."""
+    return any(step["path"].endswith("/scale") and code < 400 for step, code in zip(request.get("steps", []), request.get("codes", [])))
+
+
 CLASSES = [
-    ("objects of the server", "roles for the storage of local paths are ours, and the status of ServiceCIDR `kubernetes` is written by a controller, which does not run here",
-     lambda q, f: q["method"] in ("GET", "DELETE") and re.search(r"clusterroles|clusterrolebindings|servicecidrs|ipaddresses|serviceaccounts$|/(roles|rolebindings)$", q["path"]) and q["path"].count("/") < 7 and only(f, r"body\.?(\.items|\.rows|$)|body\[|body\.metadata|code|message")),
+    ("the server's own", "roles for the storage of local paths are ours, an Event that an address of a Service was repaired is upstream's, the status of ServiceCIDR `kubernetes` is written by a controller, which does not run here, "
+     "and what tells addresses, ports or who wrote the levels of priority tells the server's own",
+     lambda q, f: q["method"] in ("GET", "DELETE") and ("/events" in q["path"] and "ClusterIPNotAllocated" in said(f) or re.search(r"clusterroles|clusterrolebindings|servicecidrs|ipaddresses|serviceaccounts$|/(roles|rolebindings)$", q["path"]) and q["path"].count("/") < 7 and only(f, r"body\.?(\.items|\.rows|$)|body\[|body\.metadata|code|message"))
+     or "serverAddress" in said(f) or only(f, r"serverAddress") or "flowcontrol" in q["path"] and "api-priority-and-fairness-config-producer-v1" in said(f)),
     ("raw JSON", "what upstream keeps byte by byte (`ControllerRevision.data`, opaque parameters) is kept as a value: other spaces are a change there",
      lambda q, f: q["base"] in ("controllerrevision", "deviceclass", "resourceclaim", "rct") and ("field is immutable" in said(f) or only(f, r"generation|managedFields"))),
     ("Secrets in refusals", "a patch that makes no Secret of one is refused without showing it: who may patch one need not read it",
      lambda q, f: q["method"] == "PATCH" and "/secrets" in q["path"] and "(not shown)" in said(f) and alike(f, lambda text: untyped(unshown(text)))),
     ("dumps in messages", "a value that a message shows stands there as Go's internal structure; ours shows the JSON",
      lambda q, f: q["method"] != "GET" and alike(f, unshown) and re.search(r"Invalid value: (\{|\[|map\[|&|null|\\?\"(\{|map\[))", said(f)) is not None),
-    ("hunks of differences", "where an immutable spec is shown as a difference, the same lines can be paired in more than one way", lambda q, f: alike(f, unhunked)),
+    ("hunks of differences", "where an immutable spec is shown as a difference, the same lines can be paired in more than one way; that of an ephemeral container is not shown",
+     lambda q, f: alike(f, lambda text: unhunked(text.rstrip("\n") + "\n@@ " if "may not be changed" in text else text))),
     ("admin access beside other faults", "that a namespace allows it is asked when nothing else is wrong", lambda q, f: admin_access_alone(f)),
     ("grammar of CEL", "of faults of grammar only the commonest have cel-go's words", lambda q, f: "Syntax error" in said(f)),
-    ("order of faults", "upstream tells several faults of one typed apply, or of one Secret, in the order of a Go map, another every time",
-     lambda q, f: only(f, r"message|causes") and ("failed to create typed patch object" in said(f) or "errors:" in said(f))),
+    ("order of a Go map", "upstream tells several faults of one typed apply, or of one Secret, and missing roles in the order of a Go map, another every time",
+     lambda q, f: only(f, r"message|causes") and ("failed to create typed patch object" in said(f) or "errors:" in said(f)) or "evaluationError" in said(f) or only(f, r"evaluationError")),
     ("deep documents", "documents deeper than 120 are refused with another text", lambda q, f: "max depth" in said(f) or "exceeded max depth" in said(f)),
-    ("tables of HorizontalPodAutoscaler v1", "columns are computed from v1, which has one metric; upstream shows those of v2", lambda q, f: q["base"] == "hpa1" and "as=" in q["headers"].get("Accept", "")),
-    ("addresses of the server", "`GET /api` and the `kubernetes` Service tell addresses and ports of their own", lambda q, f: "serverAddress" in said(f) or only(f, r"serverAddress")),
     ("broken protobuf", "what is wrong with bytes that are no message is told in other words, and JSON within is looked at while it is read",
-     lambda q, f: "protobuf" in q["headers"].get("Content-Type", "") and re.search(r"proto: |EOF|invalid character|no kind|utf|wireType|length|cannot be handled", said(f)) is not None),
+     lambda q, f: "protobuf" in q["headers"].get("Content-Type", "") and re.search(r"proto: |EOF|invalid character|no kind|utf|wireType|length|cannot be handled|\ufffd", said(f)) is not None),
     ("paths with two slashes", "`//api` is not found upstream", lambda q, f: q["path"].startswith("//")),
-    ("selectors without a field", "a field selector `=` selects nothing upstream for some kinds and is refused for others", lambda q, f: "is not a known field selector" in said(f) or "field label" in said(f)),
-    ("scales that are none", "the Scale that a refused patch shows has no owners here", lambda q, f: q["path"].endswith("/scale") and only(f, r"message|causes")),
-    ("times after a scale", "upstream's owners lose the time of their entry when another one scales", lambda q, f: only(f, r"managedFields\[\d+\]\.time$")),
-    ("owners of HorizontalPodAutoscaler", "upstream takes `spec.metrics` for changed by writes that change nothing",
-     lambda q, f: q["base"] in ("hpa1", "hpa2") and (metrics_alone(f) or "f:metrics" in said(f) and only(f, r"^body\["))),
-    ("annotations of HorizontalPodAutoscaler v1", "what v1 has no field for stands in annotations as JSON, of which upstream shows zeros", lambda q, f: q["base"] == "hpa1" and "autoscaling.alpha" in said(f) + f[0][0] and only(f, r"annotations|f:annotations|fieldsV1\.f:metadata$|^body\[")),
+    ("selectors without a field", "a field selector `=` selects nothing upstream for some kinds and is refused for others",
+     lambda q, f: "is not a known field selector" in said(f) or "field label" in said(f) or q["query"].get("fieldSelector") in ("=", "") and f[0][0] == "code"),
+    ("scales", "upstream's owners lose the time of their entry, and with it what they share, when another one scales; the Scale that a refused patch shows has no owners here",
+     lambda q, f: q["path"].endswith("/scale") and only(f, r"message|causes") or only(f, r"managedFields\[\d+\]\.time$") or scaled(q) and only(f, r"managedFields|^body\[|^body\.$") and "f:replicas" in repr(f)),
+    ("HorizontalPodAutoscaler", "columns of v1 are computed from v1, which has one metric, upstream shows those of v2; what v1 has no field for stands in annotations as JSON, of which upstream shows zeros; upstream takes `spec.metrics` for changed by writes that change nothing",
+     lambda q, f: q["base"] == "hpa1" and ("as=" in q["headers"].get("Accept", "") or "autoscaling.alpha" in said(f) + f[0][0] and only(f, r"annotations|f:annotations|fieldsV1\.f:metadata$|^body\[|^body\.$"))
+     or q["base"] in ("hpa1", "hpa2") and (metrics_alone(f) or "f:metrics" in said(f) and only(f, r"^body\["))),
     ("the first watch of a kind", "events from before a kind was first read or watched are not kept: such a watch is told to list again",
      lambda q, f: "watch" in q["query"] and any("too old resource version" in str(got) for _, _, got in f) and not any("too old resource version" in str(want) or want == "ERROR" for _, want, _ in f)),
     ("YAML of other tools", "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them", lambda q, f: "yaml" in q["headers"].get("Content-Type", "") and re.search(r"yaml: ", said(f)) is not None),
-    ("rules of roles that do not exist", "upstream tells missing roles in the order of a Go map", lambda q, f: "evaluationError" in said(f) or only(f, r"evaluationError")),
-    ("links that a client sends", "a trial of an update shows the `selfLink` that was sent, which nobody stores", lambda q, f: only(f, r"selfLink$")),
+    ("trials", "a trial of an update shows the `selfLink` that was sent, which nobody stores; a trial of a deletion shows for a while in what upstream reads of the object",
+     lambda q, f: only(f, r"selfLink$") or q["query"].get("dryRun") == "All" and only(f, r"metadata\.(deletionTimestamp|deletionGracePeriodSeconds|finalizers)$") and all(got == "(absent)" for _, _, got in f)),
     ("elements without their key", "owners stay as they were when an element of a keyed list has no key", lambda q, f: q["base"] == "serviceaccount" and only(f, r"managedFields")),
     ("names of Go types", "some aliases and inner structs in errors of decoding", lambda q, f: alike(f, untyped)),
 ]

@@ -3,6 +3,7 @@
 mod decode;
 mod scan;
 
+pub(crate) use self::scan::character;
 use self::scan::{Kind, Scanner, Syntax};
 use super::{DecodeError, Decoded};
 use crate::schema::{Schema, TypeId};
@@ -25,11 +26,20 @@ impl From<Syntax> for DecodeError {
 /// Reads `apiVersion` and `kind` and checks the syntax of the whole body.
 ///
 /// # Errors
-/// With upstream's text: `couldn't get version/kind; json parse error: …`.
+/// With upstream's text: `couldn't get version/kind; json parse error: …`, or that a version has two slashes.
 pub fn interpret(body: &[u8]) -> Result<TypeMeta, DecodeError> {
-    read_type_meta(body).map_err(|e| {
+    let mut found = read_type_meta(body).map_err(|e| {
         DecodeError::Syntax(format!("couldn't get version/kind; json parse error: {e}"))
-    })
+    })?;
+    let version = &mut found.api_version;
+    if version.matches('/').count() > 1 {
+        return Err(DecodeError::Syntax(format!("unexpected GroupVersion string: {version}")));
+    }
+    // Neither a group nor a version (upstream's `ParseGroupVersion`).
+    if version == "/" {
+        version.clear();
+    }
+    Ok(found)
 }
 
 fn read_type_meta(body: &[u8]) -> Result<TypeMeta, DecodeError> {

@@ -16,7 +16,7 @@ pub fn normalize(schema: &Schema, type_id: TypeId, value: &mut Value) {
     normalize_shape(schema, &Shape::Struct(type_id), value, 0);
 }
 
-/// The same for a kind that upstream stores as protobuf, which cannot tell an empty list or map from none.
+/// The same for a kind that upstream stores as protobuf, which cannot tell an empty list or map from none, nor no bytes from empty ones.
 pub fn normalize_stored(schema: &Schema, type_id: TypeId, value: &mut Value) {
     normalize(schema, type_id, value);
     nil_empty(schema, &Shape::Struct(type_id), value, 0);
@@ -45,6 +45,11 @@ fn nil_empty(schema: &Schema, shape: &Shape, value: &mut Value, depth: usize) {
         }
         (Shape::List(element), Value::Array(list)) => {
             list.iter_mut().for_each(|inner| nil_empty(schema, element, inner, depth + 1));
+        }
+        // Of bytes in a map protobuf keeps that they are there: none become empty ones.
+        (Shape::Map(element), Value::Object(map)) if matches!(**element, Shape::Bytes) => {
+            let none = map.values_mut().filter(|inner| inner.is_null());
+            none.for_each(|inner| *inner = Value::String(String::new()));
         }
         (Shape::Map(element), Value::Object(map)) => {
             map.values_mut().for_each(|inner| nil_empty(schema, element, inner, depth + 1));

@@ -139,7 +139,12 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
             _ => managed::decode(stored.cloned(), false).unwrap_or_default(),
         }
     };
-    if entries.is_empty() && live.is_some() {
+    // What was stored without owners goes on without; an object without a uid is not stored yet (upstream's `skipNonAppliedManager`).
+    let is_stored = |object: &Value| {
+        let uid = object.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str);
+        uid.is_some_and(|uid| !uid.is_empty())
+    };
+    if entries.is_empty() && live.is_some_and(is_stored) {
         return;
     }
     let touched = comparison.touched();

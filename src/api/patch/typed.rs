@@ -212,8 +212,10 @@ pub(super) fn zero(schema: &Schema, id: TypeId, depth: usize) -> Value {
     let mut map = Map::new();
     // Struct types that hold themselves do so by pointer or list, so this ends; the bound is a belt.
     if depth < 32 {
-        for field in schema.get(id).fields.iter().filter(|f| !f.pointer) {
+        for field in schema.get(id).fields.iter().filter(|f| !(f.pointer && f.omit_empty)) {
             let value = match &field.shape {
+                // A selector, which is there without a value.
+                _ if field.pointer => Value::Null,
                 Shape::Struct(inner) => zero(schema, *inner, depth + 1),
                 // To Go a time is never empty.
                 Shape::Time | Shape::MicroTime if !field.omit_zero => Value::Null,

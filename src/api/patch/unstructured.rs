@@ -80,7 +80,13 @@ fn one(
             Value::String(text) => {
                 codec::base64(text).map_err(|cause| format!("error decoding from json: {cause}"))
             }
-            Value::Array(_) => Ok(()),
+            Value::Array(list) => {
+                let is_number = |byte: &Value| byte.is_number() || byte.is_null();
+                match list.iter().all(is_number) {
+                    true => Ok(()),
+                    false => Err("unrecognized type: uint8".to_owned()),
+                }
+            }
             other => Err(format!("cannot restore slice from {}", kind(other))),
         },
         // These read their JSON themselves.
@@ -128,7 +134,9 @@ fn integer(
     };
     let whole = match (number.as_i64(), number.as_f64()) {
         (Some(whole), _) => whole,
-        #[expect(clippy::cast_possible_truncation, reason = "whole, and saturated beyond i64")]
+        // What Go's conversion makes of a number that no int64 holds, on the processors that upstream is built for.
+        (None, Some(float)) if float.abs() >= 9_223_372_036_854_775_808.0 => i64::MIN,
+        #[expect(clippy::cast_possible_truncation, reason = "whole, and within i64")]
         (None, Some(float)) if float.fract() == 0.0 => float as i64,
         _ => return Err(cannot("float64", named(field, plain))),
     };

@@ -142,6 +142,17 @@ fn client(config: &Value, path: &Path) -> ErrorList {
     }
 }
 
+/// What Go's parser says of a colon before the first slash with no scheme before it.
+fn scheme_fault(url: &str) -> Option<&'static str> {
+    let (before, _) = url.split('/').next()?.split_once(':')?;
+    let is_scheme = before.starts_with(|c: char| c.is_ascii_alphabetic())
+        && before.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    match before {
+        "" => Some("missing protocol scheme"),
+        _ => (!is_scheme).then_some("first path segment in URL cannot contain colon"),
+    }
+}
+
 /// The URL of a webhook.
 pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
     const FORM: &str = "; desired format: https://host[/path]";
@@ -159,9 +170,14 @@ pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
     }
     let (rest, fragment) = url.split_once('#').unwrap_or((url, ""));
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if let Some(fault) = scheme_fault(rest) {
+        let url = crate::field::go_quote(url);
+        let text = format!("url must be a valid URL: parse {url}: {fault}{FORM}");
+        return vec![Error::required(field, text)];
+    }
     let (scheme, rest) = match rest.split_once("://") {
-        Some((scheme, rest)) => (scheme, rest),
-        None => ("", ""),
+        Some((scheme, rest)) => (scheme.to_lowercase(), rest),
+        None => (String::new(), ""),
     };
     let authority = rest.split('/').next().unwrap_or_default();
     let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(u, h)| (Some(u), h));
@@ -389,6 +405,18 @@ mod tests {
             "url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]"
         );
         assert_eq!(webhook_url("", &field).len(), 2);
+        assert!(webhook_url("HTTPS://EXAMPLE.COM/X", &field).is_empty());
+        for (url, fault) in [
+            ("2026-01-01T00:00:00Z", "first path segment in URL cannot contain colon"),
+            (":x", "missing protocol scheme"),
+        ] {
+            assert_eq!(
+                webhook_url(url, &field)[0].to_string(),
+                format!(
+                    "url: Required value: url must be a valid URL: parse \"{url}\": {fault}; desired format: https://host[/path]"
+                )
+            );
+        }
         // As kube-apiserver 1.37.1 answers.
         assert_eq!(
             webhook_url("101%", &field)[0].to_string(),

@@ -10,6 +10,7 @@ pub mod limit_range;
 mod mounts;
 pub mod namespace;
 pub mod node;
+mod old_volumes;
 pub mod persistent_volume;
 pub mod pod;
 pub mod pod_change;

@@ -38,6 +38,15 @@ pub fn priority_level(object: &Value) -> ErrorList {
         other => {
             if limited {
                 errors.push(Error::forbidden(&path.child("limited"), ""));
+                let response = get(get(spec, "limited"), "limitResponse");
+                if str_at(response, "type") != "Queue" && has(response, "queuing") {
+                    let field = path.child("limited").child("limitResponse").child("queuing");
+                    errors.push(Error::forbidden(&field, ""));
+                }
+                if str_at(response, "type").is_empty() {
+                    let field = path.child("limited").child("limitResponse").child("type");
+                    errors.push(Error::required(&field, ""));
+                }
             }
             if other.is_empty() {
                 errors.push(Error::required(&field, ""));

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::admission::webhook_service;
 use super::checks::{Shape, go_json, printed, required_as};
-use super::core::resources::resource_name;
+use super::core::resources::{container_resource_name, quantity_value};
 use super::core::scheduling::tolerations;
 use super::labels::validate_labels;
 use super::names;
@@ -130,14 +130,9 @@ pub fn runtime_class(object: &Value) -> ErrorList {
     let path = Path::new("overhead").child("limits");
     for (name, amount) in entries(get(object, "overhead"), "podFixed") {
         let field = path.key(name);
-        errors.extend(resource_name(name, &field));
-        let container = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage");
-        if !name.contains('/') && !container && !name.starts_with("hugepages-") {
-            let text = "must be a standard resource for containers";
-            errors.push(Error::invalid(&field, name.as_str(), text));
-        }
-        if let Some(amount) = quantity(amount).filter(|q| q.sign() < 0) {
-            errors.push(Error::invalid(&field, amount.to_string(), NEGATIVE));
+        errors.extend(container_resource_name(name, &field));
+        if let Some(amount) = quantity(amount) {
+            errors.extend(quantity_value(name, amount, &field));
         }
     }
     let (scheduling, path) = (get(object, "scheduling"), Path::new("scheduling"));

@@ -64,7 +64,7 @@ pub fn claim(object: &Value) -> ErrorList {
 
 /// A changed claim: its spec stays.
 pub fn claim_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = ErrorList::new();
+    let mut errors = super::core::config_map::prefix(object);
     if !semantic_equal(get(object, "spec"), get(old, "spec")) {
         // No other rule looks at a change that is refused as a whole.
         errors.push(Error::invalid(&Path::new("spec"), Value::Null, IMMUTABLE));
@@ -85,7 +85,8 @@ pub fn template(object: &Value) -> ErrorList {
 
 /// A changed template: its spec stays.
 pub fn template_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = template(object);
+    let mut errors = super::core::config_map::prefix(object);
+    errors.extend(template(object));
     let spec = get(object, "spec");
     if !semantic_equal(spec, get(old, "spec")) {
         let meta = get(spec, "metadata");
@@ -290,6 +291,7 @@ fn request(one: &Value, path: &Path) -> ErrorList {
             let field = path.child("firstAvailable");
             if first.len() > ALTERNATIVES_MAX {
                 errors.push(Error::too_many(&field, first.len(), ALTERNATIVES_MAX));
+                return errors;
             }
             for (index, sub) in first.iter().enumerate() {
                 let (place, name) = (field.index(index), str_at(sub, "name"));
@@ -397,20 +399,28 @@ fn constraint(one: &Value, known: &[String], path: &Path) -> ErrorList {
     let mut errors = request_names(one, known, &path.child("requests"));
     let keys = ["matchAttribute", "distinctAttribute"];
     let set: Vec<&str> = keys.into_iter().filter(|key| has(one, key)).collect();
-    if set.len() != 1 {
+    if set.is_empty() {
+        // Upstream's words, which are those of the opposite.
         let text = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
         errors.push(Error::required(path, text));
         return errors;
     }
-    for key in set {
-        errors.extend(attribute(str_at(one, key), &path.child(key)));
+    // Of two the rules written by hand look at the first alone, those declared on the type at the other, with words of their own.
+    for (index, key) in set.into_iter().enumerate() {
+        errors.extend(attribute(str_at(one, key), index > 0, &path.child(key)));
     }
     errors
 }
 
-/// `domain/name` of an attribute.
-fn attribute(name: &str, field: &Path) -> ErrorList {
+/// `domain/name` of an attribute, by the rules written by hand or by those `declared` (`ResourceFullyQualifiedName`).
+fn attribute(name: &str, declared: bool, field: &Path) -> ErrorList {
     const TEXT: &str = "a fully qualified name must be a domain and a name separated by a slash";
+    // What has more slashes is not looked at.
+    if name.matches('/').count() > 1 {
+        return ErrorList::new();
+    }
+    let words = if declared { ["prefix", "name"] } else { ["the domain", "the name"] };
+    let [no_domain, no_name] = words.map(|word| format!("{word} must not be empty"));
     let (domain, identifier) = match name.split_once('/') {
         Some((domain, identifier)) => (Some(domain), identifier),
         None => (None, name),
@@ -418,16 +428,18 @@ fn attribute(name: &str, field: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     match domain {
         None => errors.push(Error::invalid(field, name, TEXT)),
-        Some("") => errors.push(Error::invalid(field, "", "the domain must not be empty")),
+        Some("") => errors.push(Error::invalid(field, "", no_domain)),
         Some(domain) => {
             if domain.len() > DRIVER_MAX {
                 errors.push(Error::too_long(field, DRIVER_MAX));
             }
-            errors.extend(each(field, domain, dns1123_subdomain(domain)));
+            let texts = dns1123_subdomain(domain).into_iter();
+            let texts = texts.map(|text| if declared { format!("prefix: {text}") } else { text });
+            errors.extend(each(field, domain, texts.collect()));
         }
     }
     if identifier.is_empty() && domain.is_some() {
-        errors.push(Error::invalid(field, "", "the name must not be empty"));
+        errors.push(Error::invalid(field, "", no_name));
         return errors;
     }
     if identifier.len() > IDENTIFIER_MAX {
@@ -495,6 +507,30 @@ mod tests {
                 "spec.spec.devices.constraints[0].matchAttribute: Invalid value: \"\": the name must not be empty",
             ]
         );
+    }
+
+    /// Answers of kube-apiserver 1.37.1.
+    #[test]
+    fn of_two_attributes_the_second_has_other_words() {
+        let told = |attribute: &str| -> Vec<String> {
+            let claim = json!({"spec": {"devices": {
+                "requests": [{"name": "r", "exactly": {"deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}}],
+                "constraints": [{"requests": ["r"], "matchAttribute": "d.example.com/x", "distinctAttribute": attribute}],
+            }}});
+            let errors = super::claim(&claim);
+            let field = "spec.devices.constraints[0].distinctAttribute: ";
+            errors.iter().map(|e| e.to_string().replace(field, "")).collect()
+        };
+        assert_eq!(
+            told("/"),
+            [
+                "Invalid value: \"\": prefix must not be empty",
+                "Invalid value: \"\": name must not be empty"
+            ]
+        );
+        let told = told("../x");
+        let start = "Invalid value: \"..\": prefix: a lowercase RFC 1123 subdomain must consist of";
+        assert!(told.len() == 1 && told[0].starts_with(start), "{told:?}");
     }
 
     #[test]

@@ -214,7 +214,15 @@ fn holds_instances(row: &Resource, found: &Object) -> Result<Option<Value>, Stat
     Ok(metadata::text(&old, "deletionTimestamp").is_empty().then_some(old))
 }
 
-fn preconditions(row: &Resource, found: &Object, options: &DeleteOptions) -> Result<(), Status> {
+/// What the client wants the object to be still.
+///
+/// # Errors
+/// 409 when it is another one, or was changed.
+pub(super) fn preconditions(
+    row: &Resource,
+    found: &Object,
+    options: &DeleteOptions,
+) -> Result<(), Status> {
     let spec = &row.spec;
     // To upstream events of both groups are one kind here, that of the older group.
     let group = if &*spec.gvk.group == "events.k8s.io" { "" } else { &*spec.gvk.group };

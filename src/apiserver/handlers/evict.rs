@@ -31,7 +31,8 @@ pub(super) async fn evict(context: &Context, exchange: Exchange) -> Result<Respo
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
     let kind = Gvk::new("policy", "v1", "Eviction");
-    let eviction = input::object(context, exchange.body, &kind, options.validation).await?;
+    let mut eviction = input::object(context, exchange.body, &kind, options.validation).await?;
+    input::name_kind(&mut eviction, &kind);
     let given = metadata::text(&eviction, "name");
     if given != name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
@@ -45,17 +46,21 @@ pub(super) async fn evict(context: &Context, exchange: Exchange) -> Result<Respo
     let pod = get::current(context).await?;
     let value = pod.value().map_err(|e| Status::internal(&e.to_string()))?;
     if !is_exempt(&value) {
-        let reserved = reserve(context, &pod, &value, delete_options.dry_run).await?;
-        if reserved && !delete_options.dry_run {
-            mark_disrupted(context, name, &options).await?;
+        reserve(context, &pod, &value, delete_options.dry_run).await?;
+    }
+    if !delete_options.dry_run {
+        delete::preconditions(&context.row, &pod, &delete_options)?;
+        let marked = mark_disrupted(context, name, &options).await?;
+        // The mark is a change of its own: what the client wanted held until then.
+        if delete_options.resource_version.is_some() {
+            delete_options.resource_version = Some(marked.resource_version.to_string());
         }
     }
     if delete_options.uid.is_none() {
         delete_options.uid = Some(pod.uid.to_string());
     }
-    if !delete_options.dry_run {
-        delete::remove(context, &context.row, context.namespace(), name, &delete_options).await?;
-    }
+    // A trial, too, is told of preconditions that do not hold.
+    delete::remove(context, &context.row, context.namespace(), name, &delete_options).await?;
     output::value(context, StatusCode::CREATED, &output::done(201))
 }
 
@@ -209,21 +214,21 @@ async fn mark_disrupted(
     context: &Context,
     name: &str,
     options: &WriteOptions,
-) -> Result<(), Status> {
+) -> Result<Arc<Object>, Status> {
     let write = Write {
         context,
         options,
         row: &context.row,
         subresource: "status",
-        applies: false,
+        // The mark is the server's own and belongs to nobody.
+        applies: true,
         delete_options: None,
     };
     write
         .update(name, None, &mut |pod| {
             let mut pod = pod.clone();
-            let generation = metadata::number(&pod, "generation");
             let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-                "message": "Eviction API: evicting", "observedGeneration": generation, "lastProbeTime": null,
+                "message": "Eviction API: evicting", "lastProbeTime": null,
                 "lastTransitionTime": metadata::now()});
             let Some(map) = pod.as_object_mut() else { return Ok(pod) };
             let status = map.entry("status").or_insert_with(|| json!({}));
@@ -236,5 +241,5 @@ async fn mark_disrupted(
             Ok(pod)
         })
         .await
-        .map(|_| ())
+        .map(|updated| updated.object)
 }

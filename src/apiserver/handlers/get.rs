@@ -28,7 +28,12 @@ pub(super) async fn current(context: &Context) -> Result<Object, Status> {
     let name = super::write::url_name(context)?;
     if context.info.verb == "get" {
         let wanted = context.query.get("resourceVersion").unwrap_or_default();
-        options::parse_revision(wanted).map_err(|why| status::unmapped(500, why))?;
+        // Events are read from upstream's store itself, whose refusals are the client's.
+        let is_event = &*context.row.spec.gvr.resource == "events";
+        options::parse_revision(wanted).map_err(|why| match is_event {
+            true => Status::bad_request(format!("invalid resource version: {why}")),
+            false => status::unmapped(500, why),
+        })?;
     }
     let storage = context.server.objects.storage();
     // `resourceVersion=0` asks for any state and upstream serves it from its cache; the store is as fast and never stale.

@@ -95,8 +95,10 @@ pub(super) async fn select(
         cache.wait_for(revision).await?;
         cache
     };
-    // A list at version 0 is served whole, whatever its limit, as upstream's cache does.
-    let limit = if options.resource_version == "0" { 0 } else { options.limit };
+    // A list at version 0 is served whole, whatever its limit, as upstream's cache does. Events have none there.
+    let is_event = &*context.row.spec.gvr.resource == "events";
+    let whole = options.resource_version == "0" && !is_event;
+    let limit = if whole { 0 } else { options.limit };
     let page = cache.list(filter, None, limit);
     let token =
         page.last.as_deref().map(|last| encode(page.revision, last, filter)).unwrap_or_default();

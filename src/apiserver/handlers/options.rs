@@ -258,8 +258,8 @@ impl ListOptions {
     /// # Errors
     /// 400 or 422 as upstream.
     pub(crate) fn read(query: &Query, watch: bool) -> Result<Self, Status> {
-        let limit = integer(query, "limit")?.unwrap_or(0);
         let timeout = integer(query, "timeoutSeconds")?;
+        let limit = integer(query, "limit")?.unwrap_or(0);
         let resource_version = query.get("resourceVersion").unwrap_or_default().to_owned();
         let matching = query.get("resourceVersionMatch").unwrap_or_default();
         let continue_token = query.get("continue").unwrap_or_default().to_owned();
@@ -331,6 +331,8 @@ pub(super) fn parse_revision(text: &str) -> Result<i64, String> {
     ))
 }
 
+const WITH_TOKEN: &str = "resourceVersionMatch is forbidden when continue is provided";
+
 /// `ValidateListOptions` of `k8s.io/apimachinery/pkg/apis/meta/internalversion/validation`.
 fn list_errors(
     watch: bool,
@@ -349,6 +351,11 @@ fn list_errors(
                 "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             ));
         }
+        // Without a version upstream sets `sendInitialEvents` and `NotOlderThan` itself (`SetListOptionsDefaults`).
+        let is_legacy = initial.is_none() && matching.is_empty() && matches!(version, "" | "0");
+        if is_legacy && !token.is_empty() {
+            errors.push(Error::forbidden(&match_path, WITH_TOKEN));
+        }
         if !matching.is_empty() {
             if initial.is_none() {
                 errors.push(Error::forbidden(&match_path, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
@@ -357,10 +364,7 @@ fn list_errors(
                 errors.push(Error::not_supported(&match_path, matching, &["NotOlderThan"]));
             }
             if !token.is_empty() {
-                errors.push(Error::forbidden(
-                    &match_path,
-                    "resourceVersionMatch is forbidden when continue is provided",
-                ));
+                errors.push(Error::forbidden(&match_path, WITH_TOKEN));
             }
         }
         return errors;
@@ -373,10 +377,7 @@ fn list_errors(
             ));
         }
         if !token.is_empty() {
-            errors.push(Error::forbidden(
-                &match_path,
-                "resourceVersionMatch is forbidden when continue is provided",
-            ));
+            errors.push(Error::forbidden(&match_path, WITH_TOKEN));
         }
         if !matches!(matching, "Exact" | "NotOlderThan") {
             errors.push(Error::not_supported(

@@ -2,6 +2,7 @@
 
 use api::{Gvk, Status};
 use http::{Response, StatusCode};
+use serde_json::Value;
 
 use super::options::WriteOptions;
 use super::write::{Write, url_name};
@@ -66,6 +67,14 @@ pub(super) async fn token(context: &Context, exchange: Exchange) -> Result<Respo
     let write = Write::new(context, &options);
     write.place(&mut request)?;
     normalize(context, &kind, &mut request);
+    // Upstream's decoder has set this default before anybody looks at the request.
+    if let Some(spec) = request.get_mut("spec").and_then(Value::as_object_mut)
+        && spec.get("expirationSeconds").is_none_or(Value::is_null)
+    {
+        spec.insert("expirationSeconds".into(), 3600.into());
+    }
+    let manager = options.manager.as_str();
+    crate::managed::track_kind(context, &kind, false, None, "token", manager, None, &mut request);
     let given = metadata::text(&request, "name");
     if given.is_empty() {
         metadata::metadata_mut(&mut request).insert("name".into(), name.into());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::options::WriteOptions;
 use super::patch::{Patch, PatchType, patch_type, restore, undecodable};
-use super::write::{Write, url_name};
+use super::write::{Write, same_name, url_name};
 use super::{Exchange, get, input, output};
 use crate::body::{self, Body};
 use crate::context::Context;
@@ -108,6 +108,17 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
     output::scale(context, &scale)
 }
 
+/// 400 of a Scale that names another object than the path.
+fn named_as_asked(context: &Context, scale: &Value, name: &str) -> Result<(), Status> {
+    let given = metadata::text(scale, "namespace");
+    if !given.is_empty() && given != context.namespace() {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    same_name(scale, name)
+}
+
 /// Answers an update of the scale.
 ///
 /// # Errors
@@ -119,6 +130,8 @@ pub(super) async fn update(
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "UpdateOptions", false)?;
     let scale = input::object(context, exchange.body, &kind(), options.validation).await?;
+    // Asked before the object is looked for.
+    named_as_asked(context, &scale, name)?;
     write(context, name, &options, false, &mut |_| Ok(scale.clone())).await
 }
 
@@ -213,13 +226,7 @@ async fn write(
                     &mut scale,
                 );
             }
-            let given = metadata::text(&scale, "name");
-            if !given.is_empty() && given != name {
-                let text = format!(
-                    "the name of the object ({given}) does not match the name on the URL ({name})"
-                );
-                return Err(Status::bad_request(text));
-            }
+            named_as_asked(context, &scale, name)?;
             let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
             let kind = context.row.spec.custom.as_ref();
             if let Some(kind) = kind.filter(|_| replicas == custom::scale::ABSENT) {

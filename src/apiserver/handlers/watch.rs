@@ -203,14 +203,13 @@ impl Watch {
 fn start_of(options: &ListOptions) -> Result<Start, Status> {
     let revision = options.watch_revision()?;
     Ok(match (options.send_initial_events, options.resource_version.as_str()) {
-        (Some(true), "") => {
+        // Without a version upstream sets `sendInitialEvents` itself (`SetListOptionsDefaults`).
+        (Some(true) | None, "") => {
             Start::Initial { at_least: 0, consistent: true, marked: options.bookmarks }
         }
-        (Some(true), _) => {
+        (Some(true), _) | (None, "0") => {
             Start::Initial { at_least: revision, consistent: false, marked: options.bookmarks }
         }
-        (None, "") => Start::Initial { at_least: 0, consistent: true, marked: false },
-        (None, "0") => Start::Initial { at_least: 0, consistent: false, marked: false },
         _ => Start::After(revision),
     })
 }

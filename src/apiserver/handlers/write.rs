@@ -416,7 +416,9 @@ impl<'a> Write<'a> {
         self.place(value)?;
         same_name(value, name)?;
         let uid = metadata::text(value, "uid");
-        if !uid.is_empty() && *uid != *found.uid {
+        // A patch states no precondition: that its object has another uid is a change that is not allowed.
+        let is_patch = self.context.info.verb == "patch";
+        if !is_patch && !uid.is_empty() && *uid != *found.uid {
             return Err(self.other_uid(name, uid, &found.uid));
         }
         let version = metadata::text(value, "resourceVersion");

@@ -140,6 +140,7 @@ pub(crate) async fn before_update<'a>(
         return Ok(Held::default());
     }
     keep_allocated(value, old);
+    ports::no_pair(value)?;
     normalize_addresses(value, old);
     allocate(context, value, Some(old), dry_run).await
 }
@@ -243,8 +244,11 @@ async fn allocate_into(
     if !needs_address(value)
         && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
     {
-        // Defaulted for every type, and meaningless for a mere name.
-        spec.remove("internalTrafficPolicy");
+        // Defaulted for every type, and meaningless for a mere name; what is no policy is left to be refused.
+        let policy = spec.get("internalTrafficPolicy").and_then(Value::as_str);
+        if matches!(policy, None | Some("Cluster" | "Local")) {
+            spec.remove("internalTrafficPolicy");
+        }
     }
     if needs_address(value) {
         families(services, value, old)?;

@@ -10,6 +10,7 @@ use api::WatchEvent;
 use futures::StreamExt;
 use serde_json::{Value, json};
 
+mod compared;
 mod flow;
 mod odd;
 

@@ -41,6 +41,26 @@ impl Kind {
     }
 }
 
+/// A byte as Go's `encoding/json` shows it in its faults.
+pub(crate) fn character(byte: u8) -> String {
+    match byte {
+        b'\'' => r"'\''".to_owned(),
+        b'"' => "'\"'".to_owned(),
+        b'\\' => r"'\\'".to_owned(),
+        0x07 => r"'\a'".to_owned(),
+        0x08 => r"'\b'".to_owned(),
+        0x0c => r"'\f'".to_owned(),
+        b'\n' => r"'\n'".to_owned(),
+        b'\r' => r"'\r'".to_owned(),
+        b'\t' => r"'\t'".to_owned(),
+        0x0b => r"'\v'".to_owned(),
+        0x20..0x7f => format!("'{}'", char::from(byte)),
+        0x00..0x20 | 0x7f => format!("'\\x{byte:02x}'"),
+        0x80..0xa1 | 0xad => format!("'\\u{byte:04x}'"),
+        _ => format!("'{}'", char::from(byte)),
+    }
+}
+
 impl<'a> Scanner<'a> {
     pub(super) fn new(data: &'a [u8]) -> Self {
         Self { data, pos: 0, depth: 0 }
@@ -51,22 +71,7 @@ impl<'a> Scanner<'a> {
         let Some(byte) = self.data.get(self.pos).copied() else {
             return Syntax("unexpected end of JSON input".into());
         };
-        let shown = match byte {
-            b'\'' => r"'\''".to_owned(),
-            b'"' => "'\"'".to_owned(),
-            b'\\' => r"'\\'".to_owned(),
-            0x07 => r"'\a'".to_owned(),
-            0x08 => r"'\b'".to_owned(),
-            0x0c => r"'\f'".to_owned(),
-            b'\n' => r"'\n'".to_owned(),
-            b'\r' => r"'\r'".to_owned(),
-            b'\t' => r"'\t'".to_owned(),
-            0x0b => r"'\v'".to_owned(),
-            0x20..0x7f => format!("'{}'", char::from(byte)),
-            0x00..0x20 | 0x7f => format!("'\\x{byte:02x}'"),
-            0x80..0xa1 | 0xad => format!("'\\u{byte:04x}'"),
-            _ => format!("'{}'", char::from(byte)),
-        };
+        let shown = character(byte);
         Syntax(format!("invalid character {shown} {context}"))
     }
 

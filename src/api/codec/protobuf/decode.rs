@@ -116,7 +116,12 @@ fn entry(
             _ => reader.skip(kind)?,
         }
     }
-    Ok((key, value.unwrap_or_else(|| normal::zero(schema, element, depth + 1))))
+    let absent = || match element {
+        // Upstream's generated readers begin with empty bytes, not with none.
+        Shape::Bytes => Value::String(String::new()),
+        _ => normal::zero(schema, element, depth + 1),
+    };
+    Ok((key, value.unwrap_or_else(absent)))
 }
 
 /// A list that is a message of its own.

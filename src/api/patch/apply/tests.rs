@@ -231,9 +231,17 @@ fn an_update_without_changes_keeps_times_and_entries() {
     let reset = json!({"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm","managedFields":[{}]},"data":{"a":"1"}});
     let reset = c.update(Some(&cm), "b", T2, reset);
     assert_eq!(reset["metadata"], json!({"name":"cm"}));
-    // Once untracked, an update tracks nothing, and the first apply finds everything owned by nobody in particular.
-    let again = c.update(Some(&reset), "b", T2, config_map(json!({"a":"2"})));
+    // Once untracked, an update of what is stored (a uid tells, `skipNonAppliedManager`) tracks nothing, and the first apply finds
+    // everything owned by nobody in particular.
+    let mut stored = reset.clone();
+    stored["metadata"]["uid"] = json!("u");
+    let again = c.update(Some(&stored), "b", T2, config_map(json!({"a":"2"})));
     assert_eq!(again["metadata"], json!({"name":"cm"}));
+    let tracked = c.update(Some(&reset), "b", T2, config_map(json!({"a":"2"})));
+    assert_eq!(
+        *owners(&tracked),
+        json!([entry("b", "Update", "v1", T2, json!({"f:data":{"f:a":{}}}))])
+    );
     let e = c.apply(Some(&again), "x", config_map(json!({"a":"3"})), false).unwrap_err();
     assert_eq!(
         e.message,

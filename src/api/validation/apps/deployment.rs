@@ -98,10 +98,14 @@ pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> E
         ("availableReplicas", "readyReplicas", "cannot be greater than readyReplicas"),
     ];
     let mut errors = counters(status, &keys, &bounds, &path);
-    let [new, was] =
-        [status, get(old, "status")].map(|s| int_at(s, "collisionCount").unwrap_or_default());
-    if new < was {
-        errors.push(Error::invalid(&path.child("collisionCount"), new, "cannot be decremented"));
-    }
+    errors.extend(collisions(status, get(old, "status"), &path));
     errors
+}
+
+/// A count of collisions only grows, once there is one.
+pub(super) fn collisions(status: &Value, old: &Value, path: &Path) -> Option<Error> {
+    let [new, was] = [status, old].map(|s| int_at(s, "collisionCount"));
+    let is_less = was.is_some_and(|was| new.is_none_or(|new| new < was));
+    let (field, new) = (path.child("collisionCount"), new.unwrap_or_default());
+    is_less.then(|| Error::invalid(&field, new, "cannot be decremented"))
 }

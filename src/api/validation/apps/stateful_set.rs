@@ -31,6 +31,12 @@ const STRATEGY: Shape = Shape::Struct(&[
 
 /// A new stateful set.
 pub fn validate(object: &Value) -> ErrorList {
+    checked(object, true)
+}
+
+/// The templates of claims and the service's name are looked at in a new one alone: they cannot change, and those of a stored object may
+/// be as they are.
+fn checked(object: &Value, is_new: bool) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = ErrorList::new();
     let field = path.child("podManagementPolicy");
@@ -50,7 +56,8 @@ pub fn validate(object: &Value) -> ErrorList {
                 .map(|policy| Error::not_supported(&at, policy, &["Retain", "Delete"])),
         );
     }
-    for (index, template) in items(spec, "volumeClaimTemplates").iter().enumerate() {
+    let claims = if is_new { items(spec, "volumeClaimTemplates") } else { &[] };
+    for (index, template) in claims.iter().enumerate() {
         let at = path.child("volumeClaimTemplates").index(index).child("spec");
         errors.extend(claim::claim_spec(get(template, "spec"), &at));
     }
@@ -60,7 +67,7 @@ pub fn validate(object: &Value) -> ErrorList {
         Error::invalid(&path.child("ordinals.start"), s, crate::validation::numbers::NEGATIVE)
     }));
     let service = str_at(spec, "serviceName");
-    if !service.is_empty() {
+    if is_new && !service.is_empty() {
         errors.extend(each(&path.child("serviceName"), service, names::dns1123_label(service)));
     }
     errors.extend(selector_and_template(spec, &path));
@@ -119,7 +126,9 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
     let mut template = get(spec, "template").clone();
     let at = path.child("template");
     let labels = get(get(&template, "metadata"), "labels").clone();
-    if !convertible(selector) {
+    let is_readable = convertible(selector);
+    if !is_readable {
+        // Nothing says which pods are meant: the template is not looked at.
         errors.push(Error::invalid(&field, selector.clone(), ""));
     } else if !(selector.is_object() && (selects_all(selector) || matches(selector, &labels))) {
         let text = "`selector` does not match template `labels`";
@@ -142,7 +151,9 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
         );
         set(own, "volumes", volumes);
     }
-    errors.extend(pod::template(&template, &at));
+    if is_readable {
+        errors.extend(pod::template(&template, &at));
+    }
     errors.extend(always_restarts(
         &template,
         &at,
@@ -163,18 +174,19 @@ fn comparable(value: &Value) -> Value {
 
 /// A changed stateful set: the identity of its pods stays.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = validate(object);
+    let mut errors = checked(object, false);
     let (new, was, path) = (get(object, "spec"), get(old, "spec"), Path::new("spec"));
     for key in ["selector", "volumeClaimTemplates", "serviceName", "podManagementPolicy"] {
         if !semantic_equal(&comparable(get(new, key)), &comparable(get(was, key))) {
-            errors.push(Error::invalid(&path.child(key), get(new, key).clone(), IMMUTABLE));
+            let error = Error::invalid(&path.child(key), get(new, key).clone(), IMMUTABLE);
+            errors.push(if key == "selector" { error.printed_as("LabelSelector") } else { error });
         }
     }
     errors
 }
 
 /// A write to the status.
-pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> ErrorList {
+pub fn validate_subresource(subresource: &str, object: &Value, old: &Value) -> ErrorList {
     if subresource != "status" {
         return Vec::new();
     }
@@ -195,5 +207,60 @@ pub fn validate_subresource(subresource: &str, object: &Value, _: &Value) -> Err
         ("availableReplicas", "replicas", MORE),
         ("availableReplicas", "readyReplicas", "cannot be greater than status.readyReplicas"),
     ];
-    counters(get(object, "status"), &keys, &bounds, &Path::new("status"))
+    let (status, path) = (get(object, "status"), Path::new("status"));
+    let mut errors = counters(status, &keys, &bounds, &path);
+    errors.extend(super::deployment::collisions(status, get(old, "status"), &path));
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Expectations: `ValidateStatefulSetUpdate` and `ValidateStatefulSetStatusUpdate` of pkg/apis/apps/validation.
+    #[test]
+    fn what_cannot_change_is_not_looked_at_again() {
+        let set = |service: &str, storage: Value, selector: Value| {
+            json!({"spec": {"serviceName": service, "podManagementPolicy": "OrderedReady", "replicas": 1,
+                "updateStrategy": {"type": "RollingUpdate"}, "selector": {"matchLabels": selector},
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst",
+                    "terminationGracePeriodSeconds": 30, "containers": [{"name": "c", "image": "i", "imagePullPolicy": "Always",
+                        "terminationMessagePolicy": "File"}]}},
+                "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": storage}}}]}})
+        };
+        let labels = json!({"a": "b"});
+        let old = set("s", json!({"storage": "1Gi"}), labels.clone());
+        let fields = |errors: ErrorList| -> Vec<String> {
+            errors.iter().map(|e| e.field.to_string()).collect()
+        };
+        assert_eq!(fields(validate(&old)), [""; 0]);
+        let bad = set("a\nb", json!({}), labels);
+        assert_eq!(
+            fields(validate(&bad)),
+            ["spec.volumeClaimTemplates[0].spec.resources[storage]", "spec.serviceName"]
+        );
+        assert_eq!(
+            fields(validate_change(&bad, &old)),
+            ["spec.volumeClaimTemplates", "spec.serviceName"]
+        );
+        // Pods that no selector can name are not looked at.
+        let mut unread = set("s", json!({"storage": "1Gi"}), json!({"a": "b", "a/b/c": "x"}));
+        unread["spec"]["template"]["spec"]["containers"][0]["name"] = json!("");
+        let told = fields(validate(&unread));
+        assert!(told.iter().all(|field| field.starts_with("spec.selector")), "{told:?}");
+    }
+
+    #[test]
+    fn collisions_are_counted_up() {
+        let told = |new: Value, old: Value| {
+            let object = |status: Value| json!({"status": status});
+            let errors = validate_subresource("status", &object(new), &object(old));
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(told(json!({"collisionCount": 1}), json!({})), [""; 0]);
+        let less = "status.collisionCount: Invalid value: 1: cannot be decremented";
+        assert_eq!(told(json!({"collisionCount": 1}), json!({"collisionCount": 2})), [less]);
+        let none = "status.collisionCount: Invalid value: 0: cannot be decremented";
+        assert_eq!(told(json!({}), json!({"collisionCount": 2})), [none]);
+    }
 }

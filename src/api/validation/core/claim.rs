@@ -154,7 +154,8 @@ pub fn validate(object: &Value) -> ErrorList {
 
 /// A changed claim: only the size of a bound claim, its class of attributes and the name of its volume may change.
 pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
-    let mut errors = validate(object);
+    let mut errors = super::config_map::prefix(object);
+    errors.extend(validate(object));
     // A claim that names a group may name any (`allowInvalidAPIGroupInDataSourceOrRef`).
     let source = |key: &str| at(old, &["spec", key, "apiGroup"]).is_string();
     if source("dataSource") || source("dataSourceRef") {

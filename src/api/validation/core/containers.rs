@@ -93,7 +93,7 @@ fn init(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {
 }
 
 /// Fields that an ephemeral container may not have.
-const NOT_EPHEMERAL: [&str; 8] = [
+const NOT_EPHEMERAL: [&str; 9] = [
     "ports",
     "resources",
     "lifecycle",
@@ -102,6 +102,7 @@ const NOT_EPHEMERAL: [&str; 8] = [
     "startupProbe",
     "resizePolicy",
     "restartPolicy",
+    "restartPolicyRules",
 ];
 
 fn ephemeral(spec: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorList {

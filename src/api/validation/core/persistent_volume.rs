@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::claim::access_modes;
+use super::old_volumes::{Of, old_source};
 use super::scheduling::node_selector;
-use super::volumes::{csi_driver_name, host_path, no_backsteps, old_source, required};
+use super::volumes::{csi_driver_name, host_path, no_backsteps, required};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::checks::{
     Shape, go_json, go_lines, pointer_as, printed, required_as, unified_diff,
@@ -127,11 +128,12 @@ const AFFINITY: Shape = Shape::Optional(&Shape::Struct(&[(
 
 /// A new volume.
 pub fn validate(object: &Value) -> ErrorList {
-    volume_spec(get(object, "spec"), false, &Path::new("spec"))
+    let name = str_at(get(object, "metadata"), "name");
+    volume_spec(get(object, "spec"), name, false, &Path::new("spec"))
 }
 
-/// A volume's spec; `inline` when it stands in a volume attachment.
-pub fn volume_spec(spec: &Value, inline: bool, path: &Path) -> ErrorList {
+/// The spec of a volume of this name; `inline` when it stands in a volume attachment, where it has none.
+pub fn volume_spec(spec: &Value, name: &str, inline: bool, path: &Path) -> ErrorList {
     const CONTEXT: &str = "in the context of inline volumes";
     let mut errors = ErrorList::new();
     let mut unwanted = |key: &str| {
@@ -169,7 +171,7 @@ pub fn volume_spec(spec: &Value, inline: bool, path: &Path) -> ErrorList {
             None => errors.push(Error::required(&field, "must specify required node constraints")),
         }
     }
-    errors.extend(sources(spec, path));
+    errors.extend(sources(spec, name, path));
     if policy == "Recycle" && root(str_in(spec, &["hostPath", "path"])) {
         errors.push(Error::forbidden(&field, "may not be 'recycle' for a hostPath mount of '/'"));
     }
@@ -202,7 +204,7 @@ fn capacity(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn sources(spec: &Value, path: &Path) -> ErrorList {
+fn sources(spec: &Value, name: &str, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     let mut count = 0;
     for kind in SOURCES {
@@ -214,7 +216,9 @@ fn sources(spec: &Value, path: &Path) -> ErrorList {
             errors.push(Error::forbidden(&field, "may not specify more than 1 volume type"));
             continue;
         }
-        errors.extend(one_source(kind, source, &field));
+        // Upstream's name of the path of this one.
+        let field = if kind == "gcePersistentDisk" { path.child("persistentDisk") } else { field };
+        errors.extend(one_source(kind, source, name, &field));
         if kind == "local" && !get(spec, "nodeAffinity").is_object() {
             let text = "Local volume requires node affinity";
             errors.push(Error::required(&path.child("nodeAffinity"), text));
@@ -226,7 +230,7 @@ fn sources(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
+fn one_source(kind: &str, source: &Value, name: &str, path: &Path) -> ErrorList {
     match kind {
         "hostPath" => host_path(source, path),
         "local" => match str_at(source, "path") {
@@ -259,7 +263,7 @@ fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
             }
             errors
         }
-        other => old_source(other, source, path),
+        other => old_source(other, source, Of::Persistent(name), path),
     }
 }
 
@@ -404,7 +408,7 @@ mod tests {
     #[test]
     fn a_local_volume_needs_a_place() {
         let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "local": {"path": "/mnt"}});
-        let errors = volume_spec(&spec, false, &Path::new("spec"));
+        let errors = volume_spec(&spec, "", false, &Path::new("spec"));
         assert_eq!(
             errors[0].to_string(),
             "spec.nodeAffinity: Required value: Local volume requires node affinity"

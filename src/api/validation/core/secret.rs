@@ -93,9 +93,8 @@ fn go_syntax_error(bytes: &[u8], error: &serde_json::Error) -> String {
         .map(<[u8]>::len)
         .sum::<usize>();
     let found = bytes.get(line_start + position).copied().unwrap_or_default();
-    let whole = String::from_utf8_lossy(bytes.get(line_start + position..).unwrap_or_default());
-    let shown = whole.chars().next().unwrap_or(char::from(found));
-    format!("invalid character '{shown}' looking for beginning of value")
+    let shown = crate::codec::json::character(found);
+    format!("invalid character {shown} looking for beginning of value")
 }
 
 /// A changed secret.

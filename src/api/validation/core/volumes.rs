@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::env::{VOLUME_FIELDS, field_ref, resource_field_ref};
+use super::old_volumes::{ISCSI_TOO_LONG, Of, is_iscsi_name_too_long, old_source};
 use crate::field::{Error, ErrorList, Path};
 use crate::validation::labels::{
     only_labels_and_annotations, validate_annotations, validate_labels,
@@ -80,7 +81,10 @@ pub(super) fn volumes<'a>(
         } else {
             own.extend(each(&field.child("name"), name, names::dns1123_label(name)));
         }
-        if has(volume, "ephemeral") && !pod_name.is_empty() {
+        // Of a volume with several sources the first alone is looked at.
+        let is_ephemeral = has(volume, "ephemeral")
+            && SOURCES.iter().filter(|kind| has(volume, kind)).take(2).count() == 1;
+        if is_ephemeral && !name.is_empty() && !pod_name.is_empty() {
             let claim = format!("{pod_name}-{name}");
             let texts = names::dns1123_subdomain(&claim)
                 .into_iter()
@@ -122,9 +126,16 @@ fn source(volume: &Value, path: &Path) -> ErrorList {
         });
         if count > 1 {
             errors.push(Error::forbidden(&field, "may not specify more than 1 volume type"));
-            continue;
+        } else {
+            // Upstream's name of the path of this one.
+            let field =
+                if kind == "gcePersistentDisk" { path.child("persistentDisk") } else { field };
+            errors.extend(one_source(kind, source, &field));
         }
-        errors.extend(one_source(kind, source, &field));
+        let name = str_at(volume, "name");
+        if kind == "iscsi" && is_iscsi_name_too_long(source, name) {
+            errors.push(Error::invalid(&path.child("name"), name, ISCSI_TOO_LONG));
+        }
     }
     if count == 0 {
         errors.push(Error::required(path, "must specify a volume type"));
@@ -182,61 +193,8 @@ fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
             ));
             errors
         }
-        other => old_source(other, source, path),
+        other => old_source(other, source, Of::Pod, path),
     }
-}
-
-/// Sources of drivers that moved out of tree: what they require.
-pub(super) fn old_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
-    match kind {
-        "gitRepo" => {
-            let mut errors = required(source, &["repository"], path);
-            errors.extend(descending(str_at(source, "directory"), &path.child("directory")));
-            errors
-        }
-        "gcePersistentDisk" => required(source, &["pdName"], path),
-        "awsElasticBlockStore" => required(source, &["volumeID"], path),
-        "iscsi" => required(source, &["targetPortal", "iqn"], path),
-        "glusterfs" => required(source, &["endpoints", "path"], path),
-        "flocker" => flocker(source, path),
-        "rbd" => {
-            let mut errors = ErrorList::new();
-            if items(source, "monitors").is_empty() {
-                errors.push(Error::required(&path.child("monitors"), ""));
-            }
-            errors.extend(required(source, &["image"], path));
-            errors
-        }
-        "cinder" => required(source, &["volumeID"], path),
-        "cephfs" if items(source, "monitors").is_empty() => {
-            vec![Error::required(&path.child("monitors"), "")]
-        }
-        "flexVolume" => required(source, &["driver"], path),
-        "azureFile" => required(source, &["secretName", "shareName"], path),
-        "vsphereVolume" => required(source, &["volumePath"], path),
-        "photonPersistentDisk" => required(source, &["pdID"], path),
-        "portworxVolume" => required(source, &["volumeID"], path),
-        "azureDisk" => required(source, &["diskName", "diskURI"], path),
-        "scaleIO" => required(source, &["gateway", "system", "volumeName"], path),
-        "quobyte" => required(source, &["registry", "volume"], path),
-        _ => Vec::new(),
-    }
-}
-
-fn flocker(source: &Value, path: &Path) -> ErrorList {
-    let (name, uuid) = (str_at(source, "datasetName"), str_at(source, "datasetUUID"));
-    let mut errors = ErrorList::new();
-    if name.is_empty() && uuid.is_empty() {
-        errors.push(Error::required(path, "one of datasetName and datasetUUID is required"));
-    }
-    if !name.is_empty() && !uuid.is_empty() {
-        let text = "datasetName and datasetUUID can not be specified simultaneously";
-        errors.push(Error::invalid(path, "resource", text));
-    }
-    if name.contains('/') {
-        errors.push(Error::invalid(&path.child("datasetName"), name, "must not contain '/'"));
-    }
-    errors
 }
 
 /// `hostPath` of pods and volumes.

@@ -8,7 +8,27 @@ use serde_json::Value;
 
 use super::{invalid, kind, set, text};
 use crate::context::Context;
+use crate::status;
 use crate::watch_cache::Filter;
+
+/// Upstream's allocation of a changed service comes upon a node port that stands there twice before its rules do, and answers 500
+/// (`updateNodePorts`).
+pub(super) fn no_pair(service: &Value) -> Result<(), Status> {
+    if !wants_ports(service) {
+        return Ok(());
+    }
+    let mut seen = HashSet::new();
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array);
+    for port in ports.into_iter().flatten() {
+        let number = port.get("nodePort").and_then(Value::as_i64).unwrap_or_default();
+        let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or_default();
+        if number != 0 && !seen.insert((protocol, number)) {
+            let text = format!("duplicate nodePort: {{{protocol} {number}}}");
+            return Err(status::unmapped(500, text));
+        }
+    }
+    Ok(())
+}
 
 fn wants_ports(service: &Value) -> bool {
     match kind(service) {

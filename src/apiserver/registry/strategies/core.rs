@@ -5,8 +5,8 @@ use api::validation::names::{name_is_label, name_is_long_name, name_is_path_segm
 use api::validation::warnings;
 use api::validation::{endpoints, events};
 use api::value::{
-    at, bool_at, ensure_object, get, is_empty, items, object_mut, remove, restore, set, str_at,
-    str_in,
+    at, bool_at, ensure_object, get, has, is_empty, items, object_mut, remove, restore, set,
+    str_at, str_in,
 };
 use serde_json::{Value, json};
 
@@ -55,11 +55,19 @@ fn own_label(object: &mut Value) {
     }
 }
 
+/// Off by default, as upstream (`InPlacePodVerticalScalingSchedulerPreemption`).
+fn drop_preemption(spec: &mut Value, old: &Value) {
+    if !has(old, "podPreemptionPolicy") {
+        remove(spec, "podPreemptionPolicy");
+    }
+}
+
 pub(super) const NODE: Rules = Rules {
     warnings: warnings::node,
     prepare: |_, object| {
         if let Some(spec) = ensure_object(object, "spec") {
             remove(spec, "configSource");
+            drop_preemption(spec, &Value::Null);
         }
         if let Some(status) = ensure_object(object, "status") {
             remove(status, "config");
@@ -68,6 +76,9 @@ pub(super) const NODE: Rules = Rules {
     prepare_change: |context, object, old| {
         if context.subresource.is_empty() {
             restore(object, old, "status");
+        }
+        if let Some(spec) = ensure_object(object, "spec") {
+            drop_preemption(spec, get(old, "spec"));
         }
     },
     validate: rules::node::node,
@@ -198,14 +209,19 @@ pub(super) const PERSISTENT_VOLUME_CLAIM: Rules = Rules {
     status: Some(r#"{"phase":"Pending"}"#),
     prepare: |_, object| {
         if let Some(spec) = ensure_object(object, "spec") {
-            data_sources(spec);
+            data_sources(spec, &Value::Null);
         }
     },
-    prepare_change: |context, object, _| {
+    prepare_change: |context, object, old| {
         if context.subresource.is_empty() {
             if let Some(spec) = ensure_object(object, "spec") {
-                data_sources(spec);
+                data_sources(spec, get(old, "spec"));
             }
+        } else if !has(get(old, "status"), "healthStatus")
+            && let Some(status) = ensure_object(object, "status")
+        {
+            // Off by default, as upstream (`CSIVolumeHealth`).
+            remove(status, "healthStatus");
         }
     },
     validate: rules::claim::validate,
@@ -218,9 +234,10 @@ const POPULATED: [(&str, &str); 2] =
     [("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot")];
 
 /// `dataSource` and `dataSourceRef` say the same; unknown kinds of the older field are dropped.
-fn data_sources(spec: &mut Value) {
-    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and taken away.
-    if !str_at(get(spec, "dataSourceRef"), "namespace").is_empty() {
+fn data_sources(spec: &mut Value, old: &Value) {
+    // Sources in other namespaces (`CrossNamespaceVolumeDataSource`) are off, as upstream, and taken away where there was none.
+    let is_elsewhere = !str_at(get(spec, "dataSourceRef"), "namespace").is_empty();
+    if is_elsewhere && !has(old, "dataSourceRef") {
         remove(spec, "dataSourceRef");
     }
     if is_empty(spec, "dataSourceRef") {

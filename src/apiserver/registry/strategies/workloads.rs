@@ -1,5 +1,6 @@
 //! Apps, batch, autoscaling and policy.
 
+use api::validation::names::label_value;
 use api::validation::scaling;
 use api::validation::warnings;
 use api::validation::{apps, batch};
@@ -150,6 +151,10 @@ fn job_selector(object: &mut Value) {
     let labels = at(object, &["metadata", "labels"]);
     // labels that were taken from the template go on following it
     let follows = semantic_equal(labels, template_labels);
+    // Those that the template gets here are the job's only once it was found to be right: a wrong name is told of the template alone.
+    let named = template_labels.as_object().is_some_and(|labels| !labels.is_empty())
+        || label_value(str_in(object, &["metadata", "name"])).is_empty();
+    let follows = follows && named;
     generated_labels(object);
     if follows {
         let labels = at(object, &["spec", "template", "metadata", "labels"]).clone();

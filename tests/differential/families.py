@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Writes the list of all that `ask.py --out` found: `families.py SEED.jsonl… [+AGAIN.jsonl…] >differences.md`. A file after a `+` holds those
+of the same seed that were asked again (`--again`) of a newer program: of them only what differs still is listed."""
+import collections, json, os, re, sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import classes, compare
+
+# Why a family is as it is, by what its name holds; the others are open.
+REASONS = [
+    (r"duplicate nodePort|watch pod-min body|PATCH pod-rich body.metadata.managedFields|create resourceclaim message: .*name must not be empty|create plc|PUT deployment: 400 is 404", "mended since, not asked again"),
+    (r"(watch|DELETE) pvc", "a first write that changes nothing of a claim is stored anew upstream, here not"),
+    (r"is 404: (failed to convert|Service .* is invalid)", "an apply to the status of what does not exist is judged before it is looked for"),
+    (r"PATCH service-headless", "a headless Service without selector has two families upstream, which a selector then makes a fault"),
+    (r"update service .*clusterIP", "an address outside the range: upstream's words depend on the moment"),
+    (r"event2 ", "an Event patched to `v1` is read as one of the older group upstream"),
+    (r"(pdb|endpointslice) body.metadata.generation", "an empty selector, or an empty value of an endpoint, where there was none is no change here"),
+    (r"list element types|value for key", "what a strategic patch of a broken list is told"),
+    (r"create crd", "of two faults of selectable fields the other one is told"),
+    (r"create ssar", "a requirement that is null is not counted"),
+    (r"subresource service", "a trial of a Service's status shows the addresses"),
+]
+
+
+def read(path):
+    """The differing requests of a run with what differs, and its figures."""
+    found, figures = [], None
+    for line in open(path, errors="replace"):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if "asked" in entry:
+            figures = entry
+            break
+        found.append((entry["request"], [tuple(pair) for pair in entry["differences"]]))
+    return found, figures
+
+
+def short(text, most=170):
+    text = re.sub(r"\s+", " ", str(text)).replace("|", "\\|")
+    return text if len(text) <= most else text[:most - 1] + "…"
+
+
+def main():
+    again = {}
+    for path in (part[1:] for part in sys.argv[1:] if part.startswith("+")):
+        found, figures = read(path)
+        again[figures["seed"]] = (found, figures)
+    rows, known, families, examples = [], collections.Counter(), collections.Counter(), {}
+    for path in (part for part in sys.argv[1:] if not part.startswith("+")):
+        found, figures = read(path)
+        seed = figures["seed"]
+        of = [(request, what, classes.of(request, what)) for request, what in found]
+        first = [entry for entry in of if entry[2] is None]
+        if seed in again:
+            still = [(request, what, classes.of(request, what)) for request, what in again[seed][0]]
+            rest = [entry for entry in still if entry[2] is None]
+        else:
+            still, rest = [], first
+        rows.append((seed, figures["asked"], len(of), len(of) - len(first), len(first), len(rest) if seed in again else ""))
+        known.update(name for _, _, name in of if name)
+        for request, what, _ in rest:
+            name = compare.family(request, what)
+            families[name] += 1
+            examples.setdefault(name, (seed, request))
+    print("# What is answered differently\n")
+    print("Made by `tests/differential/families.py` of `ask.py --out`. A difference is in a class when only what the class is about differs. What was in none was asked again of the program")
+    print("with the mends that came of it (the last column); what differs still is listed at the end.\n")
+    print("| seed | requests | differing | in classes | in none | of these still, asked again |\n|---|---|---|---|---|---|")
+    for row in rows:
+        print("| " + " | ".join(str(cell) for cell in row) + " |")
+    print("| all | " + " | ".join(str(sum(row[at] or 0 for row in rows)) for at in (1, 2, 3, 4, 5)) + " |\n")
+    print("## Classes\n\n| class | count | reason |\n|---|---|---|")
+    reasons = classes.reasons()
+    for name, count in known.most_common():
+        print(f"| {name} | {count} | {short(reasons[name], 1000)} |")
+    print("\n## In no class\n\n| family | count | example | reason |\n|---|---|---|---|")
+    for name, count in families.most_common():
+        seed, request = examples[name]
+        reason = next((why for part, why in REASONS if re.search(part, name)), "open")
+        print(f"| {short(name)} | {count} | seed {seed}, request {request['id']} | {reason} |")
+
+
+if __name__ == "__main__":
+    main()
