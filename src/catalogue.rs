@@ -100,6 +100,10 @@ entries! {
     RESET = "KL0306", "The store was not reset.",
         "A reset replaces all data of the cluster, so it is only begun with a snapshot or store that is whole and can be used.",
         "Mend what the message says and run `kube-lite server --cluster-reset` again, with the server stopped; the former data is untouched.";
+    /// Commands about encryption at rest.
+    SEAL_COMMAND = "KL0307", "The command about encryption at rest could not be carried out.",
+        "Keys are changed on all servers or on none, since a server without the newest key could read no Secret.",
+        "Mend what the message says and run the command again; `kube-lite secrets-encrypt status` shows how far it is.";
     /// Runtime missing.
     NO_RUNTIME = "KL0501", "No container runtime was found.",
         "Pods run in containerd, which is neither on PATH nor in the data directory.",

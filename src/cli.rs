@@ -12,9 +12,10 @@ mod token_source;
 mod unsupported;
 
 pub use args::{
-    AgentArgs, Cli, Command, CreateArgs, DeleteArgs, EtcdEnvArgs, FolderArgs, GeneralArgs,
-    ListArgs, Lookup, NodeArgs, RotateArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
-    SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
+    AgentArgs, Cli, Command, CreateArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs,
+    FolderArgs, GeneralArgs, ListArgs, Lookup, NodeArgs, RotateArgs, S3Args, ServerArgs,
+    SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput,
+    TokenArgs, TokenCommand,
 };
 pub use defaults::Locations;
 pub use environment::data_dir;

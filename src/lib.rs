@@ -12,6 +12,7 @@ mod power;
 pub mod preflight;
 pub mod process;
 mod renewal;
+pub mod sealing;
 pub mod server;
 pub mod snapshots;
 pub mod status;

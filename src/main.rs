@@ -8,13 +8,14 @@ use std::time::Duration;
 use kube_lite::agent;
 use kube_lite::catalogue::{self, Refusal};
 use kube_lite::cli::{
-    self, AgentArgs, Command, EtcdEnvArgs, GeneralArgs, Locations, ServerArgs, SnapshotCommandArgs,
-    StatusArgs, StatusOutput, TokenArgs,
+    self, AgentArgs, Command, EncryptArgs, EtcdEnvArgs, GeneralArgs, Locations, ServerArgs,
+    SnapshotCommandArgs, StatusArgs, StatusOutput, TokenArgs,
 };
 use kube_lite::etcd_env;
 use kube_lite::logging;
 use kube_lite::preflight::{self, Verdict};
 use kube_lite::process;
+use kube_lite::sealing;
 use kube_lite::server::{self, config::Config, status};
 use kube_lite::snapshots;
 use kube_lite::token_command;
@@ -48,6 +49,7 @@ fn run(command: Command, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Command::Agent(args) => run_agent(*args, lookup),
         Command::Token(args) => token(&args, lookup),
         Command::EtcdSnapshot(args) => etcd_snapshot(&args, lookup),
+        Command::SecretsEncrypt(args) => secrets_encrypt(&args, lookup),
         Command::Status(args) => show_status(&args, lookup),
         Command::EtcdEnv(args) => etcd_env(&args, lookup),
     }
@@ -106,6 +108,18 @@ fn etcd_snapshot(args: &SnapshotCommandArgs, lookup: &dyn Fn(&str) -> Option<Str
     let outcome = match runtime() {
         Ok(runtime) => runtime.block_on(snapshots::run(&args.command, &defaults)),
         Err(error) => Err(catalogue::SNAPSHOT_COMMAND.refuse(error)),
+    };
+    match outcome {
+        Ok(text) => print(&text, ExitCode::SUCCESS),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+fn secrets_encrypt(args: &EncryptArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    let data_dir = cli::data_dir(lookup).unwrap_or_else(|| locations(lookup).data);
+    let outcome = match runtime() {
+        Ok(runtime) => runtime.block_on(sealing::run(&args.command, &data_dir)),
+        Err(error) => Err(catalogue::SEAL_COMMAND.refuse(error)),
     };
     match outcome {
         Ok(text) => print(&text, ExitCode::SUCCESS),

@@ -96,6 +96,7 @@ fn start_rest(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Resu
     let snapshots = Snapshots::new(&plane.store, config.snapshots.clone());
     snapshots::serve(&config.machine.data_dir, Arc::clone(&snapshots), tasks)?;
     snapshots::follow(&snapshots, tasks);
+    crate::sealing::serve(&config.machine.data_dir, Arc::clone(&plane.sealing), tasks)?;
     let client_of = client_maker(plane, tasks);
     let manager = User::authenticated(MANAGER, &[]);
     let informers = Informers::new(client_of(manager, MANAGER_AGENT), tasks.clone());

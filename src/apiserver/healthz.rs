@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::body::Body;
 use crate::objects::Objects;
+use crate::registry::storage::Transformer;
 use crate::request::Query;
 use crate::status;
 
@@ -44,6 +45,9 @@ const HOOKS: [&str; 30] = [
     "poststarthook/apiservice-openapiv3-controller",
 ];
 
+/// The check of all KMS plugins (`kmsReloadHealthCheckName`).
+const PLUGINS: &str = "kms-providers";
+
 /// State behind the checks.
 pub(crate) struct Checks {
     objects: Arc<Objects>,
@@ -74,13 +78,21 @@ impl Checks {
         self.stopping.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 
+    fn transformer(&self) -> Option<&Arc<dyn Transformer>> {
+        self.objects.storage().transformer()
+    }
+
     /// Names of one endpoint's checks in upstream's order.
-    fn names(endpoint: &str) -> Vec<String> {
+    fn names(&self, endpoint: &str) -> Vec<String> {
         let first: &[&str] = match endpoint {
             "readyz" => &["ping", "log", "etcd", "etcd-readiness", "informer-sync"],
             _ => &["ping", "log", "loopback-serving-certificate", "etcd"],
         };
         let mut names: Vec<String> = first.iter().map(|n| (*n).to_owned()).collect();
+        // As upstream: whoever restarts what does not live mends no plugin.
+        if endpoint != "livez" && self.transformer().is_some_and(|t| t.has_health()) {
+            names.push(PLUGINS.to_owned());
+        }
         names.extend(HOOKS.iter().map(|hook| (*hook).to_owned()));
         if endpoint == "readyz" {
             names.push("shutdown".into());
@@ -94,6 +106,16 @@ impl Checks {
             "etcd" | "etcd-readiness" => {
                 self.objects.storage().backend().quiet_barrier().await.is_ok()
             }
+            PLUGINS => match self.transformer() {
+                Some(transformer) => {
+                    let checked = transformer.check().await;
+                    if let Err(error) = &checked {
+                        tracing::warn!(error, "a KMS plugin is not well");
+                    }
+                    checked.is_ok()
+                }
+                None => true,
+            },
             "shutdown" => !self.stopping.load(std::sync::atomic::Ordering::Relaxed),
             _ if endpoint == "livez" => true,
             _ => !self
@@ -108,7 +130,7 @@ impl Checks {
     pub(crate) async fn answer(&self, path: &str, query: &Query) -> Response<Body> {
         let path = path.trim_matches('/');
         let (endpoint, one) = path.split_once('/').unwrap_or((path, ""));
-        let names = Self::names(endpoint);
+        let names = self.names(endpoint);
         if !one.is_empty() {
             return if !names.iter().any(|n| n == one) {
                 status::page_not_found()

@@ -143,6 +143,9 @@ impl Metrics {
         inflight(&mut out, inner);
         caches(&mut out, inner);
         inner.parts.authorizer.render(&mut out);
+        if let Some(transformer) = inner.objects.storage().transformer() {
+            transformer.render(&mut out);
+        }
         if let Some(audit) = inner.audit.get() {
             audit.render(&mut out);
         }

@@ -70,6 +70,7 @@ async fn count(objects: &Objects, row: &Resource) -> BTreeMap<(String, String), 
     loop {
         let request = RangeRequest { limit: CHUNK, ..RangeRequest::new(range.clone()) };
         let Ok(found) = storage.backend().range(request).await else { return counts };
+        storage.fetch(row, &found.kvs.iter().collect::<Vec<_>>()).await;
         for kv in &found.kvs {
             let value = storage.decode(row, kv).ok().and_then(|object| object.value().ok());
             for what in value.iter().flat_map(|value| uses(row, value)) {

@@ -245,11 +245,12 @@ impl Cache {
         text.strip_prefix(prefix.as_str()).unwrap_or(&text).into()
     }
 
-    /// What was read of a value. One that cannot be read is left out; one that cannot be converted now may be later.
+    /// What was read of a value. One that cannot be read is left out; one that cannot be converted or opened now
+    /// may be later.
     fn readable(&self, key: &[u8], read: Result<Object, Status>) -> Result<Option<Object>, Failed> {
         match read {
             Ok(object) => Ok(Some(object)),
-            Err(refusal) if self.row.spec.custom.is_some() => {
+            Err(refusal) if self.storage.may_recover(&self.row) => {
                 Err(Failed::Convert(Arc::new(refusal)))
             }
             Err(error) => {

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod encrypt;
 mod node;
 mod s3;
 mod snapshot;
 mod token;
 
 use cluster::token::Secret;
+pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use node::{GeneralArgs, NodeArgs};
 pub use s3::{Lookup, S3Args};
 pub use snapshot::{
@@ -46,6 +48,8 @@ pub enum Command {
     Token(TokenArgs),
     /// Take, list, delete and prune snapshots of the store
     EtcdSnapshot(SnapshotCommandArgs),
+    /// Show and change how Secrets are encrypted at rest
+    SecretsEncrypt(EncryptArgs),
     /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
     Status(StatusArgs),
     /// Print the variables by which etcdctl reaches the store: eval "$(kube-lite etcd-env)"
@@ -141,8 +145,8 @@ pub struct ServerArgs {
 
     /// A setting of the API server under upstream's name, such as audit-log-path=/var/log/kube-lite/audit.log; those that begin
     /// with audit-, oidc-, authorization- or authentication-token-webhook-, authentication-config, anonymous-auth,
-    /// max-requests-inflight, max-mutating-requests-inflight and enable-priority-and-fairness are known: audit-policy-file says
-    /// what is recorded, authorization-config who is asked
+    /// max-requests-inflight, max-mutating-requests-inflight, enable-priority-and-fairness and encryption-provider-config (with
+    /// -automatic-reload) are known: audit-policy-file says what is recorded, authorization-config who is asked
     #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
     pub kube_apiserver_arg: Vec<String>,
 

@@ -32,7 +32,14 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("node-external-ip", "external addresses are not there yet"),
     ("pause-image", "the pause image is built in"),
     ("rootless", "running a node without root is not there yet; --disable-agent needs no root"),
-    ("secrets-encryption", "secrets are always encrypted at rest"),
+    (
+        "secrets-encryption",
+        "secrets are encrypted at rest unless `kube-lite secrets-encrypt disable` says otherwise",
+    ),
+    (
+        "secrets-encryption-provider",
+        "use --kube-apiserver-arg=encryption-provider-config=FILE for another than AES-GCM",
+    ),
     ("selinux", "SELinux labels are not there yet"),
     ("snapshotter", "containerd's overlayfs snapshotter is used"),
     ("system-default-registry", "a default registry is not there yet"),

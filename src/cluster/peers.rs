@@ -11,6 +11,10 @@ pub use listen::{Answer, Answers, serve};
 
 /// Where messages are posted.
 const PATH: &str = "/v1-kube-lite/member";
+/// Where what is none of the store's is posted.
+const TOLD_PATH: &str = "/v1-kube-lite/tell";
+/// Its connection: beside those of the store, which it must not hold up.
+const TOLD_LANE: u8 = u8::MAX;
 /// The name that every server's certificate for its peers has: members are known by their keys, addresses may change.
 pub(crate) const PEER_NAME: &str = "kube-lite-peer";
 /// Bytes of one stream that may be on their way, and of all streams of one connection.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use apiserver::audit::{Fault, Plan, Settings};
 use apiserver::authn;
+use apiserver::encryption;
 use apiserver::flags;
 use apiserver::flow::settings as flow;
 use cluster::join::ServerAddress;
@@ -76,6 +77,8 @@ pub struct Config {
     pub token_auth_file: Option<PathBuf>,
     /// Issuers of tokens beside the cluster's own, and who is anonymous.
     pub authentication: apiserver::authn::Plan,
+    /// How values are sealed, when a file says it.
+    pub encryption: Option<encryption::Plan>,
     /// How much is answered at once.
     pub flow: flow::Settings,
     /// What is recorded of requests, and where.
@@ -142,6 +145,7 @@ fn others(args: &ServerArgs) -> Result<Option<Others>, Refusal> {
 struct ApiServer {
     authorization: apiserver::authz::config::Plan,
     authentication: authn::Plan,
+    encryption: Option<encryption::Plan>,
     flow: flow::Settings,
     audit: Option<Plan>,
 }
@@ -150,6 +154,7 @@ impl ApiServer {
     fn of(arguments: Vec<String>) -> Result<Self, Refusal> {
         let (authorization, others) = split(arguments, apiserver::authz::config::Plan::is_flag);
         let (authentication, others) = split(others, authn::settings::is_flag);
+        let (encryption, others) = split(others, encryption::Plan::is_flag);
         let (flow, others) = split(others, flow::is_flag);
         let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
         let settings = authn::settings::Settings::of(&authentication).map_err(bad)?;
@@ -157,6 +162,7 @@ impl ApiServer {
         Ok(Self {
             authorization: apiserver::authz::config::Plan::read(&authorization).map_err(bad)?,
             authentication: authn::Plan::read(&settings, &[issuer]).map_err(bad)?,
+            encryption: encryption::Plan::read(&encryption).map_err(bad)?,
             flow: flow::Settings::of(&flow).map_err(bad)?,
             audit: audit(&others)?,
         })
@@ -176,7 +182,7 @@ fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
              audit-log-path and what belongs to them, of authorization authorization-mode, authorization-config and \
              authorization-webhook-*, and of authentication those that begin with oidc- or authentication-token-webhook-, \
-             authentication-config and anonymous-auth, and max-requests-inflight, max-mutating-requests-inflight and \
+             authentication-config and anonymous-auth, encryption-provider-config with its automatic-reload, and max-requests-inflight, max-mutating-requests-inflight and \
              enable-priority-and-fairness"
         )),
         Fault::Value(why) => bad(why),
@@ -301,7 +307,7 @@ impl Config {
             }
         }
         let others = others(&args)?;
-        let ApiServer { authorization, authentication, flow, audit } =
+        let ApiServer { authorization, authentication, encryption, flow, audit } =
             ApiServer::of(args.kube_apiserver_arg.clone())?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let authentication = hardened(authentication, &args.kube_apiserver_arg, &machine)?;
@@ -385,6 +391,7 @@ impl Config {
             } else {
                 authentication.without_anonymous()
             },
+            encryption,
             flow,
             audit,
             authorization,

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use api::schema::Schema;
 use apiserver::authn::x509::Verifier;
 use apiserver::connect::Nodes;
-use apiserver::encryption::Keys;
+use apiserver::encryption::{Configured, Keys};
 use apiserver::lookup::Lookup;
+use apiserver::registry::storage::Transformer;
 use apiserver::seams::{Aside, Connect};
 use apiserver::security::Security;
 use apiserver::webhook::{Callout, Services};
@@ -16,6 +17,7 @@ use base::pki::tls;
 use base::{Kind, Tasks};
 use cluster::certs::{Names, ServerCerts};
 use cluster::join::files::{node_password, store_node_password};
+use cluster::peers::Calls;
 use cluster::token::files::{Error, TokenFiles};
 use cluster::tunnel::{Pace, Tunnels};
 use store::{Backend, Members};
@@ -25,6 +27,7 @@ use crate::catalogue::{
     BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, NAME_TAKEN, PORT_IN_USE, Refusal, SERVER_STOPPED,
     STORE_DAMAGED,
 };
+use crate::sealing::{self, Place, Sealing};
 use crate::server::adapters::BootstrapWriter;
 use crate::server::aside::Parts;
 use crate::server::config::Config;
@@ -58,6 +61,8 @@ pub(crate) struct ControlPlane {
     pub(crate) tunnels: Tunnels,
     /// The way to nodes and pods; it has to be told of the nodes.
     pub(crate) reach: Arc<Reach>,
+    /// Changes the keys of Secrets.
+    pub(crate) sealing: Arc<Sealing>,
 }
 
 /// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes, `peer_tasks`
@@ -86,15 +91,27 @@ pub(crate) async fn start(
     let certs = Arc::new(certificates(config)?);
     let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
-    let (store, members, peers) =
-        open(config, &certs, entered, [tasks, store_tasks, peer_tasks]).await?;
+    // Secrets are sealed from the first write; the key file stands beside the certificates, and other servers ask for it.
+    let keys = Keys::load_or_create(&config.machine.data_dir.join("server/tls/encryption.keys"));
+    let place = Place::new(Arc::new(keys.map_err(|e| DATA_DIR.refuse(e))?));
+    let joined = entered.is_some();
+    let (store, members, peers, calls) =
+        open(config, &certs, entered, &place, [tasks, store_tasks, peer_tasks]).await?;
+    sealing::catch_up(&place.keys, &members, &calls, joined, tasks.shutdown()).await;
+    let file = config.encryption.as_ref().map(|plan| plan.file.clone());
+    let sealing = Sealing::new(&place, &store, &members, &calls, file, tasks.problems());
     etcd.serve(config, &certs, &store, tasks)?;
 
     let schema = Schema::builtin();
-    // Secrets are sealed from the first write; the key file stands beside the certificates.
-    let keys = Keys::load_or_create(&config.machine.data_dir.join("server/tls/encryption.keys"))
-        .map_err(|e| DATA_DIR.refuse(e))?;
-    let objects = Objects::new(Arc::clone(&store), Some(Arc::new(keys)), schema, tasks);
+    let bad = |why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
+    let transformer: Arc<dyn Transformer> = match config.encryption.clone() {
+        Some(plan) => {
+            let keys = Arc::clone(&place.keys);
+            Configured::start(plan, keys, tasks).await.map_err(bad)?
+        }
+        None => Arc::clone(&place.keys) as Arc<dyn Transformer>,
+    };
+    let objects = Objects::new(Arc::clone(&store), Some(transformer), schema, tasks);
     let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
     let tunnels = Tunnels::new(pace, told.digest(), tasks.clone());
     let reach = Reach::new(tunnels.clone());
@@ -113,7 +130,6 @@ pub(crate) async fn start(
         hardened: config.machine.hardened(),
     };
     let security = Security::new(&objects, settings).map_err(|e| DATA_DIR.refuse(e))?;
-    let bad = |why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
     security.authorization.check().await.map_err(bad)?;
     objects.storage().reach_webhooks(security.callout.clone());
     let server = build(config, &objects, &security, &certs, &reach, tasks)?;
@@ -181,7 +197,18 @@ pub(crate) async fn start(
     let asides: Vec<Arc<dyn Aside>> =
         vec![Arc::clone(&joining) as Arc<dyn Aside>, Arc::new(Connects(tunnels.clone()))];
     listen(&server, &certs, listener, asides, tasks)?;
-    Ok(ControlPlane { server, certs, store, members, published, address, joining, tunnels, reach })
+    Ok(ControlPlane {
+        server,
+        certs,
+        store,
+        members,
+        published,
+        address,
+        joining,
+        tunnels,
+        reach,
+        sealing,
+    })
 }
 
 /// Opens the store, as a member of those that this server joins if it `entered` their cluster, and waits until it answers.
@@ -189,16 +216,17 @@ async fn open(
     config: &Config,
     certs: &ServerCerts,
     entered: Option<Entered<'_>>,
+    place: &Arc<Place>,
     [tasks, store_tasks, peer_tasks]: [&Tasks; 3],
-) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>), Refusal> {
+) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>, Arc<Calls>), Refusal> {
     let mut settings = store::Config::new(config.machine.data_dir.join("server/db"));
     settings.cluster = entered.as_ref().map(|entered| entered.store);
     settings.quota = Some(config.etcd_quota);
-    let seat = members::seat(config, certs, entered.is_some(), peer_tasks)?;
+    let (seat, calls) = members::seat(config, certs, entered.is_some(), peer_tasks)?;
     let address = seat.address.clone();
     let opened = store::open_member(settings, seat, store_tasks).await;
     let (store, all) = opened.map_err(|e| refusal_of(&e))?;
-    let listener = Arc::new(members::Listener::new(config, certs, &all, peer_tasks)?);
+    let listener = Arc::new(members::Listener::new(config, certs, &all, place, peer_tasks)?);
     if config.cluster_init || entered.is_some() || all.list().len() > 1 {
         listener.ensure().await?;
     }
@@ -212,7 +240,7 @@ async fn open(
     tasks.spawn(Kind::Request, "member address", telling);
     let promoting = members::promote(Arc::clone(&all), shutdown.clone());
     tasks.spawn(Kind::Critical, "voters", promoting);
-    Ok((store, all, listener))
+    Ok((store, all, listener, calls))
 }
 
 fn token_files(config: &Config, certs: &ServerCerts) -> Result<TokenFiles, Refusal> {

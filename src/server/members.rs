@@ -20,6 +20,7 @@ use store::{
 use tokio::net::TcpListener;
 
 use crate::catalogue::{DATA_DIR, PORT_IN_USE, Refusal};
+use crate::sealing::Place;
 use crate::server::config::Config;
 
 /// A member that the leader has not heard for so long is lost: no address of the API, and removed when its Node was deleted.
@@ -33,7 +34,7 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_s
 
 /// The store's messages over connections of peers.
 #[derive(Debug)]
-struct Way(Calls);
+struct Way(Arc<Calls>);
 
 #[async_trait]
 impl Transport for Way {
@@ -49,20 +50,24 @@ impl Transport for Way {
     }
 }
 
-struct Here(Arc<Members>);
+struct Here(Arc<Members>, Arc<Place>);
 
 impl Answers for Here {
     fn connected(&self) -> Arc<dyn Answer> {
-        Arc::new(Peering(self.0.conversation()))
+        Arc::new(Peering(self.0.conversation(), Arc::clone(&self.1)))
     }
 }
 
-struct Peering(Conversation);
+struct Peering(Conversation, Arc<Place>);
 
 #[async_trait]
 impl Answer for Peering {
     async fn answer(&self, message: &[u8]) -> Vec<u8> {
         self.0.answer(message).await
+    }
+
+    async fn told(&self, message: &[u8]) -> Vec<u8> {
+        self.1.answer(message).await
     }
 }
 
@@ -75,13 +80,14 @@ pub(crate) fn seat(
     certs: &ServerCerts,
     joins: bool,
     tasks: &Tasks,
-) -> Result<Seat, Refusal> {
+) -> Result<(Seat, Arc<Calls>), Refusal> {
     let ca = [certs.peer_ca().der().clone()];
     let tls =
         tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.refuse(e))?;
-    let calls = Calls::new(tls, MAX_MESSAGE_BYTES, tasks.clone());
+    let calls = Arc::new(Calls::new(tls, MAX_MESSAGE_BYTES, tasks.clone()));
     let address = SocketAddr::new(config.advertise, config.peer_port).to_string();
-    Ok(Seat { address, transport: Arc::new(Way(calls)), join: joins })
+    let transport = Arc::new(Way(Arc::clone(&calls)));
+    Ok((Seat { address, transport, join: joins }, calls))
 }
 
 /// The listener for other members, bound once there are or may be some: a server alone has none.
@@ -89,6 +95,7 @@ pub(crate) struct Listener {
     address: SocketAddr,
     tls: Arc<rustls::ServerConfig>,
     members: Arc<Members>,
+    place: Arc<Place>,
     tasks: Tasks,
     bound: OnceLock<()>,
     /// One attempt at a time.
@@ -104,6 +111,7 @@ impl Listener {
         config: &Config,
         certs: &ServerCerts,
         members: &Arc<Members>,
+        place: &Arc<Place>,
         tasks: &Tasks,
     ) -> Result<Self, Refusal> {
         let ca = [certs.peer_ca().der().clone()];
@@ -113,6 +121,7 @@ impl Listener {
             address: SocketAddr::new(config.listen.ip(), config.peer_port),
             tls: Arc::new(tls),
             members: Arc::clone(members),
+            place: Arc::clone(place),
             tasks: tasks.clone(),
             bound: OnceLock::new(),
             binding: tokio::sync::Mutex::default(),
@@ -132,7 +141,7 @@ impl Listener {
             PORT_IN_USE.refuse(format!("other servers cannot be heard on {}: {e}", self.address))
         })?;
         cluster::tunnel::socket::persevere(&listener);
-        let here = Arc::new(Here(Arc::clone(&self.members)));
+        let here = Arc::new(Here(Arc::clone(&self.members), Arc::clone(&self.place)));
         let serving = peers::serve(
             listener,
             Arc::clone(&self.tls),

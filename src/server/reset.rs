@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use apiserver::encryption::{Keys, is_encrypted};
+use apiserver::encryption::{Keys, Ring, is_encrypted};
 use bytes::Bytes;
 use store::{Reset, ResetError};
 
@@ -44,7 +44,13 @@ pub(crate) fn forget(data_dir: &Path) -> Result<(), Refusal> {
 
 /// What the state to be holds that a person has to know of.
 struct Look<'k> {
-    keys: Option<&'k Keys>,
+    keys: Option<&'k Ring>,
+    /// The same with keys that were dropped.
+    former: Option<&'k Ring>,
+    /// A file says how values are sealed; what that has is not tried.
+    by_file: bool,
+    /// One of those was needed.
+    needs_former: bool,
     /// Beginnings of sealed values that were tried.
     tried: BTreeSet<Vec<u8>>,
     k3s: bool,
@@ -53,7 +59,7 @@ struct Look<'k> {
 impl Look<'_> {
     fn at(&mut self, key: &Bytes, value: &Bytes) -> Result<(), String> {
         self.k3s |= key.starts_with(K3S_BOOTSTRAP);
-        if !is_encrypted(value) {
+        if !is_encrypted(value) || self.by_file {
             return Ok(());
         }
         // Provider and key, up to the last colon of the head.
@@ -64,15 +70,21 @@ impl Look<'_> {
         }
         let name = String::from_utf8_lossy(key).into_owned();
         let opened = match self.keys {
-            Some(keys) => keys.decrypt(&name, value).map(drop).map_err(|e| e.to_string()),
-            None => Err(format!("{name}: it is encrypted")),
+            Some(keys) => keys.decrypt(&name, value).map(drop).or_else(|error| {
+                let former = self.former.ok_or(error)?;
+                self.needs_former = true;
+                former.decrypt(&name, value).map(drop)
+            }),
+            None => return Err(told(&format!("{name}: it is encrypted"))),
         };
-        opened.map_err(|why| {
-            format!(
-                "{why}. Secrets are sealed with keys that do not lie in snapshots: bring server/tls/encryption.keys of the server that wrote it (and server/tls and server/token, for its certificates) into this data directory first"
-            )
-        })
+        opened.map_err(|why| told(&why))
     }
+}
+
+fn told(why: &dyn std::fmt::Display) -> String {
+    format!(
+        "{why}. Secrets are sealed with keys that do not lie in snapshots: bring server/tls/encryption.keys of the server that wrote it (and server/tls and server/token, for its certificates) into this data directory first"
+    )
 }
 
 /// The request with its snapshot as a file: what a bucket has is downloaded into the folder of snapshots.
@@ -115,15 +127,31 @@ pub fn run(config: &Config, request: &Request) -> Result<String, Refusal> {
     base::fs::create_dir(&db, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
     let source = request.restore.as_deref().map(|path| source::open(path, &db)).transpose();
     let source = source.map_err(|why| RESET.refuse(why))?;
-    let keys = data_dir.join("server/tls/encryption.keys");
-    let keys = match keys.exists() {
-        true => Some(Keys::load_or_create(&keys).map_err(|e| DATA_DIR.refuse(e))?),
-        false => None,
+    let file = data_dir.join("server/tls/encryption.keys");
+    let (keys, former) = match file.exists() {
+        true => {
+            let keys = Keys::load_or_create(&file).map_err(|e| DATA_DIR.refuse(e))?;
+            let former = keys.with_former().map_err(|e| DATA_DIR.refuse(e))?;
+            (Some(keys.ring()), Some(former))
+        }
+        false => (None, None),
     };
-    let mut look = Look { keys: keys.as_ref(), tried: BTreeSet::new(), k3s: false };
+    let mut look = Look {
+        keys: keys.as_deref(),
+        former: former.as_ref(),
+        by_file: config.encryption.is_some(),
+        needs_former: false,
+        tried: BTreeSet::new(),
+        k3s: false,
+    };
     let snapshot = source.as_ref().map(|source| (&source.file, source.path.as_path()));
     let done = store::reset(&db, snapshot, &mut |key, value| look.at(key, value));
     let done = done.map_err(|error| refusal_of(&error))?;
+    if let (true, Some(former)) = (look.needs_former, &former) {
+        // From here on they are in force again, until the keys are rotated.
+        let text = former.render();
+        base::fs::write_atomic(&file, text.as_bytes(), 0o600).map_err(|e| DATA_DIR.refuse(e))?;
+    }
     leave(data_dir, done.old.as_deref()).map_err(|e| DATA_DIR.refuse(e))?;
     base::fs::write_atomic(&marker, b"", 0o600).map_err(|e| DATA_DIR.refuse(e))?;
     Ok(report(&done, source.as_ref(), look.k3s))
@@ -287,7 +315,7 @@ mod tests {
     async fn sealed_secrets_need_their_keys_and_k3ss_certificates_stay_where_they_are() {
         let other = tempfile::tempdir().unwrap();
         let keys = Keys::load_or_create(&other.path().join("keys")).unwrap();
-        let secret = keys.encrypt("/registry/secrets/a/b", b"{}").unwrap();
+        let secret = keys.ring().encrypt("/registry/secrets/a/b", b"{}").unwrap().unwrap();
         let snapshot = other.path().join("snapshot");
         let content = [("/bootstrap/x", Bytes::from("sealed")), ("/registry/secrets/a/b", secret)];
         save(&other.path().join("db"), &content, Some(&snapshot)).await;

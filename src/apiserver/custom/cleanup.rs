@@ -160,6 +160,7 @@ async fn delete(
     kv: &KeyValue,
 ) -> Result<(), Status> {
     let storage = objects.storage();
+    storage.fetch(row, &[kv]).await;
     let mut current = Some(storage.decode(row, kv)?);
     while let Some(object) = current {
         let mut value = object.value().map_err(|e| Status::internal(&e.to_string()))?;

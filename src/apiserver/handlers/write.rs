@@ -463,15 +463,17 @@ impl<'a> Write<'a> {
     }
 
     /// The write would store what is there. A custom resource that lies in another version, or without defaults that came
-    /// since, is stored anew: so objects are brought to a new storage version.
+    /// since, is stored anew: so objects are brought to a new storage version, and to a new key.
     async fn is_stored(&self, found: &Object, value: &Value) -> Result<bool, Status> {
+        let stored = self.context.server.objects.storage();
         let Some(custom) = &self.row.spec.custom else {
-            return Ok(storage::encode(self.row, value) == found.raw().as_ref());
+            return Ok(storage::encode(self.row, value) == found.raw().as_ref()
+                && !stored.is_stale(self.row, found).await?);
         };
         if custom.bytes(value) != *found.raw() {
             return Ok(false);
         }
-        self.context.server.objects.storage().is_stored(self.row, found, value).await
+        stored.is_stored(self.row, found, value).await
     }
 
     async fn finish_update(

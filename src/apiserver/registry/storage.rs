@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use api::{Object, Status};
+use api::{Gvr, Object, Status};
+use async_trait::async_trait;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use store::Revision;
@@ -10,6 +11,7 @@ use store::kv::{
     Backend, Compare, Durability, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest,
     RangeResponse, StoreError, Target, Txn,
 };
+use tokio::sync::RwLock;
 
 use super::Resource;
 use super::leases::Leases;
@@ -18,19 +20,61 @@ use crate::custom::Read;
 use crate::status;
 use crate::webhook::Callout;
 
+/// What a stored value was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Opened {
+    /// Its bytes in the clear.
+    pub plain: Bytes,
+    /// It would be sealed otherwise now, so whoever writes it should write it even if nothing else changes.
+    pub stale: bool,
+}
+
 /// Seals values of some resources before they reach the store, such as Secrets (encryption at rest).
+#[async_trait]
 pub trait Transformer: Send + Sync + std::fmt::Debug {
-    /// The value to store under `key` for an object of `resource` (`secrets`, `deployments.apps`); `None` leaves it as it is.
+    /// Whether values of this resource may be sealed.
+    fn covers(&self, resource: &Gvr) -> bool;
+
+    /// The value to store under `key` for an object of `resource`.
     ///
     /// # Errors
     /// A sentence; nothing is written then.
-    fn seal(&self, resource: &str, key: &str, plain: &[u8]) -> Result<Option<Vec<u8>>, String>;
+    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, String>;
 
-    /// The plain value of what `seal` made; only called for values that begin with `k8s:enc:`.
+    /// The plain value of what `seal` made, or of what was stored before anything was sealed.
     ///
     /// # Errors
     /// A sentence.
-    fn open(&self, key: &str, stored: &[u8]) -> Result<Vec<u8>, String>;
+    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String>;
+
+    /// Held for reading from sealing a value to its end in the store, so that keys are not dropped in between.
+    fn gate(&self, _resource: &Gvr) -> Option<Arc<RwLock<()>>> {
+        None
+    }
+
+    /// Gets what is needed to open these and is not here yet; what cannot be had is told by `open`.
+    async fn fetch(&self, _resource: &Gvr, _stored: &[&Bytes]) {}
+
+    /// Whether what cannot be opened now may be later: then it must not be taken for absent meanwhile.
+    fn may_recover(&self, _resource: &Gvr) -> bool {
+        false
+    }
+
+    /// Whether there is something that may be unwell.
+    fn has_health(&self) -> bool {
+        false
+    }
+
+    /// Whether it is well.
+    ///
+    /// # Errors
+    /// What is wrong.
+    async fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Appends what it counts, in Prometheus' text form.
+    fn render(&self, _out: &mut String) {}
 }
 
 /// Prefix of sealed values.
@@ -65,6 +109,11 @@ impl Storage {
     pub fn reach_webhooks(&self, callout: Callout) {
         // There is one way, told once at start.
         let _ = self.callout.set(callout);
+    }
+
+    /// What seals values.
+    pub(crate) fn transformer(&self) -> Option<&Arc<dyn Transformer>> {
+        self.transformer.as_ref()
     }
 
     /// The store below.
@@ -127,6 +176,16 @@ impl Storage {
 
     /// The same for many, whose conversion is asked for at once.
     pub async fn read_all(&self, row: &Resource, kvs: &[&KeyValue]) -> Vec<Result<Object, Status>> {
+        self.fetch(row, kvs).await;
+        self.read_opened(row, kvs, Self::open).await
+    }
+
+    async fn read_opened(
+        &self,
+        row: &Resource,
+        kvs: &[&KeyValue],
+        open: fn(&Self, &Resource, &KeyValue) -> Result<Bytes, Status>,
+    ) -> Vec<Result<Object, Status>> {
         let Some(custom) = &row.spec.custom else {
             return kvs.iter().map(|kv| self.decode(row, kv)).collect();
         };
@@ -134,8 +193,7 @@ impl Storage {
             (Vec::with_capacity(kvs.len()), Vec::new(), Vec::new());
         for kv in kvs {
             let revision = kv.mod_revision.0;
-            let read = self
-                .open(row, kv)
+            let read = open(self, row, kv)
                 .and_then(|bytes| custom.read(bytes, revision).map_err(|why| unreadable(kv, &why)));
             match read {
                 Ok(Read::Ready(object)) => out.push(Ok(object)),
@@ -180,27 +238,64 @@ impl Storage {
         Object::from_stored(value, kv.mod_revision.0).map_err(|e| unreadable(kv, &e.to_string()))
     }
 
+    /// Whether what of this row cannot be read now may be later.
+    pub(crate) fn may_recover(&self, row: &Resource) -> bool {
+        row.spec.custom.is_some()
+            || self.transformer.as_ref().is_some_and(|t| t.may_recover(&row.spec.gvr))
+    }
+
     /// The plain JSON of a stored value.
     fn open(&self, row: &Resource, kv: &KeyValue) -> Result<Bytes, Status> {
-        let key = String::from_utf8_lossy(&kv.key);
         let bad = |why: String| unreadable(kv, &why);
-        let value = if kv.value.starts_with(SEALED) {
-            let transformer = self
-                .transformer
-                .as_ref()
-                .ok_or_else(|| bad("it is encrypted and no key is configured".into()))?;
-            Bytes::from(transformer.open(&key, &kv.value).map_err(bad)?)
-        } else {
-            kv.value.clone()
-        };
+        let value = self.opened(row, kv).map_err(bad)?.plain;
         convert::stored_json(row, value).map_err(bad)
+    }
+
+    fn opened(&self, row: &Resource, kv: &KeyValue) -> Result<Opened, String> {
+        match &self.transformer {
+            Some(transformer) => {
+                let key = String::from_utf8_lossy(&kv.key);
+                transformer.open(&row.spec.gvr, &key, &kv.value)
+            }
+            None if kv.value.starts_with(SEALED) => {
+                Err("it is encrypted and no key is configured".into())
+            }
+            None => Ok(Opened { plain: kv.value.clone(), stale: false }),
+        }
+    }
+
+    /// Gets what is needed to open these, for [`Storage::decode`].
+    pub(crate) async fn fetch(&self, row: &Resource, kvs: &[&KeyValue]) {
+        let Some(transformer) = &self.transformer else { return };
+        let sealed: Vec<&Bytes> =
+            kvs.iter().map(|kv| &kv.value).filter(|value| value.starts_with(SEALED)).collect();
+        if !sealed.is_empty() {
+            transformer.fetch(&row.spec.gvr, &sealed).await;
+        }
+    }
+
+    /// The version `found` would be sealed otherwise now; false when it changed since.
+    ///
+    /// # Errors
+    /// As the store.
+    pub async fn is_stale(&self, row: &Resource, found: &Object) -> Result<bool, Status> {
+        if !self.transformer.as_ref().is_some_and(|t| t.covers(&row.spec.gvr)) {
+            return Ok(false);
+        }
+        let key = row.key(&found.key.namespace, &found.key.name);
+        let there = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
+        let there = there.map_err(|e| status::of_store(&e))?;
+        let Some(kv) = there.kvs.first().filter(|kv| kv.mod_revision.0 == found.resource_version)
+        else {
+            return Ok(false);
+        };
+        self.fetch(row, &[kv]).await;
+        self.opened(row, kv).map(|opened| opened.stale).map_err(|why| unreadable(kv, &why))
     }
 
     fn seal(&self, row: &Resource, key: &str, plain: &Bytes) -> Result<Bytes, Status> {
         let Some(transformer) = &self.transformer else { return Ok(plain.clone()) };
-        let sealed =
-            transformer.seal(&row.qualified(), key, plain).map_err(|e| Status::internal(&e))?;
-        Ok(sealed.map_or_else(|| plain.clone(), Bytes::from))
+        transformer.seal(&row.spec.gvr, key, plain).map_err(|e| Status::internal(&e))
     }
 
     /// Writes a new object (without resource version).
@@ -279,12 +374,21 @@ impl Storage {
                     version: 0,
                     lease: 0,
                 };
-                self.read(row, &kv).await?
+                let open = |_: &Self, _: &Resource, kv: &KeyValue| Ok(kv.value.clone());
+                let read = self.read_opened(row, &[&kv], open).await;
+                read.into_iter()
+                    .next()
+                    .unwrap_or_else(|| Err(Status::internal("nothing was read")))?
             }
             None => Object::from_stored(plain.clone(), 0)
                 .map_err(|e| Status::internal(&e.to_string()))?,
         };
         let key = row.key(&object.key.namespace, &object.key.name);
+        let gate = self.transformer.as_ref().and_then(|t| t.gate(&row.spec.gvr));
+        let _held = match &gate {
+            Some(gate) => Some(gate.read().await),
+            None => None,
+        };
         let stored = self.seal(row, &key, &plain)?;
         let lease = match row.spec.ttl {
             Some(ttl) => {
@@ -374,10 +478,13 @@ impl Storage {
         let there = there.map_err(|e| status::of_store(&e))?;
         let wanted = Box::pin(custom.to_stored(value, &row.spec.storage, self.callout.get())).await;
         let wanted = wanted.map_err(|why| status::unmapped(500, why))?;
-        Ok(there
-            .kvs
-            .first()
-            .is_some_and(|kv| kv.mod_revision.0 == found.resource_version && kv.value == wanted))
+        let Some(kv) = there.kvs.first().filter(|kv| kv.mod_revision.0 == found.resource_version)
+        else {
+            return Ok(false);
+        };
+        self.fetch(row, &[kv]).await;
+        let opened = self.opened(row, kv).map_err(|why| unreadable(kv, &why))?;
+        Ok(!opened.stale && opened.plain == wanted)
     }
 
     /// Drops history before `revision`.

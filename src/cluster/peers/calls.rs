@@ -18,7 +18,7 @@ use rustls::pki_types::ServerName;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
-use super::{KEEPALIVE, PATH, PEER_NAME, WINDOWS};
+use super::{KEEPALIVE, PATH, PEER_NAME, TOLD_LANE, TOLD_PATH, WINDOWS};
 
 /// Time for a connection and its handshake; whoever waits less finds it made the next time.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -73,11 +73,29 @@ impl Calls {
     /// # Errors
     /// [`CallError`].
     pub async fn call(&self, address: &str, lane: u8, message: Bytes) -> Result<Bytes, CallError> {
+        self.post(address, lane, PATH, message).await
+    }
+
+    /// Sends `message`, which is none of the store's, on a connection of its own; the answer.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`CallError::NotSent`] also where nobody knows such messages.
+    pub async fn tell(&self, address: &str, message: Bytes) -> Result<Bytes, CallError> {
+        self.post(address, TOLD_LANE, TOLD_PATH, message).await
+    }
+
+    async fn post(
+        &self,
+        address: &str,
+        lane: u8,
+        path: &str,
+        message: Bytes,
+    ) -> Result<Bytes, CallError> {
         let not_sent = |error: &dyn std::fmt::Display| CallError::NotSent(error.to_string());
         let mut sender =
             self.line(address, lane).await.map_err(|e| CallError::NotSent(e.to_string()))?;
         sender.ready().await.map_err(|e| not_sent(&e))?;
-        let request = Request::post(format!("https://{PEER_NAME}{PATH}"))
+        let request = Request::post(format!("https://{PEER_NAME}{path}"))
             .body(Full::new(message))
             .map_err(|e| not_sent(&e))?;
         let response = sender.try_send_request(request).await.map_err(|mut error| {

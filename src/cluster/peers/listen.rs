@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{KEEPALIVE, PATH, WINDOWS};
+use super::{KEEPALIVE, PATH, TOLD_PATH, WINDOWS};
 
 /// Connections at a time: two of each of some members, and as many that their other end has lost.
 const CONNECTIONS_MAX: usize = 64;
@@ -39,6 +39,9 @@ pub trait Answers: Send + Sync + 'static {
 pub trait Answer: Send + Sync {
     /// The answer to what it sent.
     async fn answer(&self, message: &[u8]) -> Vec<u8>;
+
+    /// The answer to what is none of the store's.
+    async fn told(&self, message: &[u8]) -> Vec<u8>;
 }
 
 /// Answers messages of at most `message_max` bytes until `tasks` shut down. `tls` has to demand a certificate of a peer.
@@ -101,11 +104,13 @@ async fn answer(
         *response.status_mut() = status;
         response
     };
-    if request.uri().path() != PATH || request.method() != Method::POST {
+    let told = request.uri().path() == TOLD_PATH;
+    if !told && request.uri().path() != PATH || request.method() != Method::POST {
         return with(StatusCode::NOT_FOUND, Bytes::new());
     }
     let body = Limited::new(request.into_body(), message_max).collect();
     match tokio::time::timeout(MESSAGE_TIME, body).await {
+        Ok(Ok(body)) if told => with(StatusCode::OK, answers.told(&body.to_bytes()).await.into()),
         Ok(Ok(body)) => with(StatusCode::OK, answers.answer(&body.to_bytes()).await.into()),
         Ok(Err(error)) => {
             tracing::debug!(%error, "the message of a peer cannot be read");

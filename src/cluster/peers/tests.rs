@@ -30,6 +30,10 @@ impl Answer for Echo {
         }
         [b"heard ", message].concat()
     }
+
+    async fn told(&self, message: &[u8]) -> Vec<u8> {
+        [b"told ", message].concat()
+    }
 }
 
 fn ca() -> Ca {
@@ -72,6 +76,7 @@ async fn peers_answer_each_other_over_one_connection_and_again_after_it_was_lost
         all.into_iter().map(|a| a.unwrap()).collect::<Vec<_>>(),
         ["heard b", "heard c", "heard d"]
     );
+    assert_eq!(calls.tell(&address, Bytes::from_static(b"x")).await.unwrap(), "told x");
     // A call that nobody waits for holds up no other.
     let waiting = tokio::time::timeout(Duration::from_millis(50), say("wait"));
     waiting.await.unwrap_err();

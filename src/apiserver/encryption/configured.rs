@@ -1,0 +1,300 @@
+//! Encryption as a file says it: `encryption-provider-config`, read again when it changes if that is asked for.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Gvr;
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use base::Tasks;
+use base::tasks::Kind;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ring::digest;
+
+use super::config::{Configuration, Table, configuration};
+use super::counts::Counts;
+use super::kms::Kms;
+use super::providers::{self, Provider};
+use super::{Keys, is_encrypted};
+use crate::admission::expressions::conditions::aggregate;
+use crate::changes::Changes;
+use crate::flags;
+use crate::registry::storage::{Opened, Transformer};
+
+const FILE_FLAG: &str = "encryption-provider-config";
+const RELOAD_FLAG: &str = "encryption-provider-config-automatic-reload";
+/// How long plugins of a changed file have to become well (`minKMSPluginCloseGracePeriod`).
+const WELL_MAX: Duration = Duration::from_secs(10);
+/// How long after a failure the file is tried again as it is (`EncryptionConfigFileChangePollDuration`).
+const AGAIN: Duration = Duration::from_secs(60);
+/// First and longest wait between two looks at them.
+const WAIT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// The file, read and found good.
+#[derive(Clone)]
+pub struct Plan {
+    /// Where it is.
+    pub file: PathBuf,
+    reload: bool,
+    hash: String,
+    configuration: Configuration,
+}
+
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plan").field("file", &self.file).field("hash", &self.hash).finish()
+    }
+}
+
+fn load(file: &Path, reload: bool) -> Result<(String, Configuration), String> {
+    let told = |why: String| format!("error while parsing file: {why}");
+    let name = || api::field::go_quote(&file.display().to_string());
+    let text = base::fs::read(file).map_err(|e| {
+        told(format!("error while loading file: error reading encryption provider configuration file {}: {e}", name()))
+    })?;
+    if text.is_empty() {
+        return Err(told(format!(
+            "error while loading file: encryption provider configuration file {} is empty",
+            name()
+        )));
+    }
+    let digest = digest::digest(&digest::SHA256, &text);
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let configuration = configuration(&text, reload).map_err(|why| {
+        told(format!("error decoding encryption provider configuration file {}: {why}", name()))
+    })?;
+    Ok((format!("sha256:{hex}"), configuration))
+}
+
+impl Plan {
+    /// Whether a flag of the API server belongs here.
+    pub fn is_flag(name: &str) -> bool {
+        [FILE_FLAG, RELOAD_FLAG].contains(&name)
+    }
+
+    /// Reads flags given as `NAME=VALUE`, all of which [`Plan::is_flag`] knows, and the file. `None` when they name none.
+    ///
+    /// # Errors
+    /// Flag, file and field of what is wrong.
+    pub fn read(arguments: &[String]) -> Result<Option<Self>, String> {
+        let (mut file, mut reload) = (None, false);
+        for argument in arguments {
+            match flags::parts(argument) {
+                (FILE_FLAG, value) => file = value.filter(|v| !v.is_empty()).map(PathBuf::from),
+                (_, None | Some("true" | "1" | "t" | "T" | "TRUE" | "True")) => reload = true,
+                (_, Some("false" | "0" | "f" | "F" | "FALSE" | "False")) => reload = false,
+                (name, Some(other)) => {
+                    return Err(format!("{name}={other}: must be true or false"));
+                }
+            }
+        }
+        let Some(file) = file else {
+            return match reload {
+                true => Err(format!("--{RELOAD_FLAG} must be set with --{FILE_FLAG}")),
+                false => Ok(None),
+            };
+        };
+        let (hash, configuration) = load(&file, reload).map_err(|why| {
+            format!("{FILE_FLAG}={}: {why}; correct the file and start again", file.display())
+        })?;
+        Ok(Some(Self { file, reload, hash, configuration }))
+    }
+}
+
+/// What holds now.
+struct Current {
+    table: Table,
+    plugins: Vec<Arc<Kms>>,
+}
+
+impl Current {
+    /// Asks all plugins.
+    async fn check(&self) -> Result<(), String> {
+        let mut errors = Vec::new();
+        for (at, kms) in self.plugins.iter().enumerate() {
+            if let Err(why) = kms.check().await {
+                errors.push(format!("kms-provider-{at}: {why}"));
+            }
+        }
+        if errors.is_empty() { Ok(()) } else { Err(aggregate(errors)) }
+    }
+}
+
+/// Seals what a file says with what it says. Secrets that this server has sealed with keys of its own stay readable.
+pub struct Configured {
+    current: ArcSwap<Current>,
+    own: Arc<Keys>,
+    counts: Arc<Counts>,
+    file: PathBuf,
+    reload: bool,
+    /// Hash of the file that was last read.
+    last: Mutex<String>,
+    tasks: Tasks,
+}
+
+impl Configured {
+    /// As `plan` says; plugins are asked before anything is read. One that does not answer is no error, as upstream: it is
+    /// asked again, and what it seals cannot be read or written until then.
+    ///
+    /// # Errors
+    /// Providers that cannot be made.
+    pub async fn start(plan: Plan, own: Arc<Keys>, tasks: &Tasks) -> Result<Arc<Self>, String> {
+        let counts = Arc::<Counts>::default();
+        counts.loaded(&plan.hash);
+        let (table, plugins) = plan.configuration.build(&counts, tasks)?;
+        let current = Current { table, plugins };
+        if let Err(error) = current.check().await {
+            tracing::warn!(error, "a KMS plugin is not well");
+        }
+        current.plugins.iter().for_each(|kms| kms.follow_plugin(tasks));
+        let this = Arc::new(Self {
+            current: ArcSwap::from_pointee(current),
+            own,
+            counts,
+            file: plan.file,
+            reload: plan.reload,
+            last: Mutex::new(plan.hash),
+            tasks: tasks.clone(),
+        });
+        if plan.reload {
+            let (following, shutdown) = (Arc::clone(&this), tasks.shutdown().clone());
+            tasks.spawn(Kind::Request, "encryption configuration", async move {
+                tokio::select! {
+                    () = following.watch() => {}
+                    () = shutdown.requested() => {}
+                }
+                Ok::<(), std::convert::Infallible>(())
+            });
+        }
+        Ok(this)
+    }
+
+    /// Never ends by itself.
+    async fn watch(&self) {
+        let mut changes = Changes::of(&self.file).await;
+        loop {
+            // At first, too: it may have changed since the start.
+            let read = self.read_again().await;
+            let again = read.is_err();
+            match read {
+                Ok(None) => {}
+                Ok(Some(hash)) => {
+                    self.counts.reloaded(Some(&hash));
+                    tracing::info!(file = %self.file.display(), "the encryption configuration changed and holds");
+                }
+                Err(error) => {
+                    self.counts.reloaded(None);
+                    tracing::error!(file = %self.file.display(), error, "error processing encryption config file, what it said before holds");
+                }
+            }
+            tokio::select! {
+                () = changes.next() => {}
+                // A plugin that was not well says nothing when it is.
+                () = base::clock::sleep(AGAIN), if again => {}
+            }
+        }
+    }
+
+    async fn read_again(&self) -> Result<Option<String>, String> {
+        let file = self.file.clone();
+        let loaded = base::tasks::blocking(move || load(&file, true)).await;
+        let (hash, configuration) = loaded.map_err(|e| e.to_string())??;
+        if *self.last.lock() == hash {
+            return Ok(None);
+        }
+        let (table, plugins) = configuration.build(&self.counts, &self.tasks)?;
+        let current = Current { table, plugins };
+        let mut wait = base::Backoff::new(WAIT.0, WAIT.1);
+        let until = base::clock::now() + WELL_MAX;
+        while let Err(why) = current.check().await {
+            if base::clock::now() >= until || !wait.wait(self.tasks.shutdown()).await {
+                return Err(format!("health check for new transformers failed: {why}"));
+            }
+        }
+        current.plugins.iter().for_each(|kms| kms.follow_plugin(&self.tasks));
+        self.current.store(Arc::new(current));
+        *self.last.lock() = hash.clone();
+        Ok(Some(hash))
+    }
+
+    fn providers(&self, resource: &Gvr) -> Option<Arc<[Provider]>> {
+        let current = self.current.load();
+        // Stored under the core group, by whichever name they are written.
+        let group = match &*resource.group {
+            "events.k8s.io" => "",
+            group => group,
+        };
+        let find = |group: &str, resource: &str| current.table.get(group)?.get(resource).cloned();
+        find(group, &resource.resource).or_else(|| find(group, "*")).or_else(|| find("*", "*"))
+    }
+}
+
+impl std::fmt::Debug for Configured {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Configured").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+fn qualified(resource: &Gvr) -> String {
+    api::status::qualified(&resource.group, &resource.resource)
+}
+
+#[async_trait]
+impl Transformer for Configured {
+    fn covers(&self, resource: &Gvr) -> bool {
+        self.providers(resource).is_some() || self.own.covers(resource)
+    }
+
+    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, String> {
+        match self.providers(resource) {
+            Some(list) => providers::seal(&list, &qualified(resource), key, plain, &self.counts),
+            None => Ok(plain.clone()),
+        }
+    }
+
+    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String> {
+        let opened = match self.providers(resource) {
+            Some(list) => providers::open(&list, &qualified(resource), key, stored, &self.counts),
+            None if is_encrypted(stored) => {
+                Err("identity transformer tried to read encrypted data".to_owned())
+            }
+            None => Ok(Opened { plain: stored.clone(), stale: false }),
+        };
+        opened.or_else(|why| match self.own.covers(resource) && is_encrypted(stored) {
+            true => self
+                .own
+                .open(resource, key, stored)
+                .map(|o| Opened { stale: true, ..o })
+                .map_err(|_| why),
+            false => Err(why),
+        })
+    }
+
+    async fn fetch(&self, resource: &Gvr, stored: &[&Bytes]) {
+        let Some(list) = self.providers(resource) else { return };
+        for provider in list.iter() {
+            if let Provider::Kms(kms) = provider {
+                kms.fetch(stored).await;
+            }
+        }
+    }
+
+    fn may_recover(&self, resource: &Gvr) -> bool {
+        self.providers(resource).is_some()
+    }
+
+    fn has_health(&self) -> bool {
+        self.reload || !self.current.load().plugins.is_empty()
+    }
+
+    async fn check(&self) -> Result<(), String> {
+        let current = self.current.load_full();
+        current.check().await
+    }
+
+    fn render(&self, out: &mut String) {
+        self.counts.render(out);
+    }
+}

@@ -1,0 +1,134 @@
+//! What encryption counts, under upstream's names (`pkg/storage/value/metrics.go`,
+//! `pkg/server/options/encryptionconfig/metrics`).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Upper bounds of `apiserver_storage_transformation_duration_seconds`: 5 µs, doubled 24 times.
+const BOUNDS: usize = 25;
+const FIRST_BOUND: f64 = 5e-6;
+
+#[derive(Default)]
+struct Durations {
+    buckets: [u64; BOUNDS],
+    count: u64,
+    sum: f64,
+}
+
+#[derive(Default)]
+struct All {
+    /// By resource, direction, prefix and status. Resources come from the registry, prefixes from the configuration.
+    operations: BTreeMap<(String, &'static str, String, &'static str), u64>,
+    durations: BTreeMap<(&'static str, String), Durations>,
+    misses: u64,
+    generated: u64,
+    /// Good and bad ones, and when the last one was, in seconds.
+    reloads: BTreeMap<&'static str, (u64, i64)>,
+    hash: String,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Counts(Mutex<All>);
+
+impl Counts {
+    /// A value was sealed or opened, or could not be.
+    pub(super) fn transformed(
+        &self,
+        resource: &str,
+        direction: &'static str,
+        prefix: &str,
+        begun: Instant,
+        good: bool,
+    ) {
+        let seconds = base::clock::now().duration_since(begun).as_secs_f64();
+        let status = if good { "OK" } else { "unknown-non-grpc" };
+        let mut all = self.0.lock();
+        let key = (resource.to_owned(), direction, prefix.to_owned(), status);
+        *all.operations.entry(key).or_default() += 1;
+        if !good {
+            return;
+        }
+        let durations = all.durations.entry((direction, prefix.to_owned())).or_default();
+        let mut bound = FIRST_BOUND;
+        for bucket in &mut durations.buckets {
+            *bucket += u64::from(seconds <= bound);
+            bound *= 2.0;
+        }
+        durations.count += 1;
+        durations.sum += seconds;
+    }
+
+    /// A plugin had to be asked for a key.
+    pub(super) fn missed(&self) {
+        self.0.lock().misses += 1;
+    }
+
+    /// A key was made.
+    pub(super) fn generated(&self) {
+        self.0.lock().generated += 1;
+    }
+
+    /// The configuration that holds since the start.
+    pub(super) fn loaded(&self, hash: &str) {
+        self.0.lock().hash = hash.to_owned();
+    }
+
+    /// The file changed; its hash when that holds now.
+    pub(super) fn reloaded(&self, hash: Option<&str>) {
+        let mut all = self.0.lock();
+        let status = if hash.is_some() { "success" } else { "failure" };
+        let reload = all.reloads.entry(status).or_default();
+        *reload = (reload.0 + 1, jiff::Timestamp::now().as_second());
+        if let Some(hash) = hash {
+            all.hash = hash.to_owned();
+        }
+    }
+
+    /// Appends them in Prometheus' text form.
+    pub(super) fn render(&self, out: &mut String) {
+        const OPERATIONS: &str = "apiserver_storage_transformation_operations_total";
+        const DURATION: &str = "apiserver_storage_transformation_duration_seconds";
+        const MISSES: &str = "apiserver_storage_envelope_transformation_cache_misses_total";
+        const RELOADS: &str = "apiserver_encryption_config_controller_automatic_reloads_total";
+        const LAST: &str =
+            "apiserver_encryption_config_controller_automatic_reload_last_timestamp_seconds";
+        const INFO: &str = "apiserver_encryption_config_controller_last_config_info";
+        let all = self.0.lock();
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "# TYPE {OPERATIONS} counter");
+        for ((resource, direction, prefix, status), count) in &all.operations {
+            let _ = writeln!(
+                out,
+                "{OPERATIONS}{{resource=\"{resource}\",status=\"{status}\",transformation_type=\"{direction}\",transformer_prefix=\"{prefix}\"}} {count}"
+            );
+        }
+        let _ = writeln!(out, "# TYPE {DURATION} histogram");
+        for ((direction, prefix), durations) in &all.durations {
+            let labels =
+                format!("transformation_type=\"{direction}\",transformer_prefix=\"{prefix}\"");
+            let mut bound = FIRST_BOUND;
+            for count in durations.buckets {
+                let _ = writeln!(out, "{DURATION}_bucket{{{labels},le=\"{bound}\"}} {count}");
+                bound *= 2.0;
+            }
+            let Durations { count, sum, .. } = durations;
+            let _ = writeln!(out, "{DURATION}_bucket{{{labels},le=\"+Inf\"}} {count}");
+            let _ = writeln!(out, "{DURATION}_sum{{{labels}}} {sum}");
+            let _ = writeln!(out, "{DURATION}_count{{{labels}}} {count}");
+        }
+        let _ = writeln!(out, "# TYPE {MISSES} counter\n{MISSES} {}", all.misses);
+        let _ = writeln!(out, "# TYPE {RELOADS} counter");
+        for (status, (count, _)) in &all.reloads {
+            let _ = writeln!(out, "{RELOADS}{{status=\"{status}\"}} {count}");
+        }
+        let _ = writeln!(out, "# TYPE {LAST} gauge");
+        for (status, (_, at)) in &all.reloads {
+            let _ = writeln!(out, "{LAST}{{status=\"{status}\"}} {at}");
+        }
+        let _ = writeln!(out, "# TYPE {INFO} gauge\n{INFO}{{hash=\"{}\"}} 1", all.hash);
+    }
+}

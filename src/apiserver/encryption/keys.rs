@@ -1,0 +1,211 @@
+//! The ring in its file and in force.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Gvr;
+use arc_swap::ArcSwap;
+use base::pki;
+use bytes::Bytes;
+use tokio::sync::RwLock;
+
+use super::ring::{Error, Ring};
+use crate::registry::storage::{Opened, Transformer};
+
+/// How long a change waits for writes that were sealed before it: a store that takes none for so long has other worries.
+const WRITES_MAX: Duration = Duration::from_secs(20);
+
+/// What is sealed: upstream's API server is asked for more by a file.
+fn covers(resource: &Gvr) -> bool {
+    resource.group.is_empty() && resource.resource.as_ref() == "secrets"
+}
+
+/// Dropped keys that are kept for snapshots from before: a change each.
+const FORMER_MAX: usize = 16;
+
+fn former_of(path: &Path) -> PathBuf {
+    path.with_extension("former")
+}
+
+/// Puts dropped keys in front of those that were dropped before.
+fn keep_former(path: &Path, dropped: &str) -> std::io::Result<()> {
+    if dropped.is_empty() {
+        return Ok(());
+    }
+    let path = former_of(path);
+    let before = if path.exists() { base::fs::read_to_string(&path)? } else { String::new() };
+    let mut lines: Vec<&str> = Vec::new();
+    for line in dropped.lines().chain(before.lines()) {
+        if !lines.contains(&line) && lines.len() < FORMER_MAX {
+            lines.push(line);
+        }
+    }
+    base::fs::write_atomic(&path, (lines.join("\n") + "\n").as_bytes(), 0o600)
+}
+
+/// The keys of a server, exchanged while it runs.
+pub struct Keys {
+    path: PathBuf,
+    current: ArcSwap<Ring>,
+    /// Held by whoever writes what it has sealed, and alone by a change: when that is done, nothing comes after it that was
+    /// sealed before it.
+    gate: Arc<RwLock<()>>,
+}
+
+impl Keys {
+    /// The keys in this file (mode 0600, see [`Ring::render`]); made with one random key when it is not there.
+    ///
+    /// # Errors
+    /// When the file cannot be read, written or understood.
+    pub fn load_or_create(path: &Path) -> Result<Self, Error> {
+        let make = || Ring::new().map(|ring| ring.render()).map_err(str::to_owned);
+        let text = pki::ensure_secret(path, make)?;
+        let ring = Ring::parse(&text, &path.display().to_string())?;
+        Ok(Self {
+            path: path.to_owned(),
+            current: ArcSwap::from_pointee(ring),
+            gate: Arc::default(),
+        })
+    }
+
+    /// What is in force, with the keys that were dropped (`encryption.former` beside the file): for a snapshot from before.
+    ///
+    /// # Errors
+    /// When that file cannot be read or understood.
+    pub fn with_former(&self) -> Result<Ring, Error> {
+        let path = former_of(&self.path);
+        if !path.exists() {
+            return Ok(Ring::clone(&self.ring()));
+        }
+        let text = base::fs::read_to_string(&path).map_err(pki::Error::from)?;
+        Ok(self.ring().beside(&Ring::parse(&text, &path.display().to_string())?))
+    }
+
+    /// What is in force.
+    pub fn ring(&self) -> Arc<Ring> {
+        self.current.load_full()
+    }
+
+    /// Writes the file and puts `ring` in force, behind all writes that the one before has sealed. The same one again is
+    /// no change.
+    ///
+    /// # Errors
+    /// [`Error::Outdated`], the file's; nothing is changed then.
+    pub async fn adopt(&self, ring: Ring) -> Result<(), String> {
+        let gate = tokio::time::timeout(WRITES_MAX, self.gate.write()).await;
+        let _alone = gate.map_err(|_| {
+            "writes that are under way do not end, the store may have no leader".to_owned()
+        })?;
+        let own = self.ring();
+        if own.hash() == ring.hash() {
+            return Ok(());
+        }
+        if own.generation() >= ring.generation() {
+            let error = Error::Outdated { own: own.generation(), given: ring.generation() };
+            return Err(error.to_string());
+        }
+        let (path, text, dropped) = (self.path.clone(), ring.render(), own.dropped(&ring));
+        let written = base::tasks::blocking(move || {
+            keep_former(&path, &dropped)?;
+            base::fs::write_atomic(&path, text.as_bytes(), 0o600)
+        });
+        written.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        tracing::info!(
+            active = ring.active().unwrap_or("identity"),
+            inactive = ?ring.inactive(),
+            stage = ring.stage().name(),
+            "keys of encryption at rest changed"
+        );
+        self.current.store(Arc::new(ring));
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Keys").field(&*self.ring()).finish()
+    }
+}
+
+impl Transformer for Keys {
+    fn covers(&self, resource: &Gvr) -> bool {
+        covers(resource)
+    }
+
+    fn gate(&self, resource: &Gvr) -> Option<Arc<RwLock<()>>> {
+        covers(resource).then(|| Arc::clone(&self.gate))
+    }
+
+    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, String> {
+        if !covers(resource) {
+            return Ok(plain.clone());
+        }
+        let sealed = self.ring().encrypt(key, plain).map_err(|e| e.to_string())?;
+        Ok(sealed.unwrap_or_else(|| plain.clone()))
+    }
+
+    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String> {
+        let ring = self.ring();
+        let plain = ring.decrypt(key, stored).map_err(|e| e.to_string())?;
+        Ok(Opened { plain, stale: covers(resource) && ring.stale(stored) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ring::{Next, Wish};
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[tokio::test]
+    async fn the_file_is_made_once_and_private_and_changes_are_in_it_before_they_hold() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keys");
+        let keys = Keys::load_or_create(&path).unwrap();
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(), 0o600);
+        let secrets = Gvr::new("", "v1", "secrets");
+        let value = Bytes::from_static(b"x");
+        let stored = keys.seal(&secrets, "/k", &value).unwrap();
+        let again = Keys::load_or_create(&path).unwrap();
+        let opened = again.open(&secrets, "/k", &stored).unwrap();
+        assert_eq!((opened.plain, opened.stale), (value.clone(), false));
+        let Next::Steps { prepared: Some(prepared), active, .. } =
+            keys.ring().next(Wish::Rotate).unwrap()
+        else {
+            panic!("no steps")
+        };
+        // A write that is under way holds a change up.
+        let gate = keys.gate(&secrets).unwrap();
+        let held = gate.read().await;
+        let mut change = std::pin::pin!(keys.adopt(prepared.clone()));
+        assert!(futures::poll!(change.as_mut()).is_pending());
+        assert_eq!(keys.ring().generation(), 0);
+        drop(held);
+        change.await.unwrap();
+        keys.adopt(active.clone()).await.unwrap();
+        assert_eq!(mode(), 0o600);
+        assert_eq!(Keys::load_or_create(&path).unwrap().ring().hash(), active.hash());
+        let opened = keys.open(&secrets, "/k", &stored).unwrap();
+        assert_eq!((opened.plain, opened.stale), (value, true));
+        assert!(
+            keys.seal(&secrets, "/k", &stored).unwrap().starts_with(b"k8s:enc:aesgcm:v1:key2:")
+        );
+        assert_eq!(
+            keys.adopt(prepared).await.unwrap_err(),
+            "the keys were changed meanwhile (generation 2, not before 1)"
+        );
+        let former = || std::fs::read_to_string(path.with_extension("former")).unwrap_or_default();
+        assert_eq!(former(), "");
+        let Next::Steps { finished, .. } = keys.ring().next(Wish::Rotate).unwrap() else {
+            panic!("no steps")
+        };
+        keys.adopt(finished).await.unwrap();
+        assert!(former().starts_with("key1 ") && former().lines().count() == 1);
+        assert!(keys.open(&secrets, "/k", &stored).is_err());
+        assert_eq!(keys.with_former().unwrap().decrypt("/k", &stored).unwrap(), "x");
+        let config_maps = Gvr::new("", "v1", "configmaps");
+        assert_eq!(keys.seal(&config_maps, "/k", &stored).unwrap(), stored);
+    }
+}

@@ -1,0 +1,490 @@
+//! KMS v2: a plugin seals a seed, the seed makes a key for every value (`encrypt/envelope/kmsv2`, KEP-3299). The plugin is
+//! asked once a minute which of its keys is to be used; a new one means a new seed.
+
+mod grpc;
+mod wire;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use api::validation::names::name_is_subdomain;
+use arc_swap::ArcSwapOption;
+use async_trait::async_trait;
+use base::Tasks;
+use base::tasks::Kind;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use ring::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
+use ring::{digest, hkdf};
+use tokio::time::Instant;
+
+use super::counts::Counts;
+use super::providers::{Gcm, SHORT};
+use crate::admission::expressions::conditions::aggregate;
+pub(super) use grpc::Grpc;
+pub(super) use wire::Annotations;
+use wire::{SourceType, Stored};
+
+/// How often a plugin that is well is asked, and one that is not (`kmsv2PluginHealthz…Interval`).
+const ASKED: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(10));
+/// How long its last answer is told to whoever asks for health.
+const TOLD: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(3));
+/// How long a seed seals after the plugin was last well (`kmsv2PluginWriteDEKSourceMaxTTL`).
+const WRITES_MAX: Duration = Duration::from_secs(180);
+/// Bytes of a seed, and of what is expanded with it for a value.
+const SEED: usize = 32;
+/// Bytes of a key's id and of a sealed seed; of annotations.
+const TEXT_MAX: usize = 1024;
+const ANNOTATIONS_MAX: usize = 32 * 1024;
+/// Opened seeds that are kept: one of each start of each server, unless values are written anew.
+const SEEDS_MAX: usize = 4096;
+
+/// What a plugin says of itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Status {
+    /// Of the protocol.
+    pub(super) version: String,
+    /// `ok`, or what is wrong.
+    pub(super) health: String,
+    /// Its key that seals now.
+    pub(super) key_id: String,
+}
+
+/// What a plugin made of a seed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SealedKey {
+    pub(super) ciphertext: Vec<u8>,
+    pub(super) key_id: String,
+    pub(super) annotations: Annotations,
+}
+
+/// The seam to a plugin; errors are sentences.
+#[async_trait]
+pub(super) trait Plugin: Send + Sync + std::fmt::Debug {
+    async fn status(&self) -> Result<Status, String>;
+    async fn encrypt(&self, uid: &str, plain: &[u8]) -> Result<SealedKey, String>;
+    async fn decrypt(
+        &self,
+        uid: &str,
+        ciphertext: &[u8],
+        key_id: &str,
+        annotations: &Annotations,
+    ) -> Result<Vec<u8>, String>;
+}
+
+/// Where keys of values come from.
+enum Source {
+    Key(Gcm),
+    Seed(hkdf::Prk),
+}
+
+impl Source {
+    fn of(source_type: SourceType, bytes: &[u8]) -> Result<Self, String> {
+        match source_type {
+            SourceType::Key => Gcm::new(bytes).map(Self::Key),
+            SourceType::Seed if bytes.len() < SEED => {
+                Err(format!("invalid seed length {} used for key generation", bytes.len()))
+            }
+            SourceType::Seed => Ok(Self::Seed(hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, bytes))),
+        }
+    }
+
+    fn expanded(seed: &hkdf::Prk, info: &[u8]) -> Result<Gcm, String> {
+        let infos = [info];
+        let expanded = seed.expand(&infos, &AES_256_GCM);
+        let expanded = expanded.map_err(|_| "failed to derive a key")?;
+        Ok(Gcm::Ring(Box::new(LessSafeKey::new(UnboundKey::from(expanded)))))
+    }
+
+    fn seal(&self, key: &str, plain: &[u8]) -> Result<Vec<u8>, String> {
+        let mut out = Vec::with_capacity(plain.len() + 64);
+        match self {
+            Self::Key(cipher) => cipher.seal(key, plain, &mut out)?,
+            Self::Seed(seed) => {
+                let mut info = [0; SEED];
+                base::clock::random_bytes(&mut info);
+                out.extend_from_slice(&info);
+                Self::expanded(seed, &info)?.seal(key, plain, &mut out)?;
+            }
+        }
+        Ok(out)
+    }
+
+    fn open(&self, key: &str, data: &[u8]) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Key(cipher) => cipher.open(key, data),
+            Self::Seed(seed) => {
+                let (info, sealed) = data.split_at_checked(SEED).ok_or(SHORT)?;
+                Self::expanded(seed, info)?.open(key, sealed)
+            }
+        }
+    }
+}
+
+/// The seed that seals now.
+struct State {
+    source: Arc<Source>,
+    key: SealedKey,
+    /// When it stops sealing unless the plugin is well again.
+    expires: (Instant, jiff::Timestamp),
+}
+
+/// What was last heard of the plugin.
+#[derive(Default)]
+struct Heard {
+    last: Option<(Instant, Result<(), String>)>,
+    version: String,
+}
+
+/// Seeds by what the plugin made of them; an error is asked for again at the next use.
+type Seeds = HashMap<Vec<u8>, (Result<Arc<Source>, String>, Instant)>;
+
+/// One plugin.
+pub(super) struct Kms {
+    name: String,
+    prefix: String,
+    plugin: Arc<dyn Plugin>,
+    state: ArcSwapOption<State>,
+    seeds: Mutex<Seeds>,
+    heard: tokio::sync::Mutex<Heard>,
+    /// One seed at a time is asked for: all that wait want the same mostly.
+    fetching: tokio::sync::Mutex<()>,
+    counts: Arc<Counts>,
+}
+
+/// SHA-256 of an id, for logs and errors.
+fn hashed(text: &str) -> String {
+    if text.is_empty() {
+        return String::new();
+    }
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
+    let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+fn valid_key_id(id: &str) -> Result<(), String> {
+    match id.len() {
+        0 => Err("keyID is empty".to_owned()),
+        1..=TEXT_MAX => Ok(()),
+        length => Err(format!("keyID is {length} bytes, which exceeds the max size of {TEXT_MAX}")),
+    }
+}
+
+fn valid_annotations(annotations: &Annotations) -> Result<(), String> {
+    let mut errors = Vec::new();
+    for name in annotations.keys() {
+        let invalid = |why: &str| {
+            format!("annotations: Invalid value: {}: {why}", api::field::go_quote(name))
+        };
+        let plain = name.strip_suffix('.').unwrap_or(name);
+        let wrong = name_is_subdomain(plain, false);
+        if name.is_empty() {
+            errors.push("annotations: Required value".to_owned());
+        } else if !wrong.is_empty() {
+            let wrong: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+            errors.push(invalid(&wrong.join(",")));
+        } else if !plain.contains('.') {
+            errors.push(invalid("should be a domain with at least two segments separated by dots"));
+        }
+    }
+    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size > ANNOTATIONS_MAX {
+        errors.push(format!(
+            "total size of annotations is {size}, which exceeds the max size of {ANNOTATIONS_MAX}"
+        ));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(aggregate(errors)) }
+}
+
+/// What upstream's `ValidateEncryptedObject` says of all but the data.
+fn valid(source: &[u8], key_id: &str, annotations: &Annotations) -> Result<(), String> {
+    let source = match source.len() {
+        0 => Err("encrypted DEK source is empty".to_owned()),
+        1..=TEXT_MAX => Ok(()),
+        length => Err(format!(
+            "encrypted DEK source is {length} bytes, which exceeds the max size of {TEXT_MAX}"
+        )),
+    };
+    source.map_err(|why| format!("failed to validate encrypted DEK source: {why}"))?;
+    valid_key_id(key_id).map_err(|why| format!("failed to validate key id: {why}"))?;
+    valid_annotations(annotations).map_err(|why| format!("failed to validate annotations: {why}"))
+}
+
+fn decoded(rest: &[u8]) -> Result<Stored, String> {
+    let stored = Stored::decode(rest)?;
+    if stored.data.is_empty() {
+        return Err("encrypted data is empty".to_owned());
+    }
+    valid(&stored.source, &stored.key_id, &stored.annotations)?;
+    Ok(stored)
+}
+
+/// All of an object but its data.
+fn cache_key(source_type: SourceType, key: &SealedKey) -> Vec<u8> {
+    let head = Stored {
+        data: Vec::new(),
+        key_id: key.key_id.clone(),
+        source: key.ciphertext.clone(),
+        annotations: key.annotations.clone(),
+        source_type,
+    };
+    let mut out = Vec::new();
+    head.encode(&mut out);
+    out
+}
+
+impl Kms {
+    pub(super) fn new(name: &str, plugin: Arc<dyn Plugin>, counts: &Arc<Counts>) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.to_owned(),
+            prefix: format!("k8s:enc:kms:v2:{name}:"),
+            plugin,
+            state: ArcSwapOption::empty(),
+            seeds: Mutex::default(),
+            heard: tokio::sync::Mutex::default(),
+            fetching: tokio::sync::Mutex::default(),
+            counts: Arc::clone(counts),
+        })
+    }
+
+    /// What its values begin with.
+    pub(super) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn state(&self) -> Result<Arc<State>, String> {
+        self.state.load_full().ok_or_else(|| "got unexpected nil transformer".to_owned())
+    }
+
+    /// Appends the sealed value.
+    pub(super) fn seal(&self, key: &str, plain: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
+        let state = self.state()?;
+        if base::clock::now() > state.expires.0 {
+            return Err(format!(
+                "encryptedDEKSource with keyID hash {} expired at {} (current time is {})",
+                api::field::go_quote(&hashed(&state.key.key_id)),
+                text_of(state.expires.1),
+                text_of(jiff::Timestamp::now())
+            ));
+        }
+        let stored = Stored {
+            data: state.source.seal(key, plain)?,
+            key_id: state.key.key_id.clone(),
+            source: state.key.ciphertext.clone(),
+            annotations: state.key.annotations.clone(),
+            source_type: SourceType::Seed,
+        };
+        stored.encode(out);
+        Ok(())
+    }
+
+    /// The value of what stands behind the prefix, and whether another key seals now.
+    pub(super) fn open(&self, key: &str, rest: &[u8]) -> Result<(Vec<u8>, bool), String> {
+        let stored = decoded(rest)?;
+        let state = self.state()?;
+        let (data, source_type) = (stored.data, stored.source_type);
+        let sealed = SealedKey {
+            ciphertext: stored.source,
+            key_id: stored.key_id,
+            annotations: stored.annotations,
+        };
+        let source = match self.seeds.lock().get_mut(&cache_key(source_type, &sealed)) {
+            Some((source, used)) => {
+                *used = base::clock::now();
+                source.clone()
+            }
+            None => Err("failed to decrypt DEK, error: the plugin was not asked".to_owned()),
+        };
+        let plain = source?.open(key, &data)?;
+        let stale = sealed.key_id != state.key.key_id || source_type != SourceType::Seed;
+        Ok((plain, stale))
+    }
+
+    /// Asks the plugin for the seeds of these that are not known.
+    pub(super) async fn fetch(&self, stored: &[&Bytes]) {
+        for value in stored {
+            let Some(rest) = value.strip_prefix(self.prefix.as_bytes()) else { continue };
+            // What is damaged is told when it is opened.
+            let Ok(stored) = decoded(rest) else { continue };
+            let sealed = SealedKey {
+                ciphertext: stored.source,
+                key_id: stored.key_id,
+                annotations: stored.annotations,
+            };
+            let at = cache_key(stored.source_type, &sealed);
+            let known = || self.seeds.lock().get(&at).is_some_and(|(source, _)| source.is_ok());
+            if known() {
+                continue;
+            }
+            let _one = self.fetching.lock().await;
+            if known() {
+                continue;
+            }
+            self.counts.missed();
+            let uid = base::clock::random_uuid();
+            let SealedKey { ciphertext, key_id, annotations } = &sealed;
+            let answer = self.plugin.decrypt(&uid, ciphertext, key_id, annotations).await;
+            let source = answer
+                .map_err(|why| format!("failed to decrypt DEK, error: {why}"))
+                .and_then(|bytes| Source::of(stored.source_type, &bytes));
+            self.keep(at, source.map(Arc::new));
+        }
+    }
+
+    fn keep(&self, at: Vec<u8>, source: Result<Arc<Source>, String>) {
+        let mut seeds = self.seeds.lock();
+        if seeds.len() >= SEEDS_MAX {
+            let oldest = seeds.iter().min_by_key(|(_, (_, used))| *used).map(|(at, _)| at.clone());
+            oldest.and_then(|oldest| seeds.remove(&oldest));
+        }
+        seeds.insert(at, (source, base::clock::now()));
+    }
+
+    /// Whether the plugin is well; asks it unless it answered a moment ago, and follows its key.
+    ///
+    /// # Errors
+    /// Upstream's sentences.
+    pub(super) async fn check(&self) -> Result<(), String> {
+        let mut heard = self.heard.lock().await;
+        if let Some((at, told)) = &heard.last {
+            let lasts = if told.is_ok() { TOLD.0 } else { TOLD.1 };
+            if base::clock::now().duration_since(*at) < lasts {
+                return told.clone();
+            }
+        }
+        let told = match self.plugin.status().await {
+            Ok(status) => self.follow(&status, &mut heard.version).await,
+            Err(why) => Err(format!(
+                "failed to perform status section of the healthz check for KMS Provider {}, error: {why}",
+                self.name
+            )),
+        };
+        heard.last = Some((base::clock::now(), told.clone()));
+        told
+    }
+
+    async fn follow(&self, status: &Status, version: &mut String) -> Result<(), String> {
+        let mut errors = Vec::new();
+        if status.health != "ok" {
+            errors.push(format!("got unexpected healthz status: {}", status.health));
+        }
+        if !matches!(status.version.as_str(), "v2" | "v2beta1") {
+            errors.push(format!("expected KMSv2 API version v2, got {}", status.version));
+        } else if version.is_empty() {
+            version.clone_from(&status.version);
+        } else if *version != status.version {
+            errors.push(format!(
+                "KMSv2 API version should not change after the initial status response version {version}, got {}",
+                status.version
+            ));
+        }
+        match valid_key_id(&status.key_id) {
+            Err(why) => errors.push(format!(
+                "got invalid KMSv2 KeyID hash {}: {why}",
+                api::field::go_quote(&hashed(&status.key_id))
+            )),
+            Ok(()) => errors.extend(self.follow_key(&status.key_id).await.err()),
+        }
+        match errors.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "kmsv2 Provider {} is not healthy, error: {}",
+                self.name,
+                aggregate(errors)
+            )),
+        }
+    }
+
+    /// The seed goes on as long as the plugin's key does; another key makes another seed.
+    async fn follow_key(&self, key_id: &str) -> Result<(), String> {
+        let now = jiff::Timestamp::now();
+        let later = jiff::SignedDuration::try_from(WRITES_MAX).unwrap_or_default();
+        // Counted from before the plugin is asked.
+        let expires = (base::clock::now() + WRITES_MAX, now.saturating_add(later).unwrap_or(now));
+        let state = self.state.load_full();
+        if let Some(state) = state.as_ref().filter(|state| state.key.key_id == key_id) {
+            let (source, key) = (Arc::clone(&state.source), state.key.clone());
+            self.state.store(Some(Arc::new(State { source, key, expires })));
+            return Ok(());
+        }
+        let uid = base::clock::random_uuid();
+        let made = self.seed(&uid).await;
+        if let Ok((source, key)) = &made {
+            if key.key_id == key_id {
+                let at = cache_key(SourceType::Seed, key);
+                self.keep(at, Ok(Arc::clone(source)));
+                tracing::info!(
+                    provider = self.name,
+                    key_id = hashed(key_id),
+                    "a new seed seals values"
+                );
+                let (source, key) = (Arc::clone(source), key.clone());
+                self.state.store(Some(Arc::new(State { source, key, expires })));
+                return Ok(());
+            }
+        }
+        let (error, encrypted) = match made {
+            Ok((_, key)) => ("<nil>".to_owned(), key.key_id),
+            Err(why) => (why, String::new()),
+        };
+        let quoted = |text: &str| api::field::go_quote(&hashed(text));
+        Err(format!(
+            "failed to rotate DEK uid={}, useSeed=true, errState={}, errGen={error}, statusKeyIDHash={}, encryptKeyIDHash={}, stateKeyIDHash={}, expirationTimestamp={}",
+            api::field::go_quote(&uid),
+            if state.is_some() { "<nil>" } else { "got unexpected nil transformer" },
+            quoted(key_id),
+            quoted(&encrypted),
+            quoted(state.as_ref().map_or("", |state| state.key.key_id.as_str())),
+            state
+                .as_ref()
+                .map_or_else(|| "0001-01-01T00:00:00Z".to_owned(), |s| text_of(s.expires.1)),
+        ))
+    }
+
+    async fn seed(&self, uid: &str) -> Result<(Arc<Source>, SealedKey), String> {
+        let mut seed = [0; SEED];
+        base::clock::random_bytes(&mut seed);
+        self.counts.generated();
+        let source = Source::of(SourceType::Seed, &seed)?;
+        let key = self.plugin.encrypt(uid, &seed).await;
+        let key = key.map_err(|why| format!("failed to encrypt DEK, error: {why}"))?;
+        valid(&key.ciphertext, &key.key_id, &key.annotations)?;
+        Ok((Arc::new(source), key))
+    }
+
+    /// Asks the plugin again and again, until it is not used any more or the process stops. The protocol has no event.
+    pub(super) fn follow_plugin(self: &Arc<Self>, tasks: &Tasks) {
+        let (kms, shutdown) = (Arc::downgrade(self), tasks.shutdown().clone());
+        tasks.spawn(Kind::Request, "kms plugin", async move {
+            tokio::select! {
+                () = watch(kms) => {}
+                () = shutdown.requested() => {}
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+    }
+}
+
+async fn watch(kms: Weak<Kms>) {
+    loop {
+        let Some(one) = kms.upgrade() else { return };
+        let wait = match one.check().await {
+            Ok(()) => ASKED.0,
+            Err(error) => {
+                tracing::warn!(provider = one.name, error, "the KMS plugin is not well");
+                ASKED.1
+            }
+        };
+        drop(one);
+        base::clock::sleep(wait).await;
+    }
+}
+
+/// `2006-01-02T15:04:05Z`.
+fn text_of(at: jiff::Timestamp) -> String {
+    jiff::Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! Every provider reads what the others wrote, and what Go's libraries made.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::*;
+
+const KEY: &str = "/registry/secrets/default/s";
+
+fn keyed(prefix: &'static str, keys: Vec<(&str, Method)>) -> Provider {
+    let keys = keys.into_iter().map(|(name, method)| (format!("{name}:"), method)).collect();
+    Provider::Keyed(Arc::new(Keyed { prefix, keys, unknown: "no matching key" }))
+}
+
+fn all() -> Vec<Provider> {
+    vec![
+        keyed(
+            "k8s:enc:aescbc:v1:",
+            vec![("a", Method::cbc(&[1; 32]).unwrap()), ("b", Method::cbc(&[2; 16]).unwrap())],
+        ),
+        keyed(
+            "k8s:enc:aesgcm:v1:",
+            vec![("a", Method::gcm(&[3; 24]).unwrap()), ("b", Method::gcm(&[4; 16]).unwrap())],
+        ),
+        keyed("k8s:enc:secretbox:v1:", vec![("a", Method::secretbox(&[5; 32]).unwrap())]),
+        Provider::Identity,
+    ]
+}
+
+#[test]
+fn each_seals_in_its_form_and_all_read_it_as_stale_but_the_first() {
+    let counts = Counts::default();
+    for length in [0, 1, 15, 16, 17, 1000] {
+        let plain = Bytes::from(vec![b'x'; length]);
+        for first in 0..4 {
+            let mut order = all();
+            order.rotate_left(first);
+            let stored = seal(&order, "secrets", KEY, &plain, &counts).unwrap();
+            assert!(stored.starts_with(order[0].prefix().as_bytes()));
+            for (turn, stale) in [(0, false), (1, true)] {
+                let mut readers = order.clone();
+                readers.rotate_left(turn);
+                let opened = open(&readers, "secrets", KEY, &stored, &counts).unwrap();
+                assert_eq!((opened.plain, opened.stale), (plain.clone(), stale), "{first} {turn}");
+            }
+        }
+    }
+    let mut text = String::new();
+    counts.render(&mut text);
+    assert!(text.contains("apiserver_storage_transformation_operations_total{resource=\"secrets\",status=\"OK\",transformation_type=\"to_storage\",transformer_prefix=\"k8s:enc:aescbc:v1:\"} 6\n"), "{text}");
+}
+
+#[test]
+fn a_second_key_is_read_and_stale_and_errors_are_upstreams() {
+    let counts = Counts::default();
+    let cbc = |keys: &[(&'static str, u8)]| {
+        let keys = keys.iter().map(|(name, byte)| (*name, Method::cbc(&[*byte; 32]).unwrap()));
+        vec![keyed("k8s:enc:aescbc:v1:", keys.collect())]
+    };
+    let plain = Bytes::from_static(b"{}");
+    let stored = seal(&cbc(&[("a", 1)]), "secrets", KEY, &plain, &counts).unwrap();
+    let opened = open(&cbc(&[("b", 2), ("a", 1)]), "secrets", KEY, &stored, &counts).unwrap();
+    assert!(opened.stale);
+    let told = |list: &[Provider], stored: &Bytes| {
+        open(list, "secrets", KEY, stored, &counts).unwrap_err()
+    };
+    assert_eq!(told(&cbc(&[("b", 2)]), &stored), "no matching key");
+    assert_eq!(told(&cbc(&[("a", 1)]), &plain), "no matching prefix found");
+    assert_eq!(told(&cbc(&[("a", 1)]), &stored.slice(..24)), SHORT);
+    assert_eq!(
+        told(&cbc(&[("a", 1)]), &stored.slice(..stored.len() - 1)),
+        "the stored data is not a multiple of the block size"
+    );
+    let gcm = [keyed("k8s:enc:aesgcm:v1:", vec![("a", Method::gcm(&[1; 24]).unwrap())])];
+    let sealed = seal(&gcm, "secrets", KEY, &plain, &counts).unwrap();
+    let other = open(&gcm, "secrets", "/registry/secrets/default/other", &sealed, &counts);
+    assert_eq!(other.unwrap_err(), "cipher: message authentication failed");
+    let sealed_box =
+        [keyed("k8s:enc:secretbox:v1:", vec![("a", Method::secretbox(&[1; 32]).unwrap())])];
+    let mut stored = seal(&sealed_box, "secrets", KEY, &plain, &counts).unwrap().to_vec();
+    *stored.last_mut().unwrap() ^= 1;
+    assert_eq!(
+        told(&sealed_box, &stored.into()),
+        "output array was not large enough for encryption"
+    );
+}
+
+/// Made with Go 1.26's `crypto/aes`, `crypto/cipher` and `golang.org/x/crypto/nacl/secretbox` from keys 0, 1, 2, … and nonces of 7.
+#[test]
+fn what_go_sealed_is_read() {
+    let key: Vec<u8> = (0..32).collect();
+    let counts = Counts::default();
+    let read = |provider: Provider, text: &str| {
+        let stored = Bytes::from(
+            [provider.prefix().as_bytes(), b"k:", &STANDARD.decode(text).unwrap()].concat(),
+        );
+        open(&[provider], "secrets", KEY, &stored, &counts).unwrap().plain
+    };
+    for (provider, text) in [
+        (keyed("k8s:enc:aescbc:v1:", vec![("k", Method::cbc(&key).unwrap())]), CBC),
+        (keyed("k8s:enc:aesgcm:v1:", vec![("k", Method::gcm(&key).unwrap())]), GCM),
+        (keyed("k8s:enc:aesgcm:v1:", vec![("k", Method::gcm(&key[..24]).unwrap())]), GCM_192),
+        (keyed("k8s:enc:secretbox:v1:", vec![("k", Method::secretbox(&key).unwrap())]), SECRETBOX),
+    ] {
+        assert_eq!(read(provider, text), "{\"kind\":\"Secret\"}");
+    }
+}
+
+const CBC: &str = "BwcHBwcHBwcHBwcHBwcHBwJvDVkFNwRhltZLTfshkBpKBKBEhJs19wrh0MdFXk7c";
+const GCM: &str = "BwcHBwcHBwcHBwcHdEjNNQFr9c7kznbj8jSAudwa7XAGeHebjeyQBi5J/HEg";
+const GCM_192: &str = "BwcHBwcHBwcHBwcHFXAICxD5Ug0eLiS3aheooj1UyEvnFvjMh1Nm4bNINDMR";
+const SECRETBOX: &str =
+    "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcH6ZXXXqFiYmEqsh/Fzz3FOW/3hCOmAzIDwhBiFQG3s6S2";

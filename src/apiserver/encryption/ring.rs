@@ -1,0 +1,479 @@
+//! The server's own keys: AES-256-GCM under named keys, the storage key authenticated with the value; the first one
+//! seals, all open, and a change goes through stages that no server can miss.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use base::pki;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::digest;
+
+use super::is_encrypted;
+
+/// What an encrypted value begins with, before the id of its key and a colon; upstream's form.
+const PREFIX: &[u8] = b"k8s:enc:aesgcm:v1:";
+
+/// Longest key id; upstream's names are short words.
+const MAX_ID: usize = 64;
+
+/// Most keys: each change adds one and drops the others.
+const KEYS_MAX: usize = 64;
+
+/// Why a value cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The keys file is unreadable.
+    #[error("cannot read the encryption keys: {0}")]
+    File(#[from] pki::Error),
+    /// The keys file has bad content.
+    #[error(
+        "{path}: line {line}: {why}; restore the file from a backup: without its keys no Secret can be read"
+    )]
+    Content {
+        /// The file.
+        path: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A value under a key that is not there.
+    #[error(
+        "{key}: encrypted with key {id:?}, which is not in the keys file; add that key again (as a line that is not the first)"
+    )]
+    UnknownKey {
+        /// Storage key.
+        key: String,
+        /// Id of the missing key.
+        id: String,
+    },
+    /// A value that is damaged, or was moved from another storage key.
+    #[error("{key}: the encrypted value is damaged or belongs to another key")]
+    Damaged {
+        /// Storage key.
+        key: String,
+    },
+    /// Sealing failed, which only a value beyond 64 GiB causes.
+    #[error("{key}: cannot be encrypted")]
+    Seal {
+        /// Storage key.
+        key: String,
+    },
+    /// A change that came too late.
+    #[error("the keys were changed meanwhile (generation {own}, not before {given})")]
+    Outdated {
+        /// Generation here.
+        own: u64,
+        /// Generation of the change.
+        given: u64,
+    },
+}
+
+/// How far a change of keys is; k3s's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Nothing was ever changed.
+    Start,
+    /// A new key is known and not used yet.
+    Prepare,
+    /// What is sealed otherwise than by the first provider is being written anew.
+    Active,
+    /// The last change is done.
+    Finished,
+}
+
+impl Stage {
+    const ALL: [Self; 4] = [Self::Start, Self::Prepare, Self::Active, Self::Finished];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Prepare => "prepare",
+            Self::Active => "reencrypt_active",
+            Self::Finished => "reencrypt_finished",
+        }
+    }
+}
+
+/// What somebody wants of the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wish {
+    /// A new key in place of all others.
+    Rotate,
+    /// Seal Secrets.
+    Enable,
+    /// Write Secrets in the clear.
+    Disable,
+}
+
+/// The steps of a change; every server takes each before one takes the next.
+#[derive(Debug, Clone)]
+pub enum Next {
+    /// Nothing to do.
+    Nothing,
+    /// Rings to take one after the other.
+    Steps {
+        /// All learn the new key. `None` where that is done, or none is new.
+        prepared: Option<Ring>,
+        /// All seal with it, and everything is written anew.
+        active: Ring,
+        /// What nothing is sealed with any more is dropped.
+        finished: Ring,
+    },
+}
+
+struct Key {
+    id: String,
+    secret: [u8; 32],
+    cipher: LessSafeKey,
+}
+
+#[derive(Clone)]
+enum Entry {
+    /// Values in the clear.
+    Plain,
+    Key(Arc<Key>),
+}
+
+impl Entry {
+    fn id(&self) -> Option<&str> {
+        match self {
+            Self::Plain => None,
+            Self::Key(key) => Some(&key.id),
+        }
+    }
+}
+
+/// Keys in order: the first seals, all open.
+#[derive(Clone)]
+pub struct Ring {
+    generation: u64,
+    stage: Stage,
+    entries: Vec<Entry>,
+}
+
+fn key(id: &str, secret: &[u8]) -> Result<Entry, &'static str> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' || b == b'.';
+    if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(plain) {
+        return Err("the key's id is not a short word");
+    }
+    let secret: [u8; 32] = secret.try_into().map_err(|_| "the key has not 32 bytes")?;
+    let unbound = UnboundKey::new(&AES_256_GCM, &secret).map_err(|_| "the key has not 32 bytes")?;
+    let cipher = LessSafeKey::new(unbound);
+    Ok(Entry::Key(Arc::new(Key { id: id.to_owned(), secret, cipher })))
+}
+
+impl Ring {
+    /// One new key.
+    pub(super) fn new() -> Result<Self, &'static str> {
+        Ok(Self { generation: 0, stage: Stage::Start, entries: vec![fresh("key1".to_owned())?] })
+    }
+
+    /// Reads what [`Ring::render`] writes, and lines `id base64` alone.
+    ///
+    /// # Errors
+    /// [`Error::Content`] with the line.
+    pub fn parse(text: &str, path: &str) -> Result<Self, Error> {
+        let mut ring = Self { generation: 0, stage: Stage::Start, entries: Vec::new() };
+        let lines = text.lines().enumerate();
+        for (i, line) in lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'))
+        {
+            let bad = |why| Error::Content { path: path.to_owned(), line: i + 1, why };
+            ring.take_line(line.trim()).map_err(bad)?;
+        }
+        if ring.keys().next().is_none() {
+            let why = "the file holds no key";
+            return Err(Error::Content { path: path.to_owned(), line: 1, why });
+        }
+        Ok(ring)
+    }
+
+    fn take_line(&mut self, line: &str) -> Result<(), &'static str> {
+        if line == "identity" {
+            self.entries.push(Entry::Plain);
+            return Ok(());
+        }
+        let (id, rest) = line.split_once(' ').ok_or("no id and key")?;
+        let rest = rest.trim();
+        if let ("generation", Ok(generation)) = (id, rest.parse()) {
+            self.generation = generation;
+            return Ok(());
+        }
+        let stage = Stage::ALL.into_iter().find(|stage| stage.name() == rest);
+        if let ("stage", Some(stage)) = (id, stage) {
+            self.stage = stage;
+            return Ok(());
+        }
+        if self.keys().any(|known| known.id == id) {
+            return Err("the key's id occurs twice");
+        }
+        if self.entries.len() >= KEYS_MAX {
+            return Err("there are more than 64 keys");
+        }
+        let secret = STANDARD.decode(rest).map_err(|_| "the key is not base64")?;
+        self.entries.push(key(id, &secret)?);
+        Ok(())
+    }
+
+    /// As it stands in the file.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        if self.generation > 0 {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "generation {}\nstage {}", self.generation, self.stage.name());
+        }
+        for entry in &self.entries {
+            let _ = match entry {
+                Entry::Plain => writeln!(text, "identity"),
+                Entry::Key(key) => writeln!(text, "{} {}", key.id, STANDARD.encode(key.secret)),
+            };
+        }
+        text
+    }
+
+    /// SHA-256 over all of it; equal where the keys, their order and the stage are.
+    pub fn hash(&self) -> String {
+        let digest = digest::digest(&digest::SHA256, self.render().as_bytes());
+        digest.as_ref().iter().fold(String::from("sha256:"), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+
+    /// Counts changes.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// How far a change is.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// A change was begun and is not done.
+    pub fn unfinished(&self) -> bool {
+        matches!(self.stage, Stage::Prepare | Stage::Active)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &Arc<Key>> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Plain => None,
+            Entry::Key(key) => Some(key),
+        })
+    }
+
+    /// Name of the key that seals; `None` while values are written in the clear.
+    pub fn active(&self) -> Option<&str> {
+        self.entries.first().and_then(Entry::id)
+    }
+
+    /// Names of the other keys.
+    pub fn inactive(&self) -> Vec<&str> {
+        self.entries.iter().skip(1).filter_map(Entry::id).collect()
+    }
+
+    fn step(&self, stage: Stage, entries: Vec<Entry>) -> Self {
+        Self { generation: self.generation.saturating_add(1), stage, entries }
+    }
+
+    /// How to get what is wished for, or the rest of a change that was interrupted.
+    ///
+    /// # Errors
+    /// Why that cannot be done now, and what to do first.
+    pub fn next(&self, wish: Wish) -> Result<Next, String> {
+        let entries = self.entries.clone();
+        let (prepared, active) = match (self.stage, self.active().is_some(), wish) {
+            (Stage::Prepare, _, Wish::Rotate) => (None, self.promoted()),
+            (Stage::Active, true, Wish::Rotate | Wish::Enable)
+            | (Stage::Active, false, Wish::Disable) => (None, self.clone()),
+            (Stage::Prepare, ..) | (Stage::Active, true, _) => {
+                return Err("a change of keys is unfinished: run `kube-lite secrets-encrypt rotate-keys` first".to_owned());
+            }
+            (Stage::Active, false, _) => {
+                return Err("encryption is being disabled: run `kube-lite secrets-encrypt disable` first, which finishes that".to_owned());
+            }
+            (_, true, Wish::Enable) | (_, false, Wish::Disable) => return Ok(Next::Nothing),
+            (_, false, Wish::Rotate) => {
+                return Err(
+                    "secrets are not encrypted: run `kube-lite secrets-encrypt enable` first"
+                        .to_owned(),
+                );
+            }
+            (_, true, Wish::Rotate) => {
+                let mut entries = entries;
+                entries.push(fresh(self.free_id()).map_err(str::to_owned)?);
+                let prepared = self.step(Stage::Prepare, entries);
+                let active = prepared.promoted();
+                (Some(prepared), active)
+            }
+            (_, true, Wish::Disable) => {
+                let entries = std::iter::once(Entry::Plain).chain(entries).collect();
+                (None, self.step(Stage::Active, entries))
+            }
+            (_, false, Wish::Enable) => {
+                let mut entries = entries;
+                entries.retain(|entry| entry.id().is_some());
+                (None, self.step(Stage::Active, entries))
+            }
+        };
+        let finished = active.finished();
+        Ok(Next::Steps { prepared, active, finished })
+    }
+
+    /// The key that came last seals.
+    fn promoted(&self) -> Self {
+        let mut entries = self.entries.clone();
+        entries.rotate_right(1);
+        self.step(Stage::Active, entries)
+    }
+
+    /// Without what nothing is sealed with any more. Who writes in the clear keeps the keys, to enable again.
+    fn finished(&self) -> Self {
+        let mut entries = self.entries.clone();
+        if self.active().is_some() {
+            entries.truncate(1);
+        }
+        self.step(Stage::Finished, entries)
+    }
+
+    fn free_id(&self) -> String {
+        let number = |key: &Arc<Key>| key.id.strip_prefix("key")?.parse::<u64>().ok();
+        let last = self.keys().filter_map(number).max().unwrap_or(0);
+        format!("key{}", last.saturating_add(1))
+    }
+
+    /// With keys of `former` that are not here, behind all others: they open what an old snapshot has.
+    #[must_use]
+    pub fn beside(&self, former: &Self) -> Self {
+        let mut both = self.clone();
+        let unknown = former.keys().filter(|key| self.keys().all(|own| own.id != key.id));
+        both.entries.extend(unknown.map(|key| Entry::Key(Arc::clone(key))));
+        both.entries.truncate(KEYS_MAX);
+        if both.entries.len() > self.entries.len() {
+            both.generation = both.generation.saturating_add(1);
+        }
+        both
+    }
+
+    /// Those of its keys that `next` has not, as lines; empty when there is none.
+    pub(super) fn dropped(&self, next: &Self) -> String {
+        let gone = self.keys().filter(|key| next.keys().all(|kept| kept.secret != key.secret));
+        gone.map(|key| format!("{} {}\n", key.id, STANDARD.encode(key.secret))).collect()
+    }
+
+    /// The ring of several servers: the newest, and keys that only another one has; none is ever lost.
+    pub fn merged(rings: Vec<Self>) -> Option<Self> {
+        let mut newest = rings.iter().max_by_key(|ring| ring.generation)?.clone();
+        let mut added = false;
+        for key in rings.iter().flat_map(Self::keys) {
+            // One that was dropped when its change was finished may still be known to a server that was not reached then.
+            let behind = newest.stage == Stage::Finished;
+            let known = newest.keys().any(|known| known.secret == key.secret);
+            let room = newest.entries.len() < KEYS_MAX;
+            if !behind && !known && room && newest.keys().all(|known| known.id != key.id) {
+                newest.entries.push(Entry::Key(Arc::clone(key)));
+                added = true;
+            }
+        }
+        if added {
+            newest.generation = newest.generation.saturating_add(1);
+        }
+        Some(newest)
+    }
+
+    /// The value as it goes to the store under `key`; `None` while values are written in the clear.
+    ///
+    /// # Errors
+    /// When sealing fails.
+    pub fn encrypt(&self, key: &str, value: &[u8]) -> Result<Option<Bytes>, Error> {
+        let failed = || Error::Seal { key: key.to_owned() };
+        let first = match self.entries.first().ok_or_else(failed)? {
+            Entry::Plain => return Ok(None),
+            Entry::Key(first) => first,
+        };
+        // 96 random bits: one key may seal 2^32 values before two nonces are likely to meet.
+        let mut nonce = [0; NONCE_LEN];
+        base::clock::random_bytes(&mut nonce);
+        let mut body = value.to_vec();
+        let tag = first
+            .cipher
+            .seal_in_place_separate_tag(
+                Nonce::assume_unique_for_key(nonce),
+                Aad::from(key.as_bytes()),
+                &mut body,
+            )
+            .map_err(|_| failed())?;
+        let mut out = BytesMut::with_capacity(
+            PREFIX.len() + first.id.len() + 1 + NONCE_LEN + body.len() + tag.as_ref().len(),
+        );
+        out.extend_from_slice(PREFIX);
+        out.extend_from_slice(first.id.as_bytes());
+        out.extend_from_slice(b":");
+        out.extend_from_slice(&nonce);
+        out.extend_from_slice(&body);
+        out.extend_from_slice(tag.as_ref());
+        Ok(Some(out.freeze()))
+    }
+
+    /// The value that stands under `key`; one that is not encrypted is returned as it is (it was written before).
+    ///
+    /// # Errors
+    /// When its key is unknown or it is damaged.
+    pub fn decrypt(&self, key: &str, stored: &Bytes) -> Result<Bytes, Error> {
+        if !is_encrypted(stored) {
+            return Ok(stored.clone());
+        }
+        let damaged = || Error::Damaged { key: key.to_owned() };
+        let rest = stored.strip_prefix(PREFIX).ok_or_else(damaged)?;
+        let end = rest.iter().take(MAX_ID + 1).position(|b| *b == b':').ok_or_else(damaged)?;
+        let (id, sealed) = rest.split_at_checked(end).ok_or_else(damaged)?;
+        let id = std::str::from_utf8(id).map_err(|_| damaged())?;
+        let found = self.keys().find(|k| k.id == id);
+        let found =
+            found.ok_or_else(|| Error::UnknownKey { key: key.to_owned(), id: id.to_owned() })?;
+        let sealed = sealed.get(1..).ok_or_else(damaged)?;
+        let (nonce, body) = sealed.split_first_chunk::<NONCE_LEN>().ok_or_else(damaged)?;
+        let mut body = body.to_vec();
+        let nonce = Nonce::assume_unique_for_key(*nonce);
+        let length = found
+            .cipher
+            .open_in_place(nonce, Aad::from(key.as_bytes()), &mut body)
+            .map_err(|_| damaged())?
+            .len();
+        body.truncate(length);
+        Ok(body.into())
+    }
+
+    /// The value is not as it would be written now: under a key that is not the first, or in the clear (or not).
+    pub fn stale(&self, stored: &[u8]) -> bool {
+        let Some(active) = self.active() else { return is_encrypted(stored) };
+        let rest =
+            stored.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix(active.as_bytes()));
+        rest.is_none_or(|rest| rest.first() != Some(&b':'))
+    }
+}
+
+fn fresh(id: String) -> Result<Entry, &'static str> {
+    let mut secret = [0; 32];
+    base::clock::random_bytes(&mut secret);
+    key(&id, &secret)
+}
+
+impl std::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ring")
+            .field("generation", &self.generation)
+            .field("stage", &self.stage)
+            .field("active", &self.active())
+            .field("inactive", &self.inactive())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;
