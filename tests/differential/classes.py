@@ -110,8 +110,6 @@ CLASSES = [
     ("HorizontalPodAutoscaler", "columns of v1 are computed from v1, which has one metric, upstream shows those of v2; what v1 has no field for stands in annotations as JSON, of which upstream shows zeros; upstream takes `spec.metrics` for changed by writes that change nothing",
      lambda q, f: q["base"] == "hpa1" and ("as=" in q["headers"].get("Accept", "") or "autoscaling.alpha" in said(f) + f[0][0] and only(f, r"annotations|f:annotations|fieldsV1\.f:metadata$|^body\[|^body\.$"))
      or q["base"] in ("hpa1", "hpa2") and (metrics_alone(f) or "f:metrics" in said(f) and only(f, r"^body\["))),
-    ("the first watch of a kind", "events from before a kind was first read or watched are not kept: such a watch is told to list again",
-     lambda q, f: "watch" in q["query"] and any("too old resource version" in str(got) for _, _, got in f) and not any("too old resource version" in str(want) or want == "ERROR" for _, want, _ in f)),
     ("YAML of other tools", "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them", lambda q, f: "yaml" in q["headers"].get("Content-Type", "") and re.search(r"yaml: ", said(f)) is not None),
     ("trials", "a trial of an update shows the `selfLink` that was sent, which nobody stores; a trial of a deletion shows for a while in what upstream reads of the object",
      lambda q, f: only(f, r"selfLink$") or q["query"].get("dryRun") == "All" and only(f, r"metadata\.(deletionTimestamp|deletionGracePeriodSeconds|finalizers)$") and all(got == "(absent)" for _, _, got in f)),
