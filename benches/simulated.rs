@@ -24,7 +24,7 @@ use simulated::api::{Api, Identity};
 /// A phase that takes longer has failed.
 const PHASE_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// Prints one line of JSON at the end of each phase: agents Ready, idle, pods Running, settled.
+/// Prints one line of JSON at the end of each phase: agents Ready, idle, pods Running, settled; ends with its standard input.
 #[derive(Parser)]
 struct Args {
     /// host:port
@@ -120,6 +120,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
         let begin = Instant::now();
         tokio::time::sleep(Duration::from_secs(args.settle)).await;
         shared.measures.print("settled", begin.elapsed(), json!({}));
+        // What the end of so many agents costs belongs to no phase: they stay until the reader has looked.
+        tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
+            .await??;
     }
     tasks.shutdown().request();
     tasks.drain(Duration::from_secs(5)).await;
