@@ -121,7 +121,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_secs(args.settle)).await;
         shared.measures.print("settled", begin.elapsed(), json!({}));
         // What the end of so many agents costs belongs to no phase: they stay until the reader has looked.
-        tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
+        base::tasks::blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()))
             .await??;
     }
     tasks.shutdown().request();

@@ -129,7 +129,25 @@ impl<K: Kind> Informer<K> {
 
     /// The objects under `value` of an index, decoded.
     pub fn by_index(&self, name: &'static str, value: &str) -> Vec<K> {
-        self.shared.cache.by_index(name, value).iter().filter_map(|o| decode(o)).collect()
+        self.by_index_trimmed(name, value, |_| {})
+    }
+
+    /// As [`Informer::by_index`], each trimmed before the next one is decoded: a decoded object is several times as large as
+    /// its bytes.
+    pub fn by_index_trimmed(
+        &self,
+        name: &'static str,
+        value: &str,
+        trim: impl Fn(&mut K),
+    ) -> Vec<K> {
+        let objects = self.shared.cache.by_index(name, value);
+        let decoded = objects.iter().filter_map(|o| decode(o));
+        decoded
+            .map(|mut object| {
+                trim(&mut object);
+                object
+            })
+            .collect()
     }
 }
 

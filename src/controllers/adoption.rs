@@ -34,12 +34,28 @@ pub(crate) async fn claim_all<O: Kind, C: Kind>(
     matches: impl Fn(&ObjectMeta) -> bool,
     adoptable: impl Fn(&C) -> bool,
 ) -> Result<Vec<C>, Error> {
+    claim_trimmed(client, owner, children, matches, adoptable, |_| {}).await
+}
+
+/// As [`claim_all`] where an owner may have thousands: `trim` lets go of what nobody looks at, not the metadata that tell
+/// whose a child is.
+///
+/// # Errors
+/// As [`claim_all`].
+pub(crate) async fn claim_trimmed<O: Kind, C: Kind>(
+    client: &Client,
+    owner: &O,
+    children: &Informer<C>,
+    matches: impl Fn(&ObjectMeta) -> bool,
+    adoptable: impl Fn(&C) -> bool,
+    trim: impl Fn(&mut C),
+) -> Result<Vec<C>, Error> {
     let owner_meta = owner.metadata();
     let namespace = owner_meta.namespace.as_deref().unwrap_or_default();
     let uid = owner_meta.uid.as_deref().unwrap_or_default();
     let deleting = owner_meta.deletion_timestamp.is_some();
-    let mut candidates: Vec<C> = children.by_index(BY_CONTROLLER, uid);
-    candidates.extend(children.by_index(ORPHANS, namespace));
+    let mut candidates: Vec<C> = children.by_index_trimmed(BY_CONTROLLER, uid, &trim);
+    candidates.extend(children.by_index_trimmed(ORPHANS, namespace, &trim));
     let mut claimed = Vec::new();
     let mut owner_is_there: Option<bool> = None;
     for child in candidates {

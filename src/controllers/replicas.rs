@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use api::Object;
-use api::k8s::api::core::v1::{Pod, PodTemplateSpec};
+use api::k8s::api::core::v1::{Pod, PodSpec, PodTemplateSpec};
 use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use api::k8s::jiff::Timestamp;
 use client::labels::Labels;
@@ -200,7 +200,8 @@ impl<K: ReplicaOwner> Engine<K> {
     async fn claim(&self, owner: &K, wanted: &Wanted) -> Result<Vec<Pod>, Error> {
         let matches =
             |pod: &ObjectMeta| client::labels::selects(&wanted.selector, pod.labels.as_ref());
-        adoption::claim_all(&self.control.client, owner, &self.pods, matches, pods::is_active).await
+        let (client, active) = (&self.control.client, pods::is_active);
+        adoption::claim_trimmed(client, owner, &self.pods, matches, active, trim).await
     }
 
     /// Creates or deletes the difference.
@@ -293,6 +294,14 @@ impl<K: ReplicaOwner> Engine<K> {
 
 fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
+}
+
+/// Lets go of what nothing here looks at.
+fn trim(pod: &mut Pod) {
+    pod.metadata.managed_fields = None;
+    if let Some(spec) = &mut pod.spec {
+        *spec = PodSpec { node_name: spec.node_name.take(), ..PodSpec::default() };
+    }
 }
 
 /// Which of two pods goes first (`controller.ActivePodsWithRanks`): unassigned, pending, not ready, cheaper, on the more

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads the suite's JUnit reports, and prints one as a table.
 
-usage: results.py JUNIT
+usage: results.py [--others] JUNIT        (--others: also specs that are no conformance, if they ran)
 """
 import re, sys, xml.etree.ElementTree as tree
 
@@ -18,14 +18,14 @@ def first_line(text):
     return " ".join((told or lines or ["no word"])[0].split())[:300]
 
 
-def read(path):
-    """The conformance specs of a report, passed, failed or skipped, and others that have run."""
+def read(path, others=False):
+    """The conformance specs of a report, passed, failed or skipped; `others`: also those that are none and have run."""
     specs = []
     for case in tree.parse(path).iter("testcase"):
         name = case.get("name").removeprefix("[It] ")
         if "[Conformance]" in name:
             name = name[: name.index("]", name.rindex("[Conformance]")) + 1] + trailing_tags(name)
-        elif name == case.get("name") or case.find("skipped") is not None:
+        elif not others or name == case.get("name") or case.find("skipped") is not None:
             continue
         fault = next((part for part in case if part.tag in ("failure", "error")), None)
         outcome = "failed" if fault is not None else "skipped" if case.find("skipped") is not None else "passed"
@@ -56,6 +56,7 @@ def table(specs):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    *options, report = sys.argv[1:] or [""]
+    if not report or options not in ([], ["--others"]):
         sys.exit(__doc__)
-    table(read(sys.argv[1]))
+    table(read(report, bool(options)))
