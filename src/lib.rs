@@ -2,6 +2,7 @@
 
 pub mod agent;
 mod allocator;
+mod asked;
 pub mod catalogue;
 pub mod cli;
 pub mod etcd_env;

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::{Kind, Tasks};
+use base::Tasks;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
 
 pub use render::render;
 
-use crate::catalogue::{DATA_DIR, Refusal};
+use crate::asked;
+use crate::catalogue::Refusal;
 
 /// Version of the schema: it grows when a field changes its meaning or goes.
 pub(crate) const SCHEMA: u32 = 2;
@@ -288,34 +289,11 @@ pub(crate) fn serve(
         Role::Server => SOCKETS[0],
         Role::Agent => SOCKETS[1],
     };
-    let path = data_dir.join(name);
-    // Of a predecessor that was killed: the data directory's lock says that nobody uses it.
-    let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path)
-        .map_err(|e| DATA_DIR.refuse(format!("cannot make {}: {e}", path.display())))?;
     let source = Arc::new(source);
-    let (shutdown, own) = (tasks.shutdown().clone(), tasks.clone());
-    tasks.spawn(Kind::Critical, "status", async move {
-        loop {
-            let stream = tokio::select! {
-                accepted = listener.accept() => accepted?.0,
-                () = shutdown.requested() => return Ok::<(), std::io::Error>(()),
-            };
-            let source = Arc::clone(&source);
-            own.spawn(
-                Kind::Request,
-                "status-answer",
-                async move { answer(&*source, stream).await },
-            );
-        }
-    });
-    Ok(())
-}
-
-async fn answer(source: &impl Source, mut stream: UnixStream) -> std::io::Result<()> {
-    let status = source.status().await;
-    stream.write_all(&serde_json::to_vec(&status).unwrap_or_default()).await?;
-    stream.shutdown().await
+    asked::serve(data_dir.join(name), ("status", "status-answer"), tasks, move |stream| {
+        let source = Arc::clone(&source);
+        async move { asked::reply(stream, &source.status().await).await }
+    })
 }
 
 /// Asks what runs with this data directory; `None` when nothing answers.

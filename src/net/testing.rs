@@ -38,6 +38,17 @@ pub(crate) fn shell(command: &str) -> String {
     text(&output.stdout)
 }
 
+/// Waits until something holds; where it never does, what this command prints is told.
+pub(crate) async fn eventually(what: &str, state: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..1500 {
+        if holds() {
+            return;
+        }
+        base::clock::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("never: {what}\n{}", shell(state));
+}
+
 type Work = Box<dyn FnOnce() + Send>;
 
 /// A namespace of its own that lives as long as this value: a pod, or another machine.

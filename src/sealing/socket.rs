@@ -1,17 +1,16 @@
 //! The socket over which `kube-lite secrets-encrypt` asks the server of a data directory.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use apiserver::encryption::Wish;
-use base::{Kind, Tasks};
+use base::Tasks;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 
 use super::{Sealing, Status};
-use crate::catalogue::{DATA_DIR, Refusal};
+use crate::asked;
+use crate::catalogue::Refusal;
 
 /// Largest question and answer, in bytes.
 const MESSAGE_MAX: u64 = 1 << 20;
@@ -45,42 +44,26 @@ fn path(data_dir: &Path) -> PathBuf {
 /// # Errors
 /// When the socket cannot be made.
 pub(crate) fn serve(data_dir: &Path, sealing: Arc<Sealing>, tasks: &Tasks) -> Result<(), Refusal> {
-    let path = path(data_dir);
-    // Of a predecessor that was killed: the data directory's lock says that nobody uses it.
-    let _ = std::fs::remove_file(&path);
-    let told = |e: std::io::Error| DATA_DIR.refuse(format!("cannot make {}: {e}", path.display()));
-    let listener = UnixListener::bind(&path).map_err(told)?;
-    let mode = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&path, mode).map_err(told)?;
-    let (shutdown, own) = (tasks.shutdown().clone(), tasks.clone());
-    tasks.spawn(Kind::Critical, "secrets-encrypt socket", async move {
-        loop {
-            let stream = tokio::select! {
-                accepted = listener.accept() => accepted?.0,
-                () = shutdown.requested() => return Ok::<(), std::io::Error>(()),
-            };
-            let (sealing, shutdown) = (Arc::clone(&sealing), shutdown.clone());
-            own.spawn(Kind::Request, "secrets-encrypt answer", async move {
-                tokio::select! {
-                    answered = answer(&sealing, stream) => answered,
-                    () = shutdown.requested() => Ok(()),
-                }
-            });
+    let names = ("secrets-encrypt socket", "secrets-encrypt answer");
+    let shutdown = tasks.shutdown().clone();
+    asked::serve(path(data_dir), names, tasks, move |stream| {
+        let (sealing, shutdown) = (Arc::clone(&sealing), shutdown.clone());
+        async move {
+            tokio::select! {
+                answered = answer(&sealing, stream) => answered,
+                () = shutdown.requested() => Ok(()),
+            }
         }
-    });
-    Ok(())
+    })
 }
 
 async fn answer(sealing: &Arc<Sealing>, mut stream: UnixStream) -> std::io::Result<()> {
-    let mut text = Vec::new();
-    (&mut stream).take(MESSAGE_MAX).read_to_end(&mut text).await?;
-    let outcome: Result<Answer, String> = match serde_json::from_slice(&text) {
+    let outcome: Result<Answer, String> = match asked::question(&mut stream, MESSAGE_MAX).await? {
         Ok(Question::Status) => sealing.status().await.map(Answer::Status),
         Ok(Question::Change(wish)) => sealing.change(wish).await.map(Answer::Done),
-        Err(error) => Err(format!("the question is not understood: {error}")),
+        Err(error) => Err(error),
     };
-    stream.write_all(&serde_json::to_vec(&outcome).unwrap_or_default()).await?;
-    stream.shutdown().await
+    asked::reply(stream, &outcome).await
 }
 
 /// Asks the server of a data directory; `None` when none answers.
@@ -91,13 +74,5 @@ pub(super) async fn ask(
     data_dir: &Path,
     question: Question,
 ) -> std::io::Result<Option<Result<Answer, String>>> {
-    let Ok(mut stream) = UnixStream::connect(path(data_dir)).await else { return Ok(None) };
-    stream.write_all(&serde_json::to_vec(&question)?).await?;
-    stream.shutdown().await?;
-    let mut text = Vec::new();
-    stream.take(MESSAGE_MAX).read_to_end(&mut text).await?;
-    if text.is_empty() {
-        return Err(std::io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(Some(serde_json::from_slice(&text)?))
+    asked::ask(&path(data_dir), &question, MESSAGE_MAX).await
 }

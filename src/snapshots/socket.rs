@@ -1,16 +1,15 @@
 //! The socket over which `kube-lite etcd-snapshot` asks the server of a data directory.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base::{Kind, Tasks};
+use base::Tasks;
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 
 use super::{Folder, Places, Snapshot, Snapshots, s3};
-use crate::catalogue::{DATA_DIR, Refusal};
+use crate::asked;
+use crate::catalogue::Refusal;
 
 /// Largest question, in bytes.
 const QUESTION_MAX: u64 = 1 << 20;
@@ -88,28 +87,12 @@ pub(crate) fn serve(
     snapshots: Arc<Snapshots>,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
-    let path = path(data_dir);
-    // Of a predecessor that was killed: the data directory's lock says that nobody uses it.
-    let _ = std::fs::remove_file(&path);
-    let told = |e: std::io::Error| DATA_DIR.refuse(format!("cannot make {}: {e}", path.display()));
-    let listener = UnixListener::bind(&path).map_err(told)?;
-    let mode = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(&path, mode).map_err(told)?;
+    let socket = path(data_dir);
     let data_dir = data_dir.to_owned();
-    let (shutdown, own) = (tasks.shutdown().clone(), tasks.clone());
-    tasks.spawn(Kind::Critical, "snapshot socket", async move {
-        loop {
-            let stream = tokio::select! {
-                accepted = listener.accept() => accepted?.0,
-                () = shutdown.requested() => return Ok::<(), std::io::Error>(()),
-            };
-            let (snapshots, data_dir) = (Arc::clone(&snapshots), data_dir.clone());
-            own.spawn(Kind::Request, "snapshot answer", async move {
-                answer(&snapshots, &data_dir, stream).await
-            });
-        }
-    });
-    Ok(())
+    asked::serve(socket, ("snapshot socket", "snapshot answer"), tasks, move |stream| {
+        let (snapshots, data_dir) = (Arc::clone(&snapshots), data_dir.clone());
+        async move { answer(&snapshots, &data_dir, stream).await }
+    })
 }
 
 async fn answer(
@@ -117,15 +100,11 @@ async fn answer(
     data_dir: &Path,
     mut stream: UnixStream,
 ) -> std::io::Result<()> {
-    let mut text = Vec::new();
-    (&mut stream).take(QUESTION_MAX).read_to_end(&mut text).await?;
-    let outcome = match serde_json::from_slice::<Question>(&text) {
+    let outcome = match asked::question(&mut stream, QUESTION_MAX).await? {
         Ok(question) => act(snapshots, data_dir, question).await,
-        Err(error) => Err(format!("the question is not understood: {error}")),
+        Err(error) => Err(error),
     };
-    let answer = Answer::of(&snapshots.settings.node, outcome);
-    stream.write_all(&serde_json::to_vec(&answer).unwrap_or_default()).await?;
-    stream.shutdown().await
+    asked::reply(stream, &Answer::of(&snapshots.settings.node, outcome)).await
 }
 
 async fn act(
@@ -153,10 +132,5 @@ async fn act(
 /// # Errors
 /// When it stops answering.
 pub(super) async fn ask(data_dir: &Path, question: &Question) -> std::io::Result<Option<Answer>> {
-    let Ok(mut stream) = UnixStream::connect(path(data_dir)).await else { return Ok(None) };
-    stream.write_all(&serde_json::to_vec(question)?).await?;
-    stream.shutdown().await?;
-    let mut text = Vec::new();
-    stream.take(ANSWER_MAX).read_to_end(&mut text).await?;
-    Ok(Some(serde_json::from_slice(&text)?))
+    asked::ask(&path(data_dir), question, ANSWER_MAX).await
 }

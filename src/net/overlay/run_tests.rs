@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use api::{Object, WatchEvent};
 use async_trait::async_trait;
@@ -16,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::overlay;
 use crate::overlay::backend::Backend;
-use crate::testing::{Pod, config, in_namespace, privileged, shell};
+use crate::testing::{self, Pod, config, in_namespace, privileged, shell};
 
 /// Nodes, who watches them, and the events that were written.
 #[derive(Debug, Default)]
@@ -104,14 +103,8 @@ impl Transport for Api {
     }
 }
 
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1500 {
-        if holds() {
-            return;
-        }
-        base::clock::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("never: {what}\n{}", shell("ip addr; ip route; bridge fdb show"));
+async fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    testing::eventually(what, "ip addr; ip route; bridge fdb show", holds).await;
 }
 
 fn routes() -> String {

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::gate::Leases;
 use super::{Local, Policies};
-use crate::testing::{config, in_namespace, privileged, shell};
+use crate::testing::{self, config, in_namespace, privileged, shell};
 
 /// Objects by resource and name, and who watches them; a resource that is held back tells of none.
 #[derive(Debug, Default)]
@@ -103,14 +103,8 @@ impl Transport for Api {
     }
 }
 
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1500 {
-        if holds() {
-            return;
-        }
-        base::clock::sleep(Duration::from_millis(20)).await;
-    }
-    panic!("never: {what}\n{}", shell("nft list ruleset"));
+async fn eventually(what: &str, holds: impl FnMut() -> bool) {
+    testing::eventually(what, "nft list ruleset", holds).await;
 }
 
 fn policy() -> Value {
