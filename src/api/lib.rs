@@ -26,6 +26,7 @@ pub mod value;
 mod wire_test;
 
 pub use k8s_openapi as k8s;
+pub use kinds::Typed;
 pub use object::{Gvk, Gvr, Object, ObjectKey, WatchEvent};
 pub use quantity::Quantity;
 pub use status::Status;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kinds::Typed;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -246,12 +247,12 @@ impl Object {
     ///
     /// # Errors
     /// When a field has another JSON type than the struct.
-    pub fn decode<T: for<'de> Deserialize<'de>>(&self) -> Result<T, BadObject> {
+    pub fn decode<T: Typed>(&self) -> Result<T, BadObject> {
         let bad = |e: serde_json::Error| BadObject(format!("{}: {e}", self.key));
-        serde_json::from_slice(&self.json()).or_else(|error| {
+        T::from_json(&self.json()).or_else(|error| {
             let mut value = self.value()?;
             let mended = set_times(&mut value);
-            if mended { serde_json::from_value(value) } else { Err(error) }.map_err(bad)
+            if mended { T::from_value(&value) } else { Err(error) }.map_err(bad)
         })
     }
 

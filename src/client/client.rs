@@ -4,11 +4,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use api::{Gvr, Status};
+use api::{Gvr, Status, Typed};
 use bytes::Bytes;
 use http::{Method, Request};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::transport::Transport;
@@ -17,22 +15,14 @@ use crate::{Error, Scope};
 
 /// A built-in kind with object metadata, such as `api::k8s::api::core::v1::Pod`.
 pub trait Kind:
-    api::k8s::Resource
-    + api::k8s::Metadata<Ty = ObjectMeta>
-    + Serialize
-    + DeserializeOwned
-    + Clone
-    + Send
-    + Sync
-    + 'static
+    api::k8s::Resource + api::k8s::Metadata<Ty = ObjectMeta> + Typed + Clone + Send + Sync + 'static
 {
 }
 
 impl<T> Kind for T where
     T: api::k8s::Resource
         + api::k8s::Metadata<Ty = ObjectMeta>
-        + Serialize
-        + DeserializeOwned
+        + Typed
         + Clone
         + Send
         + Sync
@@ -188,13 +178,8 @@ impl Client {
         Err(status.unwrap_or_else(|| unexpected::status(code, &method, path, &body)).into())
     }
 
-    async fn json(
-        &self,
-        method: Method,
-        path: &str,
-        body: &impl Serialize,
-    ) -> Result<Bytes, Error> {
-        self.request(method, path, "application/json", serde_json::to_vec(body)?.into()).await
+    async fn json(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Bytes, Error> {
+        self.request(method, path, "application/json", body.into()).await
     }
 
     /// Reads an object.
@@ -203,7 +188,7 @@ impl Client {
     /// The server's refusal or the transport's failure.
     pub async fn get<K: Kind>(&self, namespace: &str, name: &str) -> Result<K, Error> {
         let path = Self::path(&gvr_of::<K>(), namespace, name, "");
-        Ok(serde_json::from_slice(
+        Ok(K::from_json(
             &self.request(Method::GET, &path, "application/json", Bytes::new()).await?,
         )?)
     }
@@ -229,7 +214,7 @@ impl Client {
         options: &ListOptions<'_>,
     ) -> Result<Vec<K>, Error> {
         let items = self.list_values(&gvr_of::<K>(), namespace, options).await?;
-        items.into_iter().map(|v| serde_json::from_value(v).map_err(Error::from)).collect()
+        items.iter().map(|v| K::from_value(v).map_err(Error::from)).collect()
     }
 
     /// Lists objects of any kind.
@@ -259,7 +244,7 @@ impl Client {
     /// The server's refusal or the transport's failure.
     pub async fn create<K: Kind>(&self, namespace: &str, object: &K) -> Result<K, Error> {
         let path = Self::path(&gvr_of::<K>(), namespace, "", "");
-        Ok(serde_json::from_slice(&self.json(Method::POST, &path, object).await?)?)
+        Ok(K::from_json(&self.json(Method::POST, &path, object.to_json()?).await?)?)
     }
 
     /// Posts any body to any resource or subresource (`binding`, `eviction`, `token`, reviews).
@@ -275,7 +260,9 @@ impl Client {
         body: &Value,
     ) -> Result<Value, Error> {
         let path = Self::path(gvr, namespace, name, subresource);
-        Ok(serde_json::from_slice(&self.json(Method::POST, &path, body).await?)?)
+        Ok(serde_json::from_slice(
+            &self.json(Method::POST, &path, serde_json::to_vec(body)?).await?,
+        )?)
     }
 
     /// Replaces an object. Typed structs drop unknown fields: use patches for objects of others.
@@ -303,7 +290,7 @@ impl Client {
             meta.name.as_deref().unwrap_or_default(),
             subresource,
         );
-        Ok(serde_json::from_slice(&self.json(Method::PUT, &path, object).await?)?)
+        Ok(K::from_json(&self.json(Method::PUT, &path, object.to_json()?).await?)?)
     }
 
     /// Patches an object or, with a `subresource`, a part of it.
@@ -317,9 +304,8 @@ impl Client {
         subresource: &str,
         patch: &Patch<'_>,
     ) -> Result<K, Error> {
-        Ok(serde_json::from_value(
-            self.patch_value(&gvr_of::<K>(), namespace, name, subresource, patch).await?,
-        )?)
+        let answer = self.patched(&gvr_of::<K>(), namespace, name, subresource, patch).await?;
+        Ok(K::from_json(&answer)?)
     }
 
     /// Patches an object of any kind.
@@ -334,6 +320,18 @@ impl Client {
         subresource: &str,
         patch: &Patch<'_>,
     ) -> Result<Value, Error> {
+        let answer = self.patched(gvr, namespace, name, subresource, patch).await?;
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    async fn patched(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        patch: &Patch<'_>,
+    ) -> Result<Bytes, Error> {
         let mut path = Self::path(gvr, namespace, name, subresource);
         let (content_type, body) = match patch {
             Patch::Json(value) => ("application/json-patch+json", value),
@@ -347,10 +345,7 @@ impl Client {
                 ("application/apply-patch+yaml", object)
             }
         };
-        let answer = self
-            .request(Method::PATCH, &path, content_type, serde_json::to_vec(body)?.into())
-            .await?;
-        Ok(serde_json::from_slice(&answer)?)
+        self.request(Method::PATCH, &path, content_type, serde_json::to_vec(body)?.into()).await
     }
 
     /// Deletes an object.
@@ -378,7 +373,7 @@ impl Client {
         options: &DeleteOptions,
     ) -> Result<(), Error> {
         let path = Self::path(gvr, namespace, name, "");
-        self.json(Method::DELETE, &path, &options.body()).await.map(drop)
+        self.json(Method::DELETE, &path, serde_json::to_vec(&options.body())?).await.map(drop)
     }
 
     /// Deletes all objects of a resource in a namespace.
@@ -392,7 +387,7 @@ impl Client {
         options: &DeleteOptions,
     ) -> Result<(), Error> {
         let path = Self::path(gvr, namespace, "", "");
-        self.json(Method::DELETE, &path, &options.body()).await.map(drop)
+        self.json(Method::DELETE, &path, serde_json::to_vec(&options.body())?).await.map(drop)
     }
 
     /// What to watch for all objects of a kind.

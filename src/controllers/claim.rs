@@ -68,7 +68,7 @@ async fn patch_owned<K: Kind>(
     );
     let value =
         client.patch_value(&gvr_of::<K>(), namespace, name, "", &Patch::Strategic(patch)).await?;
-    Ok(serde_json::from_value(value)?)
+    Ok(K::from_value(&value)?)
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use api::Gvr;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use api::{Gvr, Typed};
 use base::{Kind, clock};
 use client::{
     Action, Change, Client, DeleteOptions, Error, Patch, Propagation, Queue, meta, run_workers,
@@ -330,7 +330,7 @@ impl Collector {
         name: &str,
     ) -> Result<Option<ObjectMeta>, Error> {
         match self.client.get_value(gvr, namespace, name).await {
-            Ok(mut value) => Ok(Some(serde_json::from_value(value["metadata"].take())?)),
+            Ok(value) => Ok(Some(ObjectMeta::from_value(&value["metadata"])?)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }

@@ -1,5 +1,6 @@
 //! Templates as they were: comparison of pod templates, and the ControllerRevisions of DaemonSets and StatefulSets.
 
+use api::Typed;
 use api::k8s::api::apps::v1::ControllerRevision;
 use api::k8s::api::core::v1::PodTemplateSpec;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -50,7 +51,7 @@ pub(crate) fn hash_of<'a>(revision: &'a ControllerRevision, label: &str) -> &'a 
 pub(crate) fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = revision.data.0.pointer("/spec/template")?.clone();
     template.as_object_mut()?.remove("$patch");
-    serde_json::from_value(template).ok()
+    PodTemplateSpec::from_value(&template).ok()
 }
 
 /// Finds the owner's revisions, makes the one of the current template if there is none, and gives it the highest number.
@@ -96,7 +97,7 @@ async fn create<O: Kind>(
 ) -> Result<(ControllerRevision, Option<i32>), Error> {
     let meta = owner.metadata();
     let namespace = meta.namespace.as_deref().unwrap_or_default();
-    let mut data = serde_json::to_value(snapshot.template)?;
+    let mut data = snapshot.template.to_value()?;
     data["$patch"] = json!("replace");
     let mut collisions = snapshot.collisions;
     loop {
@@ -158,7 +159,7 @@ pub(crate) async fn truncate(
 
 /// A template for comparison: without the label that the controller added, nulls, and empty lists and label maps.
 pub(crate) fn comparable(template: &PodTemplateSpec, own_label: &str) -> Value {
-    let mut value = serde_json::to_value(template).unwrap_or_default();
+    let mut value = template.to_value().unwrap_or_default();
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in ["labels", "annotations"] {
             let entries = metadata.get_mut(field).and_then(Value::as_object_mut);

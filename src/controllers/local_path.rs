@@ -5,9 +5,9 @@ mod plan;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use api::Object;
 use api::k8s::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::StorageClass;
+use api::{Object, Typed};
 use client::events::EventType;
 use client::informer::decode;
 use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer};
@@ -159,7 +159,7 @@ impl Provisioner {
             Err(error) => return Ok(Err(error.to_string())),
         }
         let Volume { name, object } = plan::volume(claim, &asked, &host);
-        let object: PersistentVolume = serde_json::from_value(object)?;
+        let object = PersistentVolume::from_value(&object)?;
         match self.client.create("", &object).await {
             Err(error) if error.is_already_exists() => {}
             other => drop(other?),

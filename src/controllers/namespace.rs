@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use api::Gvr;
 use api::k8s::api::core::v1::{Namespace, NamespaceCondition};
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
+use api::{Gvr, Typed};
 use client::{Action, Client, DeleteOptions, Error, ListOptions, Propagation};
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> 
     }
     if remains.is_nothing() {
         let rest: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER).collect();
-        let mut body = serde_json::to_value(namespace)?;
+        let mut body = namespace.to_value()?;
         body["spec"]["finalizers"] = json!(rest);
         let path =
             format!("{}/finalize", Client::path(&Gvr::new("", "v1", "namespaces"), "", name, ""));

@@ -125,7 +125,7 @@ struct Stored<K> {
 
 impl<K: Kind> Stored<K> {
     fn new(json: Value) -> Result<Self, Error> {
-        Ok(Self { typed: serde_json::from_value(json.clone())?, json })
+        Ok(Self { typed: K::from_value(&json)?, json })
     }
 
     fn cached(informer: &Informer<K>, namespace: &str, name: &str) -> Result<Option<Self>, Error> {

@@ -1,5 +1,6 @@
 //! The status of validating admission policies: which of their expressions do not fit the types of the objects they are about.
 
+use api::Typed;
 use api::expressions::checking;
 use api::k8s::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use api::schema::Schema;
@@ -29,7 +30,7 @@ async fn reconcile(
     name: &str,
 ) -> Result<Action, Error> {
     let Some(policy) = informer.get("", name) else { return Ok(Action::Done) };
-    let policy = serde_json::to_value(&policy)?;
+    let policy = policy.to_value()?;
     if let Some(object) = status(&Schema::builtin(), name, &policy) {
         let patch = Patch::Apply { object: &object, manager: MANAGER, force: true };
         let written = client.patch::<ValidatingAdmissionPolicy>("", name, "status", &patch).await;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use api::Object;
 use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
 use api::k8s::jiff::Timestamp;
+use api::{Object, Typed};
 use client::{Action, Change, Client, Error, Informer, ListOptions, gvr_of};
 use serde_json::{Value, json};
 
@@ -139,7 +139,7 @@ impl Claims {
             return Ok(Action::Done);
         };
         let mut value = edit::value(&object)?;
-        let claim: PersistentVolumeClaim = serde_json::from_value(value.clone())?;
+        let claim = PersistentVolumeClaim::from_value(&value)?;
         let gvr = gvr_of::<PersistentVolumeClaim>();
         let users = self.pods.by_index(BY_CLAIM, &object.key.to_string());
         let bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");

@@ -1,5 +1,6 @@
 //! Static pods: manifests in folders of this machine, read again when a folder changes.
 
+use api::Typed;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -183,7 +184,8 @@ pub(crate) fn parse(body: &[u8], path: &Path, node_name: &str) -> Result<Pod, Ba
     if let Some(error) = errors.first() {
         return Err(BadManifest::Invalid(error.to_string()));
     }
-    let object = serde_json::from_value(pod).map_err(|e| BadManifest::Invalid(e.to_string()))?;
+    let object = api::k8s::api::core::v1::Pod::from_value(&pod)
+        .map_err(|e| BadManifest::Invalid(e.to_string()))?;
     let pod = Pod::new(object, Origin::Static).ok_or_else(|| {
         BadManifest::Invalid("metadata.uid: may hold letters, digits, - and _".to_owned())
     })?;

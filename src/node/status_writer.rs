@@ -1,5 +1,6 @@
 //! Writes pod statuses to the API: only changes, newest only, and the last word before a pod is deleted.
 
+use api::Typed;
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -243,8 +244,7 @@ async fn write(client: &Client, entry: &Entry) -> Result<Outcome, client::Error>
 
 /// A strategic merge patch from one status to another; `None` when there is nothing to change.
 fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
-    let (Ok(Value::Object(old)), Ok(Value::Object(mut new))) =
-        (serde_json::to_value(old), serde_json::to_value(new))
+    let (Ok(Value::Object(old)), Ok(Value::Object(mut new))) = (old.to_value(), new.to_value())
     else {
         return None;
     };

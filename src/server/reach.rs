@@ -50,7 +50,7 @@ impl Reach {
     }
 
     fn put(&self, node: &Object) {
-        match node.decode::<Place>() {
+        match serde_json::from_slice::<Place>(node.raw()) {
             Ok(place) => self.places.write().put(&node.key.name, place),
             Err(error) => {
                 tracing::warn!(node = %node.key, %error, "the addresses of a node cannot be read")

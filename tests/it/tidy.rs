@@ -11,7 +11,8 @@ const LINES_MAX: usize = 600;
 const EDGES: &[(&str, &[&str])] = &[
     ("base", &[]),
     ("proto", &[]),
-    ("api", &["kcel"]),
+    ("kinds", &[]),
+    ("api", &["kcel", "kinds"]),
     ("store", &["base", "proto"]),
     ("etcd", &["base", "proto", "store"]),
     ("stream", &["base"]),

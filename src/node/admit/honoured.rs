@@ -3,6 +3,7 @@
 //! [`api::unsupported`] lists the fields that no node of this version acts on. Those below depend on the machine and its
 //! container runtime.
 
+use api::Typed;
 use api::k8s::api::core::v1 as core;
 
 use crate::pod::Pod;
@@ -113,7 +114,7 @@ fn labels(pod: &Pod) -> Option<String> {
 }
 
 fn of_table(pod: &Pod) -> Option<String> {
-    let spec = serde_json::to_value(pod.spec()).unwrap_or_default();
+    let spec = pod.spec().to_value().unwrap_or_default();
     api::unsupported::pod_spec(&spec, "spec").first().map(api::unsupported::Found::shown)
 }
 
