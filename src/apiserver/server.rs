@@ -433,6 +433,10 @@ impl ApiServer {
         request: Request<Body>,
         watching: Option<flow::Watching>,
     ) -> Response<Body> {
+        // No route begins with two slashes.
+        if info.path.starts_with("//") {
+            return status::page_not_found();
+        }
         if !info.is_resource {
             return handlers::plain(&inner, &info, &query, request).await;
         }

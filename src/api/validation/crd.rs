@@ -196,6 +196,10 @@ fn of_version(place: &Place<'_>, shared: &Shared, path: &Path, options: &Options
         } else {
             &Value::Null
         };
+        // Of what is shared a `validation` without schema counts as one.
+        let none = serde_json::json!({});
+        let around = place.shared && told(shared.schema) && get(version, "schema").is_object();
+        let schema = if around && schema.is_null() { &none } else { schema };
         errors.extend(selectable(schema, get(version, "selectableFields"), before, &field));
     }
     errors

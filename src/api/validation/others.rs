@@ -108,7 +108,8 @@ pub fn controller_revision(object: &Value) -> ErrorList {
 /// A changed revision: its data stays.
 pub fn controller_revision_change(object: &Value, old: &Value) -> ErrorList {
     let data = immutable(get(object, "data"), get(old, "data"), &Path::new("data"));
-    let mut errors = controller_revision(object);
+    let mut errors = super::core::config_map::prefix(object);
+    errors.extend(controller_revision(object));
     if !data.is_empty() {
         errors.retain(|error| error.field != Path::new("data"));
     }

@@ -289,9 +289,15 @@ async fn apply(
     let gvk = &context.row.spec.gvk;
     let applied = managed::Applied::decode(context, bytes, write.options)?;
     let subresource = context.info.subresource.as_str();
-    let create = subresource.is_empty().then(|| {
+    // What is applied is judged before it is looked for; few kinds are made by an apply to their status.
+    let creates = subresource.is_empty()
+        || subresource == "status" && context.row.spec.strategy.allow_create_on_update();
+    let create = {
         let make = || {
-            let value = applied.merge(context, &context.row, gvk, "", None)?;
+            let value = applied.merge(context, &context.row, gvk, subresource, None)?;
+            if !creates {
+                return Err(context.not_found(name));
+            }
             let uid = metadata::text(&value, "uid");
             if !uid.is_empty() {
                 let gvr = &context.row.spec.gvr;
@@ -304,9 +310,9 @@ async fn apply(
             write::unversioned(value)
         };
         Box::new(make) as Create<'_>
-    });
+    };
     let updated = write
-        .update(name, create, &mut |old| {
+        .update(name, Some(create), &mut |old| {
             applied.merge(context, &context.row, gvk, subresource, Some(old))
         })
         .await?;

@@ -130,6 +130,13 @@ fn says_what_go_says_about_bad_syntax() {
         ("{\"a\":\"\n\"}", "invalid character '\\n' in string literal"),
         ("{\"a\":\"\\x\"}", "invalid character 'x' in string escape code"),
         ("{} x", "invalid character 'x' after top-level value"),
+        // Go's scanner takes the end for a space.
+        ("{\"a\":tru", "invalid character ' ' in literal true (expecting 'e')"),
+        ("{\"a\":-", "invalid character ' ' in numeric literal"),
+        ("{\"a\":\"\\", "invalid character ' ' in string escape code"),
+        ("{\"a\":\"\\u00", "invalid character ' ' in \\u hexadecimal character escape"),
+        ("{\"a\":\"b", "unexpected end of JSON input"),
+        ("{\"a\":12", "unexpected end of JSON input"),
     ] {
         let error = interpret(body.as_bytes()).unwrap_err().to_string();
         assert_eq!(
