@@ -107,9 +107,9 @@ CLASSES = [
      lambda q, f: "protobuf" in q["headers"].get("Content-Type", "") and re.search(r"proto: |EOF|invalid character|no kind|utf|wireType|length|cannot be handled|\ufffd", said(f)) is not None),
     ("scales", "upstream's owners lose the time of their entry, and with it what they share, when another one scales; the Scale that a refused patch shows has no owners here",
      lambda q, f: q["path"].endswith("/scale") and only(f, r"message|causes") or only(f, r"managedFields\[\d+\]\.time$") or scaled(q) and only(f, r"managedFields|^body\[|^body\.$") and "f:replicas" in repr(f)),
-    ("HorizontalPodAutoscaler", "columns of v1 are computed from v1, which has one metric, upstream shows those of v2; what v1 has no field for stands in annotations as JSON, of which upstream shows zeros; upstream takes `spec.metrics` for changed by writes that change nothing",
+    ("HorizontalPodAutoscaler", "columns of v1 are computed from v1, which has one metric, upstream shows those of v2; what v1 has no field for stands in annotations as JSON, of which upstream shows zeros; upstream takes `spec.metrics` for changed, or not, by writes that change nothing of it, another time every time",
      lambda q, f: q["base"] == "hpa1" and ("as=" in q["headers"].get("Accept", "") or "autoscaling.alpha" in said(f) + f[0][0] and only(f, r"annotations|f:annotations|fieldsV1\.f:metadata$|^body\[|^body\.$"))
-     or q["base"] in ("hpa1", "hpa2") and (metrics_alone(f) or "f:metrics" in said(f) and only(f, r"^body\["))),
+     or q["base"] in ("hpa1", "hpa2") and (metrics_alone(f) or only(f, r"managedFields\[\d+\]\.(manager|time)$") or "f:metrics" in said(f) and only(f, r"^body\["))),
     ("YAML of other tools", "directives, tags and tabs where upstream's YAML 1.1 reader takes or refuses them", lambda q, f: "yaml" in q["headers"].get("Content-Type", "") and re.search(r"yaml: ", said(f)) is not None),
     ("trials", "a trial of an update shows the `selfLink` that was sent, which nobody stores; a trial of a deletion shows for a while in what upstream reads of the object",
      lambda q, f: only(f, r"selfLink$") or q["query"].get("dryRun") == "All" and only(f, r"metadata\.(deletionTimestamp|deletionGracePeriodSeconds|finalizers)$") and all(got == "(absent)" for _, _, got in f)),
