@@ -33,7 +33,7 @@ pub(crate) fn named(name: &str) -> Option<&'static Format> {
 const DATE_TIME_PATTERN: &str =
     r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$";
 /// Bytes of `strfmt.UUIDPattern`.
-const UUID_PATTERN: u64 = 72;
+const UUID_PATTERN: u64 = 70;
 
 static FORMATS: [Format; 13] = [
     Format { name: "dns1123Label", pattern: 30, check: |s| names::name_is_label(s, false) },

@@ -136,8 +136,12 @@ def said(answer):
     body, found = answer[3], {}
     if isinstance(body, str):
         try:
-            meta = json.loads(body).get("metadata") or {}
+            body_of = json.loads(body)
+            meta = body_of.get("metadata") or {}
             found = {"rv": meta.get("resourceVersion"), "uid": meta.get("uid"), "continue": meta.get("continue")}
+            # The version of a list is the server's, which other clients' writes move, and not the object's.
+            if "rows" in body_of or "items" in body_of:
+                found.pop("rv")
         except (ValueError, AttributeError):
             pass
     return {**{key: value for key, value in found.items() if isinstance(value, str)}, "body": body}

@@ -229,7 +229,8 @@ const POPULAR_MIN: usize = 200;
 /// Keeps, removals and additions that lead from one text to the other: the longest common block first, then what is left and right of it
 /// (Ratcliff and Obershelp, as upstream's difflib has it).
 fn steps<'a>(old: &'a [String], new: &'a [String]) -> Vec<(char, &'a String)> {
-    let mut blocks = if old.len().max(new.len()) > LINES_MAX { Vec::new() } else { blocks(old, new) };
+    let mut blocks =
+        if old.len().max(new.len()) > LINES_MAX { Vec::new() } else { blocks(old, new) };
     blocks.push((old.len(), new.len(), 0));
     let (mut i, mut j, mut steps) = (0, 0, Vec::with_capacity(old.len() + new.len()));
     for (a, b, size) in blocks {
@@ -260,7 +261,8 @@ fn blocks(old: &[String], new: &[String]) -> Vec<(usize, usize, usize)> {
             let mut now = HashMap::new();
             let line = old.get(at).map_or("", String::as_str);
             for place in places.get(line).into_iter().flatten().filter(|place| b.contains(place)) {
-                let length = 1 + place.checked_sub(1).and_then(|p| ends.get(&p)).copied().unwrap_or(0);
+                let length =
+                    1 + place.checked_sub(1).and_then(|p| ends.get(&p)).copied().unwrap_or(0);
                 now.insert(*place, length);
                 if length > size {
                     (i, j, size) = (at + 1 - length, place + 1 - length, length);

@@ -350,9 +350,11 @@ fn stored_versions(object: &Value) -> ErrorList {
     }
     let mut errors = ErrorList::new();
     let versions = items(get(object, "spec"), "versions");
-    for version in versions.iter().filter(|version| bool_at(version, "storage")) {
+    for (index, version) in versions.iter().enumerate() {
         let name = str_at(version, "name");
-        if !stored.contains(&name) {
+        // Upstream strikes a name out with the first version that has it.
+        let named_before = versions.iter().take(index).any(|v| str_at(v, "name") == name);
+        if bool_at(version, "storage") && (named_before || !stored.contains(&name)) {
             let text = format!("must have the storage version {name}");
             errors.push(Error::invalid(&field, shown.clone(), text));
         }

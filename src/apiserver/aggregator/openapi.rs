@@ -17,6 +17,7 @@ const SWAGGER_BYTES_MAX: usize = 16 << 20;
 /// Time for one document: it is told that the server is available once they were read.
 const DOWNLOAD_MAX: Duration = Duration::from_secs(10);
 const DEFINITIONS: &str = "#/definitions/";
+const PARAMETERS: &str = "#/parameters/";
 const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// What another API server says of its own group version.
@@ -129,11 +130,19 @@ pub(crate) fn merge(own: &mut Value, all: &[Arc<Described>]) {
                 }
             }
         }
-        if let Value::Object(paths) = theirs.get_mut("paths").map(Value::take).unwrap_or_default()
-            && let Some(known) = object_at(own, "paths")
-        {
-            for (path, item) in paths {
-                known.entry(path).or_insert(item);
+        // Names of parameters have a hash of what they say.
+        for part in ["parameters", "paths"] {
+            let Value::Object(new) = theirs.get_mut(part).map(Value::take).unwrap_or_default()
+            else {
+                continue;
+            };
+            let Some(own) = own.as_object_mut() else { return };
+            let known = own.entry(part).or_insert_with(|| Value::Object(Map::new()));
+            let known = known.as_object_mut();
+            if let Some(known) = known {
+                for (name, value) in new {
+                    known.entry(name).or_insert(value);
+                }
             }
         }
     }
@@ -209,13 +218,18 @@ fn of_paths(mut document: Value, prefix: &str) -> Value {
         paths.retain(|path, _| path.starts_with(prefix) || *path == *prefix.trim_end_matches('/'));
     }
     let mut needed = BTreeSet::new();
-    let mut open = Vec::new();
-    references(get(&document, "paths"), &mut open);
+    let (mut open, mut parameters) = (Vec::new(), Vec::new());
+    references(get(&document, "paths"), PARAMETERS, &mut parameters);
+    if let Some(known) = object_at(&mut document, "parameters") {
+        known.retain(|name, _| parameters.contains(name));
+    }
+    references(get(&document, "parameters"), DEFINITIONS, &mut open);
+    references(get(&document, "paths"), DEFINITIONS, &mut open);
     while let Some(name) = open.pop() {
         if let Some(definition) = get(&document, "definitions").get(&name)
             && needed.insert(name)
         {
-            references(definition, &mut open);
+            references(definition, DEFINITIONS, &mut open);
         }
     }
     if let Some(definitions) = object_at(&mut document, "definitions") {
@@ -224,17 +238,18 @@ fn of_paths(mut document: Value, prefix: &str) -> Value {
     document
 }
 
-fn references(value: &Value, found: &mut Vec<String>) {
+/// The names behind this prefix that a value refers to.
+fn references(value: &Value, prefix: &str, found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
-                match value.as_str().and_then(|to| to.strip_prefix(DEFINITIONS)) {
+                match value.as_str().and_then(|to| to.strip_prefix(prefix)) {
                     Some(name) if key == "$ref" => found.push(name.to_owned()),
-                    _ => references(value, found),
+                    _ => references(value, prefix, found),
                 }
             }
         }
-        Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+        Value::Array(list) => list.iter().for_each(|value| references(value, prefix, found)),
         _ => {}
     }
 }
@@ -271,7 +286,8 @@ mod tests {
             },
         });
         let theirs = of(json!({
-            "paths": {"/apis/x.io/v1/foos": refers("Foo"), "/apis/x.io/v1beta1/foos": refers("Old"), "/apis/a": refers("Old")},
+            "parameters": {"p-1": {"name": "p", "in": "query"}, "q-1": {"name": "q", "in": "query"}},
+            "paths": {"/apis/x.io/v1/foos": refers("Foo"), "/apis/x.io/v1/bars": {"parameters": [{"$ref": "#/parameters/p-1"}]}, "/apis/x.io/v1beta1/foos": refers("Old"), "/apis/a": refers("Old")},
             "definitions": {
                 "Foo": {"type": "object", "properties": {"meta": {"$ref": "#/definitions/Meta"}}},
                 "Meta": {"type": "object", (KINDS): [{"group": "x.io", "kind": "Meta", "version": "v1"}]},
@@ -282,7 +298,8 @@ mod tests {
         assert_eq!(
             own,
             json!({
-                "paths": {"/apis/a": refers("Meta"), "/apis/x.io/v1/foos": refers("Foo_v3")},
+                "parameters": {"p-1": {"name": "p", "in": "query"}},
+                "paths": {"/apis/a": refers("Meta"), "/apis/x.io/v1/foos": refers("Foo_v3"), "/apis/x.io/v1/bars": {"parameters": [{"$ref": "#/parameters/p-1"}]}},
                 "definitions": {
                     "Meta": {"type": "object", (KINDS): [{"group": "", "kind": "Meta", "version": "v1"}, {"group": "x.io", "kind": "Meta", "version": "v1"}]},
                     "Foo": {"type": "string"}, "Foo_v2": {"type": "boolean"},

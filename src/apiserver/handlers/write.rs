@@ -183,10 +183,14 @@ impl<'a> Write<'a> {
         spec.strategy.prepare_for_create(&context, &mut value);
         let name = metadata::text(&value, "name").to_owned();
         let mut errors = metadata::validate(&value, spec.namespaced, spec.strategy.as_ref());
-        // The rules of this kind leave the metadata to the generic part, which is asked when nothing else is wrong.
+        // The rules of these kinds leave the metadata to the generic part, which is asked when nothing else is wrong.
         errors.extend(device_claims::faults(self.context, &value, None).await);
         let own = spec.strategy.validate(&context, &value);
-        if &*spec.gvk.kind == "PodDisruptionBudget" && !own.is_empty() {
+        let generic = matches!(
+            (&*spec.gvk.group, &*spec.gvk.kind),
+            ("policy", "PodDisruptionBudget") | ("", "Event")
+        );
+        if generic && !own.is_empty() {
             errors.clear();
         }
         errors.extend(own);

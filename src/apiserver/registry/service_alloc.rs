@@ -536,8 +536,7 @@ mod tests {
     #[test]
     fn a_headless_service_that_gets_a_selector_has_to_choose_a_family() {
         let services = Services::new(&["10.96.0.0/16".to_owned()], (30000, 32767)).unwrap();
-        let mut service =
-            json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]}});
+        let mut service = json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]}});
         families(&services, &mut service, None).unwrap();
         assert_eq!(service["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
         assert_eq!(service["spec"]["ipFamilyPolicy"], "RequireDualStack");
