@@ -77,6 +77,8 @@ fn collects_strict_errors_in_order() {
         r#"strict decoding error: unknown field "metadata.zzz", duplicate field "metadata.name", unknown field "spec.containers[0].Image", unknown field "spec.foo", unknown field "nope""#
     );
     assert_eq!(decoded.value["metadata"], json!({"name":"b"}));
+    let decoded = decode("v1", "Pod", r#"{"spec":{"a\bc":1}}"#).unwrap();
+    assert_eq!(decoded.strict_errors, [r#"unknown field "spec.a\bc""#]);
 }
 
 #[test]
