@@ -473,9 +473,9 @@ impl ApiServer {
         let outcome = handlers::dispatch(&context, exchange).await;
         let mut response =
             outcome.unwrap_or_else(|refusal| handlers::output::refusal(&context, &refusal));
-        for warning in context.warnings.lock().iter() {
+        for warning in context.told() {
             if let Ok(value) = HeaderValue::from_bytes(
-                format!("299 - {}", api::field::go_quote(warning)).as_bytes(),
+                format!("299 - {}", api::field::go_quote(&warning)).as_bytes(),
             ) {
                 response.headers_mut().append(HeaderName::from_static("warning"), value);
             }

@@ -72,7 +72,7 @@ def metrics_alone(found):
 
 def more_changed(found):
     """A watch of upstream's shows one change more."""
-    return all(isinstance(want, list) and isinstance(got, list) and len(want) == len(got) + 1 and "MODIFIED" in repr(want[0]) for _, want, got in found)
+    return all(isinstance(want, list) and isinstance(got, list) and len(want) == len(got) + 1 and "MODIFIED" in repr(want) for _, want, got in found)
 
 
 def both_named(request):
