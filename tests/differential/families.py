@@ -9,13 +9,11 @@ import classes, compare
 # Why a family is as it is, by what its name holds; the others are open.
 REASONS = [
     (r"event2 ", "an Event of `events.k8s.io` that a patch says to be of `v1` is read by upstream as one of the older group, which loses its note; here that patch is refused"),
-    (r"clusterIP|failed to allocate IP", "an address outside the range: upstream's words depend on the moment at which its ranges were read"),
     (r"subresource service.*: 422 is 201", "a Service that a write to its status makes has its ports given here; upstream refuses it for those that it has not given"),
     (r"event.*received a|list element types", "what a strategic patch of a broken list is told, in the order of a Go map"),
     (r"create crd body.details.causes", "a fault that stands there more than once (twenty versions of one name) is told once"),
     (r": N\. \|", "an amount that is written in an unusual way (`2.`, `+2`, `02`) stays as it is written upstream; here it is canonical, so that equal amounts are equal texts"),
     (r"resourceclaim body.details.causes", "of a request that says both `exactly` and `firstAvailable` upstream tells the faults of the latter's declared rules beside that"),
-    (r": \d+ is 0", "this client lost its connection"),
 ]
 
 

@@ -389,6 +389,8 @@ async fn addresses(
         let Some(range) = services.range(family) else { continue };
         match now.get(index).filter(|ip| !ip.is_empty()).cloned() {
             Some(given) if before.contains(&given) => {}
+            // That an address that was given changes is for the rules to refuse.
+            Some(_) if index < before.len() => {}
             Some(given) => {
                 let refuse = |why: &str| {
                     invalid(
@@ -403,6 +405,7 @@ async fn addresses(
                 let Ok(address) = given.parse::<IpAddr>() else { continue };
                 match range.check(address) {
                     Err(_) if added::has(context, address).await? => {}
+                    Err(_) if dry_run => return Err(refuse(&range.outside(address))),
                     checked => checked.map_err(|why| refuse(&why))?,
                 }
                 if !take(context, value, &address, dry_run).await? {
@@ -531,6 +534,17 @@ async fn release(context: &Context, address: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An answer of kube-apiserver 1.37.1.
+    #[test]
+    fn a_number_that_is_no_port_is_not_replaced() {
+        let service = |port: i64| json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}});
+        for (sent, kept) in [(-1, -1), (0, 30080)] {
+            let mut value = service(sent);
+            ports::keep(&mut value, &service(30080));
+            assert_eq!(value, service(kept));
+        }
+    }
 
     /// Answers of kube-apiserver 1.37.1 on a cluster with one family.
     #[test]
