@@ -194,8 +194,18 @@ fn render(
         PROTOBUF_V3 => openapi::v3_protobuf(&value),
         _ => Ok(serde_json::to_vec(&value).ok()?),
     };
-    let bytes =
-        bytes.inspect_err(|error| tracing::error!(%error, path, "rendering OpenAPI")).ok()?;
+    let bytes = match bytes {
+        Ok(bytes) => bytes,
+        // What another server says must not take this one's document away.
+        Err(error) if !others.is_empty() => {
+            tracing::warn!(%error, path, "what another API server says of itself cannot be written with the rest");
+            return render(registry, &[], path, media);
+        }
+        Err(error) => {
+            tracing::error!(%error, path, "rendering OpenAPI");
+            return None;
+        }
+    };
     let digest = ring::digest::digest(&ring::digest::SHA512, &bytes);
     let tag =
         format!("\"{}\"", base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest.as_ref()));
