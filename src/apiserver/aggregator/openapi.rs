@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::value::{get, items};
+use api::value::{get, items, str_at};
 use serde_json::{Map, Value};
 
 use super::{Remote, Table};
@@ -130,19 +130,11 @@ pub(crate) fn merge(own: &mut Value, all: &[Arc<Described>]) {
                 }
             }
         }
-        // Names of parameters have a hash of what they say.
-        for part in ["parameters", "paths"] {
-            let Value::Object(new) = theirs.get_mut(part).map(Value::take).unwrap_or_default()
-            else {
-                continue;
-            };
-            let Some(own) = own.as_object_mut() else { return };
-            let known = own.entry(part).or_insert_with(|| Value::Object(Map::new()));
-            let known = known.as_object_mut();
-            if let Some(known) = known {
-                for (name, value) in new {
-                    known.entry(name).or_insert(value);
-                }
+        if let Value::Object(paths) = theirs.get_mut("paths").map(Value::take).unwrap_or_default()
+            && let Some(known) = object_at(own, "paths")
+        {
+            for (path, item) in paths {
+                known.entry(path).or_insert(item);
             }
         }
     }
@@ -218,18 +210,19 @@ fn of_paths(mut document: Value, prefix: &str) -> Value {
         paths.retain(|path, _| path.starts_with(prefix) || *path == *prefix.trim_end_matches('/'));
     }
     let mut needed = BTreeSet::new();
-    let (mut open, mut parameters) = (Vec::new(), Vec::new());
-    references(get(&document, "paths"), PARAMETERS, &mut parameters);
-    if let Some(known) = object_at(&mut document, "parameters") {
-        known.retain(|name, _| parameters.contains(name));
+    let mut open = Vec::new();
+    // Parameters that operations share are put in their places: our own documents know none.
+    let shared = document.get_mut("parameters").map(Value::take).unwrap_or_default();
+    if let Some(paths) = document.get_mut("paths") {
+        let mut room = SWAGGER_BYTES_MAX;
+        inline(paths, &shared, &mut room);
     }
-    references(get(&document, "parameters"), DEFINITIONS, &mut open);
-    references(get(&document, "paths"), DEFINITIONS, &mut open);
+    references(get(&document, "paths"), &mut open);
     while let Some(name) = open.pop() {
         if let Some(definition) = get(&document, "definitions").get(&name)
             && needed.insert(name)
         {
-            references(definition, DEFINITIONS, &mut open);
+            references(definition, &mut open);
         }
     }
     if let Some(definitions) = object_at(&mut document, "definitions") {
@@ -238,18 +231,35 @@ fn of_paths(mut document: Value, prefix: &str) -> Value {
     document
 }
 
-/// The names behind this prefix that a value refers to.
-fn references(value: &Value, prefix: &str, found: &mut Vec<String>) {
+/// Puts what is shared in the place of each reference to it, as long as there is `room` (bytes).
+fn inline(value: &mut Value, shared: &Value, room: &mut usize) {
+    let named = str_at(value, "$ref").strip_prefix(PARAMETERS);
+    if let Some(parameter) = named.and_then(|name| shared.get(name)) {
+        if let Some(left) = room.checked_sub(parameter.to_string().len()) {
+            *room = left;
+            *value = parameter.clone();
+        }
+        return;
+    }
+    match value {
+        Value::Object(map) => map.values_mut().for_each(|value| inline(value, shared, room)),
+        Value::Array(list) => list.iter_mut().for_each(|value| inline(value, shared, room)),
+        _ => {}
+    }
+}
+
+/// The names of definitions that a value refers to.
+fn references(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
-                match value.as_str().and_then(|to| to.strip_prefix(prefix)) {
+                match value.as_str().and_then(|to| to.strip_prefix(DEFINITIONS)) {
                     Some(name) if key == "$ref" => found.push(name.to_owned()),
-                    _ => references(value, prefix, found),
+                    _ => references(value, found),
                 }
             }
         }
-        Value::Array(list) => list.iter().for_each(|value| references(value, prefix, found)),
+        Value::Array(list) => list.iter().for_each(|value| references(value, found)),
         _ => {}
     }
 }
@@ -298,8 +308,7 @@ mod tests {
         assert_eq!(
             own,
             json!({
-                "parameters": {"p-1": {"name": "p", "in": "query"}},
-                "paths": {"/apis/a": refers("Meta"), "/apis/x.io/v1/foos": refers("Foo_v3"), "/apis/x.io/v1/bars": {"parameters": [{"$ref": "#/parameters/p-1"}]}},
+                "paths": {"/apis/a": refers("Meta"), "/apis/x.io/v1/foos": refers("Foo_v3"), "/apis/x.io/v1/bars": {"parameters": [{"name": "p", "in": "query"}]}},
                 "definitions": {
                     "Meta": {"type": "object", (KINDS): [{"group": "", "kind": "Meta", "version": "v1"}, {"group": "x.io", "kind": "Meta", "version": "v1"}]},
                     "Foo": {"type": "string"}, "Foo_v2": {"type": "boolean"},
