@@ -1,5 +1,6 @@
 //! Field errors with upstream's exact texts (`k8s.io/apimachinery/pkg/util/validation/field`).
 
+use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::Value;
@@ -286,13 +287,18 @@ pub fn go_quote(text: &str) -> String {
 impl Status {
     /// 422 `Invalid`: `Pod "x" is invalid: …` with one cause per error. `kind` is the Kind.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[Error]) -> Self {
-        let mut texts: Vec<String> = Vec::new();
-        for error in errors {
-            let text = error.to_string();
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
+        // What two rules found is told once; of a large object there can be very many.
+        let mut told = HashSet::with_capacity(errors.len());
+        let errors: Vec<&Error> = errors
+            .iter()
+            .filter(|error| told.insert((error.field.to_string(), error.reason(), error.body())))
+            .collect();
+        let mut known = HashSet::with_capacity(errors.len());
+        let texts: Vec<String> = errors
+            .iter()
+            .map(|error| error.to_string())
+            .filter(|text| known.insert(text.clone()))
+            .collect();
         let joined = match texts.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
@@ -302,18 +308,12 @@ impl Status {
             "Invalid",
             format!("{} {} is invalid: {joined}", qualified(group, kind), go_quote(name)),
         );
-        let mut causes: Vec<Cause> = Vec::with_capacity(errors.len());
-        for error in errors {
-            let cause = Cause {
-                reason: error.reason().into(),
-                message: error.body(),
-                field: error.field.to_string(),
-            };
-            // What two rules found is told once.
-            if !causes.contains(&cause) {
-                causes.push(cause);
-            }
-        }
+        let cause = |error: &&Error| Cause {
+            reason: error.reason().into(),
+            message: error.body(),
+            field: error.field.to_string(),
+        };
+        let causes = errors.iter().map(cause).collect();
         status.details = Some(Details {
             name: name.into(),
             group: group.into(),

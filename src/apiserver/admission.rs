@@ -3,7 +3,6 @@
 pub mod certificates;
 pub mod chain;
 pub mod classes;
-pub mod device_access;
 pub(crate) mod expressions;
 pub mod hardening;
 pub mod limit_ranger;

@@ -3,6 +3,7 @@
 
 mod availability;
 mod discovery;
+pub(crate) mod openapi;
 mod proxy;
 mod remote;
 

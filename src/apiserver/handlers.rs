@@ -3,6 +3,7 @@
 mod bind;
 mod create;
 mod delete;
+mod device_claims;
 mod evict;
 mod get;
 mod input;
@@ -29,12 +30,14 @@ use std::sync::Arc;
 use api::Status;
 use http::{Extensions, Method, Request, Response, StatusCode, Uri};
 
+use crate::aggregator::openapi;
 use crate::audit;
 use crate::body::Body;
 use crate::context::Context;
 use crate::request::{Query, RequestInfo};
 use crate::server::Inner;
 use crate::status;
+use crate::user::User;
 
 /// Upstream's text of an optimistic lock that failed.
 pub(crate) const MODIFIED: &str =
@@ -216,10 +219,14 @@ pub(crate) async fn plain(
             response
         }
         "openapi" if reads => {
-            let registry = inner.objects.registry();
+            if let Some(remote) = openapi::of_document(&remotes, path) {
+                let own = User::authenticated("system:aggregator", &[]);
+                return remote.serve(&own, request).await;
+            }
+            let (registry, others) = (inner.objects.registry(), openapi::described(&remotes));
             inner
                 .openapi
-                .answer(registry, path, request.headers(), query)
+                .answer(registry, others, path, request.headers(), query)
                 .await
                 .unwrap_or_else(status::page_not_found)
         }

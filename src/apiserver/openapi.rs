@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+use crate::aggregator::openapi::{self as beside, Described};
 use crate::body::{self, Body};
 use crate::negotiate;
 use crate::registry::{Registry, Resource};
@@ -104,10 +105,11 @@ fn served(registry: &Registry, of: Option<(&str, &str)>) -> Vec<Served> {
 }
 
 impl OpenApi {
-    /// Answers a path below `/openapi`; `None` when it names no document.
+    /// Answers a path below `/openapi`; `None` when it names no document. `others` is what API servers beside this one say.
     pub(crate) async fn answer(
         &self,
         registry: Arc<Registry>,
+        others: Vec<Arc<Described>>,
         path: &str,
         headers: &HeaderMap,
         query: &Query,
@@ -121,7 +123,9 @@ impl OpenApi {
                 "only application/json and the protobuf forms of OpenAPI documents are served here",
             )));
         };
-        let key = format!("{path} {media}");
+        let of_path = format!("{path} {media} ");
+        let merges = matches!(path, "/openapi/v2" | "/openapi/v3");
+        let key = format!("{of_path}{}", if merges { beside::tag(&others) } else { String::new() });
         let document = match self.known(&registry, &key) {
             Some(document) => document,
             None => {
@@ -131,12 +135,15 @@ impl OpenApi {
                 }
                 let (wanted, of) = (path.to_owned(), Arc::clone(&registry));
                 // Rendering walks the whole schema: away from the workers that answer requests.
-                let made = base::tasks::blocking(move || render(&registry, &wanted, media))
-                    .await
-                    .ok()??;
+                let made =
+                    base::tasks::blocking(move || render(&registry, &others, &wanted, media))
+                        .await
+                        .ok()??;
                 let document = Arc::new(made);
                 let mut rendered = self.rendered.lock();
                 if rendered.0.as_ref().is_some_and(|current| Arc::ptr_eq(current, &of)) {
+                    // Of what the others said before nothing is kept.
+                    rendered.1.retain(|known, _| !known.starts_with(&of_path));
                     rendered.1.insert(key, Arc::clone(&document));
                 }
                 drop(rendered);
@@ -156,9 +163,14 @@ impl OpenApi {
     }
 }
 
-fn render(registry: &Registry, path: &str, media: &'static str) -> Option<Document> {
+fn render(
+    registry: &Registry,
+    others: &[Arc<Described>],
+    path: &str,
+    media: &'static str,
+) -> Option<Document> {
     let schema = &registry.schema;
-    let value = match path.strip_prefix("/openapi/")? {
+    let mut value = match path.strip_prefix("/openapi/")? {
         "v2" => openapi::v2(schema, &served(registry, None), VERSION),
         "v3" => openapi::v3_index(schema, &served(registry, None), VERSION),
         rest => {
@@ -172,13 +184,28 @@ fn render(registry: &Registry, path: &str, media: &'static str) -> Option<Docume
             openapi::v3(schema, &served, &group, &version, VERSION)?
         }
     };
+    match path {
+        "/openapi/v2" => beside::merge(&mut value, others),
+        "/openapi/v3" => beside::list(&mut value, others),
+        _ => {}
+    }
     let bytes = match media {
         PROTOBUF_V2 => openapi::v2_protobuf(&value),
         PROTOBUF_V3 => openapi::v3_protobuf(&value),
         _ => Ok(serde_json::to_vec(&value).ok()?),
     };
-    let bytes =
-        bytes.inspect_err(|error| tracing::error!(%error, path, "rendering OpenAPI")).ok()?;
+    let bytes = match bytes {
+        Ok(bytes) => bytes,
+        // What another server says must not take this one's document away.
+        Err(error) if !others.is_empty() => {
+            tracing::warn!(%error, path, "what another API server says of itself cannot be written with the rest");
+            return render(registry, &[], path, media);
+        }
+        Err(error) => {
+            tracing::error!(%error, path, "rendering OpenAPI");
+            return None;
+        }
+    };
     let digest = ring::digest::digest(&ring::digest::SHA512, &bytes);
     let tag =
         format!("\"{}\"", base64::engine::general_purpose::STANDARD_NO_PAD.encode(digest.as_ref()));

@@ -242,6 +242,11 @@ fn attribute_errors(object: &Value) -> ErrorList {
             }
             _ => {}
         }
+        for (index, requirement) in items(selector, "requirements").iter().enumerate() {
+            let path = path.child("requirements").index(index);
+            let labels = name == "labelSelector";
+            errors.extend(api::validation::labels::asked_requirement(requirement, &path, labels));
+        }
     }
     errors
 }

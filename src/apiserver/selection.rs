@@ -54,6 +54,20 @@ fn custom_fields(row: &Resource, fields: &FieldSelector, known: &[&str]) -> Resu
     }
 }
 
+/// Of a few kinds upstream's text names the kind.
+fn named(row: &Resource, error: SelectorError) -> Status {
+    let (text, gvr) = (error.to_string(), &row.spec.gvr);
+    let text = match (text.strip_prefix("field label not supported: "), &*gvr.resource) {
+        (Some(label), "jobs") => format!("field label \"{label}\" not supported for Job"),
+        (Some(label), "resourceslices") => {
+            let of = format!("{}/{}, Kind={}", gvr.group, gvr.version, row.spec.gvk.kind);
+            format!("field label not supported for {of}: {label}")
+        }
+        _ => text,
+    };
+    Status::bad_request(text)
+}
+
 impl Selection {
     /// Parses both selectors.
     ///
@@ -78,7 +92,7 @@ impl Selection {
             custom_fields(row, &fields, &known)?;
         }
         let refuse = |e: SelectorError| Status::bad_request(e.to_string());
-        fields.check(&known, row.spec.namespaced).map_err(refuse)?;
+        fields.check(&known, row.spec.namespaced).map_err(|e| named(row, e))?;
         let fields = if of_group { stored_names(&fields).map_err(refuse)? } else { fields };
         Ok(Self { labels, fields })
     }

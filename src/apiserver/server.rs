@@ -433,6 +433,10 @@ impl ApiServer {
         request: Request<Body>,
         watching: Option<flow::Watching>,
     ) -> Response<Body> {
+        // No route begins with two slashes.
+        if info.path.starts_with("//") {
+            return status::page_not_found();
+        }
         if !info.is_resource {
             return handlers::plain(&inner, &info, &query, request).await;
         }
@@ -469,9 +473,9 @@ impl ApiServer {
         let outcome = handlers::dispatch(&context, exchange).await;
         let mut response =
             outcome.unwrap_or_else(|refusal| handlers::output::refusal(&context, &refusal));
-        for warning in context.warnings.lock().iter() {
+        for warning in context.told() {
             if let Ok(value) = HeaderValue::from_bytes(
-                format!("299 - {}", api::field::go_quote(warning)).as_bytes(),
+                format!("299 - {}", api::field::go_quote(&warning)).as_bytes(),
             ) {
                 response.headers_mut().append(HeaderName::from_static("warning"), value);
             }

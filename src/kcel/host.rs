@@ -1,4 +1,4 @@
-//! Values of Kubernetes' libraries: addresses, networks, URLs, quantities, versions and questions to the authorizer.
+//! Values of Kubernetes' libraries: named formats, addresses, networks, URLs, quantities, versions and questions to the authorizer.
 
 mod authorizer;
 mod quantity;
@@ -15,6 +15,7 @@ pub(crate) use quantity::Quantity;
 pub(crate) use semver::Version;
 pub(crate) use url::Url;
 
+use crate::formats::Format;
 use crate::value::Error;
 
 /// A value of a library.
@@ -30,6 +31,7 @@ pub(crate) enum Kind {
     Semver(Arc<Version>),
     Asked(Arc<Asked>),
     Decision(Arc<Decision>),
+    Format(&'static Format),
 }
 
 impl Host {
@@ -52,6 +54,7 @@ impl Host {
             Kind::Semver(_) => "kubernetes.Semver",
             Kind::Asked(asked) => asked.stage.type_name(),
             Kind::Decision(_) => "kubernetes.authorization.Decision",
+            Kind::Format(_) => "kubernetes.NamedFormat",
         }
     }
 
@@ -62,6 +65,7 @@ impl Host {
             (Kind::Url(a), Kind::Url(b)) => Ok(a == b),
             (Kind::Quantity(a), Kind::Quantity(b)) => Ok(a.nanos() == b.nanos()),
             (Kind::Semver(a), Kind::Semver(b)) => Ok(a.order(b).is_eq()),
+            (Kind::Format(a), Kind::Format(b)) => Ok(a.name == b.name),
             _ => Err(Error::no_overload()),
         }
     }

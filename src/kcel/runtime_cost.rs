@@ -1,5 +1,6 @@
 //! What calls cost when they are evaluated: cel-go's tracker with Kubernetes' estimator before it.
 
+use crate::host::{Host, Kind};
 use crate::value::{Error, Value};
 
 pub(crate) const LIST_COST: u64 = 10;
@@ -91,6 +92,12 @@ pub(crate) fn call(function: &str, overload: Option<&str>, args: &[Value<'_>]) -
             return Cost::AtLeast(0, Box::new(|result| scaled(result, 2.0 * STRING_FACTOR)));
         }
         "find" | "findAll" => Some(regex(size(0), size(1))),
+        "validate" => match args {
+            [Value::Host(Host(Kind::Format(format))), text] => {
+                Some(regex(text.size(), format.pattern))
+            }
+            _ => None,
+        },
         "ip" if overload == Some("cidr_ip") => Some(1),
         "ip" => Some(scaled(size(0), STRING_FACTOR)),
         "containsIP" | "containsCIDR" => Some(contains(function, overload, size(0), size(1))),

@@ -8,17 +8,12 @@ import classes, compare
 
 # Why a family is as it is, by what its name holds; the others are open.
 REASONS = [
-    (r"duplicate nodePort|watch pod-min body|PATCH pod-rich body.metadata.managedFields|create resourceclaim message: .*name must not be empty|create plc|PUT deployment: 400 is 404", "mended since, not asked again"),
-    (r"(watch|DELETE) pvc", "a first write that changes nothing of a claim is stored anew upstream, here not"),
-    (r"is 404: (failed to convert|Service .* is invalid)", "an apply to the status of what does not exist is judged before it is looked for"),
-    (r"PATCH service-headless", "a headless Service without selector has two families upstream, which a selector then makes a fault"),
-    (r"update service .*clusterIP", "an address outside the range: upstream's words depend on the moment"),
-    (r"event2 ", "an Event patched to `v1` is read as one of the older group upstream"),
-    (r"(pdb|endpointslice) body.metadata.generation", "an empty selector, or an empty value of an endpoint, where there was none is no change here"),
-    (r"list element types|value for key", "what a strategic patch of a broken list is told"),
-    (r"create crd", "of two faults of selectable fields the other one is told"),
-    (r"create ssar", "a requirement that is null is not counted"),
-    (r"subresource service", "a trial of a Service's status shows the addresses"),
+    (r"event2 ", "an Event of `events.k8s.io` that a patch says to be of `v1` is read by upstream as one of the older group, which loses its note; here that patch is refused"),
+    (r"subresource service.*: 422 is 201", "a Service that a write to its status makes has its ports given here; upstream refuses it for those that it has not given"),
+    (r"event.*received a|list element types", "what a strategic patch of a broken list is told, in the order of a Go map"),
+    (r"create crd body.details.causes", "a fault that stands there more than once (twenty versions of one name) is told once"),
+    (r": N\. \|", "an amount that is written in an unusual way (`2.`, `+2`, `02`) stays as it is written upstream; here it is canonical, so that equal amounts are equal texts"),
+    (r"resourceclaim body.details.causes", "of a request that says both `exactly` and `firstAvailable` upstream tells the faults of the latter's declared rules beside that"),
 ]
 
 

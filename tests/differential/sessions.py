@@ -26,13 +26,13 @@ class Steps:
     def __init__(self):
         self.steps = []
 
-    def __call__(self, method, at, body=None, query=None, content=None, accept=None, kind="plain"):
+    def __call__(self, method, at, body=None, query=None, content=None, accept=None, kind="plain", end=False):
         headers = {}
         if content:
             headers["Content-Type"] = content
         if accept:
             headers["Accept"] = accept
-        self.steps.append({"method": method, "path": at, "query": {key: value for key, value in (query or {}).items() if value is not None}, "headers": headers, "kind": kind,
+        self.steps.append({"method": method, "path": at, "query": {key: value for key, value in (query or {}).items() if value is not None}, "headers": headers, "kind": kind, "end": end,
                            "body": body if body is None or isinstance(body, str) else json.dumps(body)})
 
 
@@ -216,8 +216,8 @@ class Maker:
         meta = json.loads(first).get("metadata") if first.startswith("{") else None
         name = meta.get("name") if isinstance(meta, dict) else None
         written = name if isinstance(name, str) and name else own
-        ask("PATCH", f"{path}/{written}", {"metadata": {"finalizers": None}}, None, mutations.PATCHES["merge"])
-        ask("DELETE", f"{path}/{written}", {"gracePeriodSeconds": 0})
+        ask("PATCH", f"{path}/{written}", {"metadata": {"finalizers": None}}, None, mutations.PATCHES["merge"], end=True)
+        ask("DELETE", f"{path}/{written}", {"gracePeriodSeconds": 0}, end=True)
 
 
 def to_yaml(obj, r):

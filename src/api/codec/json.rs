@@ -3,7 +3,6 @@
 mod decode;
 mod scan;
 
-pub(crate) use self::scan::character;
 use self::scan::{Kind, Scanner, Syntax};
 use super::{DecodeError, Decoded};
 use crate::schema::{Schema, TypeId};

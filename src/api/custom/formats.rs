@@ -5,6 +5,7 @@
 use std::net::Ipv6Addr;
 use std::sync::LazyLock;
 
+use kcel::formats::{is_base64, is_date, is_date_time, is_uuid};
 use regex::Regex;
 
 use super::node::Type;
@@ -60,7 +61,6 @@ pattern! {
     CREDIT_CARD = r"^(?:4[0-9]{12}(?:[0-9]{3})?|5[1-5][0-9]{14}|6(?:011|5[0-9][0-9])[0-9]{12}|3[47][0-9]{13}|3(?:0[0-5]|[68][0-9])[0-9]{11}|(?:2131|1800|35[0-9]{3})[0-9]{11})$";
     RGB_COLOR = r"^rgb\([\t\n\x0C\r ]*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])[\t\n\x0C\r ]*,[\t\n\x0C\r ]*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])[\t\n\x0C\r ]*,[\t\n\x0C\r ]*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])[\t\n\x0C\r ]*\)$";
     SSN = r"^[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}$";
-    DATE_TIME = r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$";
     SCALA_DURATION = r"([0-9]+)[\t\n\x0C\r ]*([A-Za-zµ]+)";
 }
 
@@ -102,28 +102,6 @@ fn text(name: &str) -> Option<fn(&str) -> bool> {
 
 fn is_hostname(text: &str) -> bool {
     text.len() <= 255 && text.split('.').all(|part| part.len() <= 63) && HOSTNAME.is_match(text)
-}
-
-/// Groups of hexadecimal digits, dashes between them or not; the version and the variant are the first of their groups.
-fn is_uuid(text: &str, version: Option<u8>, variant: bool) -> bool {
-    let mut bytes = text.bytes().peekable();
-    for (group, length) in [8, 4, 4, 4, 12].into_iter().enumerate() {
-        if group > 0 {
-            bytes.next_if_eq(&b'-');
-        }
-        for place in 0..length {
-            let Some(b) = bytes.next().filter(u8::is_ascii_hexdigit) else { return false };
-            let wrong = match (group, place) {
-                (2, 0) => version.is_some_and(|version| b != version),
-                (3, 0) => variant && !matches!(b.to_ascii_lowercase(), b'8' | b'9' | b'a' | b'b'),
-                _ => false,
-            };
-            if wrong {
-                return false;
-            }
-        }
-    }
-    bytes.next().is_none()
 }
 
 fn digits_of_isbn(text: &str) -> Vec<u8> {
@@ -168,13 +146,6 @@ fn is_credit_card(text: &str) -> bool {
     CREDIT_CARD.is_match(&digits) && sum.is_multiple_of(10)
 }
 
-fn is_base64(text: &str) -> bool {
-    let padding = text.bytes().rev().take_while(|b| *b == b'=').count();
-    let body = text.get(..text.len() - padding).unwrap_or_default();
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/');
-    !text.is_empty() && text.len().is_multiple_of(4) && padding <= 2 && body.bytes().all(plain)
-}
-
 fn is_mac(text: &str) -> bool {
     let groups = |separator: char, size: usize| {
         let parts: Vec<&str> = text.split(separator).collect();
@@ -188,35 +159,6 @@ fn is_mac(text: &str) -> bool {
         _ => None,
     };
     matches!(octets, Some(6 | 8 | 20))
-}
-
-fn is_date(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let shaped = bytes.len() == 10
-        && bytes.iter().enumerate().all(|(i, b)| match i {
-            4 | 7 => *b == b'-',
-            _ => b.is_ascii_digit(),
-        });
-    let number = |range| text.get(range).and_then(|t: &str| t.parse::<u32>().ok()).unwrap_or(0);
-    let (year, month, day) = (number(0..4), number(5..7), number(8..10));
-    let leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    let days = match month {
-        2 => 28 + u32::from(leap),
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => 0,
-    };
-    shaped && (1..=days).contains(&day)
-}
-
-/// As upstream reads it: what stands after a second `t` is not looked at, hours and the rest are compared as text.
-fn is_date_time(text: &str) -> bool {
-    let lower = text.to_lowercase();
-    let mut parts = lower.split('t');
-    let (Some(date), Some(time)) = (parts.next(), parts.next()) else { return false };
-    let Some(found) = DATE_TIME.captures(time) else { return false };
-    let at = |group, most: &str| found.get(group).is_some_and(|m| m.as_str() <= most);
-    is_date(date) && at(1, "23") && at(2, "59") && at(3, "59")
 }
 
 /// A duration of Go, or any text with a number and a unit of Scala's durations in it.

@@ -119,6 +119,14 @@ pub fn track_update(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     let Some(sent) = meta_mut(new).map(|m| m.remove("managedFields")) else { return };
     let stored = live.and_then(managed_fields);
     let is_stored = sent.as_ref() == stored;
+    // A reference without a name, which these accounts alone may have, has no place in a list of names: upstream then leaves the
+    // owners as they are.
+    let has_no_type =
+        |object: &Value| typed::validate(write.schema, write.root(), object, true).is_err();
+    if &*write.gvk.kind == "ServiceAccount" && (has_no_type(new) || live.is_some_and(has_no_type)) {
+        let kept = sent.filter(|sent| sent.as_array().is_some_and(|list| !list.is_empty()));
+        return set_managed_fields(new, kept.or_else(|| stored.cloned()));
+    }
     let comparison = match live {
         Some(live) => write.compare(live, new),
         None => write.compare(&write.nothing(), new),

@@ -75,7 +75,9 @@ fn no_merge_key(map: &Object, key: &str) -> Box<Status> {
 }
 
 fn expected(what: &str, got: &Value) -> Box<Status> {
-    plain(format!("expected a {what}, but received a {}", gotext::type_name(got)))
+    // The type of nothing has no text in Go.
+    let type_name = if got.is_null() { "%!s(<nil>)" } else { gotext::type_name(got) };
+    plain(format!("expected a {what}, but received a {type_name}"))
 }
 
 const GO_MAP: &str = "map[string]interface {}";
@@ -280,6 +282,11 @@ impl<'a> Merger<'a> {
                 server_order = order_after_merge(&server_order, &patched, key);
             }
             patch.remove(&name);
+            for item in merged.iter().filter(|_| !key.is_empty()) {
+                let Value::Object(item) = item else { return Err(expected(GO_MAP, item)) };
+                let wanted = item.get(key).ok_or_else(|| no_merge_key(item, key))?;
+                find(&order_list, key, wanted)?;
+            }
             let ordered = order(merged, &order_list, &server_order, key)?;
             original.insert(name, Value::Array(ordered));
         }

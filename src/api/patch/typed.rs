@@ -56,10 +56,9 @@ fn of_shape<'a>(schema: &Schema, shape: &'a Shape, list: &'a ListType, atomic: b
         Shape::String | Shape::Bytes | Shape::Duration => Kind::Scalar(Scalar::String),
         Shape::Int32 | Shape::Int64 | Shape::Double => Kind::Scalar(Scalar::Number),
         Shape::Bool => Kind::Scalar(Scalar::Bool),
-        Shape::Quantity | Shape::IntOrString | Shape::Time | Shape::MicroTime => {
-            Kind::Scalar(Scalar::Any)
-        }
-        Shape::FieldsV1 | Shape::Any => Kind::Deduced,
+        Shape::Quantity | Shape::Time | Shape::MicroTime => Kind::Scalar(Scalar::Any),
+        // A number or a text has no type in the schema: anything goes until it is decoded.
+        Shape::FieldsV1 | Shape::Any | Shape::IntOrString => Kind::Deduced,
         // Foreign objects and JSON values of several forms are replaced as a whole.
         Shape::RawExtension
         | Shape::PropsOrBool(_)

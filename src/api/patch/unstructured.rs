@@ -99,6 +99,11 @@ fn one(
         Shape::IntOrString if !value.is_string() && !value.is_number() => {
             Err(unmarshal(value, "int32"))
         }
+        Shape::IntOrString
+            if value.as_i64().is_none_or(|n| i32::try_from(n).is_err()) && !value.is_string() =>
+        {
+            Err(format!("json: cannot unmarshal number {value} into Go value of type int32"))
+        }
         // What is wrong with the others, the decoder behind this says in the same words.
         _ => Ok(()),
     }
@@ -168,6 +173,11 @@ mod tests {
         assert_eq!(
             refused("", "Event", json!({"reportingComponent": [1]})),
             "unrecognized type: string"
+        );
+        let surge = json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxSurge": -2_147_483_649_i64}}}});
+        assert_eq!(
+            refused("apps", "DaemonSet", surge),
+            "json: cannot unmarshal number -2147483649 into Go value of type int32"
         );
         assert_eq!(
             refused("storage.k8s.io", "CSINode", job(json!({"drivers": "a"}))),

@@ -36,6 +36,10 @@ impl FieldSelector {
                     "invalid selector: '{text}'; can't understand '{part}'"
                 )));
             };
+            // A term of nothing but its sign selects everything.
+            if field.is_empty() && value.is_empty() {
+                continue;
+            }
             terms.push(FieldTerm { field: field.into(), not, value: unescape(value)?.into() });
         }
         Ok(Self { terms })
@@ -188,6 +192,16 @@ mod tests {
         ] {
             assert_eq!(FieldSelector::parse(text).unwrap_err().to_string(), error, "{text}");
         }
+    }
+
+    /// `hasTerm.Transform` and `notHasTerm.Transform` of upstream.
+    #[test]
+    fn a_sign_alone_selects_everything() {
+        for text in ["=", "==", "!=", "=,!="] {
+            assert!(FieldSelector::parse(text).unwrap().is_empty(), "{text}");
+        }
+        assert_eq!(FieldSelector::parse("=,a=b").unwrap().terms().len(), 1);
+        assert_eq!(FieldSelector::parse("=x").unwrap().terms().len(), 1);
     }
 
     #[test]

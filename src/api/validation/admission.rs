@@ -175,11 +175,14 @@ pub fn webhook_url(url: &str, field: &Path) -> ErrorList {
         let text = format!("url must be a valid URL: parse {url}: {fault}{FORM}");
         return vec![Error::required(field, text)];
     }
-    let (scheme, rest) = match rest.split_once("://") {
+    // What has a colon before its first slash has a scheme: others were refused above. A host stands after two slashes alone.
+    let first = rest.split('/').next().unwrap_or_default();
+    let (scheme, rest) = match first.split_once(':').and_then(|_| rest.split_once(':')) {
         Some((scheme, rest)) => (scheme.to_lowercase(), rest),
-        None => (String::new(), ""),
+        None if rest.starts_with("///") => (String::new(), ""),
+        None => (String::new(), rest),
     };
-    let authority = rest.split('/').next().unwrap_or_default();
+    let authority = rest.strip_prefix("//").and_then(|r| r.split('/').next()).unwrap_or_default();
     let (user, host) = authority.rsplit_once('@').map_or((None, authority), |(u, h)| (Some(u), h));
     let mut errors = ErrorList::new();
     if scheme != "https" {
@@ -421,6 +424,22 @@ mod tests {
         assert_eq!(
             webhook_url("101%", &field)[0].to_string(),
             "url: Required value: url must be a valid URL: parse \"101%\": invalid URL escape \"%\"; desired format: https://host[/path]"
+        );
+        let said = |url: &str| -> Vec<String> {
+            webhook_url(url, &field).iter().map(|e| e.to_string().replace(FORM, "")).collect()
+        };
+        const FORM: &str = "; desired format: https://host[/path]";
+        assert_eq!(
+            said("a:b"),
+            [
+                "url: Invalid value: \"a\": 'https' is the only allowed URL scheme",
+                "url: Invalid value: \"\": host must be specified"
+            ]
+        );
+        assert_eq!(said("https:x"), ["url: Invalid value: \"\": host must be specified"]);
+        assert_eq!(
+            said("//h/x"),
+            ["url: Invalid value: \"\": 'https' is the only allowed URL scheme"]
         );
         assert_eq!(client(&json!({}), &field).len(), 1);
         assert_eq!(

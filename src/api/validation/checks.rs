@@ -1,5 +1,7 @@
 //! Checks that many kinds share: required strings, references, Go's way to print a value, and line differences.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::each;
@@ -219,64 +221,72 @@ fn span(before: usize, count: usize) -> String {
     }
 }
 
-/// Longest texts that are compared line by line in the middle; beyond it the middle is shown as replaced.
-const LINES_MAX: usize = 400;
+/// Longest texts that are compared line by line; longer ones are shown as replaced.
+const LINES_MAX: usize = 4000;
+/// A line that a text of so many lines has more often than once in a hundred lines is no place to begin at.
+const POPULAR_MIN: usize = 200;
 
-/// Keeps, removals and additions that lead from one text to the other.
+/// Keeps, removals and additions that lead from one text to the other: the longest common block first, then what is left and right of it
+/// (Ratcliff and Obershelp, as upstream's difflib has it).
 fn steps<'a>(old: &'a [String], new: &'a [String]) -> Vec<(char, &'a String)> {
-    let head = old.iter().zip(new).take_while(|(a, b)| a == b).count();
-    let (a, b) = (old.get(head..).unwrap_or_default(), new.get(head..).unwrap_or_default());
-    let tail = a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count();
-    let (a, end) = a.split_at(a.len() - tail);
-    let b = b.get(..b.len() - tail).unwrap_or_default();
-    let mut steps: Vec<(char, &String)> = old.iter().take(head).map(|l| (' ', l)).collect();
-    if a.len() > LINES_MAX || b.len() > LINES_MAX {
-        steps.extend(a.iter().map(|l| ('-', l)));
-        steps.extend(b.iter().map(|l| ('+', l)));
-    } else {
-        steps.extend(common(a, b));
+    let mut blocks =
+        if old.len().max(new.len()) > LINES_MAX { Vec::new() } else { blocks(old, new) };
+    blocks.push((old.len(), new.len(), 0));
+    let (mut i, mut j, mut steps) = (0, 0, Vec::with_capacity(old.len() + new.len()));
+    for (a, b, size) in blocks {
+        steps.extend(old.get(i..a).unwrap_or_default().iter().map(|line| ('-', line)));
+        steps.extend(new.get(j..b).unwrap_or_default().iter().map(|line| ('+', line)));
+        steps.extend(old.get(a..a + size).unwrap_or_default().iter().map(|line| (' ', line)));
+        (i, j) = (a + size, b + size);
     }
-    steps.extend(end.iter().map(|l| (' ', l)));
     steps
 }
 
-/// A longest common subsequence of lines; removals come before additions.
-fn common<'a>(a: &'a [String], b: &'a [String]) -> Vec<(char, &'a String)> {
-    let width = b.len() + 1;
-    let mut table = vec![0_u32; (a.len() + 1) * width];
-    let cell = |table: &[u32], i: usize, j: usize| table.get(i * width + j).copied().unwrap_or(0);
-    for (i, x) in a.iter().enumerate().rev() {
-        for (j, y) in b.iter().enumerate().rev() {
-            let best = if x == y {
-                cell(&table, i + 1, j + 1) + 1
-            } else {
-                cell(&table, i + 1, j).max(cell(&table, i, j + 1))
-            };
-            if let Some(slot) = table.get_mut(i * width + j) {
-                *slot = best;
+/// The common blocks in their order: where each begins in both texts, and its lines.
+fn blocks(old: &[String], new: &[String]) -> Vec<(usize, usize, usize)> {
+    let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (j, line) in new.iter().enumerate() {
+        places.entry(line).or_default().push(j);
+    }
+    if new.len() >= POPULAR_MIN {
+        places.retain(|_, at| at.len() <= new.len() / 100 + 1);
+    }
+    let same = |i: usize, j: usize| old.get(i).is_some_and(|line| Some(line) == new.get(j));
+    let (mut found, mut open) = (Vec::new(), vec![(0..old.len(), 0..new.len())]);
+    while let Some((a, b)) = open.pop() {
+        let (mut i, mut j, mut size) = (a.start, b.start, 0);
+        // How long the block is that ends at a line of the new text, by that line.
+        let mut ends: HashMap<usize, usize> = HashMap::new();
+        for at in a.clone() {
+            let mut now = HashMap::new();
+            let line = old.get(at).map_or("", String::as_str);
+            for place in places.get(line).into_iter().flatten().filter(|place| b.contains(place)) {
+                let length =
+                    1 + place.checked_sub(1).and_then(|p| ends.get(&p)).copied().unwrap_or(0);
+                now.insert(*place, length);
+                if length > size {
+                    (i, j, size) = (at + 1 - length, place + 1 - length, length);
+                }
+            }
+            ends = now;
+        }
+        while i > a.start && j > b.start && same(i - 1, j - 1) {
+            (i, j, size) = (i - 1, j - 1, size + 1);
+        }
+        while i + size < a.end && j + size < b.end && same(i + size, j + size) {
+            size += 1;
+        }
+        if size > 0 {
+            found.push((i, j, size));
+            for (left, right) in [(a.start..i, b.start..j), (i + size..a.end, j + size..b.end)] {
+                if !left.is_empty() && !right.is_empty() {
+                    open.push((left, right));
+                }
             }
         }
     }
-    let (mut i, mut j, mut out) = (0, 0, Vec::new());
-    loop {
-        match (a.get(i), b.get(j)) {
-            (Some(x), Some(y)) if x == y => {
-                out.push((' ', x));
-                (i, j) = (i + 1, j + 1);
-            }
-            (Some(x), other)
-                if other.is_none() || cell(&table, i + 1, j) >= cell(&table, i, j + 1) =>
-            {
-                out.push(('-', x));
-                i += 1;
-            }
-            (_, Some(y)) => {
-                out.push(('+', y));
-                j += 1;
-            }
-            _ => return out,
-        }
-    }
+    found.sort_unstable();
+    found
 }
 
 #[cfg(test)]
@@ -304,5 +314,11 @@ mod tests {
             "@@ -1,5 +1,5 @@\n {\n- \"Key\": \"k\",\n+ \"Key\": \"x\",\n  \"TimeAdded\": null,\n  \"Modes\": [\n   \"a\"\n"
         );
         assert_eq!(unified_diff(&old, &old), "");
+        // The longest block is kept, where the fewest changes would keep a line of brackets.
+        let lines = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            unified_diff(&lines("a ] x ] y z"), &lines("b ] y z")),
+            "@@ -1,6 +1,4 @@\n-a\n-]\n-x\n+b\n ]\n y\n z\n"
+        );
     }
 }

@@ -36,12 +36,6 @@ pub fn validate(object: &Value) -> ErrorList {
     if !strict(object) {
         return errors;
     }
-    let name = str_in(object, &["metadata", "name"]);
-    let field = Path::new("metadata").child("name");
-    // An absent name is told as such, once.
-    if !name.is_empty() {
-        errors.extend(each(&field, name, names::dns1123_subdomain(name)));
-    }
     errors.extend(series(object));
     if !has(object, "eventTime") {
         errors.push(Error::required(&Path::new("eventTime"), ""));

@@ -39,9 +39,11 @@ pub fn priority_level(object: &Value) -> ErrorList {
             if limited {
                 errors.push(Error::forbidden(&path.child("limited"), ""));
                 let response = get(get(spec, "limited"), "limitResponse");
-                if str_at(response, "type") != "Queue" && has(response, "queuing") {
-                    let field = path.child("limited").child("limitResponse").child("queuing");
-                    errors.push(Error::forbidden(&field, ""));
+                let queuing = path.child("limited").child("limitResponse").child("queuing");
+                match (str_at(response, "type") == "Queue", has(response, "queuing")) {
+                    (false, true) => errors.push(Error::forbidden(&queuing, "")),
+                    (true, false) => errors.push(Error::required(&queuing, "")),
+                    _ => {}
                 }
                 if str_at(response, "type").is_empty() {
                     let field = path.child("limited").child("limitResponse").child("type");
@@ -175,6 +177,15 @@ mod tests {
         };
         assert_eq!(said("Limited"), ["spec.exempt: Forbidden"]);
         assert_eq!(said("Exempt"), ["spec.limited: Forbidden"]);
+        let queue = json!({"spec": {"type": "", "limited": {"limitResponse": {"type": "Queue"}}}});
+        assert_eq!(
+            priority_level(&queue).iter().map(ToString::to_string).collect::<Vec<_>>(),
+            [
+                "spec.limited: Forbidden",
+                "spec.limited.limitResponse.queuing: Required value",
+                "spec.type: Required value"
+            ]
+        );
     }
 
     /// An answer of kube-apiserver 1.37.1; 8 of 512 take 72 bits.

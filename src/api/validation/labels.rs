@@ -77,11 +77,11 @@ pub fn validate_selector(selector: &Value, path: &Path, lenient: bool) -> ErrorL
     errors
 }
 
-fn requirement(expression: &Value, path: &Path, lenient: bool) -> ErrorList {
+/// Operator and values of a requirement of a selector; an operator that nobody knows is `None` and left to the caller.
+fn operands(expression: &Value, path: &Path) -> Option<ErrorList> {
     let mut errors = ErrorList::new();
-    let operator = str_at(expression, "operator");
     let values = items(expression, "values");
-    match operator {
+    match str_at(expression, "operator") {
         "In" | "NotIn" if values.is_empty() => {
             errors.push(Error::required(
                 &path.child("values"),
@@ -95,12 +95,34 @@ fn requirement(expression: &Value, path: &Path, lenient: bool) -> ErrorList {
             ));
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-        _ => errors.push(Error::invalid(
-            &path.child("operator"),
-            operator,
-            "not a valid selector operator",
-        )),
+        _ => return None,
     }
+    Some(errors)
+}
+
+/// A requirement in a question about access, of labels or of fields: an operator that is not known yet may stand there.
+pub fn asked_requirement(expression: &Value, path: &Path, labels: bool) -> ErrorList {
+    let mut errors = operands(expression, path).unwrap_or_default();
+    if labels {
+        errors.extend(key_and_values(expression, path, false));
+    } else if is_empty(expression, "key") {
+        errors.insert(0, Error::required(&path.child("key"), "must be specified"));
+    }
+    errors
+}
+
+fn requirement(expression: &Value, path: &Path, lenient: bool) -> ErrorList {
+    let operator = str_at(expression, "operator");
+    let mut errors = operands(expression, path).unwrap_or_else(|| {
+        let text = "not a valid selector operator";
+        vec![Error::invalid(&path.child("operator"), operator, text)]
+    });
+    errors.extend(key_and_values(expression, path, lenient));
+    errors
+}
+
+fn key_and_values(expression: &Value, path: &Path, lenient: bool) -> ErrorList {
+    let (mut errors, values) = (ErrorList::new(), items(expression, "values"));
     let key = str_at(expression, "key");
     errors.extend(each(&path.child("key"), key, names::qualified_name(key)));
     if !lenient {

@@ -108,7 +108,8 @@ pub fn controller_revision(object: &Value) -> ErrorList {
 /// A changed revision: its data stays.
 pub fn controller_revision_change(object: &Value, old: &Value) -> ErrorList {
     let data = immutable(get(object, "data"), get(old, "data"), &Path::new("data"));
-    let mut errors = controller_revision(object);
+    let mut errors = super::core::config_map::prefix(object);
+    errors.extend(controller_revision(object));
     if !data.is_empty() {
         errors.retain(|error| error.field != Path::new("data"));
     }
@@ -126,7 +127,12 @@ const TOLERATION: Shape = Shape::Struct(&[
 
 /// A new runtime class.
 pub fn runtime_class(object: &Value) -> ErrorList {
-    let mut errors = required_as(object, "handler", &Path::default(), names::dns1123_label);
+    // The rule that is declared on the type counts bytes.
+    let short_name = |name: &str| {
+        let texts = names::dns1123_label(name).into_iter();
+        texts.map(|text| text.replace("more than 63 characters", "more than 63 bytes")).collect()
+    };
+    let mut errors = required_as(object, "handler", &Path::default(), short_name);
     let path = Path::new("overhead").child("limits");
     for (name, amount) in entries(get(object, "overhead"), "podFixed") {
         let field = path.key(name);
@@ -226,6 +232,17 @@ pub fn api_service(object: &Value) -> ErrorList {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// An answer of kube-apiserver 1.37.1.
+    #[test]
+    fn handlers_are_counted_in_bytes() {
+        let class = json!({"metadata": {"name": "rt"}, "handler": "a".repeat(64)});
+        let text = format!(
+            "handler: Invalid value: \"{}\": must be no more than 63 bytes",
+            "a".repeat(64)
+        );
+        assert_eq!(runtime_class(&class)[0].to_string(), text);
+    }
 
     #[test]
     fn values_of_priority_classes_stay() {

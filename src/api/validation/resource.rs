@@ -266,7 +266,10 @@ fn shown_request(one: &Value) -> String {
         "tolerations",
         "capacity",
     ];
-    let parts = order.iter().filter(|key| !is_empty(one, key)).map(|key| {
+    // An alternative shows the class that it lacks; a request has none of its own.
+    let shown =
+        |key: &str| !is_empty(one, key) || key == "deviceClassName" && has(one, "allocationMode");
+    let parts = order.iter().filter(|key| shown(key)).map(|key| {
         let value = get(one, key);
         let text = match value {
             Value::Object(_) if *key == "exactly" => shown_request(value),
@@ -274,6 +277,7 @@ fn shown_request(one: &Value) -> String {
                 let list: Vec<String> = list.iter().map(shown_request).collect();
                 format!("[{}]", list.join(","))
             }
+            Value::Null => "\"\"".to_owned(),
             other => other.to_string(),
         };
         format!("\"{key}\":{text}")
@@ -405,22 +409,19 @@ fn constraint(one: &Value, known: &[String], path: &Path) -> ErrorList {
         errors.push(Error::required(path, text));
         return errors;
     }
-    // Of two the rules written by hand look at the first alone, those declared on the type at the other, with words of their own.
-    for (index, key) in set.into_iter().enumerate() {
-        errors.extend(attribute(str_at(one, key), index > 0, &path.child(key)));
+    for key in set {
+        errors.extend(attribute(str_at(one, key), &path.child(key)));
     }
     errors
 }
 
-/// `domain/name` of an attribute, by the rules written by hand or by those `declared` (`ResourceFullyQualifiedName`).
-fn attribute(name: &str, declared: bool, field: &Path) -> ErrorList {
+/// `domain/name` of an attribute, by the rule that is declared on the type (`ResourceFullyQualifiedName`).
+fn attribute(name: &str, field: &Path) -> ErrorList {
     const TEXT: &str = "a fully qualified name must be a domain and a name separated by a slash";
     // What has more slashes is not looked at.
     if name.matches('/').count() > 1 {
         return ErrorList::new();
     }
-    let words = if declared { ["prefix", "name"] } else { ["the domain", "the name"] };
-    let [no_domain, no_name] = words.map(|word| format!("{word} must not be empty"));
     let (domain, identifier) = match name.split_once('/') {
         Some((domain, identifier)) => (Some(domain), identifier),
         None => (None, name),
@@ -428,18 +429,17 @@ fn attribute(name: &str, declared: bool, field: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     match domain {
         None => errors.push(Error::invalid(field, name, TEXT)),
-        Some("") => errors.push(Error::invalid(field, "", no_domain)),
+        Some("") => errors.push(Error::invalid(field, "", "prefix must not be empty")),
         Some(domain) => {
             if domain.len() > DRIVER_MAX {
                 errors.push(Error::too_long(field, DRIVER_MAX));
             }
-            let texts = dns1123_subdomain(domain).into_iter();
-            let texts = texts.map(|text| if declared { format!("prefix: {text}") } else { text });
+            let texts = dns1123_subdomain(domain).into_iter().map(|text| format!("prefix: {text}"));
             errors.extend(each(field, domain, texts.collect()));
         }
     }
     if identifier.is_empty() && domain.is_some() {
-        errors.push(Error::invalid(field, "", no_name));
+        errors.push(Error::invalid(field, "", "name must not be empty"));
         return errors;
     }
     if identifier.len() > IDENTIFIER_MAX {
@@ -504,14 +504,25 @@ mod tests {
             [
                 "spec.metadata.creationTimestamp: Forbidden: cannot be set",
                 "spec.metadata.uID: Forbidden: cannot be set",
-                "spec.spec.devices.constraints[0].matchAttribute: Invalid value: \"\": the name must not be empty",
+                "spec.spec.devices.constraints[0].matchAttribute: Invalid value: \"\": name must not be empty",
             ]
         );
     }
 
+    /// An answer of kube-apiserver 1.37.1.
+    #[test]
+    fn a_request_that_stands_twice_is_shown() {
+        let first = json!({"name": "r", "firstAvailable": [{"name": "s", "deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}]});
+        let second = json!({"name": "r", "firstAvailable": [{"name": "s", "allocationMode": "ExactCount", "count": 1}]});
+        let claim = json!({"spec": {"devices": {"requests": [first, second]}}});
+        let said: Vec<String> = super::claim(&claim).iter().map(ToString::to_string).collect();
+        let twice = "spec.devices.requests[1]: Duplicate value: {\"name\":\"r\",\"firstAvailable\":[{\"name\":\"s\",\"deviceClassName\":\"\",\"allocationMode\":\"ExactCount\",\"count\":1}]}";
+        assert!(said.iter().any(|text| text == twice), "{said:?}");
+    }
+
     /// Answers of kube-apiserver 1.37.1.
     #[test]
-    fn of_two_attributes_the_second_has_other_words() {
+    fn attributes_of_constraints_have_a_domain_and_a_name() {
         let told = |attribute: &str| -> Vec<String> {
             let claim = json!({"spec": {"devices": {
                 "requests": [{"name": "r", "exactly": {"deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}}],
@@ -527,6 +538,14 @@ mod tests {
                 "Invalid value: \"\": prefix must not be empty",
                 "Invalid value: \"\": name must not be empty"
             ]
+        );
+        let alone = json!({"spec": {"devices": {
+            "requests": [{"name": "r", "exactly": {"deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}}],
+            "constraints": [{"requests": ["r"], "matchAttribute": "d.example.com/"}],
+        }}});
+        assert_eq!(
+            super::claim(&alone)[0].to_string(),
+            "spec.devices.constraints[0].matchAttribute: Invalid value: \"\": name must not be empty"
         );
         let told = told("../x");
         let start = "Invalid value: \"..\": prefix: a lowercase RFC 1123 subdomain must consist of";

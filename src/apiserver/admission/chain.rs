@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::Plugin;
 use super::{
-    certificates, classes, device_access, hardening, limit_ranger, namespace, node_restriction,
-    pod_security, pods, quota, service_account, storage,
+    certificates, classes, hardening, limit_ranger, namespace, node_restriction, pod_security,
+    pods, quota, service_account, storage,
 };
 use crate::authz::Authorizer;
 use crate::authz::escalation::Escalation;
@@ -43,7 +43,6 @@ pub fn plugins(
         Arc::new(certificates::CertificateSubjectRestriction),
         Arc::new(classes::DefaultIngressClass(look())),
         Arc::new(pods::PodTopologyLabels(look())),
-        Arc::new(device_access::DeviceAdminAccess(look())),
         // No plugin upstream but part of how roles are stored: behind everything that changes them.
         Arc::new(escalation),
     ];
@@ -97,7 +96,6 @@ mod tests {
                 "CertificateSubjectRestriction",
                 "DefaultIngressClass",
                 "PodTopologyLabels",
-                "DeviceAdminAccess",
                 "RBACEscalation",
                 // Stands for policies and webhooks.
                 "TaintNodesByCondition",

@@ -42,9 +42,12 @@ impl ServiceAccount {
             found = self.0.wait_for(&lookup::SERVICE_ACCOUNTS, namespace, name, patience).await;
         }
         let missing = || {
-            let why = format!(
-                "error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"
-            );
+            let bad = api::validation::names::name_is_path_segment(name, false);
+            let absent = match bad.is_empty() {
+                true => format!("serviceaccount \"{name}\" not found"),
+                false => format!("invalid resource name \"{name}\": [{}]", bad.join(" ")),
+            };
+            let why = format!("error looking up service account {namespace}/{name}: {absent}");
             request.forbidden(Some(pod), &why)
         };
         found.ok_or_else(missing)?.value().map_err(|e| Status::internal(&e.to_string()))
@@ -327,6 +330,15 @@ mod tests {
         assert_eq!(
             error.message,
             "pods \"p\" is forbidden: error looking up service account a/bot: serviceaccount \"bot\" not found"
+        );
+        let mut asking = pod();
+        asking["spec"]["serviceAccountName"] = json!("../x");
+        let account = json!({"metadata": {"name": "default", "namespace": "other"}});
+        let error =
+            admit(&plugin(account), creates(&lookup::PODS, "Pod"), asking).await.unwrap_err();
+        assert_eq!(
+            error.message,
+            "pods \"p\" is forbidden: error looking up service account a/../x: invalid resource name \"../x\": [may not contain '/']"
         );
     }
 }

@@ -46,6 +46,9 @@ pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
         let failed = condition.reason == "FailedDiscoveryCheck";
         // Before it is told: who reads that it is available may ask at once.
         remote.set_available(condition.status == "True");
+        if remote.is_available() {
+            remote.describe().await;
+        }
         if !remote.is_ended() {
             write(&remote, &objects, &condition).await;
         }

@@ -42,6 +42,8 @@ pub(crate) struct Remote {
     available: AtomicBool,
     /// The resources it serves, an `APIResourceList`, as it last said.
     pub(super) resources: ArcSwapOption<Value>,
+    /// What it says of its group version in OpenAPI documents.
+    pub(super) described: ArcSwapOption<super::openapi::Described>,
     changed: Notify,
     ended: AtomicBool,
 }
@@ -69,6 +71,7 @@ impl Remote {
             tls: OnceCell::new(),
             available: AtomicBool::new(false),
             resources: ArcSwapOption::empty(),
+            described: ArcSwapOption::empty(),
             changed: Notify::new(),
             ended: AtomicBool::new(false),
         };

@@ -301,6 +301,12 @@ impl ListOptions {
             .map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))
     }
 
+    /// A watch of what comes from now on: it wants nothing to begin with, and names no version.
+    pub(super) fn begins_now(&self) -> bool {
+        self.send_initial_events == Some(false)
+            && matches!(self.resource_version.as_str(), "" | "0")
+    }
+
     /// The same for a watch, where upstream answers 500 without reason.
     ///
     /// # Errors
@@ -435,6 +441,16 @@ mod tests {
             message("labelSelector=a,&resourceVersionMatch=NotOlderThan", false),
             "found '', expected: identifier after ','"
         );
+        for (query, now) in [
+            // Upstream's watch cache: version 0 is any version then.
+            ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=0", true),
+            ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", true),
+            ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=7", false),
+            ("resourceVersion=0", false),
+        ] {
+            let options = ListOptions::read(&Query::parse(query), true).unwrap();
+            assert_eq!(options.begins_now(), now, "{query}");
+        }
         let huge = ListOptions::read(&Query::parse("resourceVersion=18446744073709551615"), false)
             .unwrap();
         assert_eq!(huge.revision().unwrap(), i64::MAX);

@@ -131,7 +131,15 @@ impl Patch {
             return "(not shown)".to_owned();
         }
         if self.kind == PatchType::Strategic {
-            return api::patch::gotext::v(&self.value);
+            let mut value = self.value.clone();
+            // The merge has struck its directive out.
+            if let Some(map) = value
+                .as_object_mut()
+                .filter(|map| map.get("$patch").is_some_and(|d| d == "replace"))
+            {
+                map.remove("$patch");
+            }
+            return api::patch::gotext::v(&value);
         }
         self.in_order(schema, kind, old, sent, patched)
             .unwrap_or_else(|| String::from_utf8_lossy(patched).into_owned())
@@ -289,9 +297,12 @@ async fn apply(
     let gvk = &context.row.spec.gvk;
     let applied = managed::Applied::decode(context, bytes, write.options)?;
     let subresource = context.info.subresource.as_str();
-    let create = subresource.is_empty().then(|| {
+    // Few kinds are made by an apply to their status, too.
+    let creates = subresource.is_empty()
+        || subresource == "status" && context.row.spec.strategy.allow_create_on_update();
+    let create = creates.then(|| {
         let make = || {
-            let value = applied.merge(context, &context.row, gvk, "", None)?;
+            let value = applied.merge(context, &context.row, gvk, subresource, None)?;
             let uid = metadata::text(&value, "uid");
             if !uid.is_empty() {
                 let gvr = &context.row.spec.gvr;

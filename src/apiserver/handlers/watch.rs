@@ -228,7 +228,7 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
         return Err(Status::failure(406, "NotAcceptable", text));
     }
     let objects = &context.server.objects;
-    if options.send_initial_events == Some(false) && options.resource_version.is_empty() {
+    if options.begins_now() {
         let revision =
             objects.storage().backend().quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         start = Start::After(revision.0);

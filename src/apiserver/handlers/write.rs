@@ -8,7 +8,7 @@ use api::field::{Error, Path};
 use api::{Object, Status};
 use serde_json::{Map, Value};
 
-use super::{MODIFIED, input, options::WriteOptions};
+use super::{MODIFIED, device_claims, input, options::WriteOptions};
 use crate::admission::Operation;
 use crate::context::Context;
 use crate::convert;
@@ -183,9 +183,14 @@ impl<'a> Write<'a> {
         spec.strategy.prepare_for_create(&context, &mut value);
         let name = metadata::text(&value, "name").to_owned();
         let mut errors = metadata::validate(&value, spec.namespaced, spec.strategy.as_ref());
-        // The rules of this kind leave the metadata to the generic part, which is asked when nothing else is wrong.
+        // The rules of these kinds leave the metadata to the generic part, which is asked when nothing else is wrong.
+        errors.extend(device_claims::faults(self.context, &value, None).await);
         let own = spec.strategy.validate(&context, &value);
-        if &*spec.gvk.kind == "PodDisruptionBudget" && !own.is_empty() {
+        let generic = matches!(
+            (&*spec.gvk.group, &*spec.gvk.kind),
+            ("policy", "PodDisruptionBudget") | ("", "Event")
+        );
+        if generic && !own.is_empty() {
             errors.clear();
         }
         errors.extend(own);
@@ -446,12 +451,13 @@ impl<'a> Write<'a> {
     }
 
     /// Strategy and validation of a change.
-    fn check_change(&self, name: &str, old: &Value, value: &mut Value) -> Result<(), Status> {
+    async fn check_change(&self, name: &str, old: &Value, value: &mut Value) -> Result<(), Status> {
         let spec = &self.row.spec;
         let context = self.strategy_context();
         spec.strategy.prepare_for_update(&context, value, old);
         metadata::keep_on_update(value, old);
         let mut errors = metadata::validate_update(value, old, spec.namespaced);
+        errors.extend(device_claims::faults(self.context, value, Some(old)).await);
         errors.extend(spec.strategy.validate_update(&context, value, old));
         if !errors.is_empty() {
             return Err(self.invalid(name, &errors));
@@ -484,7 +490,7 @@ impl<'a> Write<'a> {
         mut value: Value,
     ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
         if self.subresource != BINDING {
-            self.check_change(name, &old, &mut value)?;
+            self.check_change(name, &old, &mut value).await?;
         }
         self.normalize(&mut value);
         self.admit(Operation::Update, name, Some(&old), Some(&value)).await?;

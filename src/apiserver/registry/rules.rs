@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use api::defaults::{Defaulter, defaulter};
-use api::field::ErrorList;
+use api::field::{Error, ErrorList, Path};
 use api::validation::names::{NameRule, name_is_subdomain};
-use api::value::{ensure_object, get, int_at, remove, restore, semantic_equal, set};
+use api::value::{ensure_object, get, int_at, remove, restore, semantic_equal, set, str_at};
 use serde_json::Value;
 
 use super::{Strategy, WriteContext};
@@ -17,10 +17,13 @@ pub(crate) struct Rules {
     pub(crate) name: NameRule,
     /// The kind's zero status as JSON; `None` when clients may write the status with the object.
     pub(crate) status: Option<&'static str>,
-    /// A change of one of these fields counts `metadata.generation` up; empty when the kind has no generation.
+    /// A change of one of these fields counts `metadata.generation` up; empty when the kind has no generation. Of one with `?` it
+    /// counts whether it is there: an empty selector selects all, an absent one nothing.
     pub(crate) generation: &'static [&'static str],
     /// A status write leaves labels, annotations, finalizers and owners alone.
     pub(crate) status_keeps_meta: bool,
+    /// Of a change the prefix of names is checked, too: upstream checks these kinds as new ones then. Filled in by [`Rules::of`].
+    pub(crate) checks_prefix: bool,
     /// A PUT to an absent name creates it.
     pub(crate) create_on_update: bool,
     /// A PUT without resource version is accepted.
@@ -43,6 +46,21 @@ pub(crate) struct Rules {
     pub(crate) default: Defaulter,
 }
 
+/// Kinds whose `ValidateXUpdate` asks `ValidateX`, metadata and all.
+const WHOLE: [&str; 11] = [
+    "Pod",
+    "Endpoints",
+    "EndpointSlice",
+    "PersistentVolume",
+    "StorageClass",
+    "VolumeAttachment",
+    "CSINode",
+    "CSIStorageCapacity",
+    "Ingress",
+    "IngressClass",
+    "IPAddress",
+];
+
 impl Rules {
     /// A kind without rules of its own.
     pub(crate) const BASE: Self = Self {
@@ -50,6 +68,7 @@ impl Rules {
         status: None,
         generation: &[],
         status_keeps_meta: false,
+        checks_prefix: false,
         create_on_update: false,
         unconditional_update: true,
         prepare: |_, _| {},
@@ -64,7 +83,8 @@ impl Rules {
 
     /// These rules with the defaults of a kind.
     pub(crate) fn of(self, group: &str, version: &str, kind: &str) -> Self {
-        Self { default: defaulter(group, version, kind), ..self }
+        let checks_prefix = WHOLE.contains(&kind) && group != "events.k8s.io";
+        Self { default: defaulter(group, version, kind), checks_prefix, ..self }
     }
 }
 
@@ -104,6 +124,10 @@ impl Strategy for Rules {
         }
         (self.prepare_change)(context, object, old);
         let changed = self.generation.iter().any(|key| match key.split_once('.') {
+            Some((parent, child)) if child.ends_with('?') => {
+                let child = child.trim_end_matches('?');
+                get(get(object, parent), child).is_null() != get(get(old, parent), child).is_null()
+            }
             Some((parent, child)) => {
                 !semantic_equal(get(get(object, parent), child), get(get(old, parent), child))
             }
@@ -127,7 +151,17 @@ impl Strategy for Rules {
         old: &Value,
     ) -> ErrorList {
         match context.subresource {
-            "" => (self.validate_change)(object, old),
+            "" => {
+                let prefix = str_at(get(object, "metadata"), "generateName");
+                let field = Path::new("metadata").child("generateName");
+                let mut errors = ErrorList::new();
+                if self.checks_prefix && !prefix.is_empty() {
+                    let texts = (self.name)(prefix, true).into_iter();
+                    errors.extend(texts.map(|text| Error::invalid(&field, prefix, text)));
+                }
+                errors.extend((self.validate_change)(object, old));
+                errors
+            }
             subresource => (self.validate_subresource)(subresource, object, old),
         }
     }
@@ -208,6 +242,32 @@ mod tests {
             dry_run: false,
             tolerated: Default::default(),
         }
+    }
+
+    /// Answers of kube-apiserver 1.37.1.
+    #[test]
+    fn of_some_kinds_a_change_has_its_prefix_checked() {
+        let user = User::default();
+        let object = json!({"metadata": {"name": "a", "generateName": "Bad_Name!"}});
+        let said = |rules: &Rules| {
+            let errors = rules.validate_update(&context(&user, ""), &object, &object);
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let text = "metadata.generateName: Invalid value: \"Bad_Name!\": a lowercase RFC 1123 subdomain must consist of";
+        let rules = Rules::BASE.of("storage.k8s.io", "v1", "StorageClass");
+        assert!(said(&rules)[0].starts_with(text), "{:?}", said(&rules));
+        assert!(said(&Rules::BASE.of("", "v1", "ServiceAccount")).is_empty());
+    }
+
+    /// As upstream's `DeepEqual` tells an empty selector from none.
+    #[test]
+    fn a_selector_that_comes_or_goes_counts() {
+        let rules = Rules { generation: &["spec", "spec.selector?"], ..Rules::BASE };
+        let user = User::default();
+        let old = json!({"metadata": {"generation": 2}, "spec": {}});
+        let mut new = json!({"metadata": {}, "spec": {"selector": {}}});
+        rules.prepare_for_update(&context(&user, ""), &mut new, &old);
+        assert_eq!(new["metadata"]["generation"], 3);
     }
 
     #[test]

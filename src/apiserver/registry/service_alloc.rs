@@ -293,6 +293,12 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
     }
     let policy = text(value, "ipFamilyPolicy").to_owned();
     let single = policy == "SingleStack";
+    let mut errors = Vec::new();
+    let refuse = |value: &Value, errors: &[Error]| {
+        Status::invalid("", "Service", metadata::text(value, "name"), errors)
+    };
+    let bad_policy =
+        |detail: String| Error::invalid(&spec.child("ipFamilyPolicy"), policy.as_str(), detail);
     if let Some(old) = old {
         for field in ["clusterIPs", "ipFamilies"] {
             let (new, had) = (list(value, field), list(old, field));
@@ -301,10 +307,7 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
             } else if !single && !new.is_empty() && new.len() < had.len() {
                 let what = if field == "clusterIPs" { "cluster IP" } else { "IP family" };
                 let detail = format!("must be 'SingleStack' to release the secondary {what}");
-                return Err(invalid(
-                    value,
-                    Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail),
-                ));
+                errors.push(bad_policy(detail));
             }
         }
     }
@@ -315,10 +318,7 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
             let detail = format!(
                 "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
             );
-            return Err(invalid(
-                value,
-                Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail),
-            ));
+            errors.push(bad_policy(detail));
         }
     }
     for (index, address) in
@@ -332,16 +332,14 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
         };
         if services.range(family).is_none() {
             let path = spec.child("clusterIPs").index(index);
-            return Err(invalid(
-                value,
-                Error::invalid(
-                    &path,
-                    json!(addresses),
-                    format!("{family} is not configured on this cluster"),
-                ),
-            ));
+            let detail = format!("{family} is not configured on this cluster");
+            errors.push(Error::invalid(&path, json!(addresses), detail));
+            continue;
         }
         families.push(family.to_owned());
+    }
+    if !errors.is_empty() {
+        return Err(refuse(value, &errors));
     }
     let primary = services.ranges.first().map_or("IPv4", Range::family);
     if headless && selectorless {
@@ -355,17 +353,16 @@ fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Resu
         return Ok(());
     }
     if policy == "RequireDualStack" && services.ranges.len() < 2 {
-        let detail = "this cluster is not configured for dual-stack services";
-        return Err(invalid(value, Error::invalid(&spec.child("ipFamilyPolicy"), policy, detail)));
+        errors.push(bad_policy("this cluster is not configured for dual-stack services".into()));
     }
     for (index, family) in families.iter().enumerate() {
         if services.range(family).is_none() {
             let path = spec.child("ipFamilies").index(index);
-            return Err(invalid(
-                value,
-                Error::invalid(&path, family.as_str(), "not configured on this cluster"),
-            ));
+            errors.push(Error::invalid(&path, family.as_str(), "not configured on this cluster"));
         }
+    }
+    if !errors.is_empty() {
+        return Err(refuse(value, &errors));
     }
     if families.is_empty() {
         families.push(primary.to_owned());
@@ -392,6 +389,8 @@ async fn addresses(
         let Some(range) = services.range(family) else { continue };
         match now.get(index).filter(|ip| !ip.is_empty()).cloned() {
             Some(given) if before.contains(&given) => {}
+            // That an address that was given changes is for the rules to refuse.
+            Some(_) if index < before.len() => {}
             Some(given) => {
                 let refuse = |why: &str| {
                     invalid(
@@ -406,6 +405,7 @@ async fn addresses(
                 let Ok(address) = given.parse::<IpAddr>() else { continue };
                 match range.check(address) {
                     Err(_) if added::has(context, address).await? => {}
+                    Err(_) if dry_run => return Err(refuse(&range.outside(address))),
                     checked => checked.map_err(|why| refuse(&why))?,
                 }
                 if !take(context, value, &address, dry_run).await? {
@@ -528,5 +528,38 @@ async fn release(context: &Context, address: &str) {
                 return tracing::warn!(address, %error, "service address was not released");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer of kube-apiserver 1.37.1.
+    #[test]
+    fn a_number_that_is_no_port_is_not_replaced() {
+        let service = |port: i64| json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}});
+        for (sent, kept) in [(-1, -1), (0, 30080)] {
+            let mut value = service(sent);
+            ports::keep(&mut value, &service(30080));
+            assert_eq!(value, service(kept));
+        }
+    }
+
+    /// Answers of kube-apiserver 1.37.1 on a cluster with one family.
+    #[test]
+    fn a_headless_service_that_gets_a_selector_has_to_choose_a_family() {
+        let services = Services::new(&["10.96.0.0/16".to_owned()], (30000, 32767)).unwrap();
+        let mut service = json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]}});
+        families(&services, &mut service, None).unwrap();
+        assert_eq!(service["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
+        assert_eq!(service["spec"]["ipFamilyPolicy"], "RequireDualStack");
+        let (old, mut new) = (service.clone(), service);
+        new["spec"]["selector"] = json!({"app": "x"});
+        let refused = families(&services, &mut new, Some(&old)).unwrap_err();
+        assert_eq!(
+            refused.message,
+            "Service \"s\" is invalid: [spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services, spec.ipFamilies[1]: Invalid value: \"IPv6\": not configured on this cluster]"
+        );
     }
 }

@@ -46,7 +46,7 @@ fn rules_of(group: &str, version: &str, kind: &str) -> Rules {
         }
         "autoscaling" if kind == "HorizontalPodAutoscaler" => workloads::AUTOSCALER_V2,
         "policy" if kind == "PodDisruptionBudget" => workloads::POD_DISRUPTION_BUDGET,
-        "events.k8s.io" if kind == "Event" => core::EVENT,
+        "events.k8s.io" if kind == "Event" => core::NEW_EVENT,
         "rbac.authorization.k8s.io" => match kind {
             "Role" => others::ROLE,
             "ClusterRole" => others::CLUSTER_ROLE,

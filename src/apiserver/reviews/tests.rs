@@ -57,6 +57,14 @@ async fn bad_questions_are_refused_as_recorded() {
         error.message,
         ".authorization.k8s.io \"\" is invalid: [spec: Invalid value: {\"Path\":\"/x\",\"Verb\":\"get\"}: exactly one of nonResourceAttributes or resourceAttributes must be specified, spec.resourceAttributes.fieldSelector.rawSelector: Invalid value: \"a=b\": may not specified at the same time as requirements]"
     );
+    let selectors = json!({"spec": {"resourceAttributes": {"verb": "get",
+        "fieldSelector": {"requirements": [{"key": "", "operator": "In"}, {"key": "a", "operator": "Exists", "values": ["x"]}, {"key": "a", "operator": "Later"}]},
+        "labelSelector": {"requirements": [{"key": "a", "operator": "NotIn", "values": []}]}}}});
+    let error = ask("selfsubjectaccessreviews", selectors).await.unwrap_err();
+    assert_eq!(
+        error.message,
+        ".authorization.k8s.io \"\" is invalid: [spec.resourceAttributes.fieldSelector.requirements[0].key: Required value: must be specified, spec.resourceAttributes.fieldSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn', spec.resourceAttributes.fieldSelector.requirements[1].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist', spec.resourceAttributes.labelSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn']"
+    );
     let named = json!({"metadata": {"name": "n", "namespace": "a", "managedFields": [{"manager": "m", "operation": "Update"}]}, "spec": {"user": "u", "resourceAttributes": {"namespace": "a"}}});
     let error = ask("localsubjectaccessreviews", named).await.unwrap_err();
     assert!(

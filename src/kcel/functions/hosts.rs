@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use super::{exactly, text};
+use crate::formats;
 use crate::host::{Asked, Host, Kind, Quantity, Stage, Url, Version};
 use crate::plan::Call;
 use crate::value::{Error, Key, Map, Text, Value};
@@ -46,8 +47,32 @@ pub(super) fn call<'a>(call: &Call, args: &[Value<'a>]) -> Option<Result<Value<'
         "serviceAccount" | "path" | "group" | "resource" | "subresource" | "namespace" | "name"
         | "fieldSelector" | "labelSelector" | "check" => ask(name, args),
         "allowed" | "reason" | "error" | "errored" => decision(name, args),
+        "validate" => validate(args),
+        name if name.starts_with("format.") => format(name, args),
         _ => return None,
     })
+}
+
+/// `format.named(name)`, or one of the formats by its name.
+fn format<'a>(name: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
+    let of = |name: &str| formats::named(name).map(|format| host(Kind::Format(format)));
+    match (name.trim_start_matches("format."), args) {
+        ("named", [name]) => Ok(of(text(name)?).map_or(Value::Optional(None), Value::some)),
+        (name, []) => of(name).ok_or_else(Error::no_overload),
+        _ => Err(Error::no_overload()),
+    }
+}
+
+/// What is wrong with a text, if anything.
+fn validate<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
+    let [format, value] = exactly::<2>(args)?;
+    let Kind::Format(format) = kind(format)? else { return Err(Error::no_overload()) };
+    let faults = format.faults(text(value)?);
+    if faults.is_empty() {
+        return Ok(Value::Optional(None));
+    }
+    let texts = faults.into_iter().map(Value::text);
+    Ok(Value::list(texts.collect()).some())
 }
 
 fn parse_ip(raw: &str) -> Result<IpAddr> {

@@ -379,7 +379,7 @@ impl<'a> Decoder<'a> {
         if !path.is_empty() {
             path.push('.');
         }
-        let message = format!("{what} {:?}", path + key);
+        let message = format!("{what} {}", crate::field::go_quote(&(path + key)));
         if !self.strict.contains(&message) {
             self.strict.push(message);
         }

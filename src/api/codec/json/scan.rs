@@ -42,7 +42,7 @@ impl Kind {
 }
 
 /// A byte as Go's `encoding/json` shows it in its faults.
-pub(crate) fn character(byte: u8) -> String {
+fn character(byte: u8) -> String {
     match byte {
         b'\'' => r"'\''".to_owned(),
         b'"' => "'\"'".to_owned(),
@@ -66,10 +66,13 @@ impl<'a> Scanner<'a> {
         Self { data, pos: 0, depth: 0 }
     }
 
-    /// The error for the byte at the position.
+    /// The error for the byte at the position. What ends within a word, a number or an escape goes on with a space, as Go has it.
     fn fault(&self, context: &str) -> Syntax {
-        let Some(byte) = self.data.get(self.pos).copied() else {
-            return Syntax("unexpected end of JSON input".into());
+        let within = ["in literal", "numeric literal", "character escape", "escape code"];
+        let byte = match self.data.get(self.pos).copied() {
+            Some(byte) => byte,
+            None if within.iter().any(|part| context.contains(part)) => b' ',
+            None => return Syntax("unexpected end of JSON input".into()),
         };
         let shown = character(byte);
         Syntax(format!("invalid character {shown} {context}"))

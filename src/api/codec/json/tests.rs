@@ -77,6 +77,8 @@ fn collects_strict_errors_in_order() {
         r#"strict decoding error: unknown field "metadata.zzz", duplicate field "metadata.name", unknown field "spec.containers[0].Image", unknown field "spec.foo", unknown field "nope""#
     );
     assert_eq!(decoded.value["metadata"], json!({"name":"b"}));
+    let decoded = decode("v1", "Pod", r#"{"spec":{"a\bc":1}}"#).unwrap();
+    assert_eq!(decoded.strict_errors, [r#"unknown field "spec.a\bc""#]);
 }
 
 #[test]
@@ -130,6 +132,13 @@ fn says_what_go_says_about_bad_syntax() {
         ("{\"a\":\"\n\"}", "invalid character '\\n' in string literal"),
         ("{\"a\":\"\\x\"}", "invalid character 'x' in string escape code"),
         ("{} x", "invalid character 'x' after top-level value"),
+        // Go's scanner takes the end for a space.
+        ("{\"a\":tru", "invalid character ' ' in literal true (expecting 'e')"),
+        ("{\"a\":-", "invalid character ' ' in numeric literal"),
+        ("{\"a\":\"\\", "invalid character ' ' in string escape code"),
+        ("{\"a\":\"\\u00", "invalid character ' ' in \\u hexadecimal character escape"),
+        ("{\"a\":\"b", "unexpected end of JSON input"),
+        ("{\"a\":12", "unexpected end of JSON input"),
     ] {
         let error = interpret(body.as_bytes()).unwrap_err().to_string();
         assert_eq!(

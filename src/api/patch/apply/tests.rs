@@ -356,6 +356,20 @@ fn fields_that_are_reset_are_not_owned() {
     );
 }
 
+/// Answers of kube-apiserver 1.37.1.
+#[test]
+fn a_reference_without_its_key_leaves_the_owners() {
+    let client = Client::new("", "v1", "ServiceAccount");
+    let account = |secrets: Value| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "sa"}, "secrets": secrets});
+    let made = client.update(None, "m", T1, account(json!([{}])));
+    assert!(made["metadata"].get("managedFields").is_none(), "{made}");
+    let live = client.update(None, "m", T1, account(json!([{"name": "y"}])));
+    let mut new = account(json!([{}]));
+    new["metadata"] = live["metadata"].clone();
+    let changed = client.update(Some(&live), "n", T2, new);
+    assert_eq!(owners(&changed), owners(&live));
+}
+
 #[test]
 fn times_alone_are_no_change() {
     let c = Client::new("", "v1", "ConfigMap");

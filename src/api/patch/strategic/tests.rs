@@ -136,6 +136,16 @@ fn refuses_as_upstream_does() {
             "expected a []interface {}, but received a map[string]interface {}",
         ),
         (
+            template(json!({"containers":[],"$setElementOrder/containers":["x"]})),
+            500,
+            "value for key 0 is not a map",
+        ),
+        (
+            template(json!({"tolerations":null,"$setElementOrder/tolerations":["x"]})),
+            500,
+            "expected a []interface {}, but received a %!s(<nil>)",
+        ),
+        (
             json!({"spec":{"$setElementOrder/nothing":[1]}}),
             500,
             "unable to find api field in struct DeploymentSpec for the json field \"nothing\"",

@@ -48,6 +48,11 @@ pub fn validate(object: &Value) -> ErrorList {
     let template = path.child("jobTemplate").child("spec");
     errors.extend(template_spec(at(spec, &["jobTemplate", "spec"]), &template));
     let own = at(spec, &["jobTemplate", "spec"]);
+    let selector = get(own, "selector");
+    if !selector.is_null() {
+        let text = "`selector` will be auto-generated";
+        errors.push(Error::invalid(&template.child("selector"), selector.clone(), text));
+    }
     if get(own, "manualSelector").as_bool() == Some(true) {
         errors.push(Error::not_supported(
             &template.child("manualSelector"),
@@ -73,4 +78,20 @@ pub fn validate_new(object: &Value) -> ErrorList {
         errors.push(Error::invalid(&Path::new("metadata").child("name"), name, text));
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// An answer of kube-apiserver 1.37.1.
+    #[test]
+    fn the_selector_of_a_template_is_made_later() {
+        let job = json!({"selector": {"matchLabels": {"app": "x"}}, "template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
+        let cron = json!({"metadata": {"name": "cj"}, "spec": {"schedule": "*/5 * * * *", "concurrencyPolicy": "Forbid", "jobTemplate": {"spec": job}}});
+        let said: Vec<String> = validate(&cron).iter().map(ToString::to_string).collect();
+        let text = "spec.jobTemplate.spec.selector: Invalid value: {\"matchLabels\":{\"app\":\"x\"}}: `selector` will be auto-generated";
+        assert!(said.iter().any(|one| one == text), "{said:?}");
+    }
 }

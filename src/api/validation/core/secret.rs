@@ -61,13 +61,13 @@ fn docker(data: &Value, key: &str, path: &Path) -> Option<Error> {
     let bytes = base64::engine::general_purpose::STANDARD
         .decode(encoded.as_str().unwrap_or_default())
         .unwrap_or_default();
-    let text = match serde_json::from_slice::<Value>(&bytes) {
+    let text = match crate::codec::json::parse(&bytes) {
         Ok(Value::Object(_) | Value::Null) => return None,
         Ok(other) => format!(
             "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
             go_kind(&other)
         ),
-        Err(error) => go_syntax_error(&bytes, &error),
+        Err(error) => error.to_string(),
     };
     Some(Error::invalid(&field, "<secret contents redacted>", text))
 }
@@ -79,22 +79,6 @@ fn go_kind(value: &Value) -> &'static str {
         Value::Number(_) => "number",
         _ => "bool",
     }
-}
-
-/// Go's texts for the two usual ways in which JSON is broken.
-fn go_syntax_error(bytes: &[u8], error: &serde_json::Error) -> String {
-    if error.is_eof() {
-        return "unexpected end of JSON input".into();
-    }
-    let position = error.column().saturating_sub(1);
-    let line_start = bytes
-        .split_inclusive(|b| *b == b'\n')
-        .take(error.line().saturating_sub(1))
-        .map(<[u8]>::len)
-        .sum::<usize>();
-    let found = bytes.get(line_start + position).copied().unwrap_or_default();
-    let shown = crate::codec::json::character(found);
-    format!("invalid character {shown} looking for beginning of value")
 }
 
 /// A changed secret.
@@ -121,6 +105,13 @@ mod tests {
         assert_eq!(
             errors[0].to_string(),
             "data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": unexpected end of JSON input"
+        );
+        let errors = validate(
+            &json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "None"}}),
+        );
+        assert!(
+            errors[0].to_string().ends_with("invalid character '\\u0089' after top-level value"),
+            "{errors:?}"
         );
     }
 }

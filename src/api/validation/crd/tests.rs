@@ -37,6 +37,24 @@ fn a_complete_definition_is_good() {
     assert_eq!(validate_change(&good(), &good()), []);
 }
 
+/// Answers of kube-apiserver 1.37.1.
+#[test]
+fn a_version_that_stands_twice_is_stored_once() {
+    let mut twice = good();
+    let version = twice["spec"]["versions"][0].clone();
+    twice["spec"]["versions"] = json!([version, version]);
+    let text = "status.storedVersions: Invalid value: [\"v1\"]: must have the storage version v1";
+    assert!(texts_of(&twice).iter().any(|said| said == text), "{:?}", texts_of(&twice));
+    let mut empty = good();
+    empty["spec"]["versions"][0]["schema"] = json!({});
+    empty["spec"]["versions"][0]["selectableFields"] = json!([{}]);
+    let said = texts_of(&empty);
+    assert!(
+        said.iter().any(|text| text == "spec.selectableFields[0].jsonPath: Required value"),
+        "{said:?}"
+    );
+}
+
 #[test]
 fn an_empty_spec_lacks_everything() {
     assert_eq!(

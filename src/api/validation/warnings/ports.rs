@@ -1,5 +1,7 @@
 //! Ports of a pod's containers that repeat or overlap each other.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use crate::field::{Path, go_quote};
@@ -18,16 +20,17 @@ impl Port<'_> {
     fn text(&self, key: &str) -> &str {
         str_at(self.value, key)
     }
-
-    fn same_number(&self, other: &Self) -> bool {
-        self.number("containerPort") == other.number("containerPort")
-            && self.text("protocol") == other.text("protocol")
-    }
 }
+
+/// Warnings of the ports of one pod that are made: no answer has room for more.
+const WARNINGS_MAX: usize = 256;
+/// Ports of the same number that one is compared with.
+const SAME_MAX: usize = 1024;
 
 /// Warnings of the ports of these containers.
 pub(super) fn warnings(containers: &[(&Value, Path)]) -> Vec<String> {
     let mut all: Vec<Port<'_>> = Vec::new();
+    let mut same: HashMap<(i64, &str), Vec<usize>> = HashMap::new();
     let mut list = Vec::new();
     for (container, path) in containers {
         for (index, value) in items(container, "ports").iter().enumerate() {
@@ -42,9 +45,12 @@ pub(super) fn warnings(containers: &[(&Value, Path)]) -> Vec<String> {
                     port.text("hostIP")
                 ));
             }
-            list.extend(
-                all.iter().filter(|other| port.same_number(other)).filter_map(|o| clash(&port, o)),
-            );
+            let number = (port.number("containerPort"), str_at(value, "protocol"));
+            let others = same.entry(number).or_default();
+            let room = WARNINGS_MAX.saturating_sub(list.len());
+            let clashes = others.iter().take(SAME_MAX).filter_map(|at| clash(&port, all.get(*at)?));
+            list.extend(clashes.take(room));
+            others.push(all.len());
             all.push(port);
         }
     }
@@ -68,18 +74,18 @@ fn clash(port: &Port<'_>, other: &Port<'_>) -> Option<String> {
 }
 
 fn names(ports: &[Port<'_>]) -> Vec<String> {
-    let mut first: Vec<&Port<'_>> = Vec::new();
+    let mut first: HashMap<&str, &Path> = HashMap::new();
     let mut list = Vec::new();
     for port in ports.iter().filter(|port| !port.text("name").is_empty()) {
         let name = port.text("name");
-        match first.iter().find(|other| other.text("name") == name) {
-            Some(other) => list.push(format!(
+        match first.get(name) {
+            Some(other) if list.len() < WARNINGS_MAX => list.push(format!(
                 "{}: duplicate port name {} with {other}, services and probes that select ports by name will use {other}",
                 port.path,
                 go_quote(name),
-                other = other.path
             )),
-            None => first.push(port),
+            Some(_) => {}
+            None => drop(first.insert(name, &port.path)),
         }
     }
     list

@@ -80,6 +80,7 @@ pub(super) fn keep(value: &mut Value, old: &Value) {
             value.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten()
         {
             if port_of(entry, "nodePort") == 0
+                && no_port(entry, "nodePort").is_none()
                 && let Some((_, port)) =
                     had.iter().find(|(n, p)| *n == name(entry) && *p != 0 && !now.contains(p))
                 && let Some(map) = entry.as_object_mut()

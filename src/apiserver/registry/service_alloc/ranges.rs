@@ -81,12 +81,17 @@ impl Range {
         }
         let offset = Self::number(address) - self.base;
         if offset == 0 || (self.v4 && offset == self.size - 1) {
-            return Err(format!(
-                "the provided IP ({address}) is not in the valid range. The range of valid IPs is {}",
-                self.text
-            ));
+            return Err(self.outside(address));
         }
         Ok(())
+    }
+
+    /// Upstream's text for an address that is not handed out; in a trial also for one of another block.
+    pub(super) fn outside(&self, address: IpAddr) -> String {
+        let range = &self.text;
+        format!(
+            "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
+        )
     }
 
     /// An address to try: at random from the upper part first, since people pick from the lower
@@ -128,6 +133,10 @@ mod tests {
         assert_eq!(
             range.check("1.2.3.4".parse().unwrap()).unwrap_err(),
             "the provided network does not match the current range"
+        );
+        assert_eq!(
+            range.outside("10.0.0.1".parse().unwrap()),
+            "the provided IP (10.0.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16"
         );
         assert!(Range::parse("10.96.0.0/33").is_err());
         assert!(

@@ -295,6 +295,10 @@ pub(super) const EVENT: Rules = Rules {
     ..Rules::BASE
 };
 
+/// Events of `events.k8s.io`, whose names are those of most kinds.
+pub(super) const NEW_EVENT: Rules =
+    Rules { name: api::validation::names::name_is_subdomain, ..EVENT };
+
 fn event_fields(object: &Value) -> Vec<(&'static str, String)> {
     let about = if object.get("involvedObject").is_some() {
         get(object, "involvedObject")

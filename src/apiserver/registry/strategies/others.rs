@@ -6,7 +6,7 @@ use api::validation::{
     admission, crd, endpoints, flow, networking, others as small, rbac, resource,
 };
 use api::value::{
-    at, bool_at, ensure_object, get, is_empty, items, items_mut, object_mut, remove,
+    at, bool_at, ensure_object, get, int_at, is_empty, items, items_mut, object_mut, remove,
     semantic_equal, set, str_at, str_in,
 };
 use serde_json::{Value, json};
@@ -38,7 +38,17 @@ pub(super) const SERVICE_CIDR: Rules = Rules {
 pub(super) const ENDPOINT_SLICE: Rules = Rules {
     warnings: warnings::slice,
     prepare: |_, object| drop_topology(object, &Value::Null),
-    prepare_change: |_, object, old| drop_topology(object, old),
+    prepare_change: |_, object, old| {
+        let sent = get(object, "endpoints").clone();
+        drop_topology(object, old);
+        // What is taken off counts as a change.
+        if sent != *get(object, "endpoints")
+            && let Some(meta) = ensure_object(object, "metadata")
+        {
+            let before = int_at(get(old, "metadata"), "generation").unwrap_or_default();
+            set(meta, "generation", before + 1);
+        }
+    },
     generation: &["ports", "endpoints", "addressType", "metadata.labels"],
     validate: endpoints::slice,
     validate_change: endpoints::slice_change,

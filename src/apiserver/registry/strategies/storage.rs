@@ -2,7 +2,7 @@
 
 use api::validation::storage as rules;
 use api::validation::warnings;
-use api::value::{ensure_object, get, has, is_empty, semantic_equal, set};
+use api::value::{ensure_object, get, has, is_empty, items, remove, semantic_equal, set};
 use serde_json::Value;
 
 use super::super::rules::Rules;
@@ -32,6 +32,14 @@ pub(super) const CSI_NODE: Rules = Rules {
     validate: rules::node,
     validate_change: rules::node_change,
     validate_subresource: rules::node_status,
+    // Health of storage is not reported here, as upstream with the feature `CSIVolumeHealth` off, its default.
+    prepare_change: |_, object, old| {
+        if items(get(old, "status"), "storageHealth").is_empty()
+            && let Some(status) = object.get_mut("status")
+        {
+            remove(status, "storageHealth");
+        }
+    },
     status: Some("{}"),
     status_keeps_meta: true,
     unconditional_update: false,
@@ -41,6 +49,7 @@ pub(super) const CSI_NODE: Rules = Rules {
 pub(super) const VOLUME_ATTACHMENT: Rules = Rules {
     validate: rules::attachment,
     validate_change: rules::attachment_change,
+    validate_subresource: |_, object, old| rules::attachment_change(object, old),
     status: Some(r#"{"attached":false}"#),
     status_keeps_meta: true,
     unconditional_update: false,
@@ -81,6 +90,37 @@ pub(super) const CSI_DRIVER: Rules = Rules {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// An answer of kube-apiserver 1.37.1, where the feature is off.
+    #[test]
+    fn health_of_storage_is_not_kept() {
+        let user = crate::user::User::default();
+        let context = super::super::super::WriteContext {
+            user: &user,
+            namespace: "",
+            subresource: "status",
+            dry_run: false,
+            tolerated: Default::default(),
+        };
+        let health = json!([{"name": "d", "healthConditions": [{"reason": "a/b"}]}]);
+        let mut node = json!({"metadata": {"name": "n"}, "status": {"storageHealth": health}});
+        (CSI_NODE.prepare_change)(&context, &mut node, &json!({"status": {}}));
+        assert_eq!(node["status"], json!({}));
+    }
+
+    /// An answer of kube-apiserver 1.37.1.
+    #[test]
+    fn the_status_of_an_attachment_is_checked() {
+        let attachment = json!({"metadata": {"name": "va"}, "spec": {"attacher": "d.example.com", "nodeName": "n", "source": {"persistentVolumeName": "pv2"}},
+            "status": {"attached": false, "attachError": {"errorCode": -1}}});
+        let errors = (VOLUME_ATTACHMENT.validate_subresource)("status", &attachment, &attachment);
+        assert_eq!(
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            [
+                "status.attachError.errorCode: Invalid value: -1: must be between 0 and 2147483647, inclusive"
+            ]
+        );
+    }
 
     #[test]
     fn drivers_are_warned_of_tokens_in_attributes_when_these_are_new() {

@@ -215,7 +215,7 @@ pub(super) const POD_DISRUPTION_BUDGET: Rules = Rules {
     status: Some(
         r#"{"currentHealthy":0,"desiredHealthy":0,"disruptionsAllowed":0,"expectedPods":0}"#,
     ),
-    generation: &["spec"],
+    generation: &["spec", "spec.selector?"],
     unconditional_update: false,
     name: api::validation::names::name_is_path_segment,
     validate: scaling::disruption_budget,
