@@ -29,7 +29,6 @@ use std::sync::Arc;
 use api::Status;
 use http::{Extensions, Method, Request, Response, StatusCode, Uri};
 
-use crate::audit;
 use crate::body::Body;
 use crate::context::Context;
 use crate::request::{Query, RequestInfo};
@@ -39,9 +38,6 @@ use crate::status;
 /// Upstream's text of an optimistic lock that failed.
 pub(crate) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
-
-/// What events say of a request about a deprecated version (`deprecatedAnnotationKey` of upstream's metrics).
-const DEPRECATED: &str = "k8s.io/deprecated";
 
 /// The parts of a request that the context does not hold.
 pub(crate) struct Exchange {
@@ -57,6 +53,10 @@ pub(crate) async fn dispatch(
     exchange: Exchange,
 ) -> Result<Response<Body>, Status> {
     let info = &context.info;
+    if let Some(warning) = context.row.spec.custom.as_ref().and_then(|custom| custom.deprecation())
+    {
+        context.server.deprecated.note(context, warning);
+    }
     if !info.subresource.is_empty() {
         return subresource(context, exchange).await;
     }
@@ -99,12 +99,7 @@ pub(crate) async fn dispatch(
         context.accept_route()?;
     }
     if let Some(warning) = deprecation(&spec.gvk) {
-        audit::annotate(DEPRECATED, || "true".to_owned());
-        context.warn(warning);
-    }
-    if let Some(warning) = spec.custom.as_ref().and_then(|custom| custom.deprecation()) {
-        audit::annotate(DEPRECATED, || "true".to_owned());
-        context.warn(warning);
+        context.server.deprecated.note(context, warning.to_owned());
     }
     if !context.row.is_stored() && verb != "create" {
         return list::component_statuses(context).await;

@@ -17,12 +17,14 @@ use crate::authz::{Attributes, Authorizer};
 use crate::body::Body;
 use crate::context::Context;
 use crate::limits::Limits;
+use crate::meters::requests as meters;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::registry::service_alloc::Services;
 use crate::request::{self, Query, RequestInfo};
 use crate::seams::{Connect, ReviewHandler, TokenIssuer};
 use crate::serve::PeerIdentity;
+use crate::track::{self, Track};
 use crate::user::User;
 use crate::{discovery, flow, handlers, healthz, status};
 
@@ -86,6 +88,7 @@ pub(crate) struct Inner {
     /// None where it is off.
     pub(crate) flow: Option<Arc<flow::Control>>,
     pub(crate) metrics: Metrics,
+    pub(crate) deprecated: crate::deprecated::Book,
     pub(crate) tasks: Tasks,
     pub(crate) services: Services,
     pub(crate) ready: healthz::Checks,
@@ -131,6 +134,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         limits,
         flow,
         metrics: Metrics::new(),
+        deprecated: crate::deprecated::Book::default(),
         ready: healthz::Checks::new(Arc::clone(&objects)),
         config,
         objects,
@@ -195,6 +199,11 @@ impl ApiServer {
         crate::unsupported::in_use(&self.inner.objects).await
     }
 
+    /// Deprecated APIs that were asked for since this server started.
+    pub fn deprecated(&self) -> Vec<crate::Deprecated> {
+        self.inner.deprecated.all()
+    }
+
     /// Registry, storage and caches, for callers in the same process.
     pub fn objects(&self) -> &Arc<Objects> {
         &self.inner.objects
@@ -241,7 +250,10 @@ impl ApiServer {
         let started = base::clock::now();
         let inner = Arc::clone(&self.inner);
         let mut labels = crate::metrics::Labels::default();
+        let is_own = user.as_ref().is_some_and(|user| user.name == "system:apiserver");
+        let track = Arc::new(Track::default());
         let answer = Self::answer(inner, user, request, &mut labels, started);
+        let answer = track::along(Some(Arc::clone(&track)), answer);
         let outcome = std::panic::AssertUnwindSafe(answer).catch_unwind().await;
         let mut response = outcome.unwrap_or_else(|panic| {
             tracing::error!("a request panicked");
@@ -253,14 +265,19 @@ impl ApiServer {
         // Upstream's `WithCacheControl`: whatever it is, it is for one user and for now.
         let kept = HeaderValue::from_static("no-cache, private");
         response.headers_mut().entry(header::CACHE_CONTROL).or_insert(kept);
-        self.inner.metrics.observe(&labels, response.status().as_u16(), started.elapsed());
+        let size = http_body::Body::size_hint(response.body()).exact();
+        let code = response.status().as_u16();
+        self.inner.metrics.observe(&labels, (code, size), (started.elapsed(), track.waited()));
+        if is_own {
+            meters::own(&labels.words());
+        }
         response
     }
 
     async fn answer(
         inner: Arc<Inner>,
         user: Option<User>,
-        request: Request<Body>,
+        mut request: Request<Body>,
         labels: &mut crate::metrics::Labels,
         arrived: tokio::time::Instant,
     ) -> Response<Body> {
@@ -269,7 +286,7 @@ impl ApiServer {
             Ok(info) => info,
             Err(error) => return status::response(&Status::bad_request(error.0)),
         };
-        labels.fill(&info, crate::metrics::Served::of(&inner, &info));
+        labels.fill(&request, &info, &query, crate::metrics::Served::of(&inner, &info));
         let limit = match crate::deadline::of(&info, &query) {
             Ok(limit) => limit,
             Err(refusal) => {
@@ -281,15 +298,33 @@ impl ApiServer {
         // Addresses and ports of a Service are taken before it is written, and given back after: that must not be cut off.
         let whole = info.resource == "services" && info.group.is_empty() && !info.is_read();
         let time = Time { arrived, limit };
+        let wish = query.get("fieldValidation").map(str::to_owned).filter(|_| info.is_resource);
+        let validates = info.is_resource;
+        let long = info.is_long_running().then(|| Arc::new(meters::Long::begin(&labels.words())));
+        if let Some(long) = &long {
+            // An upgraded connection keeps these to its end.
+            request.extensions_mut().insert(Arc::clone(long));
+        }
         let answer = Self::admitted(inner, user, info, query, request, time);
         let answer =
             async move { if whole { detached(&tasks, answer).await } else { answer.await } };
-        match limit {
+        let mut response = match limit {
             None => answer.await,
             // A write that is cut off may or may not have taken effect, as when the client goes away.
-            Some(limit) => tokio::time::timeout(limit, answer)
-                .await
-                .unwrap_or_else(|_| status::response(&crate::deadline::exceeded())),
+            Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+                meters::terminated(&labels.words(), 504);
+                status::response(&crate::deadline::exceeded())
+            }),
+        };
+        if response.extensions_mut().remove::<TurnedAway>().is_some() {
+            meters::terminated(&labels.words(), 429);
+        }
+        if validates {
+            meters::validated(wish.as_deref().unwrap_or_default(), arrived.elapsed());
+        }
+        match long {
+            Some(long) => response.map(|body| crate::body::keeping(body, long)),
+            None => response,
         }
     }
 
@@ -301,15 +336,17 @@ impl ApiServer {
         request: Request<Body>,
         time: Time,
     ) -> Response<Body> {
-        let user = match Self::identify(
+        let begun = base::clock::now();
+        let identified = Self::identify(
             &inner,
             user,
             request.headers(),
             request.extensions().get::<PeerIdentity>().cloned(),
             &info.path,
         )
-        .await
-        {
+        .await;
+        let begun = meters::filtered("authentication", begun);
+        let user = match identified {
             Ok(user) => user,
             Err(refusal) => {
                 audit::with(|trail| trail.refused(&info));
@@ -321,17 +358,25 @@ impl ApiServer {
         {
             return audit::not_stored(&info);
         }
+        let begun = meters::filtered("audit", begun);
         let user = match Self::impersonate(&inner, user, request.headers()).await {
             Ok(user) => user,
             Err(refusal) => return status::response(&refusal),
         };
+        let begun = meters::filtered("impersonation", begun);
         let mut entered = match Self::enter(&inner, &user, &info, &query, time).await {
             Ok(entered) => entered,
-            Err(refusal) => return refusal,
+            Err(mut refusal) => {
+                refusal.extensions_mut().insert(TurnedAway);
+                return refusal;
+            }
         };
+        let begun = meters::filtered("priorityandfairness", begun);
         let upgrades = stream::upgrade::is_upgrade(request.headers());
         let allowed = Self::authorize(&inner, &user, &info, &query, request.uri(), upgrades);
-        if let Some(refusal) = allowed.await {
+        let refusal = allowed.await;
+        meters::filtered("authorization", begun);
+        if let Some(refusal) = refusal {
             return entered.marked(refusal);
         }
         let watching = entered.watching.take();
@@ -355,8 +400,11 @@ impl ApiServer {
             return Ok(user);
         }
         let peer = peer.as_ref().map(|identity| identity.0.as_ref());
-        let found = inner.parts.authenticator.authenticate(headers, peer, path).await?;
-        found.ok_or_else(crate::authn::unauthorized)
+        let begun = base::clock::now();
+        let found = inner.parts.authenticator.authenticate(headers, peer, path).await;
+        let who = found.as_ref().map(|user| user.as_ref().map(|user| user.name.as_str()));
+        meters::authenticated(who.map_err(|_| ()), begun.elapsed());
+        found?.ok_or_else(crate::authn::unauthorized)
     }
 
     async fn impersonate(inner: &Inner, user: User, headers: &HeaderMap) -> Result<User, Status> {
@@ -364,7 +412,10 @@ impl ApiServer {
         match (&inner.parts.impersonation, wanted) {
             (_, false) => Ok(user),
             (Some(impersonation), true) => {
-                let user = impersonation.apply(user, headers).await?;
+                let begun = base::clock::now();
+                let user = impersonation.apply(user, headers).await;
+                meters::impersonated(user.is_ok(), begun.elapsed());
+                let user = user?;
                 audit::with(|trail| trail.impersonated(&user));
                 Ok(user)
             }
@@ -519,7 +570,7 @@ async fn detached(
     tasks: &Tasks,
     answer: impl Future<Output = Response<Body>> + Send + 'static,
 ) -> Response<Body> {
-    let answer = audit::along(audit::current(), answer);
+    let answer = audit::along(audit::current(), track::along(track::current(), answer));
     let (done, answered) = tokio::sync::oneshot::channel();
     tasks.spawn(base::tasks::Kind::Request, "service write", async move {
         // The caller may be gone.
@@ -530,6 +581,10 @@ async fn detached(
         status::response(&Status::internal("the write ended without an answer"))
     })
 }
+
+/// Marks the answer to a request for which there was no place.
+#[derive(Debug, Clone, Copy)]
+struct TurnedAway;
 
 /// What a panic said.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {

@@ -177,6 +177,7 @@ impl TokenAuthenticator for SecretTokens {
             return Ok(None);
         }
         jws::verify(token, &self.keys)?;
+        crate::meters::requests::LEGACY_TOKENS.inc(&[]);
         crate::audit::annotate("authentication.k8s.io/legacy-token", || claims.sub.clone());
         let asked = if audiences.is_empty() { &self.audiences } else { audiences };
         let shared: Vec<String> =

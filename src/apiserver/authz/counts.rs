@@ -165,17 +165,26 @@ impl Counts {
         drop(decisions);
         self.render_hooks(out);
         let reloads = self.reloads.lock();
+        let own = crate::metrics::own_hash();
         if !reloads.is_empty() {
             let name = "apiserver_authorization_config_controller_automatic_reloads_total";
             head(out, name, "counter", "Times that the configuration was read again.");
             for (status, of) in &*reloads {
-                let _ = writeln!(out, "{name}{{status=\"{status}\"}} {}", of.count);
+                let _ = writeln!(
+                    out,
+                    "{name}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {}",
+                    of.count
+                );
             }
             let name =
                 "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds";
             head(out, name, "gauge", "When the configuration was last read again.");
             for (status, of) in &*reloads {
-                let _ = writeln!(out, "{name}{{status=\"{status}\"}} {}", of.last);
+                let _ = writeln!(
+                    out,
+                    "{name}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {}",
+                    of.last
+                );
             }
         }
     }

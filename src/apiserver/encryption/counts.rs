@@ -97,6 +97,7 @@ impl Counts {
         const LAST: &str =
             "apiserver_encryption_config_controller_automatic_reload_last_timestamp_seconds";
         const INFO: &str = "apiserver_encryption_config_controller_last_config_info";
+        let own = crate::metrics::own_hash();
         let all = self.0.lock();
         // Writing to a string cannot fail.
         let _ = writeln!(out, "# TYPE {OPERATIONS} counter");
@@ -123,12 +124,19 @@ impl Counts {
         let _ = writeln!(out, "# TYPE {MISSES} counter\n{MISSES} {}", all.misses);
         let _ = writeln!(out, "# TYPE {RELOADS} counter");
         for (status, (count, _)) in &all.reloads {
-            let _ = writeln!(out, "{RELOADS}{{status=\"{status}\"}} {count}");
+            let _ = writeln!(
+                out,
+                "{RELOADS}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {count}"
+            );
         }
         let _ = writeln!(out, "# TYPE {LAST} gauge");
         for (status, (_, at)) in &all.reloads {
-            let _ = writeln!(out, "{LAST}{{status=\"{status}\"}} {at}");
+            let _ = writeln!(out, "{LAST}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {at}");
         }
-        let _ = writeln!(out, "# TYPE {INFO} gauge\n{INFO}{{hash=\"{}\"}} 1", all.hash);
+        let _ = writeln!(
+            out,
+            "# TYPE {INFO} gauge\n{INFO}{{apiserver_id_hash=\"{own}\",hash=\"{}\"}} 1",
+            all.hash
+        );
     }
 }

@@ -64,6 +64,7 @@ pub(super) async fn connect(
         let write = Write::new(context, &options);
         write.admit_connect(&info.path_name, &options_object(context)).await?;
     }
+    count(context, subresource);
     let Some(connect) = &context.server.parts.connect else {
         return Err(status::not_implemented(&format!("{}/{subresource}", info.resource)));
     };
@@ -86,6 +87,22 @@ pub(super) async fn connect(
         request,
     };
     connect.connect(wanted).await
+}
+
+/// Counts streams over WebSocket, which are handed over as they are, and readers of logs.
+fn count(context: &Context, subresource: &str) {
+    use crate::meters::requests as meters;
+    match subresource {
+        "log" => {
+            let skip = context.query.get("insecureSkipTLSVerifyBackend");
+            let skips = skip.is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"));
+            meters::LOGS.inc(&[if skips { "skip_tls_allowed" } else { "enforce_tls" }]);
+        }
+        "exec" | "attach" | "portforward" if stream::upgrade::is_websocket(&context.headers) => {
+            meters::STREAMS.inc(&["proxied_to_kubelet", subresource]);
+        }
+        _ => {}
+    }
 }
 
 /// The object named; for proxies the name may carry scheme and port.

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use super::storage::Written;
 use super::{Resource, metadata};
 use crate::context::Context;
+use crate::meters::storage as meters;
 use ranges::Range;
 
 /// Addresses tried before a range counts as full.
@@ -408,7 +409,12 @@ async fn addresses(
                     Err(_) if added::has(context, address).await? => {}
                     checked => checked.map_err(|why| refuse(&why))?,
                 }
-                if !take(context, value, &address, dry_run).await? {
+                let begun = base::clock::now();
+                let is_free = take(context, value, &address, dry_run).await?;
+                if !dry_run {
+                    meters::address(range.text(), true, is_free, begun.elapsed());
+                }
+                if !is_free {
                     return Err(refuse("provided IP is already allocated"));
                 }
                 held.taken.push(address.to_string());
@@ -440,7 +446,12 @@ async fn next(
     family: &str,
     dry_run: bool,
 ) -> Result<String, Status> {
-    if let Some(address) = next_of(context, service, range, dry_run).await? {
+    let begun = base::clock::now();
+    let found = next_of(context, service, range, dry_run).await?;
+    if !dry_run {
+        meters::address(range.text(), false, found.is_some(), begun.elapsed());
+    }
+    if let Some(address) = found {
         return Ok(address);
     }
     for range in added::ranges(context, family).await? {

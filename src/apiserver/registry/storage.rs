@@ -17,6 +17,7 @@ use super::Resource;
 use super::leases::Leases;
 use crate::convert;
 use crate::custom::Read;
+use crate::meters::storage as meters;
 use crate::status;
 use crate::webhook::Callout;
 
@@ -133,11 +134,10 @@ impl Storage {
     ) -> Result<Option<Object>, Status> {
         self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         let key = row.key(namespace, name);
-        let found = self
-            .backend
-            .range(RangeRequest::new(KeyRange::key(key)))
-            .await
-            .map_err(|e| status::of_store(&e))?;
+        let begun = base::clock::now();
+        let found = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
+        meters::asked(&row.spec.gvr, "get", begun, found.is_ok());
+        let found = found.map_err(|e| status::of_store(&e))?;
         match found.kvs.first() {
             Some(kv) => self.read(row, kv).await.map(Some),
             None => Ok(None),
@@ -160,9 +160,11 @@ impl Storage {
         if let Some(start) = start {
             range.start = Bytes::from(format!("{}{start}", row.key_prefix("")));
         }
-        self.backend
-            .range(RangeRequest { range, revision, limit, keys_only: false, count_only: false })
-            .await
+        let begun = base::clock::now();
+        let request = RangeRequest { range, revision, limit, keys_only: false, count_only: false };
+        let found = self.backend.range(request).await;
+        meters::asked(&row.spec.gvr, "list", begun, found.is_ok());
+        found
     }
 
     /// A stored value as an object of the storage version; of a custom resource, as one of the row's version.
@@ -441,13 +443,21 @@ impl Storage {
             target: Target::ModRevision(expected),
             ordering: Ordering::Equal,
         };
+        let operation = match (&op, expected) {
+            (Op::Delete { .. }, _) => "delete",
+            (_, 0) => "create",
+            _ => "update",
+        };
         let txn = Txn {
             compare: vec![compare],
             success: vec![op],
             failure: vec![Op::Range(RangeRequest::new(range))],
             durability,
         };
-        let answer = self.backend.txn(txn).await.map_err(|e| status::of_store(&e))?;
+        let begun = base::clock::now();
+        let answer = self.backend.txn(txn).await;
+        meters::asked(&row.spec.gvr, operation, begun, answer.is_ok());
+        let answer = answer.map_err(|e| status::of_store(&e))?;
         if answer.succeeded {
             row.written.fetch_max(answer.revision.0, std::sync::atomic::Ordering::Relaxed);
             return Ok(Ok(answer.revision.0));

@@ -67,6 +67,7 @@ impl Reloads {
         if hash.is_empty() {
             return;
         }
+        let own = crate::metrics::own_hash();
         let name = |rest: &str| format!("apiserver_authentication_config_controller_{rest}");
         let counts = [("failure", &self.failure), ("success", &self.success)];
         for (rest, kind, help) in [
@@ -89,7 +90,7 @@ impl Reloads {
                 if value > 0 {
                     let _ = writeln!(
                         out,
-                        "{name}{{apiserver_id_hash=\"\",status=\"{status}\"}} {value}"
+                        "{name}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {value}"
                     );
                 }
             }
@@ -97,7 +98,7 @@ impl Reloads {
         let name = name("last_config_info");
         let help = "The authentication configuration that holds, by its hash.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-        let _ = writeln!(out, "{name}{{apiserver_id_hash=\"\",hash=\"{hash}\"}} 1");
+        let _ = writeln!(out, "{name}{{apiserver_id_hash=\"{own}\",hash=\"{hash}\"}} 1");
     }
 }
 

@@ -16,6 +16,11 @@ pub(crate) struct Range {
 const DRAWN_MAX: u128 = 1 << 64;
 
 impl Range {
+    /// In CIDR notation.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// From CIDR notation.
     ///
     /// # Errors
