@@ -104,7 +104,28 @@ pub(crate) async fn dispatch(
     if !context.row.is_stored() && verb != "create" {
         return list::component_statuses(context).await;
     }
-    let outcome = match verb {
+    let name = match verb {
+        "get" => "Get",
+        "list" => "List",
+        "watch" => "WatchList",
+        "create" => "Create",
+        "update" => "Update",
+        "patch" => "Patch",
+        _ => "Delete",
+    };
+    let work = work(context, exchange, verb);
+    let outcome = crate::spans::run(name, || crate::spans::fields(context), work).await;
+    let changes = matches!(verb, "update" | "patch" | "delete" | "deletecollection");
+    if changes && outcome.is_ok() {
+        let name = item.then_some(info.path_name.as_str());
+        crate::flow_status::after_write(context, name).await;
+    }
+    outcome
+}
+
+/// Does what the verb says.
+async fn work(context: &Context, exchange: Exchange, verb: &str) -> Result<Response<Body>, Status> {
+    match verb {
         "create" if !context.row.is_stored() => review::review(context, exchange).await,
         "create" => create::create(context, exchange).await,
         "get" => get::get(context).await,
@@ -115,13 +136,7 @@ pub(crate) async fn dispatch(
         "delete" => delete::delete(context, exchange).await,
         "deletecollection" => delete::delete_collection(context, exchange).await,
         _ => Err(status::no_method()),
-    };
-    let changes = matches!(verb, "update" | "patch" | "delete" | "deletecollection");
-    if changes && outcome.is_ok() {
-        let name = item.then_some(info.path_name.as_str());
-        crate::flow_status::after_write(context, name).await;
     }
-    outcome
 }
 
 /// What every request about a deprecated kind is warned of (`APILifecycleDeprecated` in `k8s.io/api/core/v1/lifecycle.go`).

@@ -44,6 +44,7 @@ pub mod security;
 pub mod selection;
 pub mod serve;
 mod server;
+pub mod spans;
 mod status;
 mod strict;
 pub mod table;

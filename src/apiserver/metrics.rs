@@ -292,9 +292,15 @@ fn build(out: &mut String, product: &str) {
 /// The hash of this server's identity, which upstream makes of the name of the machine (`apiserver_id_hash`).
 pub(crate) fn own_hash() -> &'static str {
     static HASH: OnceLock<String> = OnceLock::new();
-    HASH.get_or_init(|| {
+    HASH.get_or_init(|| hash_of(own_identity()))
+}
+
+/// This server's identity, which upstream makes of the name of the machine.
+pub(crate) fn own_identity() -> &'static str {
+    static IDENTITY: OnceLock<String> = OnceLock::new();
+    IDENTITY.get_or_init(|| {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        hash_of(&identity(host.trim()))
+        identity(host.trim())
     })
 }
 

@@ -126,7 +126,7 @@ impl ApiServer {
                 if let Some(identity) = identity {
                     request.extensions_mut().insert(identity);
                 }
-                if server.inner.audit.get().is_some() {
+                if server.inner.audit.get().is_some() || server.inner.tracer.get().is_some() {
                     request.extensions_mut().insert(crate::audit::Remote(from));
                 }
                 Ok::<_, std::convert::Infallible>(keep(server.call(None, request).await))

@@ -24,13 +24,16 @@ use crate::registry::service_alloc::Services;
 use crate::request::{self, Query, RequestInfo};
 use crate::seams::{Connect, ReviewHandler, TokenIssuer};
 use crate::serve::PeerIdentity;
+use crate::spans::{self, Tracer};
 use crate::track::{self, Track};
 use crate::user::User;
 use crate::{discovery, flow, handlers, healthz, status};
 
+mod background;
 mod gate;
 mod rights;
 
+use background::{detached, panic_text};
 use gate::Time;
 use rights::decide;
 
@@ -96,6 +99,7 @@ pub(crate) struct Inner {
     pub(crate) openapi: crate::openapi::OpenApi,
     pub(crate) aggregator: Arc<Aggregator>,
     pub(crate) audit: std::sync::OnceLock<Arc<Audit>>,
+    pub(crate) tracer: std::sync::OnceLock<Arc<Tracer>>,
 }
 
 /// The API server.
@@ -131,6 +135,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         openapi: crate::openapi::OpenApi::default(),
         aggregator: Arc::default(),
         audit: std::sync::OnceLock::new(),
+        tracer: std::sync::OnceLock::new(),
         limits,
         flow,
         metrics: Metrics::new(),
@@ -194,6 +199,12 @@ impl ApiServer {
         let _ = self.inner.audit.set(audit);
     }
 
+    /// Traces requests from now on; once, before the first one.
+    pub fn trace(&self, tracer: Arc<Tracer>) {
+        // As with audit.
+        let _ = self.inner.tracer.set(tracer);
+    }
+
     /// Stored objects that are a kind, or set a field, that nothing acts on yet.
     pub async fn unused(&self) -> Vec<crate::Unused> {
         crate::unsupported::in_use(&self.inner.objects).await
@@ -216,7 +227,12 @@ impl ApiServer {
     }
 
     /// Answers one request. `user` is who asks; `None` means that the request's own credentials tell.
-    pub async fn call(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
+    pub async fn call(&self, user: Option<User>, mut request: Request<Body>) -> Response<Body> {
+        if self.inner.tracer.get().is_some() {
+            // The span has it, too.
+            let id = audit::id_of(&request);
+            request.headers_mut().insert(audit::ID_HEADER, id);
+        }
         match self.inner.audit.get() {
             None => {
                 let id = audit::id_of(&request);
@@ -271,7 +287,11 @@ impl ApiServer {
         if is_own {
             meters::own(&labels.words());
         }
-        response
+        match track.ended(code, size) {
+            // The span of a watch lasts as long as the watch.
+            Some(span) if size.is_none() => response.map(|body| crate::body::keeping(body, span)),
+            _ => response,
+        }
     }
 
     async fn answer(
@@ -353,6 +373,10 @@ impl ApiServer {
                 return status::response(&refusal);
             }
         };
+        if let (Some(tracer), Some(track)) = (inner.tracer.get(), track::current()) {
+            let since = base::clock::unix_time().saturating_sub(time.arrived.elapsed());
+            track.begun(tracer.request(&request, &info, &user, since));
+        }
         if let Some(trail) = audit::current()
             && !trail.received(&user, &info).await
         {
@@ -364,7 +388,8 @@ impl ApiServer {
             Err(refusal) => return status::response(&refusal),
         };
         let begun = meters::filtered("impersonation", begun);
-        let mut entered = match Self::enter(&inner, &user, &info, &query, time).await {
+        let enter = Self::enter(&inner, &user, &info, &query, time);
+        let mut entered = match spans::run("priorityandfairness", Vec::new, enter).await {
             Ok(entered) => entered,
             Err(mut refusal) => {
                 refusal.extensions_mut().insert(TurnedAway);
@@ -374,7 +399,7 @@ impl ApiServer {
         let begun = meters::filtered("priorityandfairness", begun);
         let upgrades = stream::upgrade::is_upgrade(request.headers());
         let allowed = Self::authorize(&inner, &user, &info, &query, request.uri(), upgrades);
-        let refusal = allowed.await;
+        let refusal = spans::run("authorization", Vec::new, allowed).await;
         meters::filtered("authorization", begun);
         if let Some(refusal) = refusal {
             return entered.marked(refusal);
@@ -538,59 +563,11 @@ impl ApiServer {
             server.finished(crate::custom::STEP);
         });
     }
-
-    /// Drops the store's history every five minutes, as upstream: what was there at the last round is then gone.
-    fn start_compaction(&self) {
-        let inner = Arc::clone(&self.inner);
-        let shutdown = self.inner.tasks.shutdown().clone();
-        self.inner.tasks.spawn(base::tasks::Kind::Critical, "compaction", async move {
-            let mut before: Option<i64> = None;
-            loop {
-                tokio::select! {
-                    () = base::clock::sleep(COMPACTION_INTERVAL) => {}
-                    () = shutdown.requested() => return Ok::<(), String>(()),
-                }
-                let storage = inner.objects.storage();
-                if let Some(revision) = before
-                    && let Err(error) = storage.compact(revision).await
-                {
-                    tracing::warn!(%error, "history is not compacted, the next round tries again");
-                }
-                before = Some(storage.backend().revision().0);
-            }
-        });
-    }
-}
-
-/// Upstream's `DefaultCompactInterval`.
-const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5 * 60);
-
-/// Runs to its end even when nobody waits for the answer any more.
-async fn detached(
-    tasks: &Tasks,
-    answer: impl Future<Output = Response<Body>> + Send + 'static,
-) -> Response<Body> {
-    let answer = audit::along(audit::current(), track::along(track::current(), answer));
-    let (done, answered) = tokio::sync::oneshot::channel();
-    tasks.spawn(base::tasks::Kind::Request, "service write", async move {
-        // The caller may be gone.
-        let _ = done.send(answer.await);
-        Ok::<(), std::convert::Infallible>(())
-    });
-    answered.await.unwrap_or_else(|_| {
-        status::response(&Status::internal("the write ended without an answer"))
-    })
 }
 
 /// Marks the answer to a request for which there was no place.
 #[derive(Debug, Clone, Copy)]
 struct TurnedAway;
 
-/// What a panic said.
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
-}
-
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

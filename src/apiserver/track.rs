@@ -4,6 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use crate::spans::Span;
+
 tokio::task_local! {
     static TRACK: Arc<Track>;
 }
@@ -24,12 +28,28 @@ pub(crate) enum Waits {
 pub(crate) struct Track {
     /// In nanoseconds, by [`Waits`].
     waited: [AtomicU64; 3],
+    /// Of the request, once its user is known; none where it is not sampled.
+    pub(crate) span: Mutex<Option<Span>>,
 }
 
 impl Track {
     /// What others took of the time of the request (`LatencyTrackers` of upstream).
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_nanos(self.waited.iter().map(|nanos| nanos.load(Ordering::Relaxed)).sum())
+    }
+}
+
+impl Track {
+    /// The span of the request.
+    pub(crate) fn begun(&self, span: Span) {
+        *self.span.lock() = Some(span);
+    }
+
+    /// The request is answered with this code and so many bytes; its span, which ends when it is dropped.
+    pub(crate) fn ended(&self, code: u16, bytes: Option<u64>) -> Option<Span> {
+        let mut span = self.span.lock().take()?;
+        span.answered(code, bytes);
+        span.within().is_some().then_some(span)
     }
 }
 

@@ -81,8 +81,16 @@ impl Webhook {
         });
         let failed = |why: &str| format!("conversion webhook for {of} failed: {why}");
         *failure = "conversion_webhook_call_failure";
-        let answer =
-            self.client.post(&review, TIMEOUT).await.map_err(|e| failed(&e.to_string()))?;
+        let attributes = || {
+            vec![
+                ("desired-api-version", to.into()),
+                ("object-count", i64::try_from(objects.len()).unwrap_or(i64::MAX).into()),
+                ("UID", uid.as_str().into()),
+            ]
+        };
+        let post = self.client.post(&review, TIMEOUT);
+        let answer = crate::spans::run("Call conversion webhook", attributes, post).await;
+        let answer = answer.map_err(|e| failed(&e.to_string()))?;
         *failure = "conversion_webhook_malformed_response_failure";
         let converted = converted(answer, self.version, &uid).map_err(|why| failed(&why))?;
         *failure = "conversion_webhook_partial_response_failure";

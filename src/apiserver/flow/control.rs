@@ -102,6 +102,7 @@ impl Control {
     }
 
     /// Requests that execute now: those that read, and the others.
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> (i64, i64) {
         self.executing.now()
     }
@@ -113,6 +114,7 @@ impl Control {
     }
 
     /// Requests that wait now, likewise.
+    #[cfg(test)]
     pub(crate) fn in_queue(&self) -> (i64, i64) {
         self.waiting.now()
     }

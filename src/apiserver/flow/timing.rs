@@ -176,6 +176,7 @@ impl Phase {
     }
 
     /// How many there are now: those that read, and the others.
+    #[cfg(test)]
     pub(crate) fn now(&self) -> (i64, i64) {
         let [reads, writes] = &self.0;
         (reads.lock().now, writes.lock().now)

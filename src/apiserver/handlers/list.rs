@@ -100,7 +100,10 @@ pub(super) async fn select(
     let is_event = &*context.row.spec.gvr.resource == "events";
     let whole = options.resource_version == "0" && !is_event;
     let limit = if whole { 0 } else { options.limit };
+    let kind = || vec![("type", context.row.spec.gvr.resource.as_ref().into())];
+    let span = crate::spans::start("cacher.GetList", kind);
     let page = cache.list(filter, None, limit);
+    drop(span);
     let (gvr, selects) = (&context.row.spec.gvr, !filter.is_unselective());
     meters::listed(gvr, meters::CACHE, page.looked, page.items.len(), selects);
     let token =

@@ -150,7 +150,7 @@ pub(super) static ALL: [&Family; 19] = [
 ];
 
 /// The operation as labels say it.
-fn operation(operation: Operation) -> &'static str {
+pub(crate) fn operation(operation: Operation) -> &'static str {
     match operation {
         Operation::Create => "CREATE",
         Operation::Update => "UPDATE",

@@ -18,6 +18,7 @@ use super::leases::Leases;
 use crate::convert;
 use crate::custom::Read;
 use crate::meters::storage as meters;
+use crate::spans;
 use crate::status;
 use crate::webhook::Callout;
 
@@ -134,8 +135,9 @@ impl Storage {
     ) -> Result<Option<Object>, Status> {
         self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         let key = row.key(namespace, name);
-        let begun = base::clock::now();
+        let (begun, mut span) = (base::clock::now(), spans::of_store("Get etcd3", row, &key));
         let found = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
+        span.event(if found.is_ok() { "Get call succeeded" } else { "Get call failed" }, Vec::new);
         meters::asked(&row.spec.gvr, "get", begun, found.is_ok());
         let found = found.map_err(|e| status::of_store(&e))?;
         match found.kvs.first() {
@@ -161,6 +163,7 @@ impl Storage {
             range.start = Bytes::from(format!("{}{start}", row.key_prefix("")));
         }
         let begun = base::clock::now();
+        let _span = spans::of_store("List(recursive=true) etcd3", row, &row.key_prefix(namespace));
         let request = RangeRequest { range, revision, limit, keys_only: false, count_only: false };
         let found = self.backend.range(request).await;
         meters::asked(&row.spec.gvr, "list", begun, found.is_ok());
@@ -454,8 +457,14 @@ impl Storage {
             failure: vec![Op::Range(RangeRequest::new(range))],
             durability,
         };
-        let begun = base::clock::now();
+        let name = match operation {
+            "create" => "Create etcd3",
+            "update" => "GuaranteedUpdate etcd3",
+            _ => "Delete etcd3",
+        };
+        let (begun, mut span) = (base::clock::now(), spans::of_store(name, row, key));
         let answer = self.backend.txn(txn).await;
+        span.event(if answer.is_ok() { "Txn call succeeded" } else { "Txn call failed" }, Vec::new);
         meters::asked(&row.spec.gvr, operation, begun, answer.is_ok());
         let answer = answer.map_err(|e| status::of_store(&e))?;
         if answer.succeeded {

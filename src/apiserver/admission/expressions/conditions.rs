@@ -52,11 +52,12 @@ impl Conditions {
     }
 
     /// Decides; one condition that is false outweighs others that fail.
+    #[cfg(test)]
     pub(crate) fn decide(&self, inputs: &Inputs<'_>) -> Matched {
         self.count(inputs).0
     }
 
-    /// As [`Conditions::decide`], with what is counted of it.
+    /// Decides, with what is counted of it; one condition that is false outweighs others that fail.
     pub(crate) fn count(&self, inputs: &Inputs<'_>) -> (Matched, Counted) {
         let begun = base::clock::now();
         let counted = |matched: Matched, errors| {

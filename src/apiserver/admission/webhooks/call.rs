@@ -99,7 +99,24 @@ pub(super) async fn ask(
         hook.client.as_ref().map_err(|why| calling(500, "could not get REST client", why))?;
     let uid = base::clock::random_uuid();
     let review = review::of(&uid, version, question, invocation);
-    let answer = client.post(&review, hook.timeout).await;
+    let name = if mutating { "Call mutating webhook" } else { "Call validating webhook" };
+    let attributes = || {
+        let request = question.request;
+        let gvr = request.gvr;
+        vec![
+            ("configuration", hook.configuration.as_str().into()),
+            ("webhook", hook.name.as_str().into()),
+            (
+                "resource",
+                format!("{}/{}, Resource={}", gvr.group, gvr.version, gvr.resource).into(),
+            ),
+            ("subresource", request.subresource.into()),
+            ("operation", meters::operation(request.operation).into()),
+            ("UID", uid.as_str().into()),
+        ]
+    };
+    let post = client.post(&review, hook.timeout);
+    let answer = crate::spans::run(name, attributes, post).await;
     let answer = answer.map_err(|why| calling(why.code(), "failed to call webhook", &why))?;
     let verdict = review::verdict(&uid, version, mutating, &answer)
         .map_err(|why| calling(503, "received invalid webhook response", &why))?;
