@@ -205,6 +205,9 @@ pub(crate) async fn plain(
     let remotes = inner.aggregator.remotes();
     let documents = inner.documents.of(&inner.objects.registry());
     let merged = if remotes.is_empty() { None } else { documents.with(&remotes, path) };
+    if merged.is_some() {
+        crate::meters::requests::MERGED.inc(&[]);
+    }
     let documents = merged.as_ref().unwrap_or(&documents);
     if let Some(response) = documents.answer(path, request.headers(), query) {
         // The roots of groups are no routes of upstream's router and answer any verb.

@@ -17,9 +17,9 @@ use crate::server::Inner;
 use crate::watch_cache::Figures;
 
 /// Upper bounds of `apiserver_request_duration_seconds`, in seconds (`k8s.io/apiserver/pkg/endpoints/metrics`).
-const BUCKETS: [f64; 27] = [
+const BUCKETS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
-    10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
 
 /// Upper bounds of `apiserver_response_sizes`, in bytes.
@@ -164,9 +164,9 @@ impl<const N: usize> Histogram<N> {
 /// Of all requests with the same labels.
 #[derive(Debug, Default)]
 struct Kind {
-    durations: Histogram<27>,
+    durations: Histogram<23>,
     /// Without what webhooks and queues took.
-    own: Histogram<25>,
+    own: Histogram<21>,
     sizes: Histogram<7>,
 }
 
@@ -225,6 +225,8 @@ impl Metrics {
         let mut out = String::with_capacity(64 * 1024);
         self.requests(&mut out);
         inflight(&mut out, inner);
+        inner.services.render(&mut out, &inner.objects);
+        apiservices(&mut out, inner);
         caches(&mut out, inner);
         inner.parts.authorizer.render(&mut out);
         if let Some(transformer) = inner.objects.storage().transformer() {
@@ -285,7 +287,7 @@ fn build(out: &mut String, product: &str) {
     head(out, "version_info", "gauge", "[ALPHA] Versions that the program can be.");
     let _ = writeln!(
         out,
-        "version_info{{binary=\"1.37\",component=\"kube\",emulation=\"1.37\",min_compat=\"1.36\"}} 1"
+        "version_info{{binary=\"1.37.1\",component=\"kube\",emulation=\"1.37\",min_compat=\"1.36\"}} 1"
     );
 }
 
@@ -382,6 +384,23 @@ fn caches(out: &mut String, inner: &Inner) {
     family("apiserver_watch_cache_resource_version", help, |f| f.revision);
     let help = "[ALPHA] Changes that each watch cache can keep.";
     family("watch_cache_capacity", help, |f| i64::try_from(f.capacity).unwrap_or(i64::MAX));
+}
+
+/// Which APIServices cannot be asked; those that are served here always can.
+fn apiservices(out: &mut String, inner: &Inner) {
+    let Ok(row) = inner.objects.row(&Gvr::new("apiregistration.k8s.io", "v1", "apiservices"))
+    else {
+        return;
+    };
+    let Some(cache) = inner.objects.caches().running(&row) else { return };
+    let remotes = inner.aggregator.remotes();
+    let name = "aggregator_unavailable_apiservice";
+    head(out, name, "gauge", "[ALPHA] Whether an APIService cannot be asked.");
+    for service in cache.list(&crate::watch_cache::Filter::default(), None, 0).items {
+        let service = &service.key.name;
+        let away = remotes.values().any(|remote| remote.is_away(service));
+        let _ = writeln!(out, "{name}{{name=\"{service}\"}} {}", u8::from(away));
+    }
 }
 
 /// Figures of the process itself, from `/proc`.

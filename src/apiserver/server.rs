@@ -387,7 +387,7 @@ impl ApiServer {
             Ok(user) => user,
             Err(refusal) => return status::response(&refusal),
         };
-        let begun = meters::filtered("impersonation", begun);
+        let begun = meters::filtered("constrainedimpersonation", begun);
         let enter = Self::enter(&inner, &user, &info, &query, time);
         let mut entered = match spans::run("priorityandfairness", Vec::new, enter).await {
             Ok(entered) => entered,

@@ -474,9 +474,10 @@ impl Kms {
     }
 
     async fn seed(&self, uid: &str) -> Result<(Arc<Source>, SealedKey), String> {
+        let begun = base::clock::now();
         let mut seed = [0; SEED];
         base::clock::random_bytes(&mut seed);
-        self.counts.generated();
+        meters::key_made(begun);
         let source = Source::of(SourceType::Seed, &seed)?;
         let begun = base::clock::now();
         let key = self.plugin.encrypt(uid, &seed).await;

@@ -36,6 +36,7 @@ pub(super) async fn connect(
         return Err(Status::bad_request("dryRun is not supported"));
     }
     let object = target(context).await?;
+    count(context, subresource);
     let node = match (&*context.row.spec.gvr.resource, &object) {
         ("pods", Some(pod)) if subresource != "proxy" => {
             if subresource == "log" {
@@ -64,7 +65,6 @@ pub(super) async fn connect(
         let write = Write::new(context, &options);
         write.admit_connect(&info.path_name, &options_object(context)).await?;
     }
-    count(context, subresource);
     let Some(connect) = &context.server.parts.connect else {
         return Err(status::not_implemented(&format!("{}/{subresource}", info.resource)));
     };

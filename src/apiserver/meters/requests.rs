@@ -9,9 +9,9 @@ use tokio::time::Instant;
 static FILTERS: [f64; 13] =
     [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0];
 /// Bounds of answers that lists and watches wait for, in seconds.
-pub(crate) const LATENCIES: [f64; 25] = [
+pub(crate) const LATENCIES: [f64; 21] = [
     0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0,
-    30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0,
+    30.0, 45.0, 60.0,
 ];
 static EXPIRATIONS: [f64; 14] = [
     0.0,
@@ -208,7 +208,57 @@ pub(crate) static LOGS_FAILED: Family = Family::counter(
     &[],
 );
 
-pub(super) static ALL: [&Family; 30] = [
+static IMPERSONATION_CHECKS: Family = Family::counter(
+    "apiserver_impersonation_authorization_attempts_total",
+    "[ALPHA] Questions whether a request may act as somebody else, by the answer.",
+    &["decision", "mode"],
+);
+static IMPERSONATION_CHECK_TIME: Family = Family::histogram(
+    "apiserver_impersonation_authorization_attempts_duration_seconds",
+    "[ALPHA] Time of one question whether a request may act as somebody else.",
+    &["decision", "mode"],
+    &exponential::<15>(0.001, 2.0),
+);
+/// Tokens in Secrets that a user has made.
+pub(crate) static MANUAL_TOKENS: Family = Family::counter(
+    "serviceaccount_legacy_manual_token_uses_total",
+    "[ALPHA] Tokens from Secrets that somebody made which were used.",
+    &[],
+);
+/// Tokens in Secrets that belong to their account.
+pub(crate) static AUTO_TOKENS: Family = Family::counter(
+    "serviceaccount_legacy_auto_token_uses_total",
+    "[ALPHA] Tokens from Secrets made for their account which were used.",
+    &[],
+);
+/// Those that were marked as not used any more.
+pub(crate) static INVALID_TOKENS: Family = Family::counter(
+    "serviceaccount_invalid_legacy_auto_token_uses_total",
+    "[ALPHA] Tokens from Secrets that were marked as invalid and used nevertheless.",
+    &[],
+);
+/// Webhooks and issuers whose certificate names nobody.
+pub(crate) static NAMELESS: Family = Family::counter(
+    "apiserver_webhooks_x509_missing_san_total",
+    "[BETA] Calls that were refused since the certificate of the other side has no names.",
+    &[],
+);
+/// Discovery documents made of several API servers.
+pub(crate) static MERGED: Family = Family::counter(
+    "aggregator_discovery_aggregation_count_total",
+    "[ALPHA] Discovery documents made of those of several API servers.",
+    &[],
+);
+
+pub(super) static ALL: [&Family; 38] = [
+    &IMPERSONATION_CHECKS,
+    &IMPERSONATION_CHECK_TIME,
+    &MANUAL_TOKENS,
+    &AUTO_TOKENS,
+    &INVALID_TOKENS,
+    &NAMELESS,
+    &MERGED,
+    &crate::aggregator::availability::UNAVAILABLE,
     &DEPRECATED,
     &LONG,
     &FIELD_VALIDATION,
@@ -361,6 +411,13 @@ pub(crate) fn impersonated(allowed: bool, took: Duration) {
     let labels = [if allowed { "allowed" } else { "denied" }, "legacy"];
     IMPERSONATIONS.inc(&labels);
     IMPERSONATION.took(&labels, took);
+}
+
+/// One right that acting as somebody else needs was asked for.
+pub(crate) fn impersonation_checked(allowed: bool, took: Duration) {
+    let labels = [if allowed { "allowed" } else { "denied" }, "legacy"];
+    IMPERSONATION_CHECKS.inc(&labels);
+    IMPERSONATION_CHECK_TIME.took(&labels, took);
 }
 
 /// A token was looked up: in the cache, or by the webhook, which answered or did not.

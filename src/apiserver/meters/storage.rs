@@ -169,7 +169,15 @@ static SEEDS: Family = Family::gauge(
     &["provider_name"],
 );
 
-pub(super) static ALL: [&Family; 29] = [
+static KEYS_MADE: Family = Family::histogram(
+    "apiserver_storage_data_key_generation_duration_seconds",
+    "[ALPHA] Time to make a key for values.",
+    &[],
+    &exponential::<14>(5e-6, 2.0),
+);
+
+pub(super) static ALL: [&Family; 30] = [
+    &KEYS_MADE,
     &OPERATIONS,
     &OPERATION_ERRORS,
     &OPERATION_TIME,
@@ -296,6 +304,11 @@ fn scope(named: bool) -> &'static str {
 /// A KMS plugin was called: `status`, `encrypt` or `decrypt` of `/v2.KeyManagementService/`, with a code of gRPC.
 pub(crate) fn called(provider: &str, method: &str, code: &str, took: Duration) {
     CALLS.took(&[code, method, provider], took);
+}
+
+/// A key for values was made.
+pub(crate) fn key_made(since: Instant) {
+    KEYS_MADE.took(&[], since.elapsed());
 }
 
 fn now() -> f64 {

@@ -59,6 +59,31 @@ impl Services {
         Ok(Self { ranges, ports, held: Mutex::new(HashMap::new()) })
     }
 
+    /// Appends how many addresses of each range are given and free.
+    pub(crate) fn render(&self, out: &mut String, objects: &crate::objects::Objects) {
+        let Ok(row) = objects.row(&Gvr::new("networking.k8s.io", "v1", "ipaddresses")) else {
+            return;
+        };
+        let Some(cache) = objects.caches().running(&row) else { return };
+        let all = cache.list(&crate::watch_cache::Filter::default(), None, 0).items;
+        let given = |range: &Range| {
+            let addresses = all.iter().filter_map(|object| object.key.name.parse().ok());
+            addresses.filter(|address| range.holds(*address)).count()
+        };
+        let rows: Vec<_> = self.ranges.iter().map(|range| (range, given(range))).collect();
+        for (what, help) in [("allocated", "given"), ("available", "free")] {
+            let name = format!("kube_apiserver_clusterip_allocator_{what}_ips");
+            let help = format!("[ALPHA] Addresses of Services that are {help}.");
+            base::metrics::head(out, &name, "gauge", &help);
+            for (range, given) in &rows {
+                let free = range.room().saturating_sub(*given as u128);
+                let value = if what == "allocated" { *given as f64 } else { free as f64 };
+                let value = base::metrics::float(value);
+                out.push_str(&format!("{name}{{cidr=\"{}\"}} {value}\n", range.text()));
+            }
+        }
+    }
+
     fn range(&self, family: &str) -> Option<&Range> {
         self.ranges.iter().find(|r| r.family() == family)
     }
