@@ -113,7 +113,7 @@ pub(crate) async fn dispatch(
         "patch" => "Patch",
         _ => "Delete",
     };
-    let work = work(context, exchange, verb);
+    let work = Box::pin(work(context, exchange, verb));
     let outcome = crate::spans::run(name, || crate::spans::fields(context), work).await;
     let changes = matches!(verb, "update" | "patch" | "delete" | "deletecollection");
     if changes && outcome.is_ok() {

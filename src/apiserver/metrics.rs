@@ -294,7 +294,7 @@ fn build(out: &mut String, product: &str) {
 /// The hash of this server's identity, which upstream makes of the name of the machine (`apiserver_id_hash`).
 pub(crate) fn own_hash() -> &'static str {
     static HASH: OnceLock<String> = OnceLock::new();
-    HASH.get_or_init(|| hash_of(own_identity()))
+    HASH.get_or_init(|| hash_of(own_identity().as_bytes()))
 }
 
 /// This server's identity, which upstream makes of the name of the machine.
@@ -307,8 +307,8 @@ pub(crate) fn own_identity() -> &'static str {
 }
 
 /// `sha256:` and the digest in hexadecimal.
-pub(crate) fn hash_of(text: &str) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+pub(crate) fn hash_of(text: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text);
     digest.as_ref().iter().fold("sha256:".to_owned(), |mut all, byte| {
         let _ = write!(all, "{byte:02x}");
         all
@@ -478,7 +478,7 @@ mod tests {
     fn a_server_is_named_as_upstream_names_it() {
         assert_eq!(identity("localhost"), "apiserver-jgla3zmib2ggq5buc4hwi5talm");
         assert_eq!(
-            hash_of("localhost"),
+            hash_of(b"localhost"),
             "sha256:49960de5880e8c687434170f6476605b8fe4aeb9a28632c7995cf3ba831d9763"
         );
     }

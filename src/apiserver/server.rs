@@ -268,7 +268,8 @@ impl ApiServer {
         let mut labels = crate::metrics::Labels::default();
         let is_own = user.as_ref().is_some_and(|user| user.name == "system:apiserver");
         let track = Arc::new(Track::default());
-        let answer = Self::answer(inner, user, request, &mut labels, started);
+        // Boxed, as it is moved on and large.
+        let answer = Box::pin(Self::answer(inner, user, request, &mut labels, started));
         let answer = track::along(Some(Arc::clone(&track)), answer);
         let outcome = std::panic::AssertUnwindSafe(answer).catch_unwind().await;
         let mut response = outcome.unwrap_or_else(|panic| {

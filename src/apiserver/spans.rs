@@ -287,7 +287,8 @@ pub(crate) struct Within {
 }
 
 tokio::task_local! {
-    static WITHIN: Within;
+    /// The span under way within a request.
+    static WITHIN: Span;
 }
 
 /// A span within the one that is under way.
@@ -295,7 +296,8 @@ pub(crate) fn start(
     name: impl Into<Cow<'static, str>>,
     attributes: impl FnOnce() -> Attributes,
 ) -> Span {
-    let within = WITHIN.try_with(Clone::clone).ok().or_else(|| crate::track::current()?.within());
+    let within = WITHIN.try_with(Span::within).ok().flatten();
+    let within = within.or_else(|| crate::track::current()?.within());
     let Some(Within { tracer, place }) = within else { return Span(None) };
     let record = Record {
         place: Place { span: random(), ..place },
@@ -312,17 +314,13 @@ pub(crate) fn start(
     Span(Some(Box::new(Open { tracer, record })))
 }
 
-/// Does something within a span of its own.
-pub(crate) async fn run<F: Future>(
-    name: impl Into<Cow<'static, str>>,
+/// Does something within a span of its own, which ends with it. As with [`crate::track::along`], the work is held once.
+pub(crate) fn run<F: Future>(
+    name: &'static str,
     attributes: impl FnOnce() -> Attributes,
     work: F,
-) -> F::Output {
-    let span = start(name, attributes);
-    match span.within() {
-        Some(within) => WITHIN.scope(within, work).await,
-        None => work.await,
-    }
+) -> impl Future<Output = F::Output> {
+    WITHIN.scope(start(name, attributes), work)
 }
 
 impl Span {

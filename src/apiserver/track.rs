@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use crate::spans::Span;
 
 tokio::task_local! {
-    static TRACK: Arc<Track>;
+    static TRACK: Option<Arc<Track>>;
 }
 
 /// Whom a request waits for.
@@ -56,7 +56,8 @@ impl Track {
 /// The request under way waited so long.
 pub(crate) fn waited(whom: Waits, time: Duration) {
     let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let note = |track: &Arc<Track>| {
+    let note = |track: &Option<Arc<Track>>| {
+        let Some(track) = track else { return };
         let Some(sum) = track.waited.get(whom as usize) else { return };
         match whom {
             Waits::Mutating => sum.fetch_add(nanos, Ordering::Relaxed),
@@ -69,13 +70,13 @@ pub(crate) fn waited(whom: Waits, time: Duration) {
 
 /// What goes along with the request under way.
 pub(crate) fn current() -> Option<Arc<Track>> {
-    TRACK.try_with(Arc::clone).ok()
+    TRACK.try_with(Clone::clone).ok().flatten()
 }
 
-/// Runs a part of a request with what goes along.
-pub(crate) async fn along<F: Future>(track: Option<Arc<Track>>, work: F) -> F::Output {
-    match track {
-        Some(track) => TRACK.scope(track, work).await,
-        None => work.await,
-    }
+/// Runs a part of a request with what goes along. No `async` function, whose future would hold the work twice: requests are large.
+pub(crate) fn along<F: Future>(
+    track: Option<Arc<Track>>,
+    work: F,
+) -> impl Future<Output = F::Output> {
+    TRACK.scope(track, work)
 }

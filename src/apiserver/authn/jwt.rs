@@ -110,7 +110,7 @@ impl Issuers {
     pub(crate) fn render(&self, out: &mut String) {
         self.reloads.render(out);
         let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
-        let help = "Time of the last fetch of an issuer's keys, by result.";
+        let help = "[ALPHA] Time of the last fetch of an issuer's keys, by result.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
         let own = crate::metrics::own_hash();
         for one in self.current.load().iter() {
@@ -123,6 +123,19 @@ impl Issuers {
                         "{name}{{apiserver_id_hash=\"{own}\",jwt_issuer_hash=\"{issuer}\",result=\"{result}\"}} {at}"
                     );
                 }
+            }
+        }
+        let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info";
+        let help = "[ALPHA] The keys of an issuer that were last read, by their hash.";
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+        for one in self.current.load().iter() {
+            let issuer = reload::hash(one.jwt.issuer.url.as_bytes());
+            let hash = one.keys.hash();
+            if !hash.is_empty() {
+                let _ = writeln!(
+                    out,
+                    "{name}{{apiserver_id_hash=\"{own}\",hash=\"{hash}\",jwt_issuer_hash=\"{issuer}\"}} 1"
+                );
             }
         }
     }

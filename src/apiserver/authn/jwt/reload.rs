@@ -74,12 +74,12 @@ impl Reloads {
             (
                 "automatic_reloads_total",
                 "counter",
-                "Changes of the authentication configuration, by outcome.",
+                "[BETA] Changes of the authentication configuration, by outcome.",
             ),
             (
                 "automatic_reload_last_timestamp_seconds",
                 "gauge",
-                "Time of the last change of the authentication configuration, by outcome.",
+                "[BETA] Time of the last change of the authentication configuration, by outcome.",
             ),
         ] {
             let name = name(rest);
@@ -96,7 +96,7 @@ impl Reloads {
             }
         }
         let name = name("last_config_info");
-        let help = "The authentication configuration that holds, by its hash.";
+        let help = "[ALPHA] The authentication configuration that holds, by its hash.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
         let _ = writeln!(out, "{name}{{apiserver_id_hash=\"{own}\",hash=\"{hash}\"}} 1");
     }
