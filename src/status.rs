@@ -158,6 +158,25 @@ pub struct UnusedLine {
     pub why: String,
 }
 
+/// A deprecated API that was asked for since the server started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeprecatedLine {
+    /// `resource.version.group`, or `resource.version` of the core; a subresource behind a `/`.
+    pub api: String,
+    /// How often it was asked for.
+    pub count: u64,
+    /// How many seconds ago the first and the last time were.
+    pub first_seconds: u64,
+    /// See above.
+    pub last_seconds: u64,
+    /// Who asked last.
+    pub user: String,
+    /// With what program, as it says itself.
+    #[serde(default)]
+    pub client: String,
+}
+
 /// The store of a server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -220,6 +239,9 @@ pub struct Status {
     /// Kinds and fields that are stored here, but not acted on yet.
     #[serde(default)]
     pub unused: Vec<UnusedLine>,
+    /// Deprecated APIs that were asked for since the server started; empty on agents.
+    #[serde(default)]
+    pub deprecated: Vec<DeprecatedLine>,
     /// What is wrong.
     pub problems: Vec<Problem>,
 }
@@ -244,6 +266,7 @@ impl Status {
             nodes: Vec::new(),
             certificates: Vec::new(),
             unused: Vec::new(),
+            deprecated: Vec::new(),
             problems: Vec::new(),
         }
     }

@@ -101,6 +101,12 @@ impl Structural {
         errors
     }
 
+    /// Compiles the rules in CEL unless they are: whether there are any, and whether it was done now.
+    pub fn compile(&self) -> (bool, bool) {
+        let done = self.1.get().is_some();
+        (self.1.get_or_init(|| Rules::new(&self.0, true)).is_some(), !done)
+    }
+
     /// Errors of rules in CEL about a whole object, and warnings: errors that the old object had, too. The rules are compiled
     /// at the first call. `before` are all errors found so far: some leave rules unchecked.
     pub fn rules(

@@ -1,7 +1,7 @@
 //! API servers beside this one: an APIService says which group version is another's, and requests for it are handed over with the
 //! identity of who asks (upstream's `kube-aggregator`).
 
-mod availability;
+pub(crate) mod availability;
 mod discovery;
 pub(crate) mod openapi;
 mod proxy;

@@ -194,6 +194,7 @@ impl Authenticator for Union {
     fn render(&self, out: &mut String) {
         if let Some(issuers) = &self.issuers {
             issuers.render(out);
+            jwt::LATENCY.render(out);
         }
     }
 }

@@ -108,7 +108,13 @@ impl Nodes {
             let url = format!("{}://{authority}{path}", target.scheme());
             Status::failure(500, "", format!("Get {}: {error}", api::field::go_quote(&url)))
         };
-        let io = self.open(&target).await.map_err(|e| failed(&dial_error(&target, &e)))?;
+        let io = self.open(&target).await.map_err(|e| {
+            let tls = e.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            if matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
+                crate::meters::requests::LOGS_FAILED.inc(&[]);
+            }
+            failed(&dial_error(&target, &e))
+        })?;
         let request = Request::builder()
             .uri(&path)
             .header(HOST, &authority)

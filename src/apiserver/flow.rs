@@ -24,6 +24,7 @@ mod seat;
 mod seats;
 pub mod settings;
 mod spec;
+mod timing;
 mod width;
 
 pub(crate) use control::Control;

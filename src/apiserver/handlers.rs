@@ -31,7 +31,6 @@ use api::Status;
 use http::{Extensions, Method, Request, Response, StatusCode, Uri};
 
 use crate::aggregator::openapi;
-use crate::audit;
 use crate::body::Body;
 use crate::context::Context;
 use crate::request::{Query, RequestInfo};
@@ -42,9 +41,6 @@ use crate::user::User;
 /// Upstream's text of an optimistic lock that failed.
 pub(crate) const MODIFIED: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
-
-/// What events say of a request about a deprecated version (`deprecatedAnnotationKey` of upstream's metrics).
-const DEPRECATED: &str = "k8s.io/deprecated";
 
 /// The parts of a request that the context does not hold.
 pub(crate) struct Exchange {
@@ -60,6 +56,10 @@ pub(crate) async fn dispatch(
     exchange: Exchange,
 ) -> Result<Response<Body>, Status> {
     let info = &context.info;
+    if let Some(warning) = context.row.spec.custom.as_ref().and_then(|custom| custom.deprecation())
+    {
+        context.server.deprecated.note(context, warning);
+    }
     if !info.subresource.is_empty() {
         return subresource(context, exchange).await;
     }
@@ -102,17 +102,33 @@ pub(crate) async fn dispatch(
         context.accept_route()?;
     }
     if let Some(warning) = deprecation(&spec.gvk) {
-        audit::annotate(DEPRECATED, || "true".to_owned());
-        context.warn(warning);
-    }
-    if let Some(warning) = spec.custom.as_ref().and_then(|custom| custom.deprecation()) {
-        audit::annotate(DEPRECATED, || "true".to_owned());
-        context.warn(warning);
+        context.server.deprecated.note(context, warning.to_owned());
     }
     if !context.row.is_stored() && verb != "create" {
         return list::component_statuses(context).await;
     }
-    let outcome = match verb {
+    let name = match verb {
+        "get" => "Get",
+        "list" => "List",
+        "watch" => "WatchList",
+        "create" => "Create",
+        "update" => "Update",
+        "patch" => "Patch",
+        _ => "Delete",
+    };
+    let work = Box::pin(work(context, exchange, verb));
+    let outcome = crate::spans::run(name, || crate::spans::fields(context), work).await;
+    let changes = matches!(verb, "update" | "patch" | "delete" | "deletecollection");
+    if changes && outcome.is_ok() {
+        let name = item.then_some(info.path_name.as_str());
+        crate::flow_status::after_write(context, name).await;
+    }
+    outcome
+}
+
+/// Does what the verb says.
+async fn work(context: &Context, exchange: Exchange, verb: &str) -> Result<Response<Body>, Status> {
+    match verb {
         "create" if !context.row.is_stored() => review::review(context, exchange).await,
         "create" => create::create(context, exchange).await,
         "get" => get::get(context).await,
@@ -123,13 +139,7 @@ pub(crate) async fn dispatch(
         "delete" => delete::delete(context, exchange).await,
         "deletecollection" => delete::delete_collection(context, exchange).await,
         _ => Err(status::no_method()),
-    };
-    let changes = matches!(verb, "update" | "patch" | "delete" | "deletecollection");
-    if changes && outcome.is_ok() {
-        let name = item.then_some(info.path_name.as_str());
-        crate::flow_status::after_write(context, name).await;
     }
-    outcome
 }
 
 /// What every request about a deprecated kind is warned of (`APILifecycleDeprecated` in `k8s.io/api/core/v1/lifecycle.go`).
@@ -198,6 +208,9 @@ pub(crate) async fn plain(
     let remotes = inner.aggregator.remotes();
     let documents = inner.documents.of(&inner.objects.registry());
     let merged = if remotes.is_empty() { None } else { documents.with(&remotes, path) };
+    if merged.is_some() {
+        crate::meters::requests::MERGED.inc(&[]);
+    }
     let documents = merged.as_ref().unwrap_or(&documents);
     if let Some(response) = documents.answer(path, request.headers(), query) {
         // The roots of groups are no routes of upstream's router and answer any verb.

@@ -82,8 +82,9 @@ impl Objects {
         let revision =
             self.storage.backend().quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         let cache = self.caches.of(row);
-        cache.wait_for(revision.0).await?;
-        Ok(cache)
+        let outcome = cache.wait_for(revision.0).await;
+        crate::meters::storage::read(&row.spec.gvr, outcome.is_ok());
+        outcome.map(|()| cache)
     }
 
     /// The cache of a row once it is loaded and shows what this server wrote.

@@ -16,6 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::authn::x509::{Peer, Verifier};
 use crate::body::{Body, keeping};
 use crate::crowd::{Crowd, Visitor};
+use crate::meters::requests as meters;
 use crate::seams::Aside;
 use crate::server::ApiServer;
 
@@ -84,7 +85,13 @@ impl ApiServer {
         visitor: Arc<Visitor>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let stream = tokio::select! {
-            stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)) => stream??,
+            stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)) => match stream {
+                Ok(Ok(stream)) => stream,
+                failed => {
+                    meters::HANDSHAKES.inc(&[]);
+                    failed??
+                }
+            },
             () = visitor.asked_to_leave() => return Ok(()),
         };
         let chain = stream.get_ref().1.peer_certificates();
@@ -119,7 +126,7 @@ impl ApiServer {
                 if let Some(identity) = identity {
                     request.extensions_mut().insert(identity);
                 }
-                if server.inner.audit.get().is_some() {
+                if server.inner.audit.get().is_some() || server.inner.tracer.get().is_some() {
                     request.extensions_mut().insert(crate::audit::Remote(from));
                 }
                 Ok::<_, std::convert::Infallible>(keep(server.call(None, request).await))

@@ -17,18 +17,23 @@ use crate::authz::{Attributes, Authorizer};
 use crate::body::Body;
 use crate::context::Context;
 use crate::limits::Limits;
+use crate::meters::requests as meters;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::registry::service_alloc::Services;
 use crate::request::{self, Query, RequestInfo};
 use crate::seams::{Connect, ReviewHandler, TokenIssuer};
 use crate::serve::PeerIdentity;
+use crate::spans::{self, Tracer};
+use crate::track::{self, Track};
 use crate::user::User;
 use crate::{discovery, flow, handlers, healthz, status};
 
+mod background;
 mod gate;
 mod rights;
 
+use background::{detached, panic_text};
 use gate::Time;
 use rights::decide;
 
@@ -86,6 +91,7 @@ pub(crate) struct Inner {
     /// None where it is off.
     pub(crate) flow: Option<Arc<flow::Control>>,
     pub(crate) metrics: Metrics,
+    pub(crate) deprecated: crate::deprecated::Book,
     pub(crate) tasks: Tasks,
     pub(crate) services: Services,
     pub(crate) ready: healthz::Checks,
@@ -93,6 +99,7 @@ pub(crate) struct Inner {
     pub(crate) openapi: crate::openapi::OpenApi,
     pub(crate) aggregator: Arc<Aggregator>,
     pub(crate) audit: std::sync::OnceLock<Arc<Audit>>,
+    pub(crate) tracer: std::sync::OnceLock<Arc<Tracer>>,
 }
 
 /// The API server.
@@ -128,9 +135,11 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
         openapi: crate::openapi::OpenApi::default(),
         aggregator: Arc::default(),
         audit: std::sync::OnceLock::new(),
+        tracer: std::sync::OnceLock::new(),
         limits,
         flow,
         metrics: Metrics::new(),
+        deprecated: crate::deprecated::Book::default(),
         ready: healthz::Checks::new(Arc::clone(&objects)),
         config,
         objects,
@@ -190,9 +199,20 @@ impl ApiServer {
         let _ = self.inner.audit.set(audit);
     }
 
+    /// Traces requests from now on; once, before the first one.
+    pub fn trace(&self, tracer: Arc<Tracer>) {
+        // As with audit.
+        let _ = self.inner.tracer.set(tracer);
+    }
+
     /// Stored objects that are a kind, or set a field, that nothing acts on yet.
     pub async fn unused(&self) -> Vec<crate::Unused> {
         crate::unsupported::in_use(&self.inner.objects).await
+    }
+
+    /// Deprecated APIs that were asked for since this server started.
+    pub fn deprecated(&self) -> Vec<crate::Deprecated> {
+        self.inner.deprecated.all()
     }
 
     /// Registry, storage and caches, for callers in the same process.
@@ -207,7 +227,12 @@ impl ApiServer {
     }
 
     /// Answers one request. `user` is who asks; `None` means that the request's own credentials tell.
-    pub async fn call(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
+    pub async fn call(&self, user: Option<User>, mut request: Request<Body>) -> Response<Body> {
+        if self.inner.tracer.get().is_some() {
+            // The span has it, too.
+            let id = audit::id_of(&request);
+            request.headers_mut().insert(audit::ID_HEADER, id);
+        }
         match self.inner.audit.get() {
             None => {
                 let id = audit::id_of(&request);
@@ -241,7 +266,11 @@ impl ApiServer {
         let started = base::clock::now();
         let inner = Arc::clone(&self.inner);
         let mut labels = crate::metrics::Labels::default();
-        let answer = Self::answer(inner, user, request, &mut labels, started);
+        let is_own = user.as_ref().is_some_and(|user| user.name == "system:apiserver");
+        let track = Arc::new(Track::default());
+        // Boxed, as it is moved on and large.
+        let answer = Box::pin(Self::answer(inner, user, request, &mut labels, started));
+        let answer = track::along(Some(Arc::clone(&track)), answer);
         let outcome = std::panic::AssertUnwindSafe(answer).catch_unwind().await;
         let mut response = outcome.unwrap_or_else(|panic| {
             tracing::error!("a request panicked");
@@ -253,14 +282,23 @@ impl ApiServer {
         // Upstream's `WithCacheControl`: whatever it is, it is for one user and for now.
         let kept = HeaderValue::from_static("no-cache, private");
         response.headers_mut().entry(header::CACHE_CONTROL).or_insert(kept);
-        self.inner.metrics.observe(&labels, response.status().as_u16(), started.elapsed());
-        response
+        let size = http_body::Body::size_hint(response.body()).exact();
+        let code = response.status().as_u16();
+        self.inner.metrics.observe(&labels, (code, size), (started.elapsed(), track.waited()));
+        if is_own {
+            meters::own(&labels.words());
+        }
+        match track.ended(code, size) {
+            // The span of a watch lasts as long as the watch.
+            Some(span) if size.is_none() => response.map(|body| crate::body::keeping(body, span)),
+            _ => response,
+        }
     }
 
     async fn answer(
         inner: Arc<Inner>,
         user: Option<User>,
-        request: Request<Body>,
+        mut request: Request<Body>,
         labels: &mut crate::metrics::Labels,
         arrived: tokio::time::Instant,
     ) -> Response<Body> {
@@ -269,7 +307,7 @@ impl ApiServer {
             Ok(info) => info,
             Err(error) => return status::response(&Status::bad_request(error.0)),
         };
-        labels.fill(&info, crate::metrics::Served::of(&inner, &info));
+        labels.fill(&request, &info, &query, crate::metrics::Served::of(&inner, &info));
         let limit = match crate::deadline::of(&info, &query) {
             Ok(limit) => limit,
             Err(refusal) => {
@@ -281,15 +319,33 @@ impl ApiServer {
         // Addresses and ports of a Service are taken before it is written, and given back after: that must not be cut off.
         let whole = info.resource == "services" && info.group.is_empty() && !info.is_read();
         let time = Time { arrived, limit };
+        let wish = query.get("fieldValidation").map(str::to_owned).filter(|_| info.is_resource);
+        let validates = info.is_resource;
+        let long = info.is_long_running().then(|| Arc::new(meters::Long::begin(&labels.words())));
+        if let Some(long) = &long {
+            // An upgraded connection keeps these to its end.
+            request.extensions_mut().insert(Arc::clone(long));
+        }
         let answer = Self::admitted(inner, user, info, query, request, time);
         let answer =
             async move { if whole { detached(&tasks, answer).await } else { answer.await } };
-        match limit {
+        let mut response = match limit {
             None => answer.await,
             // A write that is cut off may or may not have taken effect, as when the client goes away.
-            Some(limit) => tokio::time::timeout(limit, answer)
-                .await
-                .unwrap_or_else(|_| status::response(&crate::deadline::exceeded())),
+            Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+                meters::terminated(&labels.words(), 504);
+                status::response(&crate::deadline::exceeded())
+            }),
+        };
+        if response.extensions_mut().remove::<TurnedAway>().is_some() {
+            meters::terminated(&labels.words(), 429);
+        }
+        if validates {
+            meters::validated(wish.as_deref().unwrap_or_default(), arrived.elapsed());
+        }
+        match long {
+            Some(long) => response.map(|body| crate::body::keeping(body, long)),
+            None => response,
         }
     }
 
@@ -301,37 +357,52 @@ impl ApiServer {
         request: Request<Body>,
         time: Time,
     ) -> Response<Body> {
-        let user = match Self::identify(
+        let begun = base::clock::now();
+        let identified = Self::identify(
             &inner,
             user,
             request.headers(),
             request.extensions().get::<PeerIdentity>().cloned(),
             &info.path,
         )
-        .await
-        {
+        .await;
+        let begun = meters::filtered("authentication", begun);
+        let user = match identified {
             Ok(user) => user,
             Err(refusal) => {
                 audit::with(|trail| trail.refused(&info));
                 return status::response(&refusal);
             }
         };
+        if let (Some(tracer), Some(track)) = (inner.tracer.get(), track::current()) {
+            let since = base::clock::unix_time().saturating_sub(time.arrived.elapsed());
+            track.begun(tracer.request(&request, &info, &user, since));
+        }
         if let Some(trail) = audit::current()
             && !trail.received(&user, &info).await
         {
             return audit::not_stored(&info);
         }
+        let begun = meters::filtered("audit", begun);
         let user = match Self::impersonate(&inner, user, request.headers()).await {
             Ok(user) => user,
             Err(refusal) => return status::response(&refusal),
         };
-        let mut entered = match Self::enter(&inner, &user, &info, &query, time).await {
+        let begun = meters::filtered("constrainedimpersonation", begun);
+        let enter = Self::enter(&inner, &user, &info, &query, time);
+        let mut entered = match spans::run("priorityandfairness", Vec::new, enter).await {
             Ok(entered) => entered,
-            Err(refusal) => return refusal,
+            Err(mut refusal) => {
+                refusal.extensions_mut().insert(TurnedAway);
+                return refusal;
+            }
         };
+        let begun = meters::filtered("priorityandfairness", begun);
         let upgrades = stream::upgrade::is_upgrade(request.headers());
         let allowed = Self::authorize(&inner, &user, &info, &query, request.uri(), upgrades);
-        if let Some(refusal) = allowed.await {
+        let refusal = spans::run("authorization", Vec::new, allowed).await;
+        meters::filtered("authorization", begun);
+        if let Some(refusal) = refusal {
             return entered.marked(refusal);
         }
         let watching = entered.watching.take();
@@ -355,8 +426,11 @@ impl ApiServer {
             return Ok(user);
         }
         let peer = peer.as_ref().map(|identity| identity.0.as_ref());
-        let found = inner.parts.authenticator.authenticate(headers, peer, path).await?;
-        found.ok_or_else(crate::authn::unauthorized)
+        let begun = base::clock::now();
+        let found = inner.parts.authenticator.authenticate(headers, peer, path).await;
+        let who = found.as_ref().map(|user| user.as_ref().map(|user| user.name.as_str()));
+        meters::authenticated(who.map_err(|_| ()), begun.elapsed());
+        found?.ok_or_else(crate::authn::unauthorized)
     }
 
     async fn impersonate(inner: &Inner, user: User, headers: &HeaderMap) -> Result<User, Status> {
@@ -364,7 +438,10 @@ impl ApiServer {
         match (&inner.parts.impersonation, wanted) {
             (_, false) => Ok(user),
             (Some(impersonation), true) => {
-                let user = impersonation.apply(user, headers).await?;
+                let begun = base::clock::now();
+                let user = impersonation.apply(user, headers).await;
+                meters::impersonated(user.is_ok(), begun.elapsed());
+                let user = user?;
                 audit::with(|trail| trail.impersonated(&user));
                 Ok(user)
             }
@@ -491,55 +568,11 @@ impl ApiServer {
             server.finished(crate::custom::STEP);
         });
     }
-
-    /// Drops the store's history every five minutes, as upstream: what was there at the last round is then gone.
-    fn start_compaction(&self) {
-        let inner = Arc::clone(&self.inner);
-        let shutdown = self.inner.tasks.shutdown().clone();
-        self.inner.tasks.spawn(base::tasks::Kind::Critical, "compaction", async move {
-            let mut before: Option<i64> = None;
-            loop {
-                tokio::select! {
-                    () = base::clock::sleep(COMPACTION_INTERVAL) => {}
-                    () = shutdown.requested() => return Ok::<(), String>(()),
-                }
-                let storage = inner.objects.storage();
-                if let Some(revision) = before
-                    && let Err(error) = storage.compact(revision).await
-                {
-                    tracing::warn!(%error, "history is not compacted, the next round tries again");
-                }
-                before = Some(storage.backend().revision().0);
-            }
-        });
-    }
 }
 
-/// Upstream's `DefaultCompactInterval`.
-const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5 * 60);
-
-/// Runs to its end even when nobody waits for the answer any more.
-async fn detached(
-    tasks: &Tasks,
-    answer: impl Future<Output = Response<Body>> + Send + 'static,
-) -> Response<Body> {
-    let answer = audit::along(audit::current(), answer);
-    let (done, answered) = tokio::sync::oneshot::channel();
-    tasks.spawn(base::tasks::Kind::Request, "service write", async move {
-        // The caller may be gone.
-        let _ = done.send(answer.await);
-        Ok::<(), std::convert::Infallible>(())
-    });
-    answered.await.unwrap_or_else(|_| {
-        status::response(&Status::internal("the write ended without an answer"))
-    })
-}
-
-/// What a panic said.
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
-}
+/// Marks the answer to a request for which there was no place.
+#[derive(Debug, Clone, Copy)]
+struct TurnedAway;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

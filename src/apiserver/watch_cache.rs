@@ -26,6 +26,7 @@ pub use position::{Lagged, Position};
 use state::State;
 pub use state::{Entry, Event, EventType, Filter, Page};
 
+use crate::meters::storage as meters;
 use crate::registry::Resource;
 use crate::registry::storage::Storage;
 use crate::status;
@@ -140,14 +141,30 @@ impl Caches {
         }
     }
 
-    /// Number of objects per running cache, for metrics.
-    pub fn counts(&self) -> Vec<(Arc<Resource>, usize, i64)> {
+    /// What metrics say of each running cache.
+    pub fn counts(&self) -> Vec<(Arc<Resource>, Figures)> {
         let caches: Vec<Arc<Cache>> = self.running.lock().values().cloned().collect();
-        caches
-            .iter()
-            .map(|c| (Arc::clone(&c.row), c.state.read().len(), *c.revision.borrow()))
-            .collect()
+        let figures = |cache: &Arc<Cache>| {
+            let revision = *cache.revision.borrow();
+            let state = cache.state.read();
+            let (objects, bytes, capacity) = (state.len(), state.bytes(), state::CAPACITY);
+            (Arc::clone(&cache.row), Figures { objects, bytes, capacity, revision })
+        };
+        caches.iter().map(figures).collect()
     }
+}
+
+/// What metrics say of a cache.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures {
+    /// Objects in it.
+    pub objects: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Changes that it can keep.
+    pub capacity: usize,
+    /// Revision reached.
+    pub revision: i64,
 }
 
 impl Cache {
@@ -170,10 +187,14 @@ impl Cache {
 
     async fn follow(&self) -> Result<(), Failed> {
         let range = self.range();
-        let loaded = self.load(&range).await?;
+        let begun = base::clock::now();
+        let loaded = self.load(&range).await;
+        meters::loaded(&self.row.spec.gvr, begun, loaded.is_ok());
+        let loaded = loaded?;
         let mut watcher = self.storage.backend().watch(range, Some(Revision(loaded + 1))).await?;
         while let Some(batch) = watcher.batches.recv().await {
             let batch = batch?;
+            meters::told(&self.row.spec.gvr, batch.events.len());
             let changes = self.changes(&batch.events).await?;
             self.apply(changes, batch.revision.0);
             self.revision.send_if_modified(|r| {
@@ -208,6 +229,7 @@ impl Cache {
         if events.is_empty() {
             return;
         }
+        meters::passed(&self.row.spec.gvr, events.len());
         let interests = self.interests.lock();
         interests.tell(&self.row, first, &events);
         let all = interests.all();
@@ -254,6 +276,7 @@ impl Cache {
                 Err(Failed::Convert(Arc::new(refusal)))
             }
             Err(error) => {
+                meters::unreadable(&self.row.spec.gvr);
                 tracing::error!(key = %String::from_utf8_lossy(key), %error, "stored object cannot be read");
                 Ok(None)
             }
@@ -320,6 +343,7 @@ impl Cache {
     /// # Errors
     /// 504 with upstream's text when the revision is not reached in time.
     pub async fn wait_for(&self, revision: i64) -> Result<(), Status> {
+        let begun = base::clock::now();
         let mut seen = self.revision.subscribe();
         if *seen.borrow_and_update() < revision {
             // Writes of other resources move this cache only when somebody wants to know.
@@ -331,6 +355,9 @@ impl Cache {
             () = self.stop.requested() => return Err(status::initializing()),
             refusal = self.faulty() => return Err(refusal),
         };
+        if revision > 0 {
+            meters::waited(&self.row.spec.gvr, begun);
+        }
         match outcome {
             Ok(Ok(_)) if self.stop.is_requested() => Err(status::initializing()),
             Ok(Ok(_)) => Ok(()),

@@ -9,6 +9,7 @@ pub mod error_list;
 pub mod fs;
 pub mod io;
 pub mod memory;
+pub mod metrics;
 pub mod pki;
 pub mod problems;
 pub mod sealed;

@@ -145,8 +145,8 @@ pub struct ServerArgs {
 
     /// A setting of the API server under upstream's name, such as audit-log-path=/var/log/kube-lite/audit.log; those that begin
     /// with audit-, oidc-, authorization- or authentication-token-webhook-, authentication-config, anonymous-auth,
-    /// max-requests-inflight, max-mutating-requests-inflight, enable-priority-and-fairness and encryption-provider-config (with
-    /// -automatic-reload) are known: audit-policy-file says what is recorded, authorization-config who is asked
+    /// max-requests-inflight, max-mutating-requests-inflight, enable-priority-and-fairness, tracing-config-file and
+    /// encryption-provider-config (with -automatic-reload) are known: audit-policy-file says what is recorded, authorization-config who is asked
     #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
     pub kube_apiserver_arg: Vec<String>,
 

@@ -8,6 +8,7 @@ use apiserver::authn;
 use apiserver::encryption;
 use apiserver::flags;
 use apiserver::flow::settings as flow;
+use apiserver::spans;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
@@ -83,6 +84,8 @@ pub struct Config {
     pub flow: flow::Settings,
     /// What is recorded of requests, and where.
     pub audit: Option<apiserver::audit::Plan>,
+    /// Which requests are traced, and where to; nothing without `tracing-config-file`.
+    pub spans: Option<spans::Plan>,
     /// Which authorizers there are.
     pub authorization: apiserver::authz::config::Plan,
     /// Secret that machines join with, when a flag says it.
@@ -148,6 +151,7 @@ struct ApiServer {
     encryption: Option<encryption::Plan>,
     flow: flow::Settings,
     audit: Option<Plan>,
+    spans: Option<spans::Plan>,
 }
 
 impl ApiServer {
@@ -156,6 +160,7 @@ impl ApiServer {
         let (authentication, others) = split(others, authn::settings::is_flag);
         let (encryption, others) = split(others, encryption::Plan::is_flag);
         let (flow, others) = split(others, flow::is_flag);
+        let (spans, others) = split(others, spans::is_flag);
         let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
         let settings = authn::settings::Settings::of(&authentication).map_err(bad)?;
         let issuer = crate::server::control_plane::ISSUER.to_owned();
@@ -165,6 +170,7 @@ impl ApiServer {
             encryption: encryption::Plan::read(&encryption).map_err(bad)?,
             flow: flow::Settings::of(&flow).map_err(bad)?,
             audit: audit(&others)?,
+            spans: spans::Plan::read(&spans).map_err(bad)?,
         })
     }
 }
@@ -182,8 +188,8 @@ fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
              audit-log-path and what belongs to them, of authorization authorization-mode, authorization-config and \
              authorization-webhook-*, and of authentication those that begin with oidc- or authentication-token-webhook-, \
-             authentication-config and anonymous-auth, encryption-provider-config with its automatic-reload, and max-requests-inflight, max-mutating-requests-inflight and \
-             enable-priority-and-fairness"
+             authentication-config and anonymous-auth, encryption-provider-config with its automatic-reload, and max-requests-inflight, max-mutating-requests-inflight, \
+             enable-priority-and-fairness and tracing-config-file"
         )),
         Fault::Value(why) => bad(why),
     })?;
@@ -307,7 +313,7 @@ impl Config {
             }
         }
         let others = others(&args)?;
-        let ApiServer { authorization, authentication, encryption, flow, audit } =
+        let ApiServer { authorization, authentication, encryption, flow, audit, spans } =
             ApiServer::of(args.kube_apiserver_arg.clone())?;
         let machine = Machine::new(&args.general, args.node, locations)?;
         let authentication = hardened(authentication, &args.kube_apiserver_arg, &machine)?;
@@ -394,6 +400,7 @@ impl Config {
             encryption,
             flow,
             audit,
+            spans,
             authorization,
             machine,
         })

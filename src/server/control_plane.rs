@@ -137,6 +137,9 @@ pub(crate) async fn start(
         let audit = apiserver::audit::Audit::start(plan, store_tasks).await;
         server.audit(audit.map_err(bad)?);
     }
+    if let Some(plan) = &config.spans {
+        server.trace(apiserver::spans::Tracer::start(plan, store_tasks));
+    }
     security
         .follow(&objects, tasks)
         .await

@@ -19,7 +19,8 @@ use crate::catalogue::Refusal;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 use crate::status::{
-    self, Link, NodeLine, Problem, Role, Source, Status, Store, UnusedLine, certificates,
+    self, DeprecatedLine, Link, NodeLine, Problem, Role, Source, Status, Store, UnusedLine,
+    certificates,
 };
 
 pub use crate::status::{Verdict, ask, render, wait_ready};
@@ -125,8 +126,23 @@ impl Source for Server {
         let unused = self.server.unused().await.into_iter();
         status.unused =
             unused.map(|u| UnusedLine { what: u.what, count: u.count, why: u.why }).collect();
+        status.deprecated = self.server.deprecated().iter().map(deprecated).collect();
         status.problems.extend(status::found(&self.tasks).into_iter().map(|(_, problem)| problem));
         status.judged()
+    }
+}
+
+/// A deprecated API in use, as the answer shows it.
+fn deprecated(of: &apiserver::Deprecated) -> DeprecatedLine {
+    let now = base::clock::unix_time();
+    let group = if of.group.is_empty() { String::new() } else { format!(".{}", of.group) };
+    DeprecatedLine {
+        api: format!("{}.{}{group}", of.resource, of.version),
+        count: of.count,
+        first_seconds: now.saturating_sub(of.times.0).as_secs(),
+        last_seconds: now.saturating_sub(of.times.1).as_secs(),
+        user: of.user.clone(),
+        client: of.client.clone(),
     }
 }
 

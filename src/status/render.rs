@@ -101,6 +101,24 @@ pub fn render(status: &Status) -> String {
             &format!("the first of {} ends in {} days", status.certificates.len(), first.days_left),
         );
     }
+    for used in &status.deprecated {
+        let client = match used.client.as_str() {
+            "" => String::new(),
+            client => format!(" with {client}"),
+        };
+        let times = if used.count == 1 { "time" } else { "times" };
+        line(
+            "deprecated",
+            &format!(
+                " {} asked for {} {times} since {}, last {} ago by {}{client}",
+                used.api,
+                used.count,
+                ago(used.first_seconds),
+                ago(used.last_seconds),
+                used.user
+            ),
+        );
+    }
     for unused in &status.unused {
         line(
             "unused",
@@ -145,6 +163,22 @@ mod tests {
         ];
         assert!(text.lines().next().unwrap().ends_with("agent: degraded"), "{text}");
         assert_eq!(text.lines().skip(1).collect::<Vec<_>>(), want);
+    }
+
+    #[test]
+    fn deprecated_apis_in_use_are_told() {
+        let mut status = Status::new(Role::Server);
+        status.deprecated.push(crate::status::DeprecatedLine {
+            api: "endpoints.v1".into(),
+            count: 12,
+            first_seconds: 3 * 3600,
+            last_seconds: 5,
+            user: "jane".into(),
+            client: "kubectl/v1.30.0".into(),
+        });
+        let text = render(&status);
+        let told = "deprecated endpoints.v1 asked for 12 times since 3 h, last 5 s ago by jane with kubectl/v1.30.0\n";
+        assert!(text.contains(told), "{text}");
     }
 
     #[test]

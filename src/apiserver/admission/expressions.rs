@@ -10,6 +10,7 @@ mod tests;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::expressions::{Compiler, Fault, Uses, VARIABLES, Yields};
 use kcel::limits::PER_CALL;
@@ -77,20 +78,38 @@ impl<'a> Inputs<'a> {
         expressions: impl IntoIterator<Item = &'e Expression>,
         budget: &mut u64,
     ) -> Result<Vec<Yielded<'a>>, OutOfBudget> {
+        let all = self.timed(expressions, budget)?;
+        Ok(all.into_iter().map(|(yielded, _)| yielded).collect())
+    }
+
+    /// As [`Inputs::evaluate`], each with how long it took.
+    ///
+    /// # Errors
+    /// When the budget does not suffice.
+    pub(crate) fn timed<'e>(
+        &self,
+        expressions: impl IntoIterator<Item = &'e Expression>,
+        budget: &mut u64,
+    ) -> Result<Vec<(Yielded<'a>, Duration)>, OutOfBudget> {
         let given = Given { inputs: *self, made: RefCell::default(), cost: Cell::new(0) };
         let yielded = expressions.into_iter().map(|expression| {
             let program = match &expression.program {
                 Ok(program) => program,
-                Err(fault) => return Ok(Err(format!("compilation error: {fault}"))),
+                Err(fault) => {
+                    return Ok((Err(format!("compilation error: {fault}")), Duration::ZERO));
+                }
             };
+            let begun = base::clock::now();
             let mut left = PER_CALL;
             let result = program.eval(&given, &mut left);
+            let took = base::clock::now().duration_since(begun);
             for cost in [given.cost.take(), PER_CALL - left] {
                 *budget = budget.checked_sub(cost).ok_or(OutOfBudget)?;
             }
-            Ok(result.map_err(|error| {
+            let result = result.map_err(|error| {
                 format!("expression '{}' resulted in error: {error}", expression.text)
-            }))
+            });
+            Ok((result, took))
         });
         yielded.collect()
     }

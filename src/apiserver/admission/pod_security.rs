@@ -289,6 +289,9 @@ impl PodSecurity {
     ) -> Result<(), Status> {
         let audit = evaluate(policy.audit, metadata, spec);
         if !audit.is_empty() {
+            count(request, false, "audit", policy.audit);
+        }
+        if !audit.is_empty() {
             crate::audit::annotate("pod-security.kubernetes.io/audit-violations", || {
                 format!("would violate PodSecurity \"{}\": {}", policy.audit, detail(&audit))
             });
@@ -303,6 +306,7 @@ impl PodSecurity {
         if enforce {
             note_enforced(policy);
             let violations = evaluate(policy.enforce, metadata, spec);
+            count(request, violations.is_empty(), "enforce", policy.enforce);
             if !violations.is_empty() {
                 let why =
                     format!("violates PodSecurity \"{}\": {}", policy.enforce, detail(&violations));
@@ -311,6 +315,7 @@ impl PodSecurity {
         }
         let warn = evaluate(policy.warn, metadata, spec);
         if !warn.is_empty() {
+            count(request, false, "warn", policy.warn);
             request.warn(format!(
                 "would violate PodSecurity \"{}\": {}",
                 policy.warn,
@@ -319,6 +324,16 @@ impl PodSecurity {
         }
         Ok(())
     }
+}
+
+/// Counts one evaluation under upstream's words.
+fn count(request: &Request<'_>, allowed: bool, mode: &str, policy: policy::LevelVersion) {
+    let decision = if allowed { "allow" } else { "deny" };
+    let operation = if request.operation == Operation::Create { "create" } else { "update" };
+    let resource = if request.is("", "pods") { "pod" } else { "controller" };
+    let what = (operation, resource, request.subresource);
+    let (level, version) = policy.words();
+    crate::meters::requests::evaluated(decision, mode, (level, &version), what);
 }
 
 /// Events about pods say what was enforced.
@@ -356,6 +371,7 @@ impl Plugin for PodSecurity {
             if policy.fully_privileged() || unchanged {
                 if policy.fully_privileged() {
                     note_enforced(&policy);
+                    count(request, true, "enforce", policy.enforce);
                 }
                 return Ok(());
             }

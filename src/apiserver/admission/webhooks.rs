@@ -24,6 +24,7 @@ use super::expressions::{Inputs, Variables};
 use super::matching;
 use crate::authz::Authorizer;
 use crate::handlers::{scale_of, set_replicas};
+use crate::meters::admission as meters;
 use crate::objects::Objects;
 use crate::registry::Resource;
 use crate::webhook::Callout;
@@ -114,6 +115,7 @@ impl Matcher {
     async fn invocation(
         &self,
         hook: &Arc<Hook>,
+        of: &str,
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
@@ -142,7 +144,7 @@ impl Matcher {
         let Some((gvr, gvk)) = found else { return Ok(None) };
         in_namespace?;
         let invocation = Invocation { hook: Arc::clone(hook), gvr, gvk };
-        let asked = self.meets_conditions(&invocation, request, kind, object).await?;
+        let asked = self.meets_conditions(&invocation, of, request, kind, object).await?;
         Ok(asked.then_some(invocation))
     }
 
@@ -153,6 +155,7 @@ impl Matcher {
     async fn meets_conditions(
         &self,
         invocation: &Invocation,
+        of: &str,
         request: &Request<'_>,
         kind: &Gvk,
         object: Option<&Value>,
@@ -171,7 +174,7 @@ impl Matcher {
         let none = Variables::new();
         let asking = Asking::new(&*self.authorizer, request.user);
         let run = |memo: &Arc<Memo>| {
-            hook.conditions.decide(&Inputs {
+            hook.conditions.count(&Inputs {
                 object: new.as_ref().or(object),
                 old: old.as_ref().or(request.old),
                 request: &described,
@@ -181,11 +184,11 @@ impl Matcher {
                 variables: &none,
             })
         };
-        match asking.settle(hook.conditions.depth(), run).await? {
+        let (matched, counted) = asking.settle(hook.conditions.depth(), run).await?;
+        meters::matched("webhook", &hook.name, of, request, &counted);
+        match matched {
             Matched::Yes => Ok(true),
-            Matched::No => Ok(false),
-            Matched::Failed(_) if hook.fails_open => Ok(false),
-            Matched::Failed(why) => {
+            Matched::Failed(why) if !hook.fails_open => {
                 tracing::warn!(
                     webhook = hook.name,
                     configuration = hook.configuration,
@@ -194,6 +197,10 @@ impl Matcher {
                 );
                 let gvr = request.gvr;
                 Err(Status::forbidden(&gvr.group, &gvr.resource, request.named(object), &why))
+            }
+            Matched::No | Matched::Failed(_) => {
+                meters::excluded(&hook.name, of, request);
+                Ok(false)
             }
         }
     }

@@ -99,6 +99,11 @@ impl Remote {
     }
 
     /// Requests are handed over.
+    /// It is the one of this APIService, and cannot be asked now.
+    pub(crate) fn is_away(&self, name: &str) -> bool {
+        self.name == name && !self.is_available()
+    }
+
     pub(super) fn is_available(&self) -> bool {
         self.available.load(Ordering::Acquire)
     }

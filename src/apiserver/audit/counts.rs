@@ -66,12 +66,12 @@ impl Counts {
             let value = value.load(Ordering::Relaxed);
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}");
         };
-        let made = "Audit events made and handed to the backends.";
+        let made = "[ALPHA] Audit events made and handed to the backends.";
         single("apiserver_audit_event_total", made, &self.events);
-        let refused = "Requests refused because they could not be recorded.";
+        let refused = "[ALPHA] Requests refused because they could not be recorded.";
         single("apiserver_audit_requests_rejected_total", refused, &self.rejected);
         let name = "apiserver_audit_level_total";
-        let help = "Levels of requests by the audit policy.";
+        let help = "[ALPHA] Levels of requests by the audit policy.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
         for (level, count) in Level::ALL.iter().zip(&self.levels) {
             let count = count.load(Ordering::Relaxed);
@@ -80,7 +80,10 @@ impl Counts {
             }
         }
         let name = "apiserver_audit_error_total";
-        let _ = writeln!(out, "# HELP {name} Audit events lost, by plugin.\n# TYPE {name} counter");
+        let _ = writeln!(
+            out,
+            "# HELP {name} [ALPHA] Audit events lost, by plugin.\n# TYPE {name} counter"
+        );
         for (plugin, faults) in &*self.errors.lock() {
             let _ = writeln!(out, "{name}{{plugin=\"{plugin}\"}} {}", faults.all);
         }

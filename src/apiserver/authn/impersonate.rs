@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::Status;
 use http::{HeaderMap, HeaderValue};
 
-use crate::authz::chain::require;
+use crate::authz::chain;
 use crate::authz::{Attributes, Authorizer};
 use crate::user::User;
 
@@ -47,6 +47,18 @@ fn readable<'h>(name: &str, value: &'h HeaderValue) -> Result<&'h str, Status> {
 pub fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
+}
+
+/// As [`chain::require`], counted.
+async fn require(
+    authorizer: &dyn Authorizer,
+    user: &User,
+    attributes: &Attributes<'_>,
+) -> Result<(), Status> {
+    let begun = base::clock::now();
+    let outcome = chain::require(authorizer, user, attributes).await;
+    crate::meters::requests::impersonation_checked(outcome.is_ok(), begun.elapsed());
+    outcome
 }
 
 /// The user to act as, when the request asks for one.

@@ -106,12 +106,13 @@ impl Issuers {
         Some(issuers)
     }
 
-    /// Lines for `/metrics` (upstream's `apiserver_authentication_config_controller_…`).
+    /// Lines for `/metrics`, and those of [`LATENCY`] (upstream's `apiserver_authentication_config_controller_…`).
     pub(crate) fn render(&self, out: &mut String) {
         self.reloads.render(out);
         let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
-        let help = "Time of the last fetch of an issuer's keys, by result.";
+        let help = "[ALPHA] Time of the last fetch of an issuer's keys, by result.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+        let own = crate::metrics::own_hash();
         for one in self.current.load().iter() {
             let issuer = reload::hash(one.jwt.issuer.url.as_bytes());
             for (result, at) in one.keys.fetches() {
@@ -119,13 +120,34 @@ impl Issuers {
                 if at > 0 {
                     let _ = writeln!(
                         out,
-                        "{name}{{apiserver_id_hash=\"\",jwt_issuer_hash=\"{issuer}\",result=\"{result}\"}} {at}"
+                        "{name}{{apiserver_id_hash=\"{own}\",jwt_issuer_hash=\"{issuer}\",result=\"{result}\"}} {at}"
                     );
                 }
             }
         }
+        let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info";
+        let help = "[ALPHA] The keys of an issuer that were last read, by their hash.";
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+        for one in self.current.load().iter() {
+            let issuer = reload::hash(one.jwt.issuer.url.as_bytes());
+            let hash = one.keys.hash();
+            if !hash.is_empty() {
+                let _ = writeln!(
+                    out,
+                    "{name}{{apiserver_id_hash=\"{own}\",hash=\"{hash}\",jwt_issuer_hash=\"{issuer}\"}} 1"
+                );
+            }
+        }
     }
 }
+
+/// Verifying a token (`plugin/pkg/authenticator/token/oidc/metrics.go`).
+pub(crate) static LATENCY: base::metrics::Family = base::metrics::Family::histogram(
+    "apiserver_authentication_jwt_authenticator_latency_seconds",
+    "[ALPHA] Time to verify a token of an OpenID issuer, by its outcome.",
+    &["jwt_issuer_hash", "result"],
+    &[0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+);
 
 /// Starts the tasks of issuers; they end when what is returned is dropped.
 fn build(
@@ -158,7 +180,14 @@ impl TokenAuthenticator for Issuers {
         }
         let current = self.current.load_full();
         for one in current.iter() {
-            if let Some(user) = one.authenticate(token).await? {
+            let begun = base::clock::now();
+            let found = one.authenticate(token).await;
+            if !matches!(found, Ok(None)) {
+                let issuer = reload::hash(one.jwt.issuer.url.as_bytes());
+                let result = if found.is_ok() { "success" } else { "failure" };
+                LATENCY.took(&[&issuer, result], begun.elapsed());
+            }
+            if let Some(user) = found? {
                 return Ok(Some(TokenIdentity { user, audiences: ours }));
             }
         }

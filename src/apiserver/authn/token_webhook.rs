@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::{TokenAuthenticator, TokenIdentity};
+use crate::meters::requests as meters;
 use crate::user::User;
 use crate::webhook::kubeconfig::Place;
 use crate::webhook::post::{self, Attempts, Poster};
@@ -214,9 +215,12 @@ impl TokenAuthenticator for TokenWebhook {
         audiences: &[String],
     ) -> Result<Option<TokenIdentity>, String> {
         let digest = self.digest(token, audiences);
+        let begun = base::clock::now();
         if let Some(answer) = self.known(&digest) {
+            meters::token(true, true, begun);
             return Ok(answer);
         }
+        meters::fetching(1.0);
         let asked = async {
             let closed = |_| "the token webhook is closed".to_owned();
             let _call = self.calls.acquire().await.map_err(closed)?;
@@ -229,7 +233,11 @@ impl TokenAuthenticator for TokenWebhook {
             Ok(answer)
         };
         let late = |_| "the token webhook gives no answer: context deadline exceeded".to_owned();
-        tokio::time::timeout(LOOKUP_MAX, asked).await.map_err(late)?
+        let answer = tokio::time::timeout(LOOKUP_MAX, asked).await.map_err(late);
+        meters::fetching(-1.0);
+        let answer = answer.and_then(|answer| answer);
+        meters::token(false, answer.is_ok(), begun);
+        answer
     }
 }
 

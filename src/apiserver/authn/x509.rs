@@ -157,6 +157,8 @@ impl Peer {
     /// # Errors
     /// Why the certificate proves nothing; for the log.
     pub(super) fn user(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
+        let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX);
+        crate::meters::requests::EXPIRATION.observe(&[], (self.not_after - now) as f64);
         if self.not_after < i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX) {
             return Err("client certificate has expired".into());
         }

@@ -107,6 +107,8 @@ pub(super) struct Counts {
     hooks: Mutex<BTreeMap<String, Hook>>,
     /// By `failure` and `success`.
     reloads: Mutex<BTreeMap<&'static str, Reloads>>,
+    /// The hash of the file that holds; empty without one.
+    holds: Mutex<String>,
 }
 
 impl Counts {
@@ -146,11 +148,16 @@ impl Counts {
         of.last = base::clock::unix_time().as_secs_f64();
     }
 
+    /// This text of the file holds now.
+    pub(super) fn holds(&self, text: &[u8]) {
+        *self.holds.lock() = crate::metrics::hash_of(text);
+    }
+
     /// Lines for `/metrics`; what never happened has none.
     pub(super) fn render(&self, out: &mut String) {
         let decisions = self.decisions.lock();
         let name = "apiserver_authorization_decisions_total";
-        head(out, name, "counter", "Decisions by the authorizer that made them.");
+        head(out, name, "counter", "[ALPHA] Decisions by the authorizer that made them.");
         for ((kind, of), tally) in &*decisions {
             for (word, count) in [("allowed", &tally.allowed), ("denied", &tally.denied)] {
                 let count = count.load(Ordering::Relaxed);
@@ -165,18 +172,33 @@ impl Counts {
         drop(decisions);
         self.render_hooks(out);
         let reloads = self.reloads.lock();
+        let own = crate::metrics::own_hash();
         if !reloads.is_empty() {
             let name = "apiserver_authorization_config_controller_automatic_reloads_total";
-            head(out, name, "counter", "Times that the configuration was read again.");
+            head(out, name, "counter", "[BETA] Times that the configuration was read again.");
             for (status, of) in &*reloads {
-                let _ = writeln!(out, "{name}{{status=\"{status}\"}} {}", of.count);
+                let _ = writeln!(
+                    out,
+                    "{name}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {}",
+                    of.count
+                );
             }
             let name =
                 "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds";
-            head(out, name, "gauge", "When the configuration was last read again.");
+            head(out, name, "gauge", "[BETA] When the configuration was last read again.");
             for (status, of) in &*reloads {
-                let _ = writeln!(out, "{name}{{status=\"{status}\"}} {}", of.last);
+                let _ = writeln!(
+                    out,
+                    "{name}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {}",
+                    of.last
+                );
             }
+        }
+        let holds = self.holds.lock();
+        if !holds.is_empty() {
+            let name = "apiserver_authorization_config_controller_last_config_info";
+            head(out, name, "gauge", "[ALPHA] The configuration that holds, by its hash.");
+            let _ = writeln!(out, "{name}{{apiserver_id_hash=\"{own}\",hash=\"{holds}\"}} 1");
         }
     }
 
@@ -186,14 +208,14 @@ impl Counts {
             return;
         }
         let name = "apiserver_authorization_webhook_evaluations_total";
-        head(out, name, "counter", "Calls of authorization webhooks.");
+        head(out, name, "counter", "[ALPHA] Calls of authorization webhooks.");
         each(&hooks, |of, hook| {
             for (outcome, calls) in &hook.calls {
                 let _ = writeln!(out, "{name}{{{}}} {}", labels(of, *outcome), calls.count);
             }
         });
         let name = "apiserver_authorization_webhook_duration_seconds";
-        head(out, name, "histogram", "Time of a call, in seconds.");
+        head(out, name, "histogram", "[ALPHA] Time of a call, in seconds.");
         each(&hooks, |of, hook| {
             for (outcome, calls) in &hook.calls {
                 calls.render(out, name, &labels(of, *outcome), &CALL_BOUNDS);
@@ -204,7 +226,7 @@ impl Counts {
             out,
             name,
             "counter",
-            "Calls without an answer after which the next authorizer was asked.",
+            "[ALPHA] Calls without an answer after which the next authorizer was asked.",
         );
         each(&hooks, |of, hook| {
             for (outcome, count) in &hook.failed_open {
@@ -213,17 +235,19 @@ impl Counts {
         });
         let conditions = |of: &str| format!("name=\"{of}\",type=\"Webhook\"");
         let name = "apiserver_authorization_match_condition_evaluation_seconds";
-        head(out, name, "histogram", "Time to evaluate match conditions, in seconds.");
+        head(out, name, "histogram", "[ALPHA] Time to evaluate match conditions, in seconds.");
         each(&hooks, |of, hook| {
             if hook.matching.count > 0 {
                 hook.matching.render(out, name, &conditions(of), &MATCH_BOUNDS);
             }
         });
         let rows: [(_, _, Count); 2] = [
-            ("evaluation_errors", "Match conditions that could not be evaluated.", |hook| {
-                hook.match_errors
-            }),
-            ("exclusions", "Webhooks not asked because of a match condition.", |hook| {
+            (
+                "evaluation_errors",
+                "[ALPHA] Match conditions that could not be evaluated.",
+                |hook| hook.match_errors,
+            ),
+            ("exclusions", "[ALPHA] Webhooks not asked because of a match condition.", |hook| {
                 hook.excluded
             }),
         ];

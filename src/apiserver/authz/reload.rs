@@ -88,6 +88,7 @@ impl Authorization {
         let Some((file, text)) = plan.file else {
             return Self { authorizer: Arc::new(chain), webhooks, reloaded: None };
         };
+        making.counts.holds(&text);
         let reloaded = Arc::new(Reloaded {
             current: ArcSwap::from_pointee(chain),
             making,
@@ -234,6 +235,9 @@ impl Reloaded {
             }
         };
         if let Some(read) = text {
+            if outcome.is_ok() {
+                self.making.counts.holds(&read.0);
+            }
             *self.last.lock() = Arc::new(read);
         }
         let file = self.file.display();

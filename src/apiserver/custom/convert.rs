@@ -9,6 +9,7 @@ use api::validation::meta;
 use serde_json::{Map, Value, json};
 
 use super::definition::{Conversion, Definition};
+use crate::meters::admission as meters;
 use crate::registry::metadata;
 use crate::webhook::{Callout, Client, ClientConfig};
 
@@ -52,7 +53,25 @@ impl Webhook {
         objects: Vec<Value>,
         to: &str,
     ) -> Result<Vec<Value>, String> {
-        let Some(first) = objects.first() else { return Ok(Vec::new()) };
+        let begun = base::clock::now();
+        let Some(first) = objects.first() else {
+            meters::converted("", begun.elapsed());
+            return Ok(Vec::new());
+        };
+        let mut failure = "";
+        let outcome = self.asked(&objects, first, to, &mut failure).await;
+        meters::converted(failure, base::clock::now().duration_since(begun));
+        outcome
+    }
+
+    /// As [`Webhook::convert`]; `failure` becomes upstream's word for what went wrong.
+    async fn asked(
+        &self,
+        objects: &[Value],
+        first: &Value,
+        to: &str,
+        failure: &mut &'static str,
+    ) -> Result<Vec<Value>, String> {
         let of = shown(first);
         let uid = base::clock::random_uuid();
         let review = json!({
@@ -61,9 +80,20 @@ impl Webhook {
             "response": {"uid": "", "convertedObjects": null, "result": {"metadata": {}}},
         });
         let failed = |why: &str| format!("conversion webhook for {of} failed: {why}");
-        let answer =
-            self.client.post(&review, TIMEOUT).await.map_err(|e| failed(&e.to_string()))?;
+        *failure = "conversion_webhook_call_failure";
+        let attributes = || {
+            vec![
+                ("desired-api-version", to.into()),
+                ("object-count", i64::try_from(objects.len()).unwrap_or(i64::MAX).into()),
+                ("UID", uid.as_str().into()),
+            ]
+        };
+        let post = self.client.post(&review, TIMEOUT);
+        let answer = crate::spans::run("Call conversion webhook", attributes, post).await;
+        let answer = answer.map_err(|e| failed(&e.to_string()))?;
+        *failure = "conversion_webhook_malformed_response_failure";
         let converted = converted(answer, self.version, &uid).map_err(|why| failed(&why))?;
+        *failure = "conversion_webhook_partial_response_failure";
         if converted.len() != objects.len() {
             return Err(format!(
                 "conversion webhook for {of} returned {} objects, expected {}",
@@ -71,6 +101,7 @@ impl Webhook {
                 objects.len()
             ));
         }
+        *failure = "conversion_webhook_invalid_converted_object_failure";
         let mut out = Vec::with_capacity(objects.len());
         for (index, (old, mut new)) in objects.iter().zip(converted).enumerate() {
             check(old, &new, to).map_err(|why| {
@@ -81,6 +112,7 @@ impl Webhook {
             })?;
             out.push(new);
         }
+        *failure = "";
         Ok(out)
     }
 }

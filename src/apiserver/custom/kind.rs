@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::convert::{self, Webhook};
 use super::definition::{Definition, ScalePaths, Version};
 use super::types;
+use crate::meters::admission as meters;
 use crate::registry::metadata;
 use crate::webhook::Callout;
 
@@ -287,7 +288,38 @@ impl Kind {
         objects: Vec<Value>,
         callout: Option<&Callout>,
     ) -> Result<Vec<Value>, String> {
-        self.family.webhook(callout)?.convert(objects, &self.gvk.api_version()).await
+        self.by_webhook(objects, &self.gvk.api_version(), callout).await
+    }
+
+    /// Asks the webhook of the definition for objects in the version `to` (`group/version`).
+    ///
+    /// # Errors
+    /// Upstream's sentence.
+    async fn by_webhook(
+        &self,
+        objects: Vec<Value>,
+        to: &str,
+        callout: Option<&Callout>,
+    ) -> Result<Vec<Value>, String> {
+        let begun = base::clock::now();
+        let version = |of: &str| of.rsplit('/').next().unwrap_or_default().to_owned();
+        let of = |object: &Value| {
+            version(object.get("apiVersion").and_then(Value::as_str).unwrap_or_default())
+        };
+        let from = objects.first().map(of).unwrap_or_default();
+        let converted = match self.family.webhook(callout) {
+            Ok(webhook) => webhook.convert(objects, to).await,
+            Err(why) => Err(why),
+        };
+        let took = base::clock::now().duration_since(begun);
+        let versions = (from.as_str(), &*version(to));
+        meters::definition_converted(
+            &self.definition().object.key.name,
+            versions,
+            converted.is_ok(),
+            took,
+        );
+        converted
     }
 
     /// The bytes to store for an object of this version.
@@ -307,7 +339,7 @@ impl Kind {
         let mut value = value.clone();
         metadata::metadata_mut(&mut value).remove("resourceVersion");
         if convert::is_webhook(self.definition()) {
-            let converted = self.family.webhook(callout)?.convert(vec![value], &wanted).await?;
+            let converted = self.by_webhook(vec![value], &wanted, callout).await?;
             value = converted.into_iter().next().ok_or("no object was converted")?;
         } else {
             convert::rename(&mut value, &wanted);
@@ -361,8 +393,18 @@ impl Kind {
         old: Option<&Value>,
         before: &[Error],
     ) -> (ErrorList, Vec<String>) {
-        let schema = self.compiled().schema.as_ref();
-        schema.map(|schema| schema.rules(new, old, before)).unwrap_or_default()
+        let Some(schema) = self.compiled().schema.as_ref() else { return Default::default() };
+        let begun = base::clock::now();
+        let (any, now) = schema.compile();
+        let compiled = base::clock::now();
+        if now && any {
+            meters::COMPILED.took(&[], compiled.duration_since(begun));
+        }
+        let found = schema.rules(new, old, before);
+        if any {
+            meters::EVALUATED.took(&[], compiled.elapsed());
+        }
+        found
     }
 
     /// Errors of the values of `status`.

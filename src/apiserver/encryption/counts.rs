@@ -10,6 +10,7 @@ use tokio::time::Instant;
 /// Upper bounds of `apiserver_storage_transformation_duration_seconds`: 5 µs, doubled 24 times.
 const BOUNDS: usize = 25;
 const FIRST_BOUND: f64 = 5e-6;
+const BUCKETS: [f64; BOUNDS] = base::metrics::exponential(FIRST_BOUND, 2.0);
 
 #[derive(Default)]
 struct Durations {
@@ -24,7 +25,6 @@ struct All {
     operations: BTreeMap<(String, &'static str, String, &'static str), u64>,
     durations: BTreeMap<(&'static str, String), Durations>,
     misses: u64,
-    generated: u64,
     /// Good and bad ones, and when the last one was, in seconds.
     reloads: BTreeMap<&'static str, (u64, i64)>,
     hash: String,
@@ -67,11 +67,6 @@ impl Counts {
         self.0.lock().misses += 1;
     }
 
-    /// A key was made.
-    pub(super) fn generated(&self) {
-        self.0.lock().generated += 1;
-    }
-
     /// The configuration that holds since the start.
     pub(super) fn loaded(&self, hash: &str) {
         self.0.lock().hash = hash.to_owned();
@@ -97,38 +92,60 @@ impl Counts {
         const LAST: &str =
             "apiserver_encryption_config_controller_automatic_reload_last_timestamp_seconds";
         const INFO: &str = "apiserver_encryption_config_controller_last_config_info";
+        let own = crate::metrics::own_hash();
         let all = self.0.lock();
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "# TYPE {OPERATIONS} counter");
+        let _ = writeln!(
+            out,
+            "# HELP {OPERATIONS} [ALPHA] Values sealed and opened.\n# TYPE {OPERATIONS} counter"
+        );
         for ((resource, direction, prefix, status), count) in &all.operations {
             let _ = writeln!(
                 out,
                 "{OPERATIONS}{{resource=\"{resource}\",status=\"{status}\",transformation_type=\"{direction}\",transformer_prefix=\"{prefix}\"}} {count}"
             );
         }
-        let _ = writeln!(out, "# TYPE {DURATION} histogram");
+        let _ = writeln!(
+            out,
+            "# HELP {DURATION} [ALPHA] Time to seal or open a value.\n# TYPE {DURATION} histogram"
+        );
         for ((direction, prefix), durations) in &all.durations {
             let labels =
                 format!("transformation_type=\"{direction}\",transformer_prefix=\"{prefix}\"");
-            let mut bound = FIRST_BOUND;
-            for count in durations.buckets {
-                let _ = writeln!(out, "{DURATION}_bucket{{{labels},le=\"{bound}\"}} {count}");
-                bound *= 2.0;
-            }
-            let Durations { count, sum, .. } = durations;
-            let _ = writeln!(out, "{DURATION}_bucket{{{labels},le=\"+Inf\"}} {count}");
-            let _ = writeln!(out, "{DURATION}_sum{{{labels}}} {sum}");
-            let _ = writeln!(out, "{DURATION}_count{{{labels}}} {count}");
+            let Durations { buckets, count, sum } = durations;
+            let mut below = 0;
+            let rows = BUCKETS
+                .into_iter()
+                .zip(*buckets)
+                .map(|(bound, all)| (bound, all - std::mem::replace(&mut below, all)));
+            base::metrics::histogram(out, DURATION, &labels, rows, *sum, *count);
         }
-        let _ = writeln!(out, "# TYPE {MISSES} counter\n{MISSES} {}", all.misses);
-        let _ = writeln!(out, "# TYPE {RELOADS} counter");
+        let _ = writeln!(
+            out,
+            "# HELP {MISSES} [ALPHA] Keys that a plugin had to be asked for.\n# TYPE {MISSES} counter\n{MISSES} {}",
+            all.misses
+        );
+        let _ = writeln!(
+            out,
+            "# HELP {RELOADS} [ALPHA] Changes of the configuration, by outcome.\n# TYPE {RELOADS} counter"
+        );
         for (status, (count, _)) in &all.reloads {
-            let _ = writeln!(out, "{RELOADS}{{status=\"{status}\"}} {count}");
+            let _ = writeln!(
+                out,
+                "{RELOADS}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {count}"
+            );
         }
-        let _ = writeln!(out, "# TYPE {LAST} gauge");
+        let _ = writeln!(
+            out,
+            "# HELP {LAST} [ALPHA] When the configuration last changed, by outcome.\n# TYPE {LAST} gauge"
+        );
         for (status, (_, at)) in &all.reloads {
-            let _ = writeln!(out, "{LAST}{{status=\"{status}\"}} {at}");
+            let _ = writeln!(out, "{LAST}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {at}");
         }
-        let _ = writeln!(out, "# TYPE {INFO} gauge\n{INFO}{{hash=\"{}\"}} 1", all.hash);
+        let _ = writeln!(
+            out,
+            "# HELP {INFO} [ALPHA] The configuration that holds, by its hash.\n# TYPE {INFO} gauge\n{INFO}{{apiserver_id_hash=\"{own}\",hash=\"{}\"}} 1",
+            all.hash
+        );
     }
 }

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::counts::Counts;
 use super::providers::{Gcm, SHORT};
 use crate::admission::expressions::conditions::aggregate;
+use crate::meters::storage as meters;
 pub(super) use grpc::Grpc;
 pub(super) use wire::Annotations;
 use wire::{SourceType, Stored};
@@ -253,6 +254,20 @@ impl Kms {
         &self.prefix
     }
 
+    /// Counts a call of the plugin, by the code of gRPC that its error begins with.
+    fn called(&self, method: &str, begun: Instant, error: Option<&String>) {
+        let code = error.map_or("OK", |why| {
+            let of = why.strip_prefix("rpc error: code = ").and_then(|rest| rest.split(' ').next());
+            of.unwrap_or("unknown-non-grpc")
+        });
+        let method = format!("/v2.KeyManagementService/{method}");
+        meters::called(&self.name, &method, code, begun.elapsed());
+    }
+
+    fn used(&self, key_id: &str, direction: &str) {
+        meters::key_used(crate::metrics::own_hash(), &hashed(key_id), &self.name, direction);
+    }
+
     fn state(&self) -> Result<Arc<State>, String> {
         self.state.load_full().ok_or_else(|| "got unexpected nil transformer".to_owned())
     }
@@ -276,6 +291,7 @@ impl Kms {
             source_type: SourceType::Seed,
         };
         stored.encode(out);
+        self.used(&stored.key_id, "to_storage");
         Ok(())
     }
 
@@ -297,6 +313,7 @@ impl Kms {
             None => Err("failed to decrypt DEK, error: the plugin was not asked".to_owned()),
         };
         let plain = source?.open(key, &data)?;
+        self.used(&sealed.key_id, "from_storage");
         let stale = sealed.key_id != state.key.key_id || source_type != SourceType::Seed;
         Ok((plain, stale))
     }
@@ -324,7 +341,9 @@ impl Kms {
             self.counts.missed();
             let uid = base::clock::random_uuid();
             let SealedKey { ciphertext, key_id, annotations } = &sealed;
+            let begun = base::clock::now();
             let answer = self.plugin.decrypt(&uid, ciphertext, key_id, annotations).await;
+            self.called("Decrypt", begun, answer.as_ref().err());
             let source = answer
                 .map_err(|why| format!("failed to decrypt DEK, error: {why}"))
                 .and_then(|bytes| Source::of(stored.source_type, &bytes));
@@ -339,6 +358,7 @@ impl Kms {
             oldest.and_then(|oldest| seeds.remove(&oldest));
         }
         seeds.insert(at, (source, base::clock::now()));
+        meters::seeds(&self.name, seeds.len());
     }
 
     /// Whether the plugin is well; asks it unless it answered a moment ago, and follows its key.
@@ -353,7 +373,10 @@ impl Kms {
                 return told.clone();
             }
         }
-        let told = match self.plugin.status().await {
+        let begun = base::clock::now();
+        let answer = self.plugin.status().await;
+        self.called("Status", begun, answer.as_ref().err());
+        let told = match answer {
             Ok(status) => self.follow(&status, &mut heard.version).await,
             Err(why) => Err(format!(
                 "failed to perform status section of the healthz check for KMS Provider {}, error: {why}",
@@ -379,7 +402,15 @@ impl Kms {
                 status.version
             ));
         }
-        match valid_key_id(&status.key_id) {
+        let told = valid_key_id(&status.key_id);
+        let server = crate::metrics::own_hash();
+        let told_as = match (&told, status.key_id.is_empty()) {
+            (Ok(()), _) => Ok(hashed(&status.key_id)),
+            (Err(_), true) => Err("empty"),
+            (Err(_), false) => Err("too_long"),
+        };
+        meters::key_told(server, &self.name, told_as.as_deref().map_err(|why| *why));
+        match told {
             Err(why) => errors.push(format!(
                 "got invalid KMSv2 KeyID hash {}: {why}",
                 api::field::go_quote(&hashed(&status.key_id))
@@ -443,11 +474,14 @@ impl Kms {
     }
 
     async fn seed(&self, uid: &str) -> Result<(Arc<Source>, SealedKey), String> {
+        let begun = base::clock::now();
         let mut seed = [0; SEED];
         base::clock::random_bytes(&mut seed);
-        self.counts.generated();
+        meters::key_made(begun);
         let source = Source::of(SourceType::Seed, &seed)?;
+        let begun = base::clock::now();
         let key = self.plugin.encrypt(uid, &seed).await;
+        self.called("Encrypt", begun, key.as_ref().err());
         let key = key.map_err(|why| format!("failed to encrypt DEK, error: {why}"))?;
         valid(&key.ciphertext, &key.key_id, &key.annotations)?;
         Ok((Arc::new(source), key))

@@ -15,11 +15,11 @@ use tokio::time::Instant;
 
 use super::borrowing::PERIOD;
 use super::digest::{Plan, State};
-use super::figures::Gauge;
 use super::matching::Asked;
 use super::queues::{Description, Start};
 use super::seat::{Class, Entering, Level, Refused, Seat};
 use super::seats::Work;
+use super::timing::Phase;
 use super::width::{self, Watches};
 use crate::objects::Objects;
 use crate::user::User;
@@ -55,9 +55,8 @@ pub(crate) struct Control {
     pub(super) watches: Arc<Watches>,
     sizes: Mutex<HashMap<u64, (width::Objects, Duration)>>,
     hasher: RandomState,
-    /// Requests that read, and others.
-    executing: [Gauge; 2],
-    waiting: [Gauge; 2],
+    pub(super) executing: Phase,
+    pub(super) waiting: Phase,
     objects: Arc<Objects>,
     tasks: Tasks,
 }
@@ -77,8 +76,8 @@ impl Control {
             watches: Arc::default(),
             sizes: Mutex::default(),
             hasher: RandomState::new(),
-            executing: Default::default(),
-            waiting: Default::default(),
+            executing: Phase::new(),
+            waiting: Phase::new(),
             objects,
             tasks,
         };
@@ -89,7 +88,11 @@ impl Control {
     /// Looks at the objects again.
     pub(super) fn digest(&self, levels: &[serde_json::Value], schemas: &[serde_json::Value]) {
         let mut state = self.state.lock();
-        let plan = state.digest(self.now(), self.seats, levels, schemas);
+        let now = self.now();
+        let plan = state.digest(now, self.seats, levels, schemas);
+        let (execute, wait) = state.room();
+        self.executing.divide(now, execute);
+        self.waiting.divide(now, wait);
         self.plan.store(Arc::new(plan));
     }
 
@@ -99,25 +102,21 @@ impl Control {
     }
 
     /// Requests that execute now: those that read, and the others.
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> (i64, i64) {
-        let [reads, writes] = &self.executing;
-        (reads.get(), writes.get())
+        self.executing.now()
+    }
+
+    /// The most requests that executed and that waited at once in the last second.
+    pub(crate) fn most(&self) -> [(i64, i64); 2] {
+        let now = self.now();
+        [self.executing.most(now), self.waiting.most(now)]
     }
 
     /// Requests that wait now, likewise.
+    #[cfg(test)]
     pub(crate) fn in_queue(&self) -> (i64, i64) {
-        let [reads, writes] = &self.waiting;
-        (reads.get(), writes.get())
-    }
-
-    pub(super) fn executing(&self, reads: bool) -> &Gauge {
-        let [read, write] = &self.executing;
-        if reads { read } else { write }
-    }
-
-    fn waiting(&self, reads: bool) -> &Gauge {
-        let [read, write] = &self.waiting;
-        if reads { read } else { write }
+        self.waiting.now()
     }
 
     /// Seats are lent and given back when that is due.
@@ -193,7 +192,7 @@ impl Control {
         since: Duration,
     ) -> Result<Seat, Refused> {
         let reads = request.asked.is_read();
-        self.waiting(reads).add(1);
+        self.waiting.add(since, reads, 1);
         let level = Arc::clone(&class.level);
         let mut place = Place { control: self, class, id, reads, since, left: false };
         self.look_after(&level);
@@ -205,6 +204,7 @@ impl Control {
         place.left = true;
         let now = self.now();
         place.class.flow.waited.time(now.saturating_sub(since));
+        crate::track::waited(crate::track::Waits::Queue, now.saturating_sub(since));
         Ok(Seat::new(self, Arc::clone(&place.class), id, &request.asked, now))
     }
 
@@ -271,12 +271,10 @@ impl Control {
         }
         let row = self.objects.row(&Gvr::new(asked.group, asked.version, asked.resource)).ok()?;
         let cache = self.objects.caches().running(&row)?;
-        let count = self
-            .objects
-            .caches()
-            .counts()
-            .into_iter()
-            .find_map(|(of, count, _)| (of.cache_key == row.cache_key).then_some(count))?;
+        let count =
+            self.objects.caches().counts().into_iter().find_map(|(of, figures)| {
+                (of.cache_key == row.cache_key).then_some(figures.objects)
+            })?;
         let sample = cache.list(&Filter::default(), None, SAMPLE).items;
         let bytes: usize = sample.iter().map(|object| object.raw().len()).sum();
         let bytes = bytes.checked_div(sample.len()).unwrap_or_default();
@@ -315,7 +313,7 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.control.waiting(self.reads).add(-1);
+        self.control.waiting.add(self.control.now(), self.reads, -1);
         if self.left || self.leave() {
             return;
         }

@@ -51,6 +51,8 @@ pub(super) struct State {
     /// Figures by level and schema.
     pub(super) flows: HashMap<(Box<str>, Box<str>), Arc<Flow>>,
     pub(super) fair: f64,
+    /// Seats of the server.
+    server: i64,
     /// Levels and schemas that are always there, once read.
     mandatory: Option<(Vec<LevelSpec>, Vec<Value>)>,
 }
@@ -68,6 +70,7 @@ impl State {
         levels: &[Value],
         schemas: &[Value],
     ) -> Plan {
+        self.server = seats;
         let mut specs = Vec::new();
         for object in levels {
             match LevelSpec::of(object) {
@@ -109,6 +112,16 @@ impl State {
         }
         self.allot(now);
         self.plan(schemas)
+    }
+
+    /// How many requests may execute and how many may wait, over all levels.
+    pub(super) fn room(&self) -> (f64, f64) {
+        let nominal: i64 = self.held.iter().map(|held| held.limits.nominal).sum();
+        let places = self.held.iter().map(|held| match held.spec.shape {
+            Shape::Queue { queues, length, .. } => f64::from(queues) * f64::from(length),
+            Shape::Exempt | Shape::Reject => 0.0,
+        });
+        (nominal as f64, places.sum())
     }
 
     /// Schemas whose level is there, in the order in which they are asked, those that are always there among them.
@@ -163,6 +176,7 @@ impl State {
 
     /// What each level is given, from what it wanted.
     fn allot(&mut self, now: Duration) {
+        let server = self.server;
         let holders: Vec<Holder> = self
             .held
             .iter()
@@ -177,7 +191,10 @@ impl State {
         self.fair = fair;
         for ((held, holder), current) in self.held.iter_mut().zip(holders).zip(seats) {
             (held.current, held.target) = (current, holder.target());
-            held.level.queues.lock().configure(now, held.spec.shape, unsigned(current));
+            let divisor =
+                if current > 0 { current } else { (server as f64 / 10.0).round().max(1.0) as i64 };
+            let mut queues = held.level.queues.lock();
+            queues.configure(now, held.spec.shape, unsigned(current), unsigned(divisor));
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::control::Control;
 use super::digest::Held;
 use super::figures::{Flow, Histogram, Reason};
+use super::timing::{Timing, Timings};
 
 /// Reads a figure that was counted.
 type Read<'a> = &'a dyn Fn(&Flow) -> Option<i64>;
@@ -88,6 +90,13 @@ impl Control {
         histograms(&mut writer, &flows);
         levels(&mut writer, &state.held);
         meters(&mut writer, &state.held);
+        timings(&mut writer, &state.held, self.now());
+        let name = "read_vs_write_current_requests";
+        let help = "Observations, at the end of every nanosecond, of requests that wait or execute as a share of those that may";
+        writer.head(name, "histogram", &alpha(help));
+        let name = format!("apiserver_flowcontrol_{name}");
+        self.executing.render(writer.0, &name, "executing", self.now());
+        self.waiting.render(writer.0, &name, "waiting", self.now());
         let help = "Fair fraction of server's concurrency to allocate to each priority level that can use it";
         writer.head("seat_fair_frac", "gauge", &alpha(help));
         let _ = writeln!(writer.0, "apiserver_flowcontrol_seat_fair_frac {}", state.fair);
@@ -260,6 +269,39 @@ fn levels(writer: &mut Writer<'_>, held: &[Held]) {
     });
     writer
         .levels(gauge("target_seats", "[ALPHA] Seat allocation targets"), held, |held| held.target);
+}
+
+/// The histograms over time of all levels.
+fn timings(writer: &mut Writer<'_>, held: &[Held], now: Duration) {
+    type Read = fn(&Timings) -> &Timing;
+    let families: [(&str, &str, &[(&str, Read)]); 3] = [
+        (
+            "priority_level_request_utilization",
+            "Observations, at the end of every nanosecond, of requests that wait or execute as a share of those that may",
+            &[("phase=\"executing\",", |t| &t.executing), ("phase=\"waiting\",", |t| &t.waiting)],
+        ),
+        (
+            "priority_level_seat_utilization",
+            "Observations, at the end of every nanosecond, of seats in use as a share of those of the level",
+            &[("phase=\"executing\",", |t| &t.seats)],
+        ),
+        (
+            "demand_seats",
+            "Observations, at the end of every nanosecond, of seats that could be used as a share of those of the level",
+            &[("", |t| &t.demand)],
+        ),
+    ];
+    for (name, help, rows) in families {
+        writer.head(name, "histogram", &alpha(help));
+        for held in held {
+            let mut queues = held.level.queues.lock();
+            let timings = queues.timings(now);
+            for (labels, of) in rows {
+                let labels = format!("{labels}priority_level=\"{}\"", held.level.name);
+                of(timings).render(writer.0, &format!("apiserver_flowcontrol_{name}"), &labels);
+            }
+        }
+    }
 }
 
 fn meters(writer: &mut Writer<'_>, held: &[Held]) {

@@ -16,6 +16,7 @@ use super::dealer;
 use super::figures::{Flow, Reason};
 use super::integrator::Integrator;
 use super::seats::{SeatSeconds, Work};
+use super::timing::Timings;
 
 mod list;
 
@@ -153,6 +154,7 @@ pub(crate) struct Queues {
     active: usize,
     demand: Integrator,
     dispatched: Dispatched,
+    timings: Timings,
 }
 
 impl Queues {
@@ -173,12 +175,14 @@ impl Queues {
             active: 0,
             demand: Integrator::new(now),
             dispatched: Dispatched::default(),
+            timings: Timings::new(now),
         }
     }
 
-    /// Shape and seats from now on. Who waits stays where it is.
-    pub(crate) fn configure(&mut self, now: Duration, shape: Shape, limit: u64) {
+    /// Shape and seats from now on; `divisor` is what shares of seats are told of. Who waits stays where it is.
+    pub(crate) fn configure(&mut self, now: Duration, shape: Shape, limit: u64, divisor: u64) {
         self.sync(now);
+        self.timings.divide(now, shape, divisor);
         self.shape = shape;
         self.limit = limit;
         self.dispatch_all(now);
@@ -249,6 +253,7 @@ impl Queues {
         self.sync(now);
         let Some(request) = self.requests.remove(id) else { return };
         self.totals.executing -= 1;
+        self.timings.note(now, &self.totals);
         request.flow.executing.add(-1);
         let served = now.saturating_sub(request.started.unwrap_or(now));
         if let Some(queue) = request.queue.and_then(|index| list::get_mut(&mut self.queues, index))
@@ -305,6 +310,12 @@ impl Queues {
     /// The demand for seats over time.
     pub(crate) fn demand(&mut self) -> &mut Integrator {
         &mut self.demand
+    }
+
+    /// Its figures over time, until `now`.
+    pub(crate) fn timings(&mut self, now: Duration) -> &Timings {
+        self.timings.advance(now);
+        &self.timings
     }
 
     /// The progress meter, and the last dispatch.
@@ -541,6 +552,7 @@ impl Queues {
     fn demand_changed(&mut self, now: Duration) {
         let seats = self.totals.seats_in_use + self.totals.seats_waiting;
         self.demand.set(now, seats as f64);
+        self.timings.note(now, &self.totals);
     }
 
     /// Virtual time goes on as fast as each active queue is given seats.

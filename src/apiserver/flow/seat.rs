@@ -154,7 +154,7 @@ impl Seat {
         now: Duration,
     ) -> Self {
         let reads = asked.is_read();
-        control.executing(reads).add(1);
+        control.executing.add(now, reads, 1);
         let watches = asked.verb == "watch";
         Self { control: Arc::clone(control), class, id, started: now, reads, watches }
     }
@@ -176,7 +176,7 @@ impl Drop for Seat {
             queues.finish(now, self.id);
             (queues.is_idle(), queues.totals().waiting > 0 && queues.next_release().is_some())
         };
-        control.executing(self.reads).add(-1);
+        control.executing.add(now, self.reads, -1);
         let flow = &self.class.flow;
         let times = if self.watches { &flow.watches } else { &flow.regular };
         times.time(now.saturating_sub(self.started));

@@ -8,6 +8,7 @@ use super::options::FieldValidation;
 use crate::audit;
 use crate::body::{self, Body};
 use crate::context::Context;
+use crate::meters::requests as meters;
 use crate::negotiate::{self, Media};
 use crate::wire;
 
@@ -23,6 +24,7 @@ pub(super) async fn object(
 ) -> Result<Value, Status> {
     let media = negotiate::content_type(&context.headers)?;
     let bytes = body::read(body).await?;
+    meters::body(&context.row.spec.gvr, context.info.verb, bytes.len());
     let value = decode(context, media, &bytes, kind, validation)?;
     audit::request_object(&value, |mut shown| {
         // Upstream records what its decoder made: with defaults.

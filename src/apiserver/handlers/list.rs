@@ -15,6 +15,7 @@ use super::options::{ListOptions, Match};
 use super::output::{self, ListHead};
 use crate::body::Body;
 use crate::context::Context;
+use crate::meters::storage as meters;
 use crate::selection::Selection;
 use crate::status;
 use crate::watch_cache::{Entry, Filter};
@@ -79,14 +80,14 @@ pub(super) async fn select(
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        return page_at(context, filter, &token, options.limit).await;
+        return from_store(context, filter, &token, options.limit).await;
     }
     let revision = options.revision()?;
     let exact = options.matching == Match::Exact
         || (options.matching == Match::Unset && revision > 0 && options.limit > 0);
     if exact {
         let token = Token { v: TOKEN_VERSION.into(), rv: revision, start: String::new() };
-        return page_at(context, filter, &token, options.limit).await;
+        return from_store(context, filter, &token, options.limit).await;
     }
     let cache = if options.resource_version.is_empty() {
         objects.fresh_cache(&context.row).await?
@@ -99,7 +100,12 @@ pub(super) async fn select(
     let is_event = &*context.row.spec.gvr.resource == "events";
     let whole = options.resource_version == "0" && !is_event;
     let limit = if whole { 0 } else { options.limit };
+    let kind = || vec![("type", context.row.spec.gvr.resource.as_ref().into())];
+    let span = crate::spans::start("cacher.GetList", kind);
     let page = cache.list(filter, None, limit);
+    drop(span);
+    let (gvr, selects) = (&context.row.spec.gvr, !filter.is_unselective());
+    meters::listed(gvr, meters::CACHE, page.looked, page.items.len(), selects);
     let token =
         page.last.as_deref().map(|last| encode(page.revision, last, filter)).unwrap_or_default();
     Ok((
@@ -108,12 +114,29 @@ pub(super) async fn select(
     ))
 }
 
-/// A page at an exact revision, from the store.
+/// As [`page_at`], counted.
+async fn from_store(
+    context: &Context,
+    filter: &Filter,
+    token: &Token,
+    limit: usize,
+) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
+    let (begun, mut read) = (base::clock::now(), 0);
+    let found = page_at(context, filter, token, limit, &mut read).await;
+    let returned = found.as_ref().map_or(0, |(_, items)| items.len());
+    let gvr = &context.row.spec.gvr;
+    meters::listed(gvr, meters::STORE, read, returned, !filter.is_unselective());
+    meters::list_took(gvr, begun);
+    found
+}
+
+/// A page at an exact revision, from the store; `count` is that of the objects read.
 async fn page_at(
     context: &Context,
     filter: &Filter,
     token: &Token,
     limit: usize,
+    count: &mut usize,
 ) -> Result<(ListHead, Vec<Arc<Object>>), Status> {
     let storage = context.server.objects.storage();
     let row = &context.row;
@@ -143,6 +166,7 @@ async fn page_at(
         head.revision = at.0;
         let prefix = row.key_prefix("");
         let total = found.kvs.len();
+        *count += total;
         let read = storage.read_all(row, &found.kvs.iter().collect::<Vec<_>>()).await;
         for (index, (kv, object)) in found.kvs.iter().zip(read).enumerate() {
             let object = object?;

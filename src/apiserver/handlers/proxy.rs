@@ -36,6 +36,7 @@ pub(super) async fn connect(
         return Err(Status::bad_request("dryRun is not supported"));
     }
     let object = target(context).await?;
+    count(context, subresource);
     let node = match (&*context.row.spec.gvr.resource, &object) {
         ("pods", Some(pod)) if subresource != "proxy" => {
             if subresource == "log" {
@@ -86,6 +87,22 @@ pub(super) async fn connect(
         request,
     };
     connect.connect(wanted).await
+}
+
+/// Counts streams over WebSocket, which are handed over as they are, and readers of logs.
+fn count(context: &Context, subresource: &str) {
+    use crate::meters::requests as meters;
+    match subresource {
+        "log" => {
+            let skip = context.query.get("insecureSkipTLSVerifyBackend");
+            let skips = skip.is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"));
+            meters::LOGS.inc(&[if skips { "skip_tls_allowed" } else { "enforce_tls" }]);
+        }
+        "exec" | "attach" | "portforward" if stream::upgrade::is_websocket(&context.headers) => {
+            meters::STREAMS.inc(&["proxied_to_kubelet", subresource]);
+        }
+        _ => {}
+    }
 }
 
 /// The object named; for proxies the name may carry scheme and port.

@@ -17,6 +17,7 @@ use super::options::ListOptions;
 use crate::body::{Body, BodyError};
 use crate::context::Context;
 use crate::flow::Watching;
+use crate::meters::requests;
 use crate::negotiate::{Accepted, Media, Transform};
 use crate::registry::Resource;
 use crate::watch_cache::{Cache, Event, EventType, Filter, Position};
@@ -101,6 +102,7 @@ pub(crate) async fn open(
                 cache
             };
             let (page, position) = cache.list_and_watch(&filter);
+            crate::meters::storage::began(&row.spec.gvr, page.items.len());
             pending.extend(
                 page.items.into_iter().map(|object| Item::Change(EventType::Added, object, None)),
             );
@@ -219,6 +221,7 @@ fn start_of(options: &ListOptions) -> Result<Start, Status> {
 /// # Errors
 /// As upstream, before the first byte.
 pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
+    let began = base::clock::now();
     let accepted = context.accept()?;
     let options = ListOptions::read(&context.query, true)?;
     let filter = list::filter(context)?;
@@ -242,6 +245,8 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
         include: include(context),
         schema: Arc::clone(&objects.registry().schema),
         headers_sent: false,
+        began,
+        scope: crate::metrics::scope(&context.info),
     };
     let mut response = Response::new(body(watch, encoder));
     *response.status_mut() = StatusCode::OK;
@@ -269,7 +274,7 @@ fn frames(
 ) -> impl Stream<Item = Result<Frame<Bytes>, BodyError>> + Send {
     stream::unfold((watch, encoder), |(mut watch, mut encoder)| async move {
         let item = watch.next().await?;
-        let mut bytes = encoder.encode(&item);
+        let mut bytes = encoder.counted(&item);
         // What else is there goes out in the same frame.
         if !watch.pending.is_empty() {
             let mut all = Vec::with_capacity(bytes.len() * 4);
@@ -277,7 +282,7 @@ fn frames(
             while all.len() < FRAME_BYTES {
                 let Some(item) = watch.pending.pop_front() else { break };
                 watch.over |= matches!(item, Item::Error(_));
-                all.extend_from_slice(&encoder.encode(&item));
+                all.extend_from_slice(&encoder.counted(&item));
             }
             bytes = all.into();
         }
@@ -297,9 +302,21 @@ struct Encoder {
     schema: Arc<api::schema::Schema>,
     /// A table's columns went out with the first event.
     headers_sent: bool,
+    /// When the request came, and what metrics say of its scope.
+    began: tokio::time::Instant,
+    scope: &'static str,
 }
 
 impl Encoder {
+    fn counted(&mut self, item: &Item) -> Bytes {
+        let bytes = self.encode(item);
+        requests::sent(&self.row.spec.gvr, bytes.len());
+        if matches!(item, Item::Bookmark { initial: true, .. }) {
+            requests::listed(&self.row.spec.gvr, self.scope, self.began.elapsed());
+        }
+        bytes
+    }
+
     fn encode(&mut self, item: &Item) -> Bytes {
         let plain = self.accepted.media == Media::Json
             && self.accepted.transform == Transform::None

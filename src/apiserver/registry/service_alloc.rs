@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use super::storage::Written;
 use super::{Resource, metadata};
 use crate::context::Context;
+use crate::meters::storage as meters;
 use ranges::Range;
 
 /// Addresses tried before a range counts as full.
@@ -56,6 +57,31 @@ impl Services {
             ));
         }
         Ok(Self { ranges, ports, held: Mutex::new(HashMap::new()) })
+    }
+
+    /// Appends how many addresses of each range are given and free.
+    pub(crate) fn render(&self, out: &mut String, objects: &crate::objects::Objects) {
+        let Ok(row) = objects.row(&Gvr::new("networking.k8s.io", "v1", "ipaddresses")) else {
+            return;
+        };
+        let Some(cache) = objects.caches().running(&row) else { return };
+        let all = cache.list(&crate::watch_cache::Filter::default(), None, 0).items;
+        let given = |range: &Range| {
+            let addresses = all.iter().filter_map(|object| object.key.name.parse().ok());
+            addresses.filter(|address| range.holds(*address)).count()
+        };
+        let rows: Vec<_> = self.ranges.iter().map(|range| (range, given(range))).collect();
+        for (what, help) in [("allocated", "given"), ("available", "free")] {
+            let name = format!("kube_apiserver_clusterip_allocator_{what}_ips");
+            let help = format!("[ALPHA] Addresses of Services that are {help}.");
+            base::metrics::head(out, &name, "gauge", &help);
+            for (range, given) in &rows {
+                let free = range.room().saturating_sub(*given as u128);
+                let value = if what == "allocated" { *given as f64 } else { free as f64 };
+                let value = base::metrics::float(value);
+                out.push_str(&format!("{name}{{cidr=\"{}\"}} {value}\n", range.text()));
+            }
+        }
     }
 
     fn range(&self, family: &str) -> Option<&Range> {
@@ -408,7 +434,12 @@ async fn addresses(
                     Err(_) if dry_run => return Err(refuse(&range.outside(address))),
                     checked => checked.map_err(|why| refuse(&why))?,
                 }
-                if !take(context, value, &address, dry_run).await? {
+                let begun = base::clock::now();
+                let is_free = take(context, value, &address, dry_run).await?;
+                if !dry_run {
+                    meters::address(range.text(), true, is_free, begun.elapsed());
+                }
+                if !is_free {
                     return Err(refuse("provided IP is already allocated"));
                 }
                 held.taken.push(address.to_string());
@@ -440,7 +471,12 @@ async fn next(
     family: &str,
     dry_run: bool,
 ) -> Result<String, Status> {
-    if let Some(address) = next_of(context, service, range, dry_run).await? {
+    let begun = base::clock::now();
+    let found = next_of(context, service, range, dry_run).await?;
+    if !dry_run {
+        meters::address(range.text(), false, found.is_some(), begun.elapsed());
+    }
+    if let Some(address) = found {
         return Ok(address);
     }
     for range in added::ranges(context, family).await? {

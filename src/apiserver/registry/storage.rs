@@ -17,6 +17,8 @@ use super::Resource;
 use super::leases::Leases;
 use crate::convert;
 use crate::custom::Read;
+use crate::meters::storage as meters;
+use crate::spans;
 use crate::status;
 use crate::webhook::Callout;
 
@@ -133,11 +135,11 @@ impl Storage {
     ) -> Result<Option<Object>, Status> {
         self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         let key = row.key(namespace, name);
-        let found = self
-            .backend
-            .range(RangeRequest::new(KeyRange::key(key)))
-            .await
-            .map_err(|e| status::of_store(&e))?;
+        let (begun, mut span) = (base::clock::now(), spans::of_store("Get etcd3", row, &key));
+        let found = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
+        span.event(if found.is_ok() { "Get call succeeded" } else { "Get call failed" }, Vec::new);
+        meters::asked(&row.spec.gvr, "get", begun, found.is_ok());
+        let found = found.map_err(|e| status::of_store(&e))?;
         match found.kvs.first() {
             Some(kv) => self.read(row, kv).await.map(Some),
             None => Ok(None),
@@ -160,9 +162,12 @@ impl Storage {
         if let Some(start) = start {
             range.start = Bytes::from(format!("{}{start}", row.key_prefix("")));
         }
-        self.backend
-            .range(RangeRequest { range, revision, limit, keys_only: false, count_only: false })
-            .await
+        let begun = base::clock::now();
+        let _span = spans::of_store("List(recursive=true) etcd3", row, &row.key_prefix(namespace));
+        let request = RangeRequest { range, revision, limit, keys_only: false, count_only: false };
+        let found = self.backend.range(request).await;
+        meters::asked(&row.spec.gvr, "list", begun, found.is_ok());
+        found
     }
 
     /// A stored value as an object of the storage version; of a custom resource, as one of the row's version.
@@ -441,13 +446,27 @@ impl Storage {
             target: Target::ModRevision(expected),
             ordering: Ordering::Equal,
         };
+        let operation = match (&op, expected) {
+            (Op::Delete { .. }, _) => "delete",
+            (_, 0) => "create",
+            _ => "update",
+        };
         let txn = Txn {
             compare: vec![compare],
             success: vec![op],
             failure: vec![Op::Range(RangeRequest::new(range))],
             durability,
         };
-        let answer = self.backend.txn(txn).await.map_err(|e| status::of_store(&e))?;
+        let name = match operation {
+            "create" => "Create etcd3",
+            "update" => "GuaranteedUpdate etcd3",
+            _ => "Delete etcd3",
+        };
+        let (begun, mut span) = (base::clock::now(), spans::of_store(name, row, key));
+        let answer = self.backend.txn(txn).await;
+        span.event(if answer.is_ok() { "Txn call succeeded" } else { "Txn call failed" }, Vec::new);
+        meters::asked(&row.spec.gvr, operation, begun, answer.is_ok());
+        let answer = answer.map_err(|e| status::of_store(&e))?;
         if answer.succeeded {
             row.written.fetch_max(answer.revision.0, std::sync::atomic::Ordering::Relaxed);
             return Ok(Ok(answer.revision.0));

@@ -18,7 +18,16 @@ pub(super) async fn decide(
     attributes: &Attributes<'_>,
     uri: &Uri,
 ) -> Option<Response<Body>> {
-    match inner.parts.authorizer.authorize(user, attributes).await {
+    let begun = base::clock::now();
+    let decision = inner.parts.authorizer.authorize(user, attributes).await;
+    let result = match &decision {
+        Decision::Allow(_) => "allowed",
+        Decision::Deny(_) => "denied",
+        Decision::NoOpinion(_) => "no-opinion",
+        Decision::Failed(_) => "error",
+    };
+    crate::meters::requests::authorized(result, begun.elapsed());
+    match decision {
         Decision::Allow(reason) => {
             audit::decided("allow", &reason);
             None

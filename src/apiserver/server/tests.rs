@@ -23,7 +23,15 @@ impl Authorizer for AllowAll {
     }
 }
 
-fn server() -> ApiServer {
+/// The code of the answer to a request of this user.
+pub(crate) async fn with_user(server: &ApiServer, user: User, request: Request<Body>) -> u16 {
+    let response = server.call(Some(user), request).await;
+    let code = response.status().as_u16();
+    body::collect(response.into_body()).await.unwrap();
+    code
+}
+
+pub(crate) fn server() -> ApiServer {
     server_with(Config::default())
 }
 

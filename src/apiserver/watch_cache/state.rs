@@ -16,7 +16,9 @@ use crate::registry::Resource;
 use crate::selection::Selection;
 
 /// Changes kept per resource, for watchers that keep up; others read the store's history, which is packed.
-const RING_EVENTS_MAX: usize = 512;
+const RING_EVENTS_MAX: usize = CAPACITY;
+/// See above.
+pub(super) const CAPACITY: usize = 512;
 
 /// Changes that are kept however old they are.
 const RING_EVENTS_MIN: usize = 64;
@@ -184,6 +186,8 @@ pub struct Page {
     pub revision: i64,
     /// Key suffix of the last object looked at when the limit cut the list.
     pub last: Option<String>,
+    /// Objects that were looked at for it.
+    pub looked: usize,
     /// Objects behind the page, when nothing but the namespace selects.
     pub remaining: Option<usize>,
 }
@@ -219,6 +223,11 @@ impl State {
 
     pub(super) fn len(&self) -> usize {
         self.objects.len()
+    }
+
+    /// Bytes of the objects.
+    pub(super) fn bytes(&self) -> usize {
+        self.objects.values().map(|entry| entry.object.raw().len()).sum()
     }
 
     pub(super) fn get(&self, suffix: &str) -> Option<&Arc<Entry>> {
@@ -308,8 +317,13 @@ impl State {
             format!("{}/", filter.namespace)
         };
         let from = start.filter(|s| *s > prefix.as_str()).unwrap_or(&prefix);
-        let mut page =
-            Page { items: Vec::new(), revision: self.revision, last: None, remaining: None };
+        let mut page = Page {
+            items: Vec::new(),
+            revision: self.revision,
+            last: None,
+            looked: 0,
+            remaining: None,
+        };
         let bounds = (Bound::Included(from), Bound::Unbounded);
         let node = filter.selection.exact(nodes::FIELD).filter(|node| !node.is_empty());
         // The pods of one node are found without looking at all others.
@@ -324,12 +338,14 @@ impl State {
         let mut range = range.take_while(|(key, _)| key.starts_with(prefix.as_str()));
         if !filter.name.is_empty() && (row.spec.namespaced != filter.namespace.is_empty()) {
             let found = self.objects.get(format!("{prefix}{}", filter.name).as_str());
+            page.looked = usize::from(found.is_some());
             page.items
                 .extend(found.filter(|e| filter.matches(row, e)).map(|e| Arc::clone(&e.object)));
             return page;
         }
         let mut last = None;
         while let Some((key, entry)) = range.next() {
+            page.looked += 1;
             if !filter.matches(row, entry) {
                 continue;
             }

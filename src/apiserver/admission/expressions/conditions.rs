@@ -1,5 +1,7 @@
 //! `matchConditions`: all must be true, or a webhook or policy is not asked (upstream's `webhook/matchconditions`).
 
+use std::time::Duration;
+
 use api::expressions::{Compiler, Uses, Yields};
 use api::value::{items, str_at};
 use kcel::Value;
@@ -21,6 +23,16 @@ pub(crate) enum Matched {
     Failed(String),
 }
 
+/// What is counted of one evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Conditions that could not be evaluated.
+    pub(crate) errors: usize,
+    /// Not all are true.
+    pub(crate) is_decided: bool,
+    pub(crate) took: Duration,
+}
+
 impl Conditions {
     /// Reads `matchConditions` of a webhook or of a policy's `spec`.
     pub(crate) fn of(compiler: &Compiler, parent: &Json, uses: Uses) -> Self {
@@ -40,16 +52,34 @@ impl Conditions {
     }
 
     /// Decides; one condition that is false outweighs others that fail.
+    #[cfg(test)]
     pub(crate) fn decide(&self, inputs: &Inputs<'_>) -> Matched {
+        self.count(inputs).0
+    }
+
+    /// Decides, with what is counted of it; one condition that is false outweighs others that fail.
+    pub(crate) fn count(&self, inputs: &Inputs<'_>) -> (Matched, Counted) {
+        let begun = base::clock::now();
+        let counted = |matched: Matched, errors| {
+            let took = base::clock::now().duration_since(begun);
+            let is_decided = !matches!(matched, Matched::Yes);
+            (matched, Counted { errors, is_decided, took })
+        };
         let mut budget = MATCH_CONDITIONS_BUDGET;
         let Ok(yielded) = inputs.evaluate(&self.0, &mut budget) else {
-            return Matched::Failed(OUT_OF_BUDGET.to_owned());
+            return counted(Matched::Failed(OUT_OF_BUDGET.to_owned()), 0);
         };
-        if yielded.iter().any(|value| matches!(value, Ok(Value::Bool(false)))) {
-            return Matched::No;
+        let is_false = |value: &Result<Value<'_>, String>| matches!(value, Ok(Value::Bool(false)));
+        if let Some(at) = yielded.iter().position(is_false) {
+            // Those behind it are not looked at upstream.
+            let errors = yielded.iter().take(at).filter(|value| value.is_err()).count();
+            return counted(Matched::No, errors);
         }
         let failures: Vec<String> = yielded.into_iter().filter_map(Result::err).collect();
-        if failures.is_empty() { Matched::Yes } else { Matched::Failed(aggregate(failures)) }
+        let errors = failures.len();
+        let matched =
+            if failures.is_empty() { Matched::Yes } else { Matched::Failed(aggregate(failures)) };
+        counted(matched, errors)
     }
 }
 

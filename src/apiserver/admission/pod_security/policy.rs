@@ -47,6 +47,23 @@ pub struct LevelVersion {
     pub version: Version,
 }
 
+impl LevelVersion {
+    /// Level and version as metrics say them: `privileged` is always that of the newest version, versions to come are one.
+    pub(super) fn words(self) -> (&'static str, std::borrow::Cow<'static, str>) {
+        let level = match self.level {
+            Level::Privileged => return ("privileged", "latest".into()),
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        };
+        let version = match self.version {
+            Version::Latest => "latest".into(),
+            Version::Minor(minor) if minor > LATEST => "future".into(),
+            Version::Minor(minor) => format!("v1.{minor}").into(),
+        };
+        (level, version)
+    }
+}
+
 impl fmt::Display for LevelVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = match self.level {

@@ -19,6 +19,7 @@ use crate::admission::expressions::conditions::Matched;
 use crate::admission::rounds::Part;
 use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Operation, Plugin, Request};
+use crate::meters::admission as meters;
 
 /// Applies mutating policies.
 pub struct MutatingAdmissionPolicy {
@@ -219,7 +220,16 @@ impl MutatingAdmissionPolicy {
             }
             for mutation in &policy.body.list {
                 let Some(current) = object.as_ref() else { continue };
-                match invoked.mutate(mutation, current).await {
+                let begun = base::clock::now();
+                let made = invoked.mutate(mutation, current).await;
+                let why = match &made {
+                    Ok(_) => None,
+                    Err(Failure::Failed(why)) => Some(why.as_str()),
+                    Err(Failure::Refused(status)) => Some(status.message.as_str()),
+                };
+                let took = base::clock::now().duration_since(begun);
+                meters::mutated((&policy.name, &binding.name), why, took);
+                match made {
                     Ok(changed) => {
                         *object = Some(changed);
                         succeeded = true;
@@ -299,8 +309,10 @@ impl Invoked<'_> {
         if policy.conditions.is_empty() {
             return Ok(Matched::Yes);
         }
-        let decide = |inputs: &Inputs<'_>| policy.conditions.decide(inputs);
-        let matched = self.run(policy.depth(), object, (None, self.request.gvr), decide).await?;
+        let decide = |inputs: &Inputs<'_>| policy.conditions.count(inputs);
+        let seen = (None, self.request.gvr);
+        let (matched, counted) = self.run(policy.depth(), object, seen, decide).await?;
+        meters::matched("policy", &policy.name, "validate", self.request, &counted);
         Ok(match matched {
             Matched::Failed(_) if policy.fails_open => Matched::No,
             matched => matched,

@@ -16,6 +16,7 @@ use crate::admission::expressions::Inputs;
 use crate::admission::expressions::asked::{Asking, Memo};
 use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Plugin, Request};
+use crate::meters::admission as meters;
 
 /// Most failed validations that are told to the audit log.
 const FAILURES_MAX: usize = 50;
@@ -87,9 +88,25 @@ impl<'a> Gathered<'a> {
         binding: &'a Binding,
         outcome: Outcome,
     ) {
-        for (index, decision) in outcome.decisions.into_iter().enumerate() {
-            let Decision::Deny(message, reason) = decision else { continue };
+        let of = (policy.name.as_str(), binding.name.as_str());
+        if let Some(counted) = outcome.conditions {
+            meters::matched("policy", of.0, "validate", request, &counted);
+        }
+        let decisions = outcome.decisions.into_iter().zip(outcome.notes);
+        for (index, (decision, (took, error))) in decisions.enumerate() {
+            let Decision::Deny(message, reason) = decision else {
+                if error.is_some() {
+                    meters::validated(of, "allow", error.as_deref(), took);
+                }
+                continue;
+            };
             for action in &binding.actions {
+                let word = match action {
+                    Action::Deny => "deny",
+                    Action::Warn => "warn",
+                    Action::Audit => "audit",
+                };
+                meters::validated(of, word, Some(&message), took);
                 match action {
                     Action::Deny => {
                         self.deny(&policy.name, Some(&binding.name), &message, reason.clone());
@@ -108,7 +125,7 @@ impl<'a> Gathered<'a> {
                 }
             }
         }
-        for (key, value) in outcome.annotations {
+        for (key, value, took) in outcome.annotations {
             match value {
                 Ok(mut value) => {
                     value.truncate(value.floor_char_boundary(ANNOTATION_BYTES_MAX));
@@ -117,7 +134,10 @@ impl<'a> Gathered<'a> {
                         values.push(value);
                     }
                 }
-                Err(why) => self.deny(&policy.name, Some(&binding.name), &why, None),
+                Err(why) => {
+                    meters::validated(of, "deny", Some(&why), took);
+                    self.deny(&policy.name, Some(&binding.name), &why, None);
+                }
             }
         }
     }

@@ -1,5 +1,7 @@
 //! One validating policy decides about one request (upstream's `policy/validating/validator.go`).
 
+use std::time::Duration;
+
 use api::expressions::{Compiler, Uses, Yields};
 use api::value::{items, str_at};
 use kcel::Value;
@@ -7,7 +9,7 @@ use kcel::limits::{MESSAGE_BYTES_MAX, RUNTIME_BUDGET};
 use serde_json::Value as Json;
 
 use super::source::{Body, Policy};
-use crate::admission::expressions::conditions::Matched;
+use crate::admission::expressions::conditions::{Counted, Matched};
 use crate::admission::expressions::{Expression, Inputs, OUT_OF_BUDGET, Yielded};
 
 /// What a validating policy says.
@@ -64,13 +66,17 @@ pub(super) enum Decision {
 }
 
 /// What came of one audit annotation that is to be published or failed.
-pub(super) type Annotation = (String, Result<String, String>);
+pub(super) type Annotation = (String, Result<String, String>, Duration);
 
 /// What a policy decides; failures count as its `failurePolicy` says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// One for each validation.
     pub(super) decisions: Vec<Decision>,
+    /// To each decision how long it took, and the error that it was admitted with.
+    pub(super) notes: Vec<(Duration, Option<String>)>,
+    /// Of its conditions.
+    pub(super) conditions: Option<Counted>,
     pub(super) annotations: Vec<Annotation>,
 }
 
@@ -84,61 +90,76 @@ impl Policy<Validations> {
         self.depth().saturating_add(deepest)
     }
 
-    fn failed(&self, why: String) -> Decision {
-        if self.fails_open { Decision::Admit } else { Decision::Deny(why, None) }
+    fn failed(&self, why: String) -> (Decision, Option<String>) {
+        if self.fails_open {
+            (Decision::Admit, Some(why))
+        } else {
+            (Decision::Deny(why, None), None)
+        }
     }
 
     fn all_failed(&self, why: &str) -> Outcome {
-        Outcome { decisions: vec![self.failed(why.to_owned())], annotations: Vec::new() }
+        let (decision, error) = self.failed(why.to_owned());
+        let notes = vec![(Duration::ZERO, error)];
+        Outcome { decisions: vec![decision], notes, ..Outcome::default() }
     }
 
     /// Decides; `inputs` without the namespace, which conditions do not see, and with it.
     pub(super) fn decide(&self, inputs: &Inputs<'_>) -> Outcome {
-        if !self.conditions.is_empty() {
-            match self.conditions.decide(&Inputs { namespace: None, ..*inputs }) {
-                Matched::Yes => {}
-                Matched::Failed(why) if !self.fails_open => return self.all_failed(&why),
-                Matched::No | Matched::Failed(_) => return Outcome::default(),
-            }
+        if self.conditions.is_empty() {
+            return self.validate(inputs);
         }
+        let (matched, counted) = self.conditions.count(&Inputs { namespace: None, ..*inputs });
+        let outcome = match matched {
+            Matched::Yes => self.validate(inputs),
+            Matched::Failed(why) if !self.fails_open => self.all_failed(&why),
+            Matched::No | Matched::Failed(_) => Outcome::default(),
+        };
+        Outcome { conditions: Some(counted), ..outcome }
+    }
+
+    fn validate(&self, inputs: &Inputs<'_>) -> Outcome {
         let mut budget = RUNTIME_BUDGET;
-        let Ok(tested) = inputs.evaluate(&self.body.tests, &mut budget) else {
+        let Ok(tested) = inputs.timed(&self.body.tests, &mut budget) else {
             return self.all_failed(OUT_OF_BUDGET);
         };
         let without = Inputs { authorizer: None, ..*inputs };
         let words = self.body.words.iter().filter_map(|words| words.expression.as_ref());
         let mut messages = without.evaluate(words, &mut budget).map(Vec::into_iter);
         let mut decisions = Vec::with_capacity(tested.len());
+        let mut notes = Vec::with_capacity(tested.len());
         let all = self.body.tests.iter().zip(&self.body.words).zip(tested);
-        for ((test, words), value) in all {
+        for ((test, words), (value, took)) in all {
             let said = match (&words.expression, &mut messages) {
                 (Some(_), Ok(messages)) => messages.next(),
                 _ => None,
             };
-            decisions.push(match value {
+            let (decision, error) = match value {
                 Err(why) => self.failed(why),
                 Ok(_) if messages.is_err() => {
                     self.failed(format!("failed messageExpression: {OUT_OF_BUDGET}"))
                 }
-                Ok(Value::Bool(true)) => Decision::Admit,
+                Ok(Value::Bool(true)) => (Decision::Admit, None),
                 Ok(_) => {
                     let message = message(test, words, said.as_ref());
-                    Decision::Deny(message, Some(words.reason.clone()))
+                    (Decision::Deny(message, Some(words.reason.clone())), None)
                 }
-            });
+            };
+            decisions.push(decision);
+            notes.push((took, error));
         }
         // Upstream gives annotations no authorizer, although they may be written with it.
         let expressions = self.body.annotations.iter().map(|(_, expression)| expression);
-        let Ok(values) = without.evaluate(expressions, &mut { RUNTIME_BUDGET }) else {
+        let Ok(values) = without.timed(expressions, &mut { RUNTIME_BUDGET }) else {
             return self.all_failed(OUT_OF_BUDGET);
         };
         let annotations = self.body.annotations.iter().zip(values);
         let annotations = annotations
-            .filter_map(|((key, expression), value)| {
-                Some((key.clone(), self.annotation(expression, value)?))
+            .filter_map(|((key, expression), (value, took))| {
+                Some((key.clone(), self.annotation(expression, value)?, took))
             })
             .collect();
-        Outcome { decisions, annotations }
+        Outcome { decisions, notes, annotations, conditions: None }
     }
 
     /// What is published, or fails; none where neither.

@@ -1,17 +1,22 @@
 //! One call of one webhook, and what becomes of a call that failed.
 
 use api::Status;
+use tokio::time::Instant;
 
 use super::Invocation;
 use super::review::{self, Question, Verdict};
+use crate::admission::Request;
+use crate::meters::admission::{self as meters, Called};
 
 /// Why a webhook did not allow the request.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It could not be asked or did not answer well; `failurePolicy` decides.
-    Calling(String),
-    /// It refuses, or must not be asked at all.
+    /// It could not be asked or did not answer well, which upstream counts under this code; `failurePolicy` decides.
+    Calling(String, u16),
+    /// It must not be asked at all, or its answer cannot be used.
     Refused(Box<Status>),
+    /// It refuses.
+    Denied(Box<Status>),
 }
 
 impl From<Status> for Failure {
@@ -20,13 +25,32 @@ impl From<Status> for Failure {
     }
 }
 
+/// Counts a call under its type, `admit` or `validating`.
+pub(super) fn count<T>(
+    invocation: &Invocation,
+    of: &str,
+    request: &Request<'_>,
+    begun: Instant,
+    outcome: &Result<T, Failure>,
+) {
+    let hook = &invocation.hook;
+    let how = match outcome {
+        Ok(_) => Called::Allowed,
+        Err(Failure::Denied(status)) => Called::Refused(status.code),
+        Err(Failure::Calling(_, code)) => Called::Failed { code: *code, open: hook.fails_open },
+        Err(Failure::Refused(_)) => Called::Internal,
+    };
+    let took = base::clock::now().duration_since(begun);
+    meters::called(&hook.name, of, request, took, &how);
+}
+
 impl Failure {
     /// The refusal, unless the hook's policy is to go on: then the events of the request say so under `key`.
     pub(super) fn settle(self, invocation: &Invocation, key: &str) -> Result<(), Status> {
         let hook = &invocation.hook;
         let reason = match self {
-            Self::Refused(status) => return Err(*status),
-            Self::Calling(reason) => reason,
+            Self::Refused(status) | Self::Denied(status) => return Err(*status),
+            Self::Calling(reason, _) => reason,
         };
         let text = format!("failed calling webhook {}: {reason}", api::field::go_quote(&hook.name));
         if hook.fails_open {
@@ -64,19 +88,38 @@ pub(super) async fn ask(
         let text = format!("admission webhook {name} does not support dry run");
         return Err(Status::bad_request(text).into());
     }
-    let calling =
-        |what: &str, why: &dyn std::fmt::Display| Failure::Calling(format!("{what}: {why}"));
+    let calling = |code: u16, what: &str, why: &dyn std::fmt::Display| {
+        Failure::Calling(format!("{what}: {why}"), code)
+    };
     let version = hook.speaks.ok_or_else(|| {
         let why = "webhook does not accept known AdmissionReview versions (v1, v1beta1)";
-        calling("could not create admission objects", &why)
+        calling(400, "could not create admission objects", &why)
     })?;
-    let client = hook.client.as_ref().map_err(|why| calling("could not get REST client", why))?;
+    let client =
+        hook.client.as_ref().map_err(|why| calling(500, "could not get REST client", why))?;
     let uid = base::clock::random_uuid();
     let review = review::of(&uid, version, question, invocation);
-    let answer = client.post(&review, hook.timeout).await;
-    let answer = answer.map_err(|why| calling("failed to call webhook", &why))?;
+    let name = if mutating { "Call mutating webhook" } else { "Call validating webhook" };
+    let attributes = || {
+        let request = question.request;
+        let gvr = request.gvr;
+        vec![
+            ("configuration", hook.configuration.as_str().into()),
+            ("webhook", hook.name.as_str().into()),
+            (
+                "resource",
+                format!("{}/{}, Resource={}", gvr.group, gvr.version, gvr.resource).into(),
+            ),
+            ("subresource", request.subresource.into()),
+            ("operation", meters::operation(request.operation).into()),
+            ("UID", uid.as_str().into()),
+        ]
+    };
+    let post = client.post(&review, hook.timeout);
+    let answer = crate::spans::run(name, attributes, post).await;
+    let answer = answer.map_err(|why| calling(why.code(), "failed to call webhook", &why))?;
     let verdict = review::verdict(&uid, version, mutating, &answer)
-        .map_err(|why| calling("received invalid webhook response", &why))?;
+        .map_err(|why| calling(503, "received invalid webhook response", &why))?;
     for (key, value) in &verdict.annotations {
         crate::audit::annotate(&format!("{}/{key}", hook.name), || value.clone());
     }
@@ -84,7 +127,7 @@ pub(super) async fn ask(
         question.request.warn(warning.clone());
     }
     if !verdict.allowed {
-        return Err(review::denial(&hook.name, verdict.status).into());
+        return Err(Failure::Denied(Box::new(review::denial(&hook.name, verdict.status))));
     }
     Ok(verdict)
 }

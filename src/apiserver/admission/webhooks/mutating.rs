@@ -7,7 +7,7 @@ use api::{Gvk, Status};
 use async_trait::async_trait;
 use serde_json::Value;
 
-use super::call::{Failure, ask};
+use super::call::{self, Failure, ask};
 use super::hook::Hook;
 use super::review::{Question, Verdict};
 use super::source::Hooks;
@@ -38,10 +38,13 @@ impl MutatingAdmissionWebhook {
         let rounds = request.rounds.of(Part::Webhooks);
         rounds.enter(object.as_ref());
         for (at, hook) in hooks.iter().enumerate() {
-            let invocation = self.matcher.invocation(hook, request, &kind, object.as_ref()).await?;
+            let invocation =
+                self.matcher.invocation(hook, "admit", request, &kind, object.as_ref()).await?;
             let Some(invocation) = invocation.filter(|_| rounds.is_due(&hook.id)) else { continue };
             let place = format!("round_{}_index_{at}", u8::from(rounds.is_second()));
+            let begun = base::clock::now();
             let outcome = self.call(&invocation, request, &kind, object.as_ref(), &place).await;
+            call::count(&invocation, "admit", request, begun, &outcome);
             let key = format!("mutation.webhook.admission.k8s.io/{place}");
             let mutated = matches!(outcome, Ok(Some(_)));
             audit::annotate(&key, || hook.told(&[("mutated", mutated.into())]));
@@ -105,7 +108,7 @@ impl MutatingAdmissionWebhook {
             return Ok(None);
         }
         let patch: Value = serde_json::from_slice(&verdict.patch).map_err(|e| {
-            Failure::Calling(format!("received undecodable patch in webhook response: {e}"))
+            Failure::Calling(format!("received undecodable patch in webhook response: {e}"), 503)
         })?;
         match patch.as_array() {
             Some(operations) if operations.is_empty() => return Ok(None),
@@ -113,7 +116,7 @@ impl MutatingAdmissionWebhook {
             None if patch.is_null() => return Ok(None),
             None => {
                 let why = "received undecodable patch in webhook response: it is no list";
-                return Err(Failure::Calling(why.to_owned()));
+                return Err(Failure::Calling(why.to_owned(), 503));
             }
         }
         let name = api::field::go_quote(&invocation.hook.name);
@@ -124,7 +127,7 @@ impl MutatingAdmissionWebhook {
         };
         if verdict.patch_type != "JSONPatch" {
             let given = api::field::go_quote(&verdict.patch_type);
-            return Err(Failure::Calling(format!("unsupported patch type {given}")));
+            return Err(Failure::Calling(format!("unsupported patch type {given}"), 400));
         }
         let patched = api::patch::json_patch(object.clone(), &patch)
             .map_err(|refusal| internal(&refusal.message))?;

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use serde_json::Value;
 
-use super::call::ask;
+use super::call::{self, ask};
 use super::hook::Hook;
 use super::review::Question;
 use super::source::Hooks;
@@ -40,7 +40,8 @@ impl ValidatingAdmissionWebhook {
         let kind = self.matcher.versions.kind(request);
         let mut invocations = Vec::new();
         for hook in hooks {
-            invocations.extend(self.matcher.invocation(hook, request, &kind, object).await?);
+            let invocation = self.matcher.invocation(hook, "validating", request, &kind, object);
+            invocations.extend(invocation.await?);
         }
         let versions = self.in_versions(request, &kind, object, &invocations)?;
         let mut calls: FuturesUnordered<_> = invocations
@@ -53,7 +54,10 @@ impl ValidatingAdmissionWebhook {
                 };
                 let question = Question { request, kind: &kind, object, old };
                 async move {
-                    match ask(invocation, &question, false).await {
+                    let begun = base::clock::now();
+                    let outcome = ask(invocation, &question, false).await;
+                    call::count(invocation, "validating", question.request, begun, &outcome);
+                    match outcome {
                         Ok(_) => Ok(()),
                         Err(failure) => {
                             let key = format!(

@@ -67,18 +67,19 @@ impl Reloads {
         if hash.is_empty() {
             return;
         }
+        let own = crate::metrics::own_hash();
         let name = |rest: &str| format!("apiserver_authentication_config_controller_{rest}");
         let counts = [("failure", &self.failure), ("success", &self.success)];
         for (rest, kind, help) in [
             (
                 "automatic_reloads_total",
                 "counter",
-                "Changes of the authentication configuration, by outcome.",
+                "[BETA] Changes of the authentication configuration, by outcome.",
             ),
             (
                 "automatic_reload_last_timestamp_seconds",
                 "gauge",
-                "Time of the last change of the authentication configuration, by outcome.",
+                "[BETA] Time of the last change of the authentication configuration, by outcome.",
             ),
         ] {
             let name = name(rest);
@@ -89,15 +90,15 @@ impl Reloads {
                 if value > 0 {
                     let _ = writeln!(
                         out,
-                        "{name}{{apiserver_id_hash=\"\",status=\"{status}\"}} {value}"
+                        "{name}{{apiserver_id_hash=\"{own}\",status=\"{status}\"}} {value}"
                     );
                 }
             }
         }
         let name = name("last_config_info");
-        let help = "The authentication configuration that holds, by its hash.";
+        let help = "[ALPHA] The authentication configuration that holds, by its hash.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-        let _ = writeln!(out, "{name}{{apiserver_id_hash=\"\",hash=\"{hash}\"}} 1");
+        let _ = writeln!(out, "{name}{{apiserver_id_hash=\"{own}\",hash=\"{hash}\"}} 1");
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use api::field::go_quote;
 use base::{Backoff, Kind, Problems, Shutdown};
+use parking_lot::Mutex;
 use serde_json::Value as Json;
 use tokio::sync::{mpsc, watch};
 
@@ -44,6 +45,8 @@ pub(super) struct KeySet {
 struct Fetches {
     success: AtomicU64,
     failure: AtomicU64,
+    /// The hash of the keys that were last read; empty before.
+    set: Mutex<String>,
 }
 
 impl KeySet {
@@ -112,6 +115,11 @@ impl KeySet {
     /// Times of the last fetches by result; 0 is never.
     pub(super) fn fetches(&self) -> [(&'static str, &AtomicU64); 2] {
         [("failure", &self.fetches.failure), ("success", &self.fetches.success)]
+    }
+
+    /// The hash of the keys that were last read; empty before.
+    pub(super) fn hash(&self) -> String {
+        self.fetches.set.lock().clone()
     }
 
     /// Whether the issuer signed a token; keys are fetched when it does not seem so.
@@ -228,6 +236,10 @@ impl Remote {
     async fn keys(&self, place: &str) -> Result<Vec<Key>, String> {
         let document = self.fetcher.get(place).await;
         let document = document.map_err(|why| format!("oidc: get keys failed: {why}"))?;
-        keys::set(&document).map_err(|why| format!("oidc: failed to decode keys: {why}"))
+        let keys = keys::set(&document);
+        if keys.is_ok() {
+            *self.fetches.set.lock() = super::reload::hash(&document);
+        }
+        keys.map_err(|why| format!("oidc: failed to decode keys: {why}"))
     }
 }

@@ -392,7 +392,7 @@ fn a_changed_configuration_holds_for_those_who_wait() {
         queues.start(at(0), Work::of(1), hash, &flow);
     }
     assert_eq!(queues.totals().waiting, 3);
-    queues.configure(at(1), Shape::Reject, 3);
+    queues.configure(at(1), Shape::Reject, 3, 3);
     assert_eq!((queues.totals().waiting, queues.totals().executing), (1, 3));
     assert_eq!(
         queues.start(at(2), Work::of(1), 9, &flow),

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::{BINDING, Write};
 use crate::admission::rounds::Rounds;
 use crate::admission::{Operation, Options, Request};
+use crate::meters::admission::Step;
 use crate::registry::metadata;
 
 /// Where the owners of fields are.
@@ -58,16 +59,29 @@ impl Write<'_> {
         request: &Request<'_>,
         object: &mut Option<Value>,
     ) -> Result<(), Status> {
-        let plugins = &self.context.server.parts.admission;
-        for plugin in plugins {
-            plugin.mutate(request, object).await?;
-        }
+        self.mutate_in_round(request, object).await?;
         if request.rounds.begin_second() {
-            for plugin in plugins {
-                plugin.mutate(request, object).await?;
-            }
+            self.mutate_in_round(request, object).await?;
         }
         Ok(())
+    }
+
+    async fn mutate_in_round(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        let mut step = Step::begin("admit", request.operation);
+        let mut outcome = Ok(());
+        for plugin in &self.context.server.parts.admission {
+            outcome = plugin.mutate(request, object).await;
+            step.passed(plugin.name(), &outcome);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        step.end(&outcome);
+        outcome
     }
 
     pub(super) async fn mutate(
@@ -121,10 +135,17 @@ impl Write<'_> {
         }
         let rounds = Rounds::default();
         let request = self.admission(operation, name, old, &rounds);
+        let mut step = Step::begin("validate", operation);
+        let mut outcome = Ok(());
         for plugin in &self.context.server.parts.admission {
-            plugin.validate(&request, value).await?;
+            outcome = plugin.validate(&request, value).await;
+            step.passed(plugin.name(), &outcome);
+            if outcome.is_err() {
+                break;
+            }
         }
-        Ok(())
+        step.end(&outcome);
+        outcome
     }
 
     /// Both sides of admission of what is created by a subresource and is no object of its own (a binding, an eviction, a token);

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::{invalid, kind, set, text};
 use crate::context::Context;
+use crate::meters::storage as meters;
 use crate::status;
 use crate::watch_cache::Filter;
 
@@ -140,7 +141,13 @@ pub(super) async fn allocate(
                 .find(|p| *p != 0)
             {
                 Some(later) => later,
-                None => book.next().map_err(Status::internal)?,
+                None => {
+                    let found = book.next();
+                    if !dry_run {
+                        meters::port(false, found.is_ok());
+                    }
+                    found.map_err(Status::internal)?
+                }
             },
             (asked, shared)
                 if shared == Some(asked) || by_port.iter().any(|(_, n)| *n == asked) =>
@@ -148,8 +155,11 @@ pub(super) async fn allocate(
                 asked
             }
             (asked, _) => {
-                book.take(asked)
-                    .map_err(|why| invalid(value, Error::invalid(&path, asked, why)))?;
+                let taken = book.take(asked);
+                if !dry_run {
+                    meters::port(true, taken.is_ok());
+                }
+                taken.map_err(|why| invalid(value, Error::invalid(&path, asked, why)))?;
                 asked
             }
         };

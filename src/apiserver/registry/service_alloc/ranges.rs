@@ -16,6 +16,16 @@ pub(crate) struct Range {
 const DRAWN_MAX: u128 = 1 << 64;
 
 impl Range {
+    /// How many addresses can be given: those that are drawn from, without its edges.
+    pub(super) fn room(&self) -> u128 {
+        self.size.min(DRAWN_MAX) - if self.v4 { 2 } else { 1 }
+    }
+
+    /// In CIDR notation.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// From CIDR notation.
     ///
     /// # Errors
@@ -97,7 +107,7 @@ impl Range {
     /// An address to try: at random from the upper part first, since people pick from the lower
     /// (`calculateRangeOffset` of `pkg/registry/core/service/ipallocator`).
     pub(super) fn candidate(&self, attempt: u32, random: u64) -> IpAddr {
-        let usable = self.size.min(DRAWN_MAX) - if self.v4 { 2 } else { 1 };
+        let usable = self.room();
         let reserved = (self.size / 16).clamp(16, 256).min(usable / 2);
         let random = u128::from(random);
         let offset = if attempt < super::RANDOM_TRIES {

@@ -1,0 +1,336 @@
+//! The store and the watch caches (`pkg/storage/etcd3/metrics`, `pkg/storage/cacher/metrics`, `pkg/storage/metrics`), addresses and ports of
+//! Services (`pkg/registry/core/service/*allocator`), KMS plugins (`pkg/storage/value/encrypt/envelope/metrics`).
+
+use std::time::Duration;
+
+use api::Gvr;
+use base::metrics::{DEFAULT_BOUNDS, Family, exponential};
+use tokio::time::Instant;
+
+use super::word;
+
+const REQUESTS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+];
+const STARTS: [f64; 12] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0];
+const READ_WAITS: [f64; 13] =
+    [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
+
+static OPERATIONS: Family = Family::counter(
+    "etcd_requests_total",
+    "[ALPHA] Requests to the store.",
+    &["group", "operation", "resource"],
+);
+static OPERATION_ERRORS: Family = Family::counter(
+    "etcd_request_errors_total",
+    "[ALPHA] Requests to the store that failed.",
+    &["group", "operation", "resource"],
+);
+static OPERATION_TIME: Family = Family::histogram(
+    "etcd_request_duration_seconds",
+    "[ALPHA] Time of a request to the store.",
+    &["group", "operation", "resource"],
+    &REQUESTS,
+);
+static EVENTS: Family = Family::counter(
+    "apiserver_storage_events_received_total",
+    "[BETA] Changes that the store has told of.",
+    &["group", "resource"],
+);
+static LISTS: Family = Family::counter(
+    "apiserver_storage_list_total",
+    "[ALPHA] Lists, by where they were read.",
+    &["group", "index", "resource", "storage"],
+);
+static FETCHED: Family = Family::counter(
+    "apiserver_storage_list_fetched_objects_total",
+    "[ALPHA] Objects read for lists.",
+    &["group", "index", "resource", "storage"],
+);
+static EVALUATED: Family = Family::counter(
+    "apiserver_storage_list_evaluated_objects_total",
+    "[ALPHA] Objects held against the selectors of lists.",
+    &["group", "resource", "storage"],
+);
+static RETURNED: Family = Family::counter(
+    "apiserver_storage_list_returned_objects_total",
+    "[ALPHA] Objects in answers to lists.",
+    &["group", "resource", "storage"],
+);
+static LIST_TIME: Family = Family::histogram(
+    "apiserver_storage_list_duration_seconds",
+    "[ALPHA] Time of a list from the store, its objects decoded.",
+    &["group", "resource", "streamed"],
+    &REQUESTS,
+);
+static UNREADABLE: Family = Family::counter(
+    "apiserver_storage_decode_errors_total",
+    "[ALPHA] Stored objects that could not be read.",
+    &["group", "resource"],
+);
+static CACHE_EVENTS: Family = Family::counter(
+    "apiserver_watch_cache_events_received_total",
+    "[ALPHA] Changes that a watch cache took over.",
+    &["group", "resource"],
+);
+static CACHE_SENT: Family = Family::counter(
+    "apiserver_watch_cache_events_dispatched_total",
+    "[ALPHA] Changes that a watch cache told its watches of.",
+    &["group", "resource"],
+);
+static CACHE_STARTS: Family = Family::counter(
+    "apiserver_watch_cache_initializations_total",
+    "[ALPHA] Times that a watch cache was loaded.",
+    &["group", "resource"],
+);
+static CACHE_START_TIME: Family = Family::histogram(
+    "apiserver_watch_cache_initialization_duration_seconds",
+    "[ALPHA] Time to load a watch cache.",
+    &["group", "resource"],
+    &STARTS,
+);
+static CACHE_START_ERRORS: Family = Family::counter(
+    "apiserver_watch_cache_initialization_errors_total",
+    "[ALPHA] Times that a watch cache could not be loaded.",
+    &["group", "resource"],
+);
+static CACHE_WAITS: Family = Family::histogram(
+    "apiserver_watch_cache_read_wait_seconds",
+    "[ALPHA] Time that a reader waited for a watch cache.",
+    &["group", "resource"],
+    &READ_WAITS,
+);
+static CACHE_READS: Family = Family::counter(
+    "apiserver_watch_cache_consistent_read_total",
+    "[ALPHA] Reads of the newest state from a watch cache.",
+    &["fallback", "group", "resource", "success"],
+);
+static BEGINNINGS: Family = Family::counter(
+    "apiserver_init_events_total",
+    "[ALPHA] Objects that watches began with.",
+    &["group", "resource"],
+);
+static ADDRESSES: Family = Family::counter(
+    "kube_apiserver_clusterip_allocator_allocation_total",
+    "[ALPHA] Addresses given to Services.",
+    &["cidr", "scope"],
+);
+static ADDRESS_ERRORS: Family = Family::counter(
+    "kube_apiserver_clusterip_allocator_allocation_errors_total",
+    "[ALPHA] Addresses that Services could not be given.",
+    &["cidr", "scope"],
+);
+static ADDRESS_TIME: Family = Family::histogram(
+    "kube_apiserver_clusterip_allocator_allocation_duration_seconds",
+    "[ALPHA] Time to find an address for a Service.",
+    &["cidr"],
+    &DEFAULT_BOUNDS,
+);
+static PORTS: Family = Family::counter(
+    "kube_apiserver_nodeport_allocator_allocation_total",
+    "[ALPHA] Node ports given to Services.",
+    &["scope"],
+);
+static PORT_ERRORS: Family = Family::counter(
+    "kube_apiserver_nodeport_allocator_allocation_errors_total",
+    "[ALPHA] Node ports that Services could not be given.",
+    &["scope"],
+);
+static CALLS: Family = Family::histogram(
+    "apiserver_envelope_encryption_kms_operations_latency_seconds",
+    "[ALPHA] Time of one call of a KMS plugin, by its outcome.",
+    &["grpc_status_code", "method_name", "provider_name"],
+    &exponential::<20>(0.0001, 2.0),
+);
+static KEYS: Family = Family::counter(
+    "apiserver_envelope_encryption_key_id_hash_total",
+    "[ALPHA] Values sealed and opened with a key of a KMS plugin.",
+    &["apiserver_id_hash", "key_id_hash", "provider_name", "transformation_type"],
+);
+static KEY_TIMES: Family = Family::gauge(
+    "apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds",
+    "[ALPHA] When a key of a KMS plugin was last used.",
+    &["apiserver_id_hash", "key_id_hash", "provider_name", "transformation_type"],
+);
+static TOLD_KEYS: Family = Family::gauge(
+    "apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds",
+    "[ALPHA] When a KMS plugin last named a key as the one that seals.",
+    &["apiserver_id_hash", "key_id_hash", "provider_name"],
+);
+static BAD_KEYS: Family = Family::counter(
+    "apiserver_envelope_encryption_invalid_key_id_from_status_total",
+    "[ALPHA] Times that a KMS plugin named a key that cannot be one.",
+    &["error", "provider_name"],
+);
+static SEEDS: Family = Family::gauge(
+    "apiserver_envelope_encryption_dek_source_cache_size",
+    "[ALPHA] Opened seeds that are kept.",
+    &["provider_name"],
+);
+
+static KEYS_MADE: Family = Family::histogram(
+    "apiserver_storage_data_key_generation_duration_seconds",
+    "[ALPHA] Time to make a key for values.",
+    &[],
+    &exponential::<14>(5e-6, 2.0),
+);
+
+pub(super) static ALL: [&Family; 30] = [
+    &KEYS_MADE,
+    &OPERATIONS,
+    &OPERATION_ERRORS,
+    &OPERATION_TIME,
+    &EVENTS,
+    &LISTS,
+    &FETCHED,
+    &EVALUATED,
+    &RETURNED,
+    &LIST_TIME,
+    &UNREADABLE,
+    &CACHE_EVENTS,
+    &CACHE_SENT,
+    &CACHE_STARTS,
+    &CACHE_START_TIME,
+    &CACHE_START_ERRORS,
+    &CACHE_WAITS,
+    &CACHE_READS,
+    &BEGINNINGS,
+    &ADDRESSES,
+    &ADDRESS_ERRORS,
+    &ADDRESS_TIME,
+    &PORTS,
+    &PORT_ERRORS,
+    &CALLS,
+    &KEYS,
+    &KEY_TIMES,
+    &TOLD_KEYS,
+    &BAD_KEYS,
+    &SEEDS,
+];
+
+/// A request to the store, in upstream's words: `get`, `create`, `update`, `delete`, `list`.
+pub(crate) fn asked(gvr: &Gvr, operation: &str, since: Instant, good: bool) {
+    let labels = [&*gvr.group, operation, &*gvr.resource];
+    OPERATIONS.inc(&labels);
+    OPERATION_TIME.took(&labels, since.elapsed());
+    if !good {
+        OPERATION_ERRORS.inc(&labels);
+    }
+}
+
+/// Where a list is read: the store, or the cache.
+pub(crate) const STORE: &str = "etcd";
+/// See [`STORE`].
+pub(crate) const CACHE: &str = "watchcache";
+
+/// A list was read: how many objects were read and how many are in the answer; `selects` when they were held against selectors.
+pub(crate) fn listed(gvr: &Gvr, storage: &str, read: usize, returned: usize, selects: bool) {
+    let (group, resource) = (&*gvr.group, &*gvr.resource);
+    LISTS.inc(&[group, "", resource, storage]);
+    FETCHED.add(&[group, "", resource, storage], read as f64);
+    EVALUATED.add(&[group, resource, storage], if selects { read as f64 } else { 0.0 });
+    RETURNED.add(&[group, resource, storage], returned as f64);
+}
+
+/// A list from the store took so long.
+pub(crate) fn list_took(gvr: &Gvr, since: Instant) {
+    LIST_TIME.took(&[&gvr.group, &gvr.resource, word(false)], since.elapsed());
+}
+
+/// A stored object could not be read.
+pub(crate) fn unreadable(gvr: &Gvr) {
+    UNREADABLE.inc(&[&gvr.group, &gvr.resource]);
+}
+
+/// Changes came from the store.
+pub(crate) fn told(gvr: &Gvr, events: usize) {
+    EVENTS.add(&[&gvr.group, &gvr.resource], events as f64);
+}
+
+/// Changes went through a watch cache.
+pub(crate) fn passed(gvr: &Gvr, events: usize) {
+    CACHE_EVENTS.add(&[&gvr.group, &gvr.resource], events as f64);
+    CACHE_SENT.add(&[&gvr.group, &gvr.resource], events as f64);
+}
+
+/// A watch cache was loaded, or could not be.
+pub(crate) fn loaded(gvr: &Gvr, since: Instant, good: bool) {
+    let labels = [&*gvr.group, &*gvr.resource];
+    if good {
+        CACHE_STARTS.inc(&labels);
+        CACHE_START_TIME.took(&labels, since.elapsed());
+    } else {
+        CACHE_START_ERRORS.inc(&labels);
+    }
+}
+
+/// A reader waited for a watch cache.
+pub(crate) fn waited(gvr: &Gvr, since: Instant) {
+    CACHE_WAITS.took(&[&gvr.group, &gvr.resource], since.elapsed());
+}
+
+/// The newest state was read from a watch cache, or was not there in time.
+pub(crate) fn read(gvr: &Gvr, good: bool) {
+    CACHE_READS.inc(&[word(false), &gvr.group, &gvr.resource, word(good)]);
+}
+
+/// A watch begins with so many objects.
+pub(crate) fn began(gvr: &Gvr, objects: usize) {
+    BEGINNINGS.add(&[&gvr.group, &gvr.resource], objects as f64);
+}
+
+/// An address of this range was given to a Service, or could not be; `named` where the Service asked for this one.
+pub(crate) fn address(cidr: &str, named: bool, good: bool, took: Duration) {
+    let scope = scope(named);
+    if good {
+        ADDRESSES.inc(&[cidr, scope]);
+        ADDRESS_TIME.took(&[cidr], took);
+    } else {
+        ADDRESS_ERRORS.inc(&[cidr, scope]);
+    }
+}
+
+/// A node port was given to a Service, or could not be.
+pub(crate) fn port(named: bool, good: bool) {
+    let family = if good { &PORTS } else { &PORT_ERRORS };
+    family.inc(&[scope(named)]);
+}
+
+fn scope(named: bool) -> &'static str {
+    if named { "static" } else { "dynamic" }
+}
+
+/// A KMS plugin was called: `status`, `encrypt` or `decrypt` of `/v2.KeyManagementService/`, with a code of gRPC.
+pub(crate) fn called(provider: &str, method: &str, code: &str, took: Duration) {
+    CALLS.took(&[code, method, provider], took);
+}
+
+/// A key for values was made.
+pub(crate) fn key_made(since: Instant) {
+    KEYS_MADE.took(&[], since.elapsed());
+}
+
+fn now() -> f64 {
+    base::clock::unix_time().as_secs_f64()
+}
+
+/// A key of a plugin, by its hash, was used: `from_storage` or `to_storage`.
+pub(crate) fn key_used(server: &str, key: &str, provider: &str, direction: &str) {
+    let labels = [server, key, provider, direction];
+    KEYS.inc(&labels);
+    KEY_TIMES.set(&labels, now());
+}
+
+/// A plugin named a key, or what cannot be one.
+pub(crate) fn key_told(server: &str, provider: &str, key: Result<&str, &str>) {
+    match key {
+        Ok(key) => TOLD_KEYS.set(&[server, key, provider], now()),
+        Err(why) => BAD_KEYS.inc(&[why, provider]),
+    }
+}
+
+/// So many opened seeds are kept.
+pub(crate) fn seeds(provider: &str, count: usize) {
+    SEEDS.set(&[provider], count as f64);
+}

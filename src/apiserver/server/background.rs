@@ -1,0 +1,61 @@
+//! What goes on beside requests, and requests that go on when nobody waits for them any more.
+
+use std::sync::Arc;
+
+use api::Status;
+use base::Tasks;
+use http::Response;
+
+use super::ApiServer;
+use crate::body::Body;
+use crate::{audit, status, track};
+
+/// Upstream's `DefaultCompactInterval`.
+const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5 * 60);
+
+impl ApiServer {
+    /// Drops the store's history every five minutes, as upstream: what was there at the last round is then gone.
+    pub(super) fn start_compaction(&self) {
+        let inner = Arc::clone(&self.inner);
+        let shutdown = self.inner.tasks.shutdown().clone();
+        self.inner.tasks.spawn(base::tasks::Kind::Critical, "compaction", async move {
+            let mut before: Option<i64> = None;
+            loop {
+                tokio::select! {
+                    () = base::clock::sleep(COMPACTION_INTERVAL) => {}
+                    () = shutdown.requested() => return Ok::<(), String>(()),
+                }
+                let storage = inner.objects.storage();
+                if let Some(revision) = before
+                    && let Err(error) = storage.compact(revision).await
+                {
+                    tracing::warn!(%error, "history is not compacted, the next round tries again");
+                }
+                before = Some(storage.backend().revision().0);
+            }
+        });
+    }
+}
+
+/// Runs to its end even when nobody waits for the answer any more.
+pub(super) async fn detached(
+    tasks: &Tasks,
+    answer: impl Future<Output = Response<Body>> + Send + 'static,
+) -> Response<Body> {
+    let answer = audit::along(audit::current(), track::along(track::current(), answer));
+    let (done, answered) = tokio::sync::oneshot::channel();
+    tasks.spawn(base::tasks::Kind::Request, "service write", async move {
+        // The caller may be gone.
+        let _ = done.send(answer.await);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    answered.await.unwrap_or_else(|_| {
+        status::response(&Status::internal("the write ended without an answer"))
+    })
+}
+
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
