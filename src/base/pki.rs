@@ -6,8 +6,10 @@ pub mod live;
 pub mod outside;
 pub mod pod;
 pub mod request;
+pub mod rotation;
 pub mod system;
 pub mod tls;
+pub mod trust;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -173,6 +175,35 @@ fn set_validity(params: &mut CertificateParams, now: u64, validity: Duration) {
     params.not_after = epoch + Duration::from_secs(now).saturating_add(validity);
 }
 
+/// What a CA of this name is.
+fn ca_params(common_name: &str, now: u64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+        KeyUsagePurpose::KeyCertSign,
+    ];
+    set_validity(&mut params, now, CA_VALIDITY);
+    params
+}
+
+/// Which half of a CA cannot be used, and why.
+#[derive(Debug)]
+pub(crate) enum Half {
+    Cert(String),
+    Key(String),
+}
+
+impl Half {
+    fn why(&self) -> &str {
+        let (Self::Cert(why) | Self::Key(why)) = self;
+        why
+    }
+}
+
 impl Ca {
     /// The CA in these two files; made when neither is there. `name` is the start of a new one's common name.
     ///
@@ -188,16 +219,24 @@ impl Ca {
     }
 
     fn load(cert: &Path, key: &Path) -> Result<Self, Error> {
-        let pair = KeyPair::from_pem(&fs::read_to_string(key)?).map_err(|e| content(key, e))?;
-        let cert_pem = fs::read_to_string(cert)?;
-        let der = certificates(&cert_pem).map_err(|e| content(cert, e))?.into_iter().next();
-        let der = der.ok_or_else(|| content(cert, "holds no certificate"))?;
-        let issuer = Issuer::from_ca_cert_der(&der, pair).map_err(|e| content(cert, e))?;
+        let key_pem = fs::read_to_string(key)?;
+        Self::parse(fs::read_to_string(cert)?, &key_pem).map_err(|bad| match bad {
+            Half::Key(why) => content(key, why),
+            Half::Cert(why) => content(cert, why),
+        })
+    }
+
+    /// The CA of these texts: the first certificate and the first key.
+    pub(crate) fn parse(cert_pem: String, key_pem: &str) -> Result<Self, Half> {
+        let pair = rotation::keys(key_pem).map_err(Half::Key)?.swap_remove(0);
+        let der = certificates(&cert_pem).map_err(Half::Cert)?.into_iter().next();
+        let der = der.ok_or_else(|| Half::Cert("holds no certificate".into()))?;
+        let issuer = Issuer::from_ca_cert_der(&der, pair).map_err(|e| Half::Cert(e.to_string()))?;
         let own = rcgen::PublicKeyData::subject_public_key_info(issuer.key());
         let same = X509Certificate::from_der(&der)
             .is_ok_and(|(_, c)| c.public_key().raw == own.as_slice());
         if !same {
-            return Err(content(key, "is not the key of the CA's certificate"));
+            return Err(Half::Key("is not the key of the CA's certificate".into()));
         }
         Ok(Self { cert_pem, der, issuer })
     }
@@ -205,16 +244,7 @@ impl Ca {
     fn create(cert: &Path, key: &Path, name: &str) -> Result<Self, Error> {
         let common_name = format!("{name}@{}", now());
         let sign = |e: rcgen::Error| Error::Sign { name: common_name.clone(), why: e.to_string() };
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, common_name.as_str());
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::KeyEncipherment,
-            KeyUsagePurpose::KeyCertSign,
-        ];
-        set_validity(&mut params, now(), CA_VALIDITY);
+        let params = ca_params(&common_name, now());
         let pair = KeyPair::generate().map_err(sign)?;
         let key_pem = pair.serialize_pem();
         let made = params.self_signed(&pair).map_err(sign)?;
@@ -232,6 +262,13 @@ impl Ca {
     /// Its certificate.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.der
+    }
+
+    /// All certificates beside which its own stands: who believes this CA believes them, too, and so those that a former one
+    /// has signed while the CA changes.
+    pub fn bundle(&self) -> Vec<CertificateDer<'static>> {
+        // The text was read once already.
+        certificates(&self.cert_pem).unwrap_or_else(|_| vec![self.der.clone()])
     }
 
     /// A certificate of this profile for a new key.
@@ -300,6 +337,8 @@ impl Ca {
         let not_after = cert.validity().not_after.timestamp();
         let organization = cert.subject().iter_organization().next().and_then(|o| o.as_str().ok());
         let good = !due_at(not_after, now)
+            // The chain to a CA that is believed, which changes with the CA.
+            && cert_pem.ends_with(&self.cert_pem)
             && cert.issuer() == ca.subject()
             && cert.verify_signature(Some(ca.public_key())).is_ok()
             && cert.public_key().raw
@@ -368,8 +407,12 @@ pub fn ca_hash(pem: &str) -> Result<String, String> {
         [_] => pem.as_bytes().to_vec(),
         several => request::root_of(several).ok_or("holds a damaged certificate")?,
     };
-    let digest = ring::digest::digest(&ring::digest::SHA256, &hashed);
-    Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex_sha256(&hashed))
+}
+
+fn hex_sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<(), Error> {

@@ -108,13 +108,23 @@ impl Facts {
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 
-    /// The same for facts without differences, and of no other use: tunnels tell it, so that nodes ask when it is new to them.
+    /// The same for facts without differences, and of no other use.
     pub fn digest(&self) -> String {
         let settings = Self { servers: Vec::new(), ..self.clone() };
         let text = serde_json::to_vec(&settings).unwrap_or_default();
         let digest = ring::digest::digest(&ring::digest::SHA256, &text);
         digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
+}
+
+/// A digest of what a node takes from its cluster besides its certificates: facts ([`Facts::digest`]) and CAs. Tunnels tell it,
+/// so that nodes ask when it is new to them.
+pub fn digest(facts: &Facts, server_ca: &str, client_ca: &str) -> String {
+    let mut text = facts.digest();
+    text.push_str(server_ca);
+    text.push_str(client_ca);
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a machine is answered.

@@ -16,6 +16,7 @@ use apiserver::{ApiServer, Objects, User};
 use base::pki::tls;
 use base::{Kind, Tasks};
 use cluster::certs::{Names, ServerCerts};
+use cluster::join;
 use cluster::join::files::{node_password, store_node_password};
 use cluster::peers::Calls;
 use cluster::token::files::{Error, TokenFiles};
@@ -88,6 +89,11 @@ pub(crate) async fn start(
     base::fs::create_dir(&config.machine.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
     let told = crate::server::node::told(config, address.port());
     let entered = enter(config, told.clone(), address.port(), tasks.shutdown()).await?;
+    let changed = cluster::rotation::take_over(&config.machine.data_dir);
+    let changed = changed.map_err(|e| DATA_DIR.refuse(e))?;
+    if !changed.is_empty() {
+        tracing::info!(files = changed.join(" "), "CAs and keys were changed");
+    }
     let certs = Arc::new(certificates(config)?);
     let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
@@ -113,7 +119,7 @@ pub(crate) async fn start(
     };
     let objects = Objects::new(Arc::clone(&store), Some(transformer), schema, tasks);
     let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
-    let tunnels = Tunnels::new(pace, told.digest(), tasks.clone());
+    let tunnels = Tunnels::new(pace, join::digest(&told, certs.server_ca().cert_pem(), certs.client_ca().cert_pem()), tasks.clone());
     let reach = Reach::new(tunnels.clone());
     let settings = apiserver::security::Settings {
         issuer: ISSUER.to_owned(),
@@ -356,7 +362,7 @@ fn connections(
     reach: &Arc<Reach>,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Connect>, Refusal> {
-    let ca = [certs.server_ca().der().clone()];
+    let ca = certs.server_ca().bundle();
     let client = tls::client(&ca, Some(Arc::clone(&certs.kubelet_client)), &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
@@ -373,9 +379,9 @@ fn listen(
     asides: Vec<Arc<dyn Aside>>,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
-    let client_ca = [certs.client_ca().der().clone()];
-    let proxy_ca = [certs.request_header_ca().der().clone()];
-    let hints = [client_ca[0].clone(), proxy_ca[0].clone()];
+    let client_ca = certs.client_ca().bundle();
+    let proxy_ca = certs.request_header_ca().bundle();
+    let hints = [client_ca.clone(), proxy_ca.clone()].concat();
     let config = tls::server(Arc::clone(&certs.serving), &hints, &["h2", "http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names())

@@ -81,7 +81,7 @@ pub(crate) fn seat(
     joins: bool,
     tasks: &Tasks,
 ) -> Result<(Seat, Arc<Calls>), Refusal> {
-    let ca = [certs.peer_ca().der().clone()];
+    let ca = certs.peer_ca().bundle();
     let tls =
         tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.refuse(e))?;
     let calls = Arc::new(Calls::new(tls, MAX_MESSAGE_BYTES, tasks.clone()));
@@ -114,7 +114,7 @@ impl Listener {
         place: &Arc<Place>,
         tasks: &Tasks,
     ) -> Result<Self, Refusal> {
-        let ca = [certs.peer_ca().der().clone()];
+        let ca = certs.peer_ca().bundle();
         let tls = tls::demanding_server(Arc::clone(&certs.peer), &ca, &["h2"])
             .map_err(|e| DATA_DIR.refuse(e))?;
         Ok(Self {
