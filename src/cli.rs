@@ -12,8 +12,9 @@ mod token_source;
 mod unsupported;
 
 pub use args::{
-    AgentArgs, Cli, Command, CreateArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs,
-    FolderArgs, GeneralArgs, ListArgs, Lookup, NodeArgs, RotateArgs, S3Args, ServerArgs,
+    AgentArgs, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli, Command,
+    CreateArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs, FolderArgs, GeneralArgs,
+    ListArgs, Lookup, NodeArgs, RotateArgs, RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs,
     SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput,
     TokenArgs, TokenCommand,
 };

@@ -3,6 +3,7 @@
 pub mod agent;
 mod allocator;
 pub mod catalogue;
+pub mod certificates;
 pub mod cli;
 pub mod etcd_env;
 mod joining;

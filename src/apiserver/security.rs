@@ -88,9 +88,10 @@ impl Security {
     pub fn new(objects: &Arc<Objects>, settings: Settings) -> Result<Self, BadKey> {
         let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
         let audiences = vec![settings.issuer.clone()];
-        let key = SigningKey::from_pem(&settings.service_account_key)?;
+        let (key, former) = SigningKey::all(&settings.service_account_key)?;
         let issuer =
-            TokenIssuer::new(Arc::clone(&lookup), &settings.issuer, audiences.clone(), key);
+            TokenIssuer::new(Arc::clone(&lookup), &settings.issuer, audiences.clone(), key)
+                .with_former(former);
         let accounts = ServiceAccounts::new(
             Arc::clone(&lookup),
             vec![settings.issuer],

@@ -7,6 +7,7 @@ pub mod outside;
 pub mod pod;
 pub mod request;
 pub mod rotation;
+mod shown;
 pub mod system;
 pub mod tls;
 pub mod trust;
@@ -24,6 +25,8 @@ use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::{clock, fs};
+
+pub use shown::{Shown, shown};
 
 const DAY: u64 = 24 * 60 * 60;
 

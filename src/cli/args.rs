@@ -5,12 +5,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod certificate;
 mod encrypt;
 mod node;
 mod s3;
 mod snapshot;
 mod token;
 
+pub use certificate::{
+    CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
+};
 use cluster::token::Secret;
 pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use node::{GeneralArgs, NodeArgs};
@@ -50,6 +54,8 @@ pub enum Command {
     EtcdSnapshot(SnapshotCommandArgs),
     /// Show and change how Secrets are encrypted at rest
     SecretsEncrypt(EncryptArgs),
+    /// Show certificates, have them made anew, and change the CAs of the cluster
+    Certificate(CertificateArgs),
     /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
     Status(StatusArgs),
     /// Print the variables by which etcdctl reaches the store: eval "$(kube-lite etcd-env)"

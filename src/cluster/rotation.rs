@@ -120,10 +120,9 @@ pub fn plan(in_use: &Files, wish: &Wish, force: bool, now: u64) -> Result<Files,
     let old = in_use.get(SERVICE_KEY).unwrap_or_default();
     let new = match wish {
         Wish::Made => rotation::signing_successor(old).map(Some),
-        Wish::Given(files) => files
-            .get(SERVICE_KEY)
-            .map(|new| rotation::admit_signing(old, new, force))
-            .transpose(),
+        Wish::Given(files) => {
+            files.get(SERVICE_KEY).map(|new| rotation::admit_signing(old, new, force)).transpose()
+        }
     };
     match new {
         Ok(Some(new)) if new != old => {
@@ -157,10 +156,10 @@ fn new_ca(
             match (files.get(&cert), files.get(&key)) {
                 (None, None) => return Ok(None),
                 (Some(_), None) => return Err(format!("{cert}: its key, {key}, is missing")),
-                (None, Some(_)) => return Err(format!("{key}: its certificate, {cert}, is missing")),
-                (Some(cert), Some(key)) => {
-                    Texts { cert: cert.to_owned(), key: key.to_owned() }
+                (None, Some(_)) => {
+                    return Err(format!("{key}: its certificate, {cert}, is missing"));
                 }
+                (Some(cert), Some(key)) => Texts { cert: cert.to_owned(), key: key.to_owned() },
             }
         }
     };
@@ -196,7 +195,10 @@ pub fn waiting(data_dir: &Path) -> io::Result<Option<Files>> {
     let bad = |why: String| {
         io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{}: {why}; remove the file and run `kube-lite certificate rotate-ca` again", path.display()),
+            format!(
+                "{}: {why}; remove the file and run `kube-lite certificate rotate-ca` again",
+                path.display()
+            ),
         )
     };
     let files: Files = serde_json::from_slice(&fs::read(&path)?).map_err(|e| bad(e.to_string()))?;

@@ -119,7 +119,11 @@ pub(crate) async fn start(
     };
     let objects = Objects::new(Arc::clone(&store), Some(transformer), schema, tasks);
     let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
-    let tunnels = Tunnels::new(pace, join::digest(&told, certs.server_ca().cert_pem(), certs.client_ca().cert_pem()), tasks.clone());
+    let tunnels = Tunnels::new(
+        pace,
+        join::digest(&told, certs.server_ca().cert_pem(), certs.client_ca().cert_pem()),
+        tasks.clone(),
+    );
     let reach = Reach::new(tunnels.clone());
     let settings = apiserver::security::Settings {
         issuer: ISSUER.to_owned(),

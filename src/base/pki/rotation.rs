@@ -34,8 +34,7 @@ const EC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 const P256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 const P384: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
 /// `rsaEncryption` with its parameters, NULL (RFC 8017, A.1).
-const RSA: &[u8] =
-    &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
+const RSA: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
 
 /// One element of DER whose content are these parts.
 fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
@@ -82,9 +81,7 @@ pub fn keys(pem: &str) -> Result<Vec<KeyPair>, String> {
     for key in PrivateKeyDer::pem_slice_iter(pem.as_bytes()) {
         let key = key.map_err(|e| format!("no PEM key: {e}"))?;
         let known = "is of a kind that is not known; use P-256, P-384, Ed25519 or RSA of at least 2048 bits";
-        found.push(
-            pair(&key).ok_or_else(|| format!("key {} in it {known}", found.len() + 1))?,
-        );
+        found.push(pair(&key).ok_or_else(|| format!("key {} in it {known}", found.len() + 1))?);
     }
     match found.len() {
         0 => Err("holds no private key that can be read (encrypted ones cannot)".into()),
@@ -104,8 +101,10 @@ fn believed(
     let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(now));
     let (anchors, provider) = (Arc::new(anchors), Arc::new(default_provider()));
     if usage != Usage::Server {
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&anchors), Arc::clone(&provider));
+        let verifier = WebPkiClientVerifier::builder_with_provider(
+            Arc::clone(&anchors),
+            Arc::clone(&provider),
+        );
         let verifier = verifier.build().map_err(|e| e.to_string())?;
         verifier.verify_client_cert(end, rest, at).map_err(|e| e.to_string())?;
     }
@@ -154,7 +153,9 @@ pub fn admit(
     let (from, to) = (parsed.validity().not_before, parsed.validity().not_after);
     let now_signed = i64::try_from(now).unwrap_or(i64::MAX);
     if to.timestamp() <= now_signed || from.timestamp() > now_signed {
-        return Err(format!("the first certificate is valid from {from} to {to}, which is not now"));
+        return Err(format!(
+            "the first certificate is valid from {from} to {to}, which is not now"
+        ));
     }
     let key = keys(&new.key).map_err(|why| format!("the key: {why}"))?.swap_remove(0);
     let kept = Texts { cert: new.cert.clone(), key: key.serialize_pem() };

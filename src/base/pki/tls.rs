@@ -331,8 +331,7 @@ mod tests {
 
         let believed = trust::Clients::new(old.cert_pem()).unwrap();
         let serving = live(&new, &profile);
-        let config =
-            || following_server(Arc::clone(&serving), Arc::clone(&believed), &[]).unwrap();
+        let config = || following_server(Arc::clone(&serving), Arc::clone(&believed), &[]).unwrap();
         let jane = live(&clients, &Profile::client("jane", None));
         let dial = |cert| following_client(Arc::clone(&servers), cert, &[]).unwrap();
         assert!(connect(config(), dial(Some(Arc::clone(&jane)))).await.is_err());

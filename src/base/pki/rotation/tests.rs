@@ -89,7 +89,10 @@ fn what_nobody_could_use_is_refused_even_when_forced() {
         ("valid from Jan  1 00:00:00 1970", with(&ended_pem, &key.serialize_pem())),
         ("valid from Jan  1 00:00:00 2039", with(&early, &key.serialize_pem())),
         ("more than 16", with(&other.cert.repeat(17), &other.key)),
-        ("the certificate: no PEM certificate", with("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", &other.key)),
+        (
+            "the certificate: no PEM certificate",
+            with("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", &other.key),
+        ),
     ] {
         let told = admit(&old, &new, Usage::Peer, true, NOW).map(|_| ()).unwrap_err();
         assert!(told.contains(text), "{text}: {told}");
@@ -175,7 +178,9 @@ fn the_key_that_signs_tokens_stays_known() {
     assert!(told.contains("lacks the key that signs tokens now"), "{told}");
     assert!(admit_signing(&old, PKCS1, true).is_ok());
     let public = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n";
-    assert!(admit_signing(&old, &format!("{old}{public}"), true).unwrap_err().contains("public key"));
+    assert!(
+        admit_signing(&old, &format!("{old}{public}"), true).unwrap_err().contains("public key")
+    );
     let many = signing_successor(&old.repeat(16)).unwrap();
     assert_eq!(keys(&many).unwrap().len(), 16);
 }
