@@ -41,7 +41,7 @@ pub struct Settings {
     /// Issuer of service-account tokens, such as `https://kubernetes.default.svc.cluster.local`.
     pub issuer: String,
     /// PEM of the key that signs them.
-    pub service_account_key: String,
+    pub service_account_key: base::Wiped<String>,
     /// Host and port at which OpenID clients reach the server.
     pub address: String,
     /// Tokens of callers in this process or on this machine.

@@ -24,7 +24,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::{clock, fs};
+use crate::{Wiped, clock, fs};
 
 pub use shown::{Shown, shown};
 
@@ -159,7 +159,7 @@ pub struct Leaf {
     /// The certificate, then that of its CA.
     pub cert_pem: String,
     /// The key, PKCS#8.
-    pub key_pem: String,
+    pub key_pem: Wiped<String>,
     /// End of validity, in seconds since the epoch.
     pub not_after: i64,
 }
@@ -222,7 +222,7 @@ impl Ca {
     }
 
     fn load(cert: &Path, key: &Path) -> Result<Self, Error> {
-        let key_pem = fs::read_to_string(key)?;
+        let key_pem = Wiped::from(fs::read_to_string(key)?);
         Self::parse(fs::read_to_string(cert)?, &key_pem).map_err(|bad| match bad {
             Half::Key(why) => content(key, why),
             Half::Cert(why) => content(cert, why),
@@ -249,7 +249,7 @@ impl Ca {
         let sign = |e: rcgen::Error| Error::Sign { name: common_name.clone(), why: e.to_string() };
         let params = ca_params(&common_name, now());
         let pair = KeyPair::generate().map_err(sign)?;
-        let key_pem = pair.serialize_pem();
+        let key_pem = Wiped::from(pair.serialize_pem());
         let made = params.self_signed(&pair).map_err(sign)?;
         let (cert_pem, der) = (made.pem(), made.der().clone());
         // The key first: a certificate without key cannot be mended, a key without certificate says what happened.
@@ -291,7 +291,7 @@ impl Ca {
         let not_after = params.not_after.unix_timestamp();
         Ok(Leaf {
             cert_pem: format!("{}{}", cert.pem(), self.cert_pem),
-            key_pem: pair.serialize_pem(),
+            key_pem: pair.serialize_pem().into(),
             not_after,
         })
     }
@@ -315,7 +315,8 @@ impl Ca {
         profile: &Profile,
         now: u64,
     ) -> Result<Leaf, Error> {
-        if let (Ok(cert_pem), Ok(key_pem)) = (fs::read_to_string(cert), fs::read_to_string(key))
+        if let (Ok(cert_pem), Ok(key_pem)) =
+            (fs::read_to_string(cert), fs::read_to_string(key).map(Wiped::from))
             && let Some(not_after) = self.still_good(&cert_pem, &key_pem, profile, now)
         {
             return Ok(Leaf { cert_pem, key_pem, not_after });
@@ -431,11 +432,11 @@ fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<
 pub fn ensure_secret(
     path: &Path,
     make: impl FnOnce() -> Result<String, String>,
-) -> Result<String, Error> {
+) -> Result<Wiped<String>, Error> {
     if path.exists() {
-        return Ok(fs::read_to_string(path)?);
+        return Ok(fs::read_to_string(path)?.into());
     }
-    let text = make().map_err(|why| content(path, why))?;
+    let text = Wiped::from(make().map_err(|why| content(path, why))?);
     fs::write_atomic(path, text.as_bytes(), 0o600)?;
     Ok(text)
 }
@@ -481,7 +482,7 @@ mod tests {
         let (_dir, at) = temp();
         let ca = Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "a").unwrap();
         let first = ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap();
-        std::fs::write(at("s.key"), ca.issue(&profile()).unwrap().key_pem).unwrap();
+        std::fs::write(at("s.key"), ca.issue(&profile()).unwrap().key_pem.as_bytes()).unwrap();
         let second = ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap();
         assert_ne!(second.cert_pem, first.cert_pem);
         let other = Ca::load_or_create(&at("cb.crt"), &at("cb.key"), "b").unwrap();

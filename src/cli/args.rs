@@ -156,6 +156,13 @@ pub struct ServerArgs {
     #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
     pub kube_apiserver_arg: Vec<String>,
 
+    /// What of requests is recorded in server/logs/audit.log of the data directory, never with bodies: metadata (all of them; files of
+    /// 100 MB, ten old ones, 30 days), compact (changes, and reads of Secrets; three old files of 4 MB, compressed, written every half
+    /// minute: for SD cards) or off; a policy in audit-policy-file says it in its place [default: with --profile=hardened
+    /// metadata, else off]
+    #[arg(long, value_name = "FORM", value_enum, help_heading = "API server")]
+    pub audit: Option<AuditForm>,
+
     /// Do not run what is named: coredns, local-storage
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
@@ -262,6 +269,28 @@ pub struct EtcdEnvArgs {
     /// Data directory of the server
     #[arg(long, short = 'd', value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+/// What is recorded of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AuditForm {
+    /// All requests.
+    Metadata,
+    /// What changes something.
+    Compact,
+    /// Nothing.
+    Off,
+}
+
+impl AuditForm {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Metadata => "metadata",
+            Self::Compact => "compact",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// Form of the answer of `status`.

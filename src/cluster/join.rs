@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use api::Status;
+use base::Wiped;
 use base::io::Dial;
 use base::pki::live::LiveCert;
 use base::pki::request::{new_key, request};
@@ -149,11 +150,11 @@ pub struct Answer {
 #[derive(Clone)]
 pub struct Keys {
     /// Of `system:node:<name>`.
-    pub kubelet_client: String,
+    pub kubelet_client: Wiped<String>,
     /// Of its kubelet API.
-    pub kubelet_serving: String,
+    pub kubelet_serving: Wiped<String>,
     /// Of `system:kube-proxy`.
-    pub proxy_client: String,
+    pub proxy_client: Wiped<String>,
 }
 
 impl Keys {
@@ -426,7 +427,7 @@ impl Party<'_> {
 pub fn leaf(cert_pem: &str, key_pem: &str) -> Result<Leaf, String> {
     let leaf = Leaf {
         cert_pem: cert_pem.to_owned(),
-        key_pem: key_pem.to_owned(),
+        key_pem: key_pem.to_owned().into(),
         not_after: pki::request::not_after(cert_pem)?,
     };
     LiveCert::new(&leaf).map_err(|e| e.to_string())?;

@@ -75,12 +75,12 @@ impl Files {
 
     fn texts(&self, ca: &str) -> Option<Texts> {
         let (cert, key) = (self.get(&format!("{ca}.crt"))?, self.get(&format!("{ca}.key"))?);
-        Some(Texts { cert: cert.to_owned(), key: key.to_owned() })
+        Some(Texts { cert: cert.to_owned(), key: key.to_owned().into() })
     }
 
     fn put(&mut self, ca: &str, texts: Texts) {
         self.0.insert(format!("{ca}.crt"), texts.cert);
-        self.0.insert(format!("{ca}.key"), texts.key);
+        self.0.insert(format!("{ca}.key"), texts.key.to_string());
     }
 }
 

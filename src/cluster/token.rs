@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use base::clock;
+use base::{Wiped, clock};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -23,9 +23,9 @@ const ID_CHARACTERS: usize = 6;
 /// Characters of its secret.
 const BOOTSTRAP_SECRET_CHARACTERS: usize = 16;
 
-/// Text that no log may show.
+/// Text that no log may show, and that is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Wiped<String>);
 
 impl Secret {
     /// The text itself.
@@ -49,7 +49,7 @@ impl FromStr for Secret {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self(text.to_owned()))
+        Ok(Self(text.to_owned().into()))
     }
 }
 

@@ -15,6 +15,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::server::WebPkiClientVerifier;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use crate::Wiped;
+
 use super::{Ca, Error, Profile, Usage, certificates, tls};
 
 /// Certificates in a bundle, and keys in a file, at most: every handshake carries the bundle.
@@ -26,7 +28,7 @@ pub struct Texts {
     /// PEM: the CA's own certificate first, then what its chain and the change need.
     pub cert: String,
     /// PEM.
-    pub key: String,
+    pub key: Wiped<String>,
 }
 
 /// Object identifier of a public key on an elliptic curve, and of the curves that are known, in DER (RFC 5480).
@@ -158,7 +160,7 @@ pub fn admit(
         ));
     }
     let key = keys(&new.key).map_err(|why| format!("the key: {why}"))?.swap_remove(0);
-    let kept = Texts { cert: new.cert.clone(), key: key.serialize_pem() };
+    let kept = Texts { cert: new.cert.clone(), key: key.serialize_pem().into() };
     let new = Ca::parse(kept.cert.clone(), &kept.key).map_err(|bad| match bad {
         super::Half::Key(why) => format!("the key: {why}"),
         super::Half::Cert(why) => format!("the certificate: {why}"),
@@ -215,7 +217,7 @@ impl Ca {
         };
         Ok(Texts {
             cert: format!("{}{}{former}", alone.pem(), crossed.pem()),
-            key: key.serialize_pem(),
+            key: key.serialize_pem().into(),
         })
     }
 }

@@ -11,7 +11,7 @@ const DAY: u64 = 24 * 60 * 60;
 fn first() -> Texts {
     let key = KeyPair::generate().unwrap();
     let cert = super::super::ca_params("kube-lite-server-ca@1", NOW - 400 * DAY);
-    Texts { cert: cert.self_signed(&key).unwrap().pem(), key: key.serialize_pem() }
+    Texts { cert: cert.self_signed(&key).unwrap().pem(), key: key.serialize_pem().into() }
 }
 
 fn read(texts: &Texts) -> Ca {
@@ -73,7 +73,7 @@ fn another_ca_is_refused_unless_it_is_forced() {
 #[test]
 fn what_nobody_could_use_is_refused_even_when_forced() {
     let (old, other) = (first(), first());
-    let with = |cert: &str, key: &str| Texts { cert: cert.to_owned(), key: key.to_owned() };
+    let with = |cert: &str, key: &str| Texts { cert: cert.to_owned(), key: key.to_owned().into() };
     let leaf = read(&old).issue(&Profile::client("jane", None)).unwrap();
     let key = KeyPair::generate().unwrap();
     let mut ended = super::super::ca_params("ended", NOW - 4000 * DAY);
@@ -115,7 +115,7 @@ fn an_intermediate_under_the_same_root_follows_another() {
     let under = |name: &str| {
         let key = KeyPair::generate().unwrap();
         let own = params(name).signed_by(&key, &issuer).unwrap();
-        Texts { cert: format!("{}{}", own.pem(), root.pem()), key: key.serialize_pem() }
+        Texts { cert: format!("{}{}", own.pem(), root.pem()), key: key.serialize_pem().into() }
     };
     let (a, b) = (under("a"), under("b"));
     assert!(admit(&a, &b, Usage::Peer, false, NOW).is_ok());
