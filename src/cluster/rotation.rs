@@ -159,7 +159,9 @@ fn new_ca(
                 (None, Some(_)) => {
                     return Err(format!("{key}: its certificate, {cert}, is missing"));
                 }
-                (Some(cert), Some(key)) => Texts { cert: cert.to_owned(), key: key.to_owned() },
+                (Some(cert), Some(key)) => {
+                    Texts { cert: cert.to_owned(), key: key.to_owned().into() }
+                }
             }
         }
     };

@@ -336,10 +336,10 @@ impl Config {
             }
         }
         let others = others(&args)?;
-        let ApiServer { authorization, authentication, encryption, flow, audit } =
+        let ApiServer { authorization, authentication, encryption, flow, audit: recorded } =
             ApiServer::of(args.kube_apiserver_arg.clone())?;
         let machine = Machine::new(&args.general, args.node, locations)?;
-        let audit = audit(&audit, args.audit, &machine)?;
+        let audit = audit(&recorded, args.audit, &machine)?;
         let authentication = hardened(authentication, &args.kube_apiserver_arg, &machine)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {
