@@ -185,11 +185,16 @@ pub fn put_by(data_dir: &Path, files: &Files) -> io::Result<()> {
     fs::write_atomic(&place(data_dir), &text, 0o600)
 }
 
+/// Whether a change waits for the next start.
+pub fn is_waiting(data_dir: &Path) -> bool {
+    place(data_dir).exists()
+}
+
 /// The change that waits for the next start.
 ///
 /// # Errors
 /// When its file is damaged.
-pub fn waiting(data_dir: &Path) -> io::Result<Option<Files>> {
+fn waiting(data_dir: &Path) -> io::Result<Option<Files>> {
     let path = place(data_dir);
     if !path.exists() {
         return Ok(None);
@@ -256,6 +261,7 @@ mod tests {
         put_by(dir.path(), &new).unwrap();
         assert_eq!(Files::read(&dir.path().join("server/tls")).unwrap(), old);
         assert_eq!(waiting(dir.path()).unwrap().as_ref(), Some(&new));
+        assert!(is_waiting(dir.path()));
         // Interrupted behind the third file: the rest and the beginning come at the next start.
         let tls = dir.path().join("server/tls");
         for name in ["client-ca.crt", "client-ca.key", "etcd/peer-ca.crt"] {
@@ -264,6 +270,7 @@ mod tests {
         assert_eq!(take_over(dir.path()).unwrap().len(), 11);
         assert_eq!(Files::read(&tls).unwrap(), new);
         assert_eq!(take_over(dir.path()).unwrap(), Vec::<String>::new());
+        assert!(!is_waiting(dir.path()));
         use std::os::unix::fs::PermissionsExt as _;
         let mode = |name: &str| tls.join(name).metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(["server-ca.key", "etcd/peer-ca.key", "service.key"].map(mode), [0o600; 3]);
