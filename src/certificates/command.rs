@@ -74,7 +74,7 @@ fn given(path: &Path, data_dir: &Path) -> Result<Files, Refusal> {
 fn text_of(files: &[String], force: bool, data_dir: &Path) -> String {
     let token = data_dir.join("server/token");
     let mut text = format!(
-        "These files fit and change when the server starts next:\n  {}\nRestart it: systemctl restart kube-lite. Pods go on.\n",
+        "These files fit and change when the server starts next:\n  {}\nRestart it, of several servers one after the other: systemctl restart kube-lite. Pods go on.\n",
         files.join("\n  ")
     );
     let has = |name: &str| files.iter().any(|file| file == name);

@@ -73,6 +73,20 @@ impl Files {
         self.0.get(name).map(String::as_str)
     }
 
+    /// SHA-256 of names and contents, in hex: the same on all servers of a cluster.
+    pub fn hash(&self) -> String {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        let digest = ring::digest::digest(&ring::digest::SHA256, &text);
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Without the keys of service accounts.
+    #[must_use]
+    pub fn cas_alone(mut self) -> Self {
+        self.0.remove(SERVICE_KEY);
+        self
+    }
+
     fn texts(&self, ca: &str) -> Option<Texts> {
         let (cert, key) = (self.get(&format!("{ca}.crt"))?, self.get(&format!("{ca}.key"))?);
         Some(Texts { cert: cert.to_owned(), key: key.to_owned().into() })
@@ -194,7 +208,7 @@ pub fn is_waiting(data_dir: &Path) -> bool {
 ///
 /// # Errors
 /// When its file is damaged.
-fn waiting(data_dir: &Path) -> io::Result<Option<Files>> {
+pub fn waiting(data_dir: &Path) -> io::Result<Option<Files>> {
     let path = place(data_dir);
     if !path.exists() {
         return Ok(None);

@@ -28,6 +28,7 @@ use crate::catalogue::{
     BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, NAME_TAKEN, PORT_IN_USE, Refusal, SERVER_STOPPED,
     STORE_DAMAGED,
 };
+use crate::certificates::Rotation;
 use crate::sealing::{self, Place, Sealing};
 use crate::server::adapters::BootstrapWriter;
 use crate::server::aside::Parts;
@@ -64,6 +65,8 @@ pub(crate) struct ControlPlane {
     pub(crate) reach: Arc<Reach>,
     /// Changes the keys of Secrets.
     pub(crate) sealing: Arc<Sealing>,
+    /// Changes the CAs.
+    pub(crate) rotation: Arc<Rotation>,
 }
 
 /// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes, `peer_tasks`
@@ -106,6 +109,7 @@ pub(crate) async fn start(
     sealing::catch_up(&place.keys, &members, &calls, joined, tasks.shutdown()).await;
     let file = config.encryption.as_ref().map(|plan| plan.file.clone());
     let sealing = Sealing::new(&place, &store, &members, &calls, file, tasks.problems());
+    let rotation = Rotation::new(config.machine.data_dir.clone(), &members, &calls);
     etcd.serve(config, &certs, &store, tasks)?;
 
     let schema = Schema::builtin();
@@ -218,6 +222,7 @@ pub(crate) async fn start(
         tunnels,
         reach,
         sealing,
+        rotation,
     })
 }
 
