@@ -90,13 +90,14 @@ pub(crate) async fn start(
     cluster::tunnel::socket::persevere(&listener);
     crate::server::data_dir::check(&config.machine.data_dir)?;
     base::fs::create_dir(&config.machine.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
-    let told = crate::server::node::told(config, address.port());
-    let entered = enter(config, told.clone(), address.port(), tasks.shutdown()).await?;
+    // Before anything reads a CA.
     let changed = cluster::rotation::take_over(&config.machine.data_dir);
     let changed = changed.map_err(|e| DATA_DIR.refuse(e))?;
     if !changed.is_empty() {
         tracing::info!(files = changed.join(" "), "CAs and keys were changed");
     }
+    let told = crate::server::node::told(config, address.port());
+    let entered = enter(config, told.clone(), address.port(), tasks.shutdown()).await?;
     let certs = Arc::new(certificates(config)?);
     let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
