@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::k8s::api::core::v1::Pod;
-use base::pki;
 use base::pki::live::LiveCert;
-use base::pki::tls;
+use base::pki::{tls, trust};
 use base::{Shutdown, Tasks};
 use client::{Client, Remembering, Trimming, gvr_of};
 use cluster::join::files::Joined;
@@ -92,6 +91,9 @@ struct Lives {
     kubelet_client: Arc<LiveCert>,
     kubelet_serving: Arc<LiveCert>,
     proxy_client: Arc<LiveCert>,
+    /// Who is believed to be a server, and who to be a client of one.
+    servers: Arc<trust::Servers>,
+    clients: Arc<trust::Clients>,
 }
 
 impl Lives {
@@ -101,6 +103,8 @@ impl Lives {
             kubelet_client: live(&joined.kubelet_client)?,
             kubelet_serving: live(&joined.kubelet_serving)?,
             proxy_client: live(&joined.proxy_client)?,
+            servers: trust::Servers::new(&joined.server_ca).map_err(|e| DATA_DIR.refuse(e))?,
+            clients: trust::Clients::new(&joined.client_ca).map_err(|e| DATA_DIR.refuse(e))?,
         })
     }
 }
@@ -117,26 +121,25 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     };
     let link = Link::new(config, &joined)?;
     let lives = Lives::new(&joined)?;
-    let network = link.client(&joined, &lives.proxy_client, PROXY)?;
+    let network = link.client(&lives.servers, &lives.proxy_client, PROXY)?;
     let clients = Clients {
         node: remember(
             config,
-            link.client(&joined, &lives.kubelet_client, KUBELET)?,
+            link.client(&lives.servers, &lives.kubelet_client, KUBELET)?,
             KUBELET,
             tasks,
         )?,
         network: remember(config, trim(&network, tasks), PROXY, tasks)?,
         answering: link.answering(),
     };
-    let client_ca = pki::certificates(&joined.client_ca).map_err(|e| DATA_DIR.refuse(e))?;
     let serving = Arc::clone(&lives.kubelet_serving);
-    let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
+    let tls = tls::following_server(serving, Arc::clone(&lives.clients), &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let facts = facts(&joined).map_err(|e| DATA_DIR.refuse(e))?;
     machine.check_backend(facts.backend)?;
     let moves = machine.addresses();
     let addresses = moves.subscribe();
-    link.start(config, &joined, &lives.kubelet_client, &clients, addresses.clone(), tasks)?;
+    link.start(config, &lives, &clients, addresses.clone(), tasks)?;
     let runtime = Arc::default();
     let known = link.known();
     status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;

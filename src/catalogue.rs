@@ -104,6 +104,10 @@ entries! {
     SEAL_COMMAND = "KL0307", "The command about encryption at rest could not be carried out.",
         "Keys are changed on all servers or on none, since a server without the newest key could read no Secret.",
         "Mend what the message says and run the command again; `kube-lite secrets-encrypt status` shows how far it is.";
+    /// Commands about certificates.
+    CERTIFICATE_COMMAND = "KL0308", "The command about certificates could not be carried out.",
+        "A CA that does not fit would cut off nodes, pods and clients, so everything that is given is checked before anything is changed; nothing was.",
+        "Mend what the message says and run the command again; `kube-lite certificate rotate-ca` without --path makes CAs that fit.";
     /// Runtime missing.
     NO_RUNTIME = "KL0501", "No container runtime was found.",
         "Pods run in containerd, which is neither on PATH nor in the data directory.",

@@ -12,10 +12,11 @@ mod token_source;
 mod unsupported;
 
 pub use args::{
-    AgentArgs, Cli, Command, CreateArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs,
-    FolderArgs, GeneralArgs, ListArgs, Lookup, NodeArgs, RotateArgs, S3Args, ServerArgs,
-    SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput,
-    TokenArgs, TokenCommand,
+    AgentArgs, AuditForm, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
+    Command, CreateArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs, FolderArgs,
+    GeneralArgs, ListArgs, Lookup, NodeArgs, RotateArgs, RotateCaArgs, RotateLeavesArgs, S3Args,
+    ServerArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput, StatusArgs,
+    StatusOutput, TokenArgs, TokenCommand,
 };
 pub use defaults::Locations;
 pub use environment::data_dir;

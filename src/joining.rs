@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use base::pki::rotation;
 use base::{Backoff, Shutdown, clock};
 use cluster::join::{Error, ServerAddress, ShownCa, reason};
 use cluster::token::Token;
@@ -64,7 +65,8 @@ pub(crate) fn refusal(error: Error) -> Refusal {
     entry.refuse(error)
 }
 
-/// Whether a server has the CA that the token names; before anything secret is sent.
+/// Whether a server has the CA that the token names; before anything secret is sent. What it must prove itself by: PEM of the
+/// certificates that the hash names, alone of all that it shows.
 ///
 /// # Errors
 /// [`Error::WrongCa`], [`Error::NotAServer`].
@@ -72,12 +74,17 @@ pub(crate) fn check_ca(
     token: &Token,
     server: &ServerAddress,
     shown: &ShownCa,
-) -> Result<(), Error> {
+) -> Result<String, Error> {
     let at = server.to_string();
     let hash = base::pki::ca_hash(&shown.pem);
     let hash = hash.map_err(|why| Error::NotAServer { server: at.clone(), why })?;
+    let named = token.ca_hash.as_ref().map(|wanted| rotation::named(&shown.pem, wanted));
+    let named = named
+        .transpose()
+        .map_err(|why| Error::NotAServer { server: at.clone(), why })?
+        .unwrap_or_default();
     match &token.ca_hash {
-        Some(wanted) if *wanted == hash => Ok(()),
+        Some(_) if !named.is_empty() => Ok(named.iter().map(rotation::pem).collect()),
         Some(wanted) => Err(Error::WrongCa {
             server: at,
             why: format!(
@@ -86,7 +93,7 @@ pub(crate) fn check_ca(
         }),
         None => {
             tracing::warn!(%server, hash, "the server is believed without proof (--insecure-join)");
-            Ok(())
+            Ok(shown.pem.clone())
         }
     }
 }

@@ -4,6 +4,7 @@ pub mod agent;
 mod allocator;
 mod asked;
 pub mod catalogue;
+pub mod certificates;
 pub mod cli;
 pub mod etcd_env;
 mod joining;

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use kube_lite::agent;
 use kube_lite::catalogue::{self, Refusal};
+use kube_lite::certificates;
 use kube_lite::cli::{
-    self, AgentArgs, Command, EncryptArgs, EtcdEnvArgs, GeneralArgs, Locations, ServerArgs,
-    SnapshotCommandArgs, StatusArgs, StatusOutput, TokenArgs,
+    self, AgentArgs, CertificateArgs, Command, EncryptArgs, EtcdEnvArgs, GeneralArgs, Locations,
+    ServerArgs, SnapshotCommandArgs, StatusArgs, StatusOutput, TokenArgs,
 };
 use kube_lite::etcd_env;
 use kube_lite::logging;
@@ -50,6 +51,7 @@ fn run(command: Command, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Command::Token(args) => token(&args, lookup),
         Command::EtcdSnapshot(args) => etcd_snapshot(&args, lookup),
         Command::SecretsEncrypt(args) => secrets_encrypt(&args, lookup),
+        Command::Certificate(args) => certificate(&args, lookup),
         Command::Status(args) => show_status(&args, lookup),
         Command::EtcdEnv(args) => etcd_env(&args, lookup),
     }
@@ -120,6 +122,18 @@ fn secrets_encrypt(args: &EncryptArgs, lookup: &dyn Fn(&str) -> Option<String>) 
     let outcome = match runtime() {
         Ok(runtime) => runtime.block_on(sealing::run(&args.command, &data_dir)),
         Err(error) => Err(catalogue::SEAL_COMMAND.refuse(error)),
+    };
+    match outcome {
+        Ok(text) => print(&text, ExitCode::SUCCESS),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+fn certificate(args: &CertificateArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    let data_dir = cli::data_dir(lookup).unwrap_or_else(|| locations(lookup).data);
+    let outcome = match runtime() {
+        Ok(runtime) => runtime.block_on(certificates::run(&args.command, &data_dir)),
+        Err(error) => Err(catalogue::CERTIFICATE_COMMAND.refuse(error)),
     };
     match outcome {
         Ok(text) => print(&text, ExitCode::SUCCESS),

@@ -24,6 +24,7 @@ use base::{Kind, Shutdown, Tasks};
 use client::{Client, Informers};
 
 use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
+use crate::certificates;
 use crate::machine::Clients;
 use crate::power::{self, End};
 use crate::snapshots::{self, Snapshots};
@@ -96,6 +97,7 @@ fn start_rest(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Resu
     let snapshots = Snapshots::new(&plane.store, config.snapshots.clone());
     snapshots::serve(&config.machine.data_dir, Arc::clone(&snapshots), tasks)?;
     snapshots::follow(&snapshots, tasks);
+    certificates::serve(&config.machine.data_dir, Arc::clone(&plane.rotation), tasks)?;
     crate::sealing::serve(&config.machine.data_dir, Arc::clone(&plane.sealing), tasks)?;
     let client_of = client_maker(plane, tasks);
     let manager = User::authenticated(MANAGER, &[]);

@@ -61,8 +61,11 @@ fn connect(flag: Option<&PathBuf>, settings: &Settings) -> Result<(Client, Strin
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let ca_pem = text(&config.ca);
     let ca = pki::certificates(&ca_pem).map_err(failed)?;
-    let leaf =
-        Leaf { cert_pem: text(&config.certificate), key_pem: text(&config.key), not_after: 0 };
+    let leaf = Leaf {
+        cert_pem: text(&config.certificate),
+        key_pem: text(&config.key).into(),
+        not_after: 0,
+    };
     let cert =
         if leaf.cert_pem.is_empty() { None } else { Some(LiveCert::new(&leaf).map_err(failed)?) };
     let tls = tls::client(&ca, cert, &[]).map_err(failed)?;

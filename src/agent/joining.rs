@@ -35,8 +35,9 @@ pub(super) fn remembered(config: &Config) -> Result<Option<Joined>, Refusal> {
         )));
     }
     let wanted = config.token.as_ref().and_then(|t| t.ca_hash.as_deref());
-    let kept = base::pki::ca_hash(&joined.server_ca).map_err(|e| DATA_DIR.refuse(e))?;
-    if wanted.is_some_and(|wanted| wanted != kept) {
+    let named = wanted.map(|hash| base::pki::rotation::named(&joined.server_ca, hash)).transpose();
+    // A token from before the last change of the CA names the former one, which is still believed.
+    if named.map_err(|e| DATA_DIR.refuse(e))?.is_some_and(|named| named.is_empty()) {
         return Err(OTHER_CLUSTER.refuse(format!(
             "{} is of a node of {}, and the token is of another cluster",
             directory.display(),
@@ -83,7 +84,7 @@ impl Attempt<'_> {
     async fn run(&self) -> Result<Joined, Error> {
         let (server, dial) = (self.server, To(self.server.clone()));
         let shown = join::shown_ca(&dial, server).await?;
-        check_ca(self.token, server, &shown)?;
+        let trusted = check_ca(self.token, server, &shown)?;
         check_clock(&shown, server)?;
         let own = |e: &dyn std::fmt::Display| Error::Own(e.to_string());
         let directory = self.config.machine.directory();
@@ -94,7 +95,7 @@ impl Attempt<'_> {
         let party = Party {
             dial: &dial,
             server,
-            server_ca: &shown.pem,
+            server_ca: &trusted,
             authorization: Some(&authorization),
             cert: None,
         };

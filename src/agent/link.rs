@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::io::{BoxIo, Dial, Tcp};
-use base::pki;
 use base::pki::live::LiveCert;
-use base::pki::tls;
+use base::pki::{tls, trust};
 use base::{Kind, Tasks};
 use client::{Client, HttpsTransport, Informers, Transport};
 use cluster::join::files::Joined;
@@ -18,6 +17,7 @@ use cluster::tunnel::allow::Own;
 use rustls::ClientConfig;
 use tokio::sync::watch;
 
+use crate::agent::Lives;
 use crate::agent::config::Config;
 use crate::catalogue::{DATA_DIR, Refusal};
 use crate::machine::Clients;
@@ -72,8 +72,7 @@ impl Link {
     pub(super) fn start(
         &self,
         config: &Config,
-        joined: &Joined,
-        cert: &Arc<LiveCert>,
+        lives: &Lives,
         clients: &Clients,
         addresses: Addresses,
         tasks: &Tasks,
@@ -85,7 +84,7 @@ impl Link {
         servers::follow(&self.servers, &informers, tasks);
         let agent = tunnel::Agent {
             servers: self.servers.clone(),
-            tls: client_tls(joined, cert)?,
+            tls: client_tls(&lives.servers, &lives.kubelet_client)?,
             own: Own {
                 node: machine.node_name.clone(),
                 addresses,
@@ -134,11 +133,11 @@ impl Link {
     /// When the remembered CA cannot be used.
     pub(super) fn client(
         &self,
-        joined: &Joined,
+        trusted: &Arc<trust::Servers>,
         cert: &Arc<LiveCert>,
         agent: &str,
     ) -> Result<Client, Refusal> {
-        let tls = client_tls(joined, cert)?;
+        let tls = client_tls(trusted, cert)?;
         let base = format!("https://{SERVER_NAME}");
         let transport =
             HttpsTransport::over(self.dial(), &base, tls, "").map_err(|e| DATA_DIR.refuse(e))?;
@@ -148,7 +147,10 @@ impl Link {
 }
 
 /// Trusts the cluster's servers and shows `cert`.
-fn client_tls(joined: &Joined, cert: &Arc<LiveCert>) -> Result<ClientConfig, Refusal> {
-    let ca = pki::certificates(&joined.server_ca).map_err(|e| DATA_DIR.refuse(e))?;
-    tls::client(&ca, Some(Arc::clone(cert)), &[]).map_err(|e| DATA_DIR.refuse(e))
+fn client_tls(
+    trusted: &Arc<trust::Servers>,
+    cert: &Arc<LiveCert>,
+) -> Result<ClientConfig, Refusal> {
+    tls::following_client(Arc::clone(trusted), Some(Arc::clone(cert)), &[])
+        .map_err(|e| DATA_DIR.refuse(e))
 }

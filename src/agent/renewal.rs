@@ -82,7 +82,7 @@ pub(super) fn start(
                 changed = settings.changed() => if changed.is_err() { break },
                 () = shutdown.requested() => break,
             }
-            look = *settings.borrow_and_update() != own.joined.lock().facts.digest();
+            look = *settings.borrow_and_update() != own.joined.lock().digest();
         }
         Ok::<(), std::convert::Infallible>(())
     });
@@ -176,13 +176,11 @@ impl Certificates {
             (outcome, _) => outcome?,
         };
         let fresh = Joined::new(&machine, &self.server, &keys, answer).map_err(|e| own(&e))?;
-        if fresh.server_ca != old.server_ca || fresh.client_ca != old.client_ca {
-            let server = self.server.to_string();
-            let why = "the CA of clients is another than this node joined with".into();
-            return Err(Error::WrongCa { server, why });
-        }
         self.tell_settings(&fresh.facts);
-        let changed = fresh.facts != old.facts
+        // A server of the CA that is known said so: the CA of a cluster changes by being vouched for by the one before.
+        let other_ca = fresh.server_ca != old.server_ca || fresh.client_ca != old.client_ca;
+        let changed = other_ca
+            || fresh.facts != old.facts
             || fresh.server != old.server
             || fresh.addresses != old.addresses;
         if !changed && !old.is_due(base::pki::now()) {
@@ -191,6 +189,11 @@ impl Certificates {
         let (directory, kept) = (self.directory.clone(), fresh.clone());
         let stored = base::tasks::blocking(move || kept.store(&directory)).await;
         stored.map_err(|e| own(&e))?.map_err(|e| own(&e))?;
+        if other_ca {
+            self.lives.servers.set(&fresh.server_ca).map_err(|e| own(&e))?;
+            self.lives.clients.set(&fresh.client_ca).map_err(|e| own(&e))?;
+            tracing::info!("the CAs of the cluster have changed, new connections use them");
+        }
         let lives = [
             (&self.lives.kubelet_client, &fresh.kubelet_client),
             (&self.lives.kubelet_serving, &fresh.kubelet_serving),

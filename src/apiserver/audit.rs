@@ -4,6 +4,7 @@
 //! request as a task-local value, so that whoever knows something worth recording says it ([`annotate`]) without being handed
 //! anything.
 
+mod builtin;
 mod counts;
 mod event;
 mod hook;
@@ -28,6 +29,7 @@ use http::{Request, Response, StatusCode};
 #[cfg(feature = "fuzzing")]
 pub(crate) use load::policy as fuzz_policy;
 
+pub use builtin::Form;
 pub use settings::{Fault, Settings};
 
 pub(crate) use objects::{
@@ -100,6 +102,14 @@ impl Plan {
         };
         let text = base::fs::read(file).map_err(|e| format!("audit-policy-file: {e}"))?;
         let policy = load::policy(&text).map_err(|why| wrong("audit-policy-file", file, why))?;
+        Self::of(policy, settings)
+    }
+
+    /// A plan by this policy.
+    fn of(policy: Policy, settings: &Settings) -> Result<Option<Self>, String> {
+        let wrong = |flag: &str, file: &Path, why: String| {
+            format!("{flag}={}: {why}; correct the file and start again", file.display())
+        };
         let webhook = match &settings.webhook {
             None => None,
             Some(webhook) => {

@@ -41,7 +41,7 @@ pub struct Settings {
     /// Issuer of service-account tokens, such as `https://kubernetes.default.svc.cluster.local`.
     pub issuer: String,
     /// PEM of the key that signs them.
-    pub service_account_key: String,
+    pub service_account_key: base::Wiped<String>,
     /// Host and port at which OpenID clients reach the server.
     pub address: String,
     /// Tokens of callers in this process or on this machine.
@@ -88,9 +88,10 @@ impl Security {
     pub fn new(objects: &Arc<Objects>, settings: Settings) -> Result<Self, BadKey> {
         let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
         let audiences = vec![settings.issuer.clone()];
-        let key = SigningKey::from_pem(&settings.service_account_key)?;
+        let (key, former) = SigningKey::all(&settings.service_account_key)?;
         let issuer =
-            TokenIssuer::new(Arc::clone(&lookup), &settings.issuer, audiences.clone(), key);
+            TokenIssuer::new(Arc::clone(&lookup), &settings.issuer, audiences.clone(), key)
+                .with_former(former);
         let accounts = ServiceAccounts::new(
             Arc::clone(&lookup),
             vec![settings.issuer],

@@ -14,9 +14,11 @@ pub mod pki;
 pub mod problems;
 pub mod sealed;
 pub mod tasks;
+mod wiped;
 
 pub use backoff::Backoff;
 pub use error_list::ErrorList;
 pub use problems::{Problem, Problems};
 pub use sealed::Sealed;
 pub use tasks::{Kind, Shutdown, Tasks};
+pub use wiped::Wiped;

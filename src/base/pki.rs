@@ -6,8 +6,11 @@ pub mod live;
 pub mod outside;
 pub mod pod;
 pub mod request;
+pub mod rotation;
+mod shown;
 pub mod system;
 pub mod tls;
+pub mod trust;
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -21,7 +24,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::{clock, fs};
+use crate::{Wiped, clock, fs};
+
+pub use shown::{Shown, shown};
 
 const DAY: u64 = 24 * 60 * 60;
 
@@ -154,7 +159,7 @@ pub struct Leaf {
     /// The certificate, then that of its CA.
     pub cert_pem: String,
     /// The key, PKCS#8.
-    pub key_pem: String,
+    pub key_pem: Wiped<String>,
     /// End of validity, in seconds since the epoch.
     pub not_after: i64,
 }
@@ -173,6 +178,35 @@ fn set_validity(params: &mut CertificateParams, now: u64, validity: Duration) {
     params.not_after = epoch + Duration::from_secs(now).saturating_add(validity);
 }
 
+/// What a CA of this name is.
+fn ca_params(common_name: &str, now: u64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+        KeyUsagePurpose::KeyCertSign,
+    ];
+    set_validity(&mut params, now, CA_VALIDITY);
+    params
+}
+
+/// Which half of a CA cannot be used, and why.
+#[derive(Debug)]
+pub(crate) enum Half {
+    Cert(String),
+    Key(String),
+}
+
+impl Half {
+    fn why(&self) -> &str {
+        let (Self::Cert(why) | Self::Key(why)) = self;
+        why
+    }
+}
+
 impl Ca {
     /// The CA in these two files; made when neither is there. `name` is the start of a new one's common name.
     ///
@@ -188,16 +222,24 @@ impl Ca {
     }
 
     fn load(cert: &Path, key: &Path) -> Result<Self, Error> {
-        let pair = KeyPair::from_pem(&fs::read_to_string(key)?).map_err(|e| content(key, e))?;
-        let cert_pem = fs::read_to_string(cert)?;
-        let der = certificates(&cert_pem).map_err(|e| content(cert, e))?.into_iter().next();
-        let der = der.ok_or_else(|| content(cert, "holds no certificate"))?;
-        let issuer = Issuer::from_ca_cert_der(&der, pair).map_err(|e| content(cert, e))?;
+        let key_pem = Wiped::from(fs::read_to_string(key)?);
+        Self::parse(fs::read_to_string(cert)?, &key_pem).map_err(|bad| match bad {
+            Half::Key(why) => content(key, why),
+            Half::Cert(why) => content(cert, why),
+        })
+    }
+
+    /// The CA of these texts: the first certificate and the first key.
+    pub(crate) fn parse(cert_pem: String, key_pem: &str) -> Result<Self, Half> {
+        let pair = rotation::keys(key_pem).map_err(Half::Key)?.swap_remove(0);
+        let der = certificates(&cert_pem).map_err(Half::Cert)?.into_iter().next();
+        let der = der.ok_or_else(|| Half::Cert("holds no certificate".into()))?;
+        let issuer = Issuer::from_ca_cert_der(&der, pair).map_err(|e| Half::Cert(e.to_string()))?;
         let own = rcgen::PublicKeyData::subject_public_key_info(issuer.key());
         let same = X509Certificate::from_der(&der)
             .is_ok_and(|(_, c)| c.public_key().raw == own.as_slice());
         if !same {
-            return Err(content(key, "is not the key of the CA's certificate"));
+            return Err(Half::Key("is not the key of the CA's certificate".into()));
         }
         Ok(Self { cert_pem, der, issuer })
     }
@@ -205,18 +247,9 @@ impl Ca {
     fn create(cert: &Path, key: &Path, name: &str) -> Result<Self, Error> {
         let common_name = format!("{name}@{}", now());
         let sign = |e: rcgen::Error| Error::Sign { name: common_name.clone(), why: e.to_string() };
-        let mut params = CertificateParams::default();
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::CommonName, common_name.as_str());
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::KeyEncipherment,
-            KeyUsagePurpose::KeyCertSign,
-        ];
-        set_validity(&mut params, now(), CA_VALIDITY);
+        let params = ca_params(&common_name, now());
         let pair = KeyPair::generate().map_err(sign)?;
-        let key_pem = pair.serialize_pem();
+        let key_pem = Wiped::from(pair.serialize_pem());
         let made = params.self_signed(&pair).map_err(sign)?;
         let (cert_pem, der) = (made.pem(), made.der().clone());
         // The key first: a certificate without key cannot be mended, a key without certificate says what happened.
@@ -232,6 +265,13 @@ impl Ca {
     /// Its certificate.
     pub fn der(&self) -> &CertificateDer<'static> {
         &self.der
+    }
+
+    /// All certificates beside which its own stands: who believes this CA believes them, too, and so those that a former one
+    /// has signed while the CA changes.
+    pub fn bundle(&self) -> Vec<CertificateDer<'static>> {
+        // The text was read once already.
+        certificates(&self.cert_pem).unwrap_or_else(|_| vec![self.der.clone()])
     }
 
     /// A certificate of this profile for a new key.
@@ -251,7 +291,7 @@ impl Ca {
         let not_after = params.not_after.unix_timestamp();
         Ok(Leaf {
             cert_pem: format!("{}{}", cert.pem(), self.cert_pem),
-            key_pem: pair.serialize_pem(),
+            key_pem: pair.serialize_pem().into(),
             not_after,
         })
     }
@@ -275,7 +315,8 @@ impl Ca {
         profile: &Profile,
         now: u64,
     ) -> Result<Leaf, Error> {
-        if let (Ok(cert_pem), Ok(key_pem)) = (fs::read_to_string(cert), fs::read_to_string(key))
+        if let (Ok(cert_pem), Ok(key_pem)) =
+            (fs::read_to_string(cert), fs::read_to_string(key).map(Wiped::from))
             && let Some(not_after) = self.still_good(&cert_pem, &key_pem, profile, now)
         {
             return Ok(Leaf { cert_pem, key_pem, not_after });
@@ -300,6 +341,8 @@ impl Ca {
         let not_after = cert.validity().not_after.timestamp();
         let organization = cert.subject().iter_organization().next().and_then(|o| o.as_str().ok());
         let good = !due_at(not_after, now)
+            // The chain to a CA that is believed, which changes with the CA.
+            && cert_pem.ends_with(&self.cert_pem)
             && cert.issuer() == ca.subject()
             && cert.verify_signature(Some(ca.public_key())).is_ok()
             && cert.public_key().raw
@@ -368,8 +411,12 @@ pub fn ca_hash(pem: &str) -> Result<String, String> {
         [_] => pem.as_bytes().to_vec(),
         several => request::root_of(several).ok_or("holds a damaged certificate")?,
     };
-    let digest = ring::digest::digest(&ring::digest::SHA256, &hashed);
-    Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex_sha256(&hashed))
+}
+
+fn hex_sha256(bytes: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<(), Error> {
@@ -385,11 +432,11 @@ fn write_pair(cert: &Path, cert_pem: &str, key: &Path, key_pem: &str) -> Result<
 pub fn ensure_secret(
     path: &Path,
     make: impl FnOnce() -> Result<String, String>,
-) -> Result<String, Error> {
+) -> Result<Wiped<String>, Error> {
     if path.exists() {
-        return Ok(fs::read_to_string(path)?);
+        return Ok(fs::read_to_string(path)?.into());
     }
-    let text = make().map_err(|why| content(path, why))?;
+    let text = Wiped::from(make().map_err(|why| content(path, why))?);
     fs::write_atomic(path, text.as_bytes(), 0o600)?;
     Ok(text)
 }
@@ -435,7 +482,7 @@ mod tests {
         let (_dir, at) = temp();
         let ca = Ca::load_or_create(&at("ca.crt"), &at("ca.key"), "a").unwrap();
         let first = ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap();
-        std::fs::write(at("s.key"), ca.issue(&profile()).unwrap().key_pem).unwrap();
+        std::fs::write(at("s.key"), ca.issue(&profile()).unwrap().key_pem.as_bytes()).unwrap();
         let second = ca.ensure(&at("s.crt"), &at("s.key"), &profile()).unwrap();
         assert_ne!(second.cert_pem, first.cert_pem);
         let other = Ca::load_or_create(&at("cb.crt"), &at("cb.key"), "b").unwrap();

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
-use crate::clock;
+use crate::{Wiped, clock};
 
 const KEY_FILE: &str = "key";
 const KEY_LEN: usize = 32;
@@ -45,13 +45,14 @@ impl Sealed {
             Err(error) => return Err(error),
         };
         let bytes = match known {
-            Some(bytes) if bytes.len() == KEY_LEN => bytes,
+            Some(bytes) if bytes.len() == KEY_LEN => Wiped::from(bytes),
             damaged => {
                 if damaged.is_some() {
                     tracing::warn!(path = %path.display(), "the key is damaged, a new one is made; what it sealed is lost");
                 }
                 let mut bytes = vec![0; KEY_LEN];
                 clock::random_bytes(&mut bytes);
+                let bytes = Wiped::from(bytes);
                 crate::fs::write_atomic(&path, &bytes, 0o600)?;
                 bytes
             }

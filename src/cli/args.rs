@@ -5,12 +5,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+mod certificate;
 mod encrypt;
 mod node;
 mod s3;
 mod snapshot;
 mod token;
 
+pub use certificate::{
+    CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
+};
 use cluster::token::Secret;
 pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use node::{GeneralArgs, NodeArgs};
@@ -50,6 +54,8 @@ pub enum Command {
     EtcdSnapshot(SnapshotCommandArgs),
     /// Show and change how Secrets are encrypted at rest
     SecretsEncrypt(EncryptArgs),
+    /// Show certificates, have them made anew, and change the CAs of the cluster
+    Certificate(CertificateArgs),
     /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
     Status(StatusArgs),
     /// Print the variables by which etcdctl reaches the store: eval "$(kube-lite etcd-env)"
@@ -149,6 +155,13 @@ pub struct ServerArgs {
     /// encryption-provider-config (with -automatic-reload) are known: audit-policy-file says what is recorded, authorization-config who is asked
     #[arg(long, value_name = "NAME=VALUE", help_heading = "API server")]
     pub kube_apiserver_arg: Vec<String>,
+
+    /// What of requests is recorded in server/logs/audit.log of the data directory, never with bodies: metadata (all of them; files of
+    /// 100 MB, ten old ones, 30 days), compact (changes, and reads of Secrets; three old files of 4 MB, compressed, written every half
+    /// minute: for SD cards) or off; a policy in audit-policy-file says it in its place [default: with --profile=hardened
+    /// metadata, else off]
+    #[arg(long, value_name = "FORM", value_enum, help_heading = "API server")]
+    pub audit: Option<AuditForm>,
 
     /// Do not run what is named: coredns, local-storage
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
@@ -256,6 +269,28 @@ pub struct EtcdEnvArgs {
     /// Data directory of the server
     #[arg(long, short = 'd', value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+/// What is recorded of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AuditForm {
+    /// All requests.
+    Metadata,
+    /// What changes something.
+    Compact,
+    /// Nothing.
+    Off,
+}
+
+impl AuditForm {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Metadata => "metadata",
+            Self::Compact => "compact",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// Form of the answer of `status`.

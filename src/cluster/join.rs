@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use api::Status;
+use base::Wiped;
 use base::io::Dial;
 use base::pki::live::LiveCert;
 use base::pki::request::{new_key, request};
@@ -108,13 +109,23 @@ impl Facts {
         all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
 
-    /// The same for facts without differences, and of no other use: tunnels tell it, so that nodes ask when it is new to them.
+    /// The same for facts without differences, and of no other use.
     pub fn digest(&self) -> String {
         let settings = Self { servers: Vec::new(), ..self.clone() };
         let text = serde_json::to_vec(&settings).unwrap_or_default();
         let digest = ring::digest::digest(&ring::digest::SHA256, &text);
         digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
+}
+
+/// A digest of what a node takes from its cluster besides its certificates: facts ([`Facts::digest`]) and CAs. Tunnels tell it,
+/// so that nodes ask when it is new to them.
+pub fn digest(facts: &Facts, server_ca: &str, client_ca: &str) -> String {
+    let mut text = facts.digest();
+    text.push_str(server_ca);
+    text.push_str(client_ca);
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a machine is answered.
@@ -139,11 +150,11 @@ pub struct Answer {
 #[derive(Clone)]
 pub struct Keys {
     /// Of `system:node:<name>`.
-    pub kubelet_client: String,
+    pub kubelet_client: Wiped<String>,
     /// Of its kubelet API.
-    pub kubelet_serving: String,
+    pub kubelet_serving: Wiped<String>,
     /// Of `system:kube-proxy`.
-    pub proxy_client: String,
+    pub proxy_client: Wiped<String>,
 }
 
 impl Keys {
@@ -416,7 +427,7 @@ impl Party<'_> {
 pub fn leaf(cert_pem: &str, key_pem: &str) -> Result<Leaf, String> {
     let leaf = Leaf {
         cert_pem: cert_pem.to_owned(),
-        key_pem: key_pem.to_owned(),
+        key_pem: key_pem.to_owned().into(),
         not_after: pki::request::not_after(cert_pem)?,
     };
     LiveCert::new(&leaf).map_err(|e| e.to_string())?;

@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn names_and_data_stand_where_kubectl_reads_them() {
-        let user = Leaf { cert_pem: "C".into(), key_pem: "K".into(), not_after: 0 };
+        let user = Leaf { cert_pem: "C".into(), key_pem: "K".to_owned().into(), not_after: 0 };
         let text = render("https://127.0.0.1:6443", "A", &user);
         for line in [
             "    certificate-authority-data: QQ==",

@@ -6,6 +6,7 @@ pub mod join;
 pub mod kubeconfig;
 pub mod password;
 pub mod peers;
+pub mod rotation;
 pub mod servers;
 pub mod token;
 pub mod tunnel;

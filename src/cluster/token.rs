@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use base::clock;
+use base::{Wiped, clock};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -23,9 +23,9 @@ const ID_CHARACTERS: usize = 6;
 /// Characters of its secret.
 const BOOTSTRAP_SECRET_CHARACTERS: usize = 16;
 
-/// Text that no log may show.
+/// Text that no log may show, and that is overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Wiped<String>);
 
 impl Secret {
     /// The text itself.
@@ -39,6 +39,12 @@ impl Secret {
     }
 }
 
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
@@ -49,7 +55,7 @@ impl FromStr for Secret {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self(text.to_owned()))
+        Ok(Self::from(text.to_owned()))
     }
 }
 
@@ -141,13 +147,13 @@ pub fn parse(text: &str) -> Result<Token, BadToken> {
         return Err(BadToken::Hash);
     }
     let credentials = if bootstrap_parts(rest).is_some() {
-        Credentials::Bootstrap(Secret(rest.to_owned()))
+        Credentials::Bootstrap(Secret::from(rest.to_owned()))
     } else {
         let (user, secret) = rest.split_once(':').ok_or(BadToken::Credentials)?;
         if !matches!(user, "server" | "node") || secret.is_empty() {
             return Err(BadToken::Credentials);
         }
-        Credentials::Shared { user: user.to_owned(), secret: Secret(secret.to_owned()) }
+        Credentials::Shared { user: user.to_owned(), secret: Secret::from(secret.to_owned()) }
     };
     Ok(Token { ca_hash: (!hash.is_empty()).then_some(hash), credentials })
 }
@@ -155,15 +161,15 @@ pub fn parse(text: &str) -> Result<Token, BadToken> {
 /// A token without a hash: a bootstrap token, or a secret alone, which is that of a node here.
 fn short(text: &str) -> Credentials {
     if bootstrap_parts(text).is_some() {
-        return Credentials::Bootstrap(Secret(text.to_owned()));
+        return Credentials::Bootstrap(Secret::from(text.to_owned()));
     }
-    Credentials::Shared { user: "node".into(), secret: Secret(text.to_owned()) }
+    Credentials::Shared { user: "node".into(), secret: Secret::from(text.to_owned()) }
 }
 
 impl Token {
     /// The value of the header `Authorization` that shows it.
     pub fn authorization(&self) -> Secret {
-        Secret(match &self.credentials {
+        Secret::from(match &self.credentials {
             Credentials::Shared { user, secret } => {
                 format!("Basic {}", STANDARD.encode(format!("{user}:{}", secret.reveal())))
             }
@@ -194,14 +200,14 @@ pub fn basic(header: &str) -> Option<(String, Secret)> {
     }
     let text = String::from_utf8(STANDARD.decode(rest.trim()).ok()?).ok()?;
     let (user, secret) = text.split_once(':')?;
-    Some((user.to_owned(), Secret(secret.to_owned())))
+    Some((user.to_owned(), Secret::from(secret.to_owned())))
 }
 
 /// A new secret of 128 random bits, in hex.
 pub fn new_secret() -> Secret {
     let mut bytes = [0; 16];
     clock::random_bytes(&mut bytes);
-    Secret(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Secret::from(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 /// A new bootstrap token, `id.secret`.
@@ -234,7 +240,7 @@ mod tests {
     const HASH: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
     fn shared(user: &str, secret: &str) -> Credentials {
-        Credentials::Shared { user: user.into(), secret: Secret(secret.into()) }
+        Credentials::Shared { user: user.into(), secret: Secret::from(secret.to_owned()) }
     }
 
     #[test]
@@ -246,12 +252,12 @@ mod tests {
             (
                 format!("K10{HASH}::abcdef.0123456789abcdef"),
                 hash,
-                Credentials::Bootstrap(Secret("abcdef.0123456789abcdef".into())),
+                Credentials::Bootstrap(Secret::from("abcdef.0123456789abcdef".to_owned())),
             ),
             (
                 "abcdef.0123456789abcdef".into(),
                 None,
-                Credentials::Bootstrap(Secret("abcdef.0123456789abcdef".into())),
+                Credentials::Bootstrap(Secret::from("abcdef.0123456789abcdef".to_owned())),
             ),
             ("K10::server:x".into(), None, shared("server", "x")),
             ("my-secret".into(), None, shared("node", "my-secret")),

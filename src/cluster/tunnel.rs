@@ -39,7 +39,7 @@ pub(crate) const BESIDES_HEADER: &str = "kube-lite-besides";
 pub(crate) const BESIDES_MAX: u8 = 4;
 /// Silence in milliseconds that is a loss, in the server's answer.
 pub(crate) const SILENCE_HEADER: &str = "kube-lite-silence";
-/// What the settings of the cluster are, in the server's answer: see [`crate::join::Facts::digest`].
+/// What the settings of the cluster are, in the server's answer: see [`crate::join::digest`].
 pub(crate) const SETTINGS_HEADER: &str = "kube-lite-settings";
 /// Why a connection did not come about, in the agent's answer.
 pub(crate) const FAULT_HEADER: &str = "kube-lite-fault";

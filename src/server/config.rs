@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use apiserver::audit::{Fault, Plan, Settings};
+use apiserver::audit::{Fault, Form, Plan, Settings};
 use apiserver::authn;
 use apiserver::encryption;
 use apiserver::flags;
@@ -14,7 +14,7 @@ use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
 
 use crate::catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN, UNSUPPORTED_FLAG};
-use crate::cli::{Locations, ServerArgs, SnapshotArgs, given_token};
+use crate::cli::{AuditForm, Locations, ServerArgs, SnapshotArgs, given_token};
 use crate::machine::Machine;
 use crate::server::{fast_loss, reset};
 use crate::snapshots;
@@ -150,8 +150,9 @@ struct ApiServer {
     authentication: authn::Plan,
     encryption: Option<encryption::Plan>,
     flow: flow::Settings,
-    audit: Option<Plan>,
     spans: Option<spans::Plan>,
+    /// Those about audit, which are all that is left.
+    audit: Vec<String>,
 }
 
 impl ApiServer {
@@ -169,8 +170,8 @@ impl ApiServer {
             authentication: authn::Plan::read(&settings, &[issuer]).map_err(bad)?,
             encryption: encryption::Plan::read(&encryption).map_err(bad)?,
             flow: flow::Settings::of(&flow).map_err(bad)?,
-            audit: audit(&others)?,
             spans: spans::Plan::read(&spans).map_err(bad)?,
+            audit: others,
         })
     }
 }
@@ -180,10 +181,15 @@ fn split(arguments: Vec<String>, is_one: fn(&str) -> bool) -> (Vec<String>, Vec<
     arguments.into_iter().partition(|argument| is_one(flags::parts(argument).0))
 }
 
-/// Those about audit, which are all that is left.
-fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
+/// What is recorded of requests: by the policy that the arguments name, else by a form of ours.
+fn audit(
+    arguments: &[String],
+    form: Option<AuditForm>,
+    machine: &Machine,
+) -> Result<Option<Plan>, Refusal> {
     let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
-    let settings = Settings::of(arguments).map_err(|fault| match fault {
+    let told = |fault| {
+        match fault {
         Fault::Unknown(name) => UNSUPPORTED_FLAG.refuse_usage(format!(
             "--kube-apiserver-arg={name} is not supported: of the API server's settings those of audit are there, audit-policy-file, \
              audit-log-path and what belongs to them, of authorization authorization-mode, authorization-config and \
@@ -192,8 +198,31 @@ fn audit(arguments: &[String]) -> Result<Option<Plan>, Refusal> {
              enable-priority-and-fairness and tracing-config-file"
         )),
         Fault::Value(why) => bad(why),
-    })?;
-    Plan::read(&settings).map_err(bad)
+    }
+    };
+    let settings = Settings::of(arguments).map_err(told)?;
+    if let (Some(file), Some(form)) = (&settings.policy_file, form) {
+        let why = format!("contradicts audit-policy-file={}; give one of them", file.display());
+        return Err(self::bad("audit", form.name(), why));
+    }
+    let form = match form {
+        // A policy says what is recorded, and that may be nothing.
+        None if settings.policy_file.is_some() || !machine.hardened() => None,
+        None | Some(AuditForm::Metadata) => Some(Form::Metadata),
+        Some(AuditForm::Compact) => Some(Form::Compact),
+        Some(AuditForm::Off) if arguments.is_empty() => None,
+        Some(AuditForm::Off) => {
+            let why = "contradicts the settings of audit in --kube-apiserver-arg; give one of them";
+            return Err(self::bad("audit", "off", why));
+        }
+    };
+    match form {
+        None => Plan::read(&settings).map_err(bad),
+        Some(form) => {
+            let path = machine.data_dir.join("server/logs/audit.log");
+            form.plan(&form.over(&path, arguments).map_err(told)?).map_err(bad)
+        }
+    }
 }
 
 /// What the hardened profile makes of authentication, and the settings that it cannot hold beside.
@@ -313,9 +342,10 @@ impl Config {
             }
         }
         let others = others(&args)?;
-        let ApiServer { authorization, authentication, encryption, flow, audit, spans } =
+        let ApiServer { authorization, authentication, encryption, flow, spans, audit: recorded } =
             ApiServer::of(args.kube_apiserver_arg.clone())?;
         let machine = Machine::new(&args.general, args.node, locations)?;
+        let audit = audit(&recorded, args.audit, &machine)?;
         let authentication = hardened(authentication, &args.kube_apiserver_arg, &machine)?;
         let mut cluster_dns = args.cluster_dns.clone();
         if cluster_dns.is_empty() {

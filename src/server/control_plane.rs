@@ -16,6 +16,7 @@ use apiserver::{ApiServer, Objects, User};
 use base::pki::tls;
 use base::{Kind, Tasks};
 use cluster::certs::{Names, ServerCerts};
+use cluster::join;
 use cluster::join::files::{node_password, store_node_password};
 use cluster::peers::Calls;
 use cluster::token::files::{Error, TokenFiles};
@@ -27,6 +28,7 @@ use crate::catalogue::{
     BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, NAME_TAKEN, PORT_IN_USE, Refusal, SERVER_STOPPED,
     STORE_DAMAGED,
 };
+use crate::certificates::Rotation;
 use crate::sealing::{self, Place, Sealing};
 use crate::server::adapters::BootstrapWriter;
 use crate::server::aside::Parts;
@@ -63,6 +65,8 @@ pub(crate) struct ControlPlane {
     pub(crate) reach: Arc<Reach>,
     /// Changes the keys of Secrets.
     pub(crate) sealing: Arc<Sealing>,
+    /// Changes the CAs.
+    pub(crate) rotation: Arc<Rotation>,
 }
 
 /// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes, `peer_tasks`
@@ -86,6 +90,12 @@ pub(crate) async fn start(
     cluster::tunnel::socket::persevere(&listener);
     crate::server::data_dir::check(&config.machine.data_dir)?;
     base::fs::create_dir(&config.machine.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+    // Before anything reads a CA.
+    let changed = cluster::rotation::take_over(&config.machine.data_dir);
+    let changed = changed.map_err(|e| DATA_DIR.refuse(e))?;
+    if !changed.is_empty() {
+        tracing::info!(files = changed.join(" "), "CAs and keys were changed");
+    }
     let told = crate::server::node::told(config, address.port());
     let entered = enter(config, told.clone(), address.port(), tasks.shutdown()).await?;
     let certs = Arc::new(certificates(config)?);
@@ -100,6 +110,7 @@ pub(crate) async fn start(
     sealing::catch_up(&place.keys, &members, &calls, joined, tasks.shutdown()).await;
     let file = config.encryption.as_ref().map(|plan| plan.file.clone());
     let sealing = Sealing::new(&place, &store, &members, &calls, file, tasks.problems());
+    let rotation = Rotation::new(config.machine.data_dir.clone(), &members, &calls);
     etcd.serve(config, &certs, &store, tasks)?;
 
     let schema = Schema::builtin();
@@ -113,7 +124,11 @@ pub(crate) async fn start(
     };
     let objects = Objects::new(Arc::clone(&store), Some(transformer), schema, tasks);
     let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
-    let tunnels = Tunnels::new(pace, told.digest(), tasks.clone());
+    let tunnels = Tunnels::new(
+        pace,
+        join::digest(&told, certs.server_ca().cert_pem(), certs.client_ca().cert_pem()),
+        tasks.clone(),
+    );
     let reach = Reach::new(tunnels.clone());
     let settings = apiserver::security::Settings {
         issuer: ISSUER.to_owned(),
@@ -211,6 +226,7 @@ pub(crate) async fn start(
         tunnels,
         reach,
         sealing,
+        rotation,
     })
 }
 
@@ -359,7 +375,7 @@ fn connections(
     reach: &Arc<Reach>,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Connect>, Refusal> {
-    let ca = [certs.server_ca().der().clone()];
+    let ca = certs.server_ca().bundle();
     let client = tls::client(&ca, Some(Arc::clone(&certs.kubelet_client)), &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let lookup: Arc<dyn Lookup> = Arc::clone(objects) as Arc<dyn Lookup>;
@@ -376,9 +392,9 @@ fn listen(
     asides: Vec<Arc<dyn Aside>>,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
-    let client_ca = [certs.client_ca().der().clone()];
-    let proxy_ca = [certs.request_header_ca().der().clone()];
-    let hints = [client_ca[0].clone(), proxy_ca[0].clone()];
+    let client_ca = certs.client_ca().bundle();
+    let proxy_ca = certs.request_header_ca().bundle();
+    let hints = [client_ca.clone(), proxy_ca.clone()].concat();
     let config = tls::server(Arc::clone(&certs.serving), &hints, &["h2", "http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     let verifier = Verifier::new(&client_ca, &proxy_ca, &ServerCerts::proxy_names())

@@ -71,7 +71,7 @@ impl Listeners {
         }
         let scratch = config.machine.data_dir.join("server/db");
         let etcd = Etcd::new(Arc::clone(store), profile, scratch, tasks.clone());
-        let ca = [certs.etcd_ca().der().clone()];
+        let ca = certs.etcd_ca().bundle();
         let config =
             tls::demanding_server(Arc::clone(&certs.etcd_serving), &ca, &["h2", "http/1.1"])
                 .map_err(|e| DATA_DIR.refuse(e))?;

@@ -5,6 +5,7 @@ pub(crate) mod lead;
 pub(crate) mod nodes;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -50,15 +51,15 @@ impl Transport for Way {
     }
 }
 
-struct Here(Arc<Members>, Arc<Place>);
+struct Here(Arc<Members>, Arc<Place>, PathBuf);
 
 impl Answers for Here {
     fn connected(&self) -> Arc<dyn Answer> {
-        Arc::new(Peering(self.0.conversation(), Arc::clone(&self.1)))
+        Arc::new(Peering(self.0.conversation(), Arc::clone(&self.1), self.2.clone()))
     }
 }
 
-struct Peering(Conversation, Arc<Place>);
+struct Peering(Conversation, Arc<Place>, PathBuf);
 
 #[async_trait]
 impl Answer for Peering {
@@ -67,7 +68,10 @@ impl Answer for Peering {
     }
 
     async fn told(&self, message: &[u8]) -> Vec<u8> {
-        self.1.answer(message).await
+        match crate::certificates::others::answer(&self.2, message).await {
+            Some(told) => told,
+            None => self.1.answer(message).await,
+        }
     }
 }
 
@@ -81,7 +85,7 @@ pub(crate) fn seat(
     joins: bool,
     tasks: &Tasks,
 ) -> Result<(Seat, Arc<Calls>), Refusal> {
-    let ca = [certs.peer_ca().der().clone()];
+    let ca = certs.peer_ca().bundle();
     let tls =
         tls::client(&ca, Some(Arc::clone(&certs.peer)), &["h2"]).map_err(|e| DATA_DIR.refuse(e))?;
     let calls = Arc::new(Calls::new(tls, MAX_MESSAGE_BYTES, tasks.clone()));
@@ -96,6 +100,7 @@ pub(crate) struct Listener {
     tls: Arc<rustls::ServerConfig>,
     members: Arc<Members>,
     place: Arc<Place>,
+    data_dir: PathBuf,
     tasks: Tasks,
     bound: OnceLock<()>,
     /// One attempt at a time.
@@ -114,7 +119,7 @@ impl Listener {
         place: &Arc<Place>,
         tasks: &Tasks,
     ) -> Result<Self, Refusal> {
-        let ca = [certs.peer_ca().der().clone()];
+        let ca = certs.peer_ca().bundle();
         let tls = tls::demanding_server(Arc::clone(&certs.peer), &ca, &["h2"])
             .map_err(|e| DATA_DIR.refuse(e))?;
         Ok(Self {
@@ -122,6 +127,7 @@ impl Listener {
             tls: Arc::new(tls),
             members: Arc::clone(members),
             place: Arc::clone(place),
+            data_dir: config.machine.data_dir.clone(),
             tasks: tasks.clone(),
             bound: OnceLock::new(),
             binding: tokio::sync::Mutex::default(),
@@ -141,7 +147,8 @@ impl Listener {
             PORT_IN_USE.refuse(format!("other servers cannot be heard on {}: {e}", self.address))
         })?;
         cluster::tunnel::socket::persevere(&listener);
-        let here = Arc::new(Here(Arc::clone(&self.members), Arc::clone(&self.place)));
+        let (members, place) = (Arc::clone(&self.members), Arc::clone(&self.place));
+        let here = Arc::new(Here(members, place, self.data_dir.clone()));
         let serving = peers::serve(
             listener,
             Arc::clone(&self.tls),

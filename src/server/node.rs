@@ -57,7 +57,7 @@ pub(crate) fn tls(
     let not_after = certs.serving.not_after.into();
     let named = parking_lot::Mutex::new(machine.node_ips.clone());
     let cert = NodeCert { live: Arc::clone(&serving), named, directory, not_after };
-    let client_ca = [plane.certs.client_ca().der().clone()];
+    let client_ca = plane.certs.client_ca().bundle();
     let tls = tls::verifying_server(serving, &client_ca, &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
     Ok((Arc::new(tls), cert))

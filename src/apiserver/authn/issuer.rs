@@ -24,6 +24,7 @@ pub struct TokenIssuer {
     issuer: String,
     audiences: Vec<String>,
     key: SigningKey,
+    former: Vec<PublicKey>,
 }
 
 fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
@@ -38,12 +39,19 @@ impl TokenIssuer {
         audiences: Vec<String>,
         key: SigningKey,
     ) -> Self {
-        Self { lookup, issuer: issuer.to_owned(), audiences, key }
+        Self { lookup, issuer: issuer.to_owned(), audiences, key, former: Vec::new() }
     }
 
-    /// The public halves of the keys it signs with.
+    /// Tokens that these keys have signed hold, too.
+    #[must_use]
+    pub fn with_former(mut self, keys: Vec<PublicKey>) -> Self {
+        self.former = keys;
+        self
+    }
+
+    /// The public halves of the keys that tokens are signed with, first the one that signs.
     pub fn public_keys(&self) -> Vec<PublicKey> {
-        vec![self.key.public().clone()]
+        [self.key.public()].into_iter().chain(&self.former).cloned().collect()
     }
 
     /// Answers a TokenRequest for this service account: fills `request` with defaults, metadata and `status`.

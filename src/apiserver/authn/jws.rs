@@ -14,7 +14,7 @@ const MAX_TOKEN: usize = 16 * 1024;
 /// A key that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "service-account key cannot be used: {0}; it must be a PEM file with a P-256 or RSA private key in PKCS#8"
+    "service-account key cannot be used: {0}; it must be a PEM file with P-256 or RSA private keys"
 )]
 pub struct BadKey(String);
 
@@ -67,12 +67,26 @@ impl SigningKey {
         Ok(KeyPair::generate().map_err(|e| BadKey(e.to_string()))?.serialize_pem())
     }
 
-    /// From PEM: P-256 signs ES256, RSA signs RS256.
+    /// From PEM: P-256 signs ES256, RSA signs RS256. Of several keys the first, which signs.
     ///
     /// # Errors
     /// When the text is no such key.
     pub fn from_pem(pem: &str) -> Result<Self, BadKey> {
-        let pair = KeyPair::from_pem(pem).map_err(|e| BadKey(e.to_string()))?;
+        Ok(Self::all(pem)?.0)
+    }
+
+    /// The key that signs, and the public halves of those behind it, which did before the key was changed.
+    ///
+    /// # Errors
+    /// When one of the keys cannot be used.
+    pub fn all(pem: &str) -> Result<(Self, Vec<PublicKey>), BadKey> {
+        let mut keys = base::pki::rotation::keys(pem).map_err(BadKey)?.into_iter();
+        let signs = keys.next().ok_or_else(|| BadKey("the file holds no key".into()))?;
+        let former = keys.map(|pair| Self::of(&pair).map(|key| key.public));
+        Ok((Self::of(&signs)?, former.collect::<Result<_, _>>()?))
+    }
+
+    fn of(pair: &KeyPair) -> Result<Self, BadKey> {
         let key_id =
             b64(ring::digest::digest(&ring::digest::SHA256, &pair.subject_public_key_info())
                 .as_ref());
@@ -223,6 +237,19 @@ mod tests {
         let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
         parts[1] = b64(br#"{"iss":"y"}"#);
         assert_eq!(verify(&parts.join("."), &both), Err("invalid signature".into()));
+    }
+
+    #[test]
+    fn a_key_that_signed_before_the_change_still_verifies_and_signs_nothing() {
+        let (old, new) = (SigningKey::generate_pem().unwrap(), SigningKey::generate_pem().unwrap());
+        let token = SigningKey::from_pem(&old).unwrap().sign(&json!({"iss": "x"})).unwrap();
+        let (signs, former) = SigningKey::all(&format!("{new}{old}")).unwrap();
+        let keys: Vec<_> = [signs.public().clone()].into_iter().chain(former).collect();
+        assert_eq!(verify(&token, &keys), Ok(()));
+        assert_eq!(verify(&token, &keys[..1]), Err("invalid signature, no keys found".into()));
+        let fresh = signs.sign(&json!({"iss": "x"})).unwrap();
+        assert_eq!(verify(&fresh, &keys[..1]), Ok(()));
+        assert_eq!(jwks(&keys)["keys"].as_array().unwrap().len(), 2);
     }
 
     #[test]

@@ -132,3 +132,44 @@ fn selectors_of_aggregated_roles_come_back() {
     assert_eq!(selectors(json!({"clusterRoleSelectors": [own]})), json!([own, expected]));
     assert_eq!(selectors(wanted["aggregationRule"].clone()), json!([expected]));
 }
+
+/// C2.2 (CVE-2021-25740, CVE-2020-8554): who may edit a namespace leads no traffic elsewhere: of the roles that people are given
+/// none but cluster-admin writes endpoints, slices of them, or the status of Services. Upstream took the first two out of `edit`
+/// in 1.22 (`EndpointsWriteRule` of its ClusterRole policy is gone).
+#[test]
+fn editors_write_no_endpoints_and_no_status_of_services() {
+    let roles = policy::objects();
+    let writes = |rule: &Value| {
+        let verbs = rule["verbs"].as_array().into_iter().flatten();
+        verbs.filter_map(Value::as_str).any(|verb| !matches!(verb, "get" | "list" | "watch"))
+    };
+    let has = |rule: &Value, name: &str| {
+        rule["resources"].as_array().into_iter().flatten().any(|resource| resource == name)
+    };
+    let mut looked = 0;
+    for (_, role) in &roles {
+        let labels = role["metadata"]["labels"].as_object().into_iter().flatten();
+        let aggregated = labels.filter(|(name, _)| name.contains("/aggregate-to-")).count() > 0;
+        let name = role["metadata"]["name"].as_str().unwrap_or_default();
+        if role["kind"] != "ClusterRole"
+            || !(aggregated || ["admin", "edit", "view"].contains(&name))
+        {
+            continue;
+        }
+        looked += 1;
+        let rules = role["rules"].as_array().into_iter().flatten();
+        for rule in rules.filter(|rule| writes(rule)) {
+            for forbidden in
+                ["endpoints", "endpointslices", "services/status", "endpoints/restricted", "*"]
+            {
+                assert!(!has(rule, forbidden), "{name}: {rule}");
+            }
+        }
+    }
+    // admin, edit, view and the three that are aggregated into them.
+    assert!(looked >= 6, "{looked}");
+    let edit =
+        roles.iter().find(|(_, role)| role["metadata"]["name"] == "system:aggregate-to-edit");
+    let rules = edit.unwrap().1["rules"].as_array().unwrap();
+    assert!(rules.iter().any(|rule| writes(rule) && has(rule, "services")), "services are theirs");
+}

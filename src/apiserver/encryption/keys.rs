@@ -78,7 +78,7 @@ impl Keys {
         if !path.exists() {
             return Ok(Ring::clone(&self.ring()));
         }
-        let text = base::fs::read_to_string(&path).map_err(pki::Error::from)?;
+        let text = base::Wiped::from(base::fs::read_to_string(&path).map_err(pki::Error::from)?);
         Ok(self.ring().beside(&Ring::parse(&text, &path.display().to_string())?))
     }
 

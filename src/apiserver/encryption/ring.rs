@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use base::pki;
+use base::{Wiped, pki};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
@@ -129,7 +129,7 @@ pub enum Next {
 
 struct Key {
     id: String,
-    secret: [u8; 32],
+    secret: Wiped<[u8; 32]>,
     cipher: LessSafeKey,
 }
 
@@ -163,7 +163,9 @@ fn key(id: &str, secret: &[u8]) -> Result<Entry, &'static str> {
         return Err("the key's id is not a short word");
     }
     let secret: [u8; 32] = secret.try_into().map_err(|_| "the key has not 32 bytes")?;
-    let unbound = UnboundKey::new(&AES_256_GCM, &secret).map_err(|_| "the key has not 32 bytes")?;
+    let secret = Wiped::from(secret);
+    let unbound =
+        UnboundKey::new(&AES_256_GCM, secret.as_slice()).map_err(|_| "the key has not 32 bytes")?;
     let cipher = LessSafeKey::new(unbound);
     Ok(Entry::Key(Arc::new(Key { id: id.to_owned(), secret, cipher })))
 }
@@ -216,6 +218,7 @@ impl Ring {
             return Err("there are more than 64 keys");
         }
         let secret = STANDARD.decode(rest).map_err(|_| "the key is not base64")?;
+        let secret = Wiped::from(secret);
         self.entries.push(key(id, &secret)?);
         Ok(())
     }
@@ -230,7 +233,9 @@ impl Ring {
         for entry in &self.entries {
             let _ = match entry {
                 Entry::Plain => writeln!(text, "identity"),
-                Entry::Key(key) => writeln!(text, "{} {}", key.id, STANDARD.encode(key.secret)),
+                Entry::Key(key) => {
+                    writeln!(text, "{} {}", key.id, STANDARD.encode(key.secret.as_slice()))
+                }
             };
         }
         text
@@ -363,7 +368,7 @@ impl Ring {
     /// Those of its keys that `next` has not, as lines; empty when there is none.
     pub(super) fn dropped(&self, next: &Self) -> String {
         let gone = self.keys().filter(|key| next.keys().all(|kept| kept.secret != key.secret));
-        gone.map(|key| format!("{} {}\n", key.id, STANDARD.encode(key.secret))).collect()
+        gone.map(|key| format!("{} {}\n", key.id, STANDARD.encode(key.secret.as_slice()))).collect()
     }
 
     /// The ring of several servers: the newest, and keys that only another one has; none is ever lost.
@@ -459,9 +464,9 @@ impl Ring {
 }
 
 fn fresh(id: String) -> Result<Entry, &'static str> {
-    let mut secret = [0; 32];
+    let mut secret = vec![0; 32];
     base::clock::random_bytes(&mut secret);
-    key(&id, &secret)
+    key(&id, &Wiped::from(secret))
 }
 
 impl std::fmt::Debug for Ring {

@@ -24,7 +24,7 @@ async fn world_of(change: impl FnOnce(&mut Parts)) -> World {
         Objects::new(store::open_memory_with(&tasks), None, api::schema::Schema::builtin(), &tasks);
     let settings = Settings {
         issuer: "https://kubernetes.default.svc.cluster.local".into(),
-        service_account_key: SigningKey::generate_pem().unwrap(),
+        service_account_key: SigningKey::generate_pem().unwrap().into(),
         address: "192.168.1.5:6443".into(),
         tokens: vec![(
             "admin".into(),

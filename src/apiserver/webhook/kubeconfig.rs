@@ -178,7 +178,7 @@ fn trust(
         (true, true) => None,
         (false, false) => {
             let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-            let leaf = Leaf { cert_pem: text(cert), key_pem: text(key), not_after: 0 };
+            let leaf = Leaf { cert_pem: text(cert), key_pem: text(key).into(), not_after: 0 };
             let made = LiveCert::new(&leaf);
             Some(made.map_err(|e| format!("{who}.client-certificate: {e}"))?)
         }

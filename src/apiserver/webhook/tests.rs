@@ -180,7 +180,7 @@ async fn a_self_signed_ca_may_serve_itself_when_it_is_the_bundle() {
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let pair = rcgen::KeyPair::generate().unwrap();
     let made = params.self_signed(&pair).unwrap();
-    let leaf = Leaf { cert_pem: made.pem(), key_pem: pair.serialize_pem(), not_after: 0 };
+    let leaf = Leaf { cert_pem: made.pem(), key_pem: pair.serialize_pem().into(), not_after: 0 };
     let dir = tempfile::tempdir().unwrap();
     let ca = ca(&dir);
     let hook = hook_with(dir, ca, &leaf, echo).await;

@@ -7,15 +7,17 @@ use rustls::pki_types::CertificateSigningRequestDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest, X509Name};
 
+use crate::Wiped;
+
 use super::{Ca, Error, LEAF_VALIDITY, Leaf, Profile, certificates, set_validity};
 
 /// A new key, as PEM (PKCS#8, ECDSA P-256).
 ///
 /// # Errors
 /// When the generator fails.
-pub fn new_key() -> Result<String, Error> {
+pub fn new_key() -> Result<Wiped<String>, Error> {
     KeyPair::generate()
-        .map(|key| key.serialize_pem())
+        .map(|key| key.serialize_pem().into())
         .map_err(|e| Error::Sign { name: "a new key".into(), why: e.to_string() })
 }
 
@@ -85,7 +87,7 @@ impl Ca {
             params.signed_by(&request.public_key, &self.issuer).map_err(|e| bad(e.to_string()))?;
         Ok(Leaf {
             cert_pem: format!("{}{}", cert.pem(), self.cert_pem),
-            key_pem: String::new(),
+            key_pem: Wiped::default(),
             not_after: i64::try_from(
                 Duration::from_secs(now).saturating_add(LEAF_VALIDITY).as_secs(),
             )

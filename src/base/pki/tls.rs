@@ -13,13 +13,14 @@ use rustls::{
 };
 
 use super::live::LiveCert;
+use super::trust;
 
 /// Why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up TLS: {0}")]
 pub struct BadConfig(String);
 
-fn bad(error: impl ToString) -> BadConfig {
+pub(super) fn bad(error: impl ToString) -> BadConfig {
     BadConfig(error.to_string())
 }
 
@@ -99,6 +100,32 @@ pub fn demanding_server(
     let verifier =
         WebPkiClientVerifier::builder_with_provider(roots, provider()).build().map_err(bad)?;
     serving(verifier, cert, alpn)
+}
+
+/// As [`verifying_server`], believing whom `clients` says at the time of a connection.
+///
+/// # Errors
+/// When TLS cannot be set up.
+pub fn following_server(
+    cert: Arc<LiveCert>,
+    clients: Arc<trust::Clients>,
+    alpn: &[&str],
+) -> Result<ServerConfig, BadConfig> {
+    serving(clients, cert, alpn)
+}
+
+/// As [`client`], believing whom `servers` says at the time of a connection.
+///
+/// # Errors
+/// When TLS cannot be set up.
+pub fn following_client(
+    servers: Arc<trust::Servers>,
+    cert: Option<Arc<LiveCert>>,
+    alpn: &[&str],
+) -> Result<ClientConfig, BadConfig> {
+    let mut config = client(&[], cert, alpn)?;
+    config.dangerous().set_certificate_verifier(servers);
+    Ok(config)
 }
 
 /// A client that trusts `server_ca` alone and presents `cert` when it has one.
@@ -284,6 +311,34 @@ mod tests {
         assert_eq!(connect(asking(), with(Some(own))).await, Ok(2));
         assert!(connect(asking(), with(Some(other))).await.is_err());
         assert_eq!(connect(asking(), with(None)).await, Ok(0));
+    }
+
+    #[tokio::test]
+    async fn who_is_believed_changes_with_the_ca_of_a_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new, clients) = (ca(&dir, "old"), ca(&dir, "new"), ca(&dir, "clients"));
+        let profile = Profile::server("s", &["localhost".into()], &[]);
+        let servers = trust::Servers::new(old.cert_pem()).unwrap();
+        let config = |ca: &Ca| server(live(ca, &profile), &[], &[]).unwrap();
+        let dial = || following_client(Arc::clone(&servers), None, &[]).unwrap();
+        assert_eq!(connect(config(&old), dial()).await, Ok(0));
+        assert!(connect(config(&new), dial()).await.is_err());
+        servers.set(new.cert_pem()).unwrap();
+        assert!(connect(config(&old), dial()).await.is_err());
+        assert_eq!(connect(config(&new), dial()).await, Ok(0));
+        assert!(servers.set("").is_err());
+        assert_eq!(connect(config(&new), dial()).await, Ok(0));
+
+        let believed = trust::Clients::new(old.cert_pem()).unwrap();
+        let serving = live(&new, &profile);
+        let config = || following_server(Arc::clone(&serving), Arc::clone(&believed), &[]).unwrap();
+        let jane = live(&clients, &Profile::client("jane", None));
+        let dial = |cert| following_client(Arc::clone(&servers), cert, &[]).unwrap();
+        assert!(connect(config(), dial(Some(Arc::clone(&jane)))).await.is_err());
+        believed.set(clients.cert_pem()).unwrap();
+        assert_eq!(connect(config(), dial(Some(jane))).await, Ok(2));
+        assert_eq!(connect(config(), dial(None)).await, Ok(0));
+        assert!(believed.set("").is_err());
     }
 
     #[tokio::test]

@@ -165,6 +165,11 @@ impl Joined {
         write(RECORD.into(), &text)
     }
 
+    /// What it has of the cluster, as [`super::digest`] sums it up.
+    pub fn digest(&self) -> String {
+        super::digest(&self.facts, &self.server_ca, &self.client_ca)
+    }
+
     /// Its keys.
     pub fn keys(&self) -> Keys {
         Keys {

@@ -23,6 +23,19 @@ pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), S
         })
         .collect::<Result<_, _>>()?;
     let text = |e: nix::Error| e.to_string();
+    let fd = open(volume, &parts)?;
+    let stat = fstatat(&fd, "", AtFlags::AT_EMPTY_PATH).map_err(text)?;
+    let is_dir = stat.st_mode & 0o170_000 == 0o040_000;
+    mounts::unmount_below(target).map_err(|e| e.to_string())?;
+    place(target, is_dir).map_err(|e| e.to_string())?;
+    mounts::bind(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), target)
+        .map_err(|e| e.to_string())
+}
+
+/// Opens a sub-path of a volume, making folders that are missing. Whatever others do to the volume meanwhile, the kernel leads
+/// nowhere but beneath it.
+fn open(volume: &Path, parts: &[&std::ffi::OsStr]) -> Result<OwnedFd, String> {
+    let text = |e: nix::Error| e.to_string();
     let root = std::fs::File::open(volume).map_err(|e| e.to_string())?;
     let mode = root.metadata().map_err(|e| e.to_string())?.permissions().mode() & 0o7777;
     let mode = Mode::from_bits_truncate(mode);
@@ -34,7 +47,7 @@ pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), S
     };
     let mut path = PathBuf::new();
     let mut parent: Option<OwnedFd> = None;
-    for part in parts {
+    for part in parts.iter().copied() {
         path.push(part);
         match beneath(&path, OFlag::O_PATH) {
             Ok(fd) => parent = Some(fd),
@@ -50,13 +63,7 @@ pub(super) fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<(), S
             Err(error) => return Err(text(error)),
         }
     }
-    let fd = parent.ok_or_else(|| "the sub-path is empty".to_owned())?;
-    let stat = fstatat(&fd, "", AtFlags::AT_EMPTY_PATH).map_err(text)?;
-    let is_dir = stat.st_mode & 0o170_000 == 0o040_000;
-    mounts::unmount_below(target).map_err(|e| e.to_string())?;
-    place(target, is_dir).map_err(|e| e.to_string())?;
-    mounts::bind(Path::new(&format!("/proc/self/fd/{}", fd.as_raw_fd())), target)
-        .map_err(|e| e.to_string())
+    parent.ok_or_else(|| "the sub-path is empty".to_owned())
 }
 
 /// Makes the empty file or folder that is bound over.
@@ -74,5 +81,66 @@ fn place(target: &Path, is_dir: bool) -> std::io::Result<()> {
         }
         (Err(_), true) => std::fs::create_dir(target),
         (Err(_), false) => std::fs::File::create(target).map(drop),
+    }
+}
+
+// renameat2 is known for glibc's sake alone; the tests run there.
+#[cfg(all(test, target_env = "gnu"))]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+
+    use super::*;
+
+    /// C2.5 (CVE-2017-1002101, CVE-2021-25741): a folder and a link that leads out of the volume change places while sub-paths
+    /// through them are opened ten thousand times. What is opened, and what is made, is in the volume, always.
+    #[test]
+    fn ten_thousand_swaps_of_a_folder_and_a_link_lead_nowhere_else() {
+        const TIMES: usize = 10_000;
+        let home = tempfile::tempdir().unwrap();
+        let (volume, outside) = (home.path().join("volume"), home.path().join("outside"));
+        for folder in ["a/b", "spare"] {
+            std::fs::create_dir_all(volume.join(folder)).unwrap();
+        }
+        std::fs::create_dir_all(outside.join("b")).unwrap();
+        std::os::unix::fs::symlink(&outside, volume.join("link")).unwrap();
+        let identity = |path: &Path| std::fs::metadata(path).unwrap().ino();
+        let forbidden = [identity(&outside), identity(&outside.join("b"))];
+        let (folder, link) = (volume.join("a"), volume.join("link"));
+        let over = AtomicBool::new(false);
+        let (mut opened, mut refused, mut swaps) = (0, 0, 0);
+        std::thread::scope(|scope| {
+            let swapper = scope.spawn(|| {
+                let mut swaps = 0;
+                while !over.load(Ordering::Relaxed) {
+                    renameat2(AT_FDCWD, &folder, AT_FDCWD, &link, RenameFlags::RENAME_EXCHANGE)
+                        .unwrap();
+                    swaps += 1;
+                }
+                swaps
+            });
+            for at in 0..TIMES {
+                // Every other time also a folder that has to be made.
+                let last = if at % 2 == 0 { "b".to_owned() } else { format!("made-{}", at % 50) };
+                match open(&volume, &[OsStr::new("a"), OsStr::new(&last)]) {
+                    Ok(fd) => {
+                        let file = std::fs::File::from(fd);
+                        assert!(!forbidden.contains(&file.metadata().unwrap().ino()));
+                        opened += 1;
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+            swaps = swapper.join().unwrap();
+        });
+        let names = std::fs::read_dir(&outside).unwrap().flatten().map(|entry| entry.file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["b"]);
+        assert_eq!(std::fs::read_dir(outside.join("b")).unwrap().count(), 0);
+        // Both were met, so that there was a race to win.
+        assert!(opened > 0 && refused > 0 && swaps > TIMES / 10, "{opened} {refused} {swaps}");
     }
 }

@@ -46,6 +46,11 @@ impl Store {
             );
             return Err(refuse(400, reason::BAD_REQUEST, why));
         }
+        // It would be given CAs that this server has no more after its next start.
+        if cluster::rotation::is_waiting(&self.data_dir) {
+            let why = "a change of the CAs waits for this server's next start; restart kube-lite on it first";
+            return Err(refuse(400, reason::BAD_REQUEST, why));
+        }
         self.listener.ensure().await.map_err(|refusal| Status::internal(&refusal.particulars))?;
         let data_dir = self.data_dir.clone();
         let files = base::tasks::blocking(move || read(&data_dir)).await;

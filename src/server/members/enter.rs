@@ -117,9 +117,9 @@ fn kept(data_dir: &Path, token: &Token) -> Result<Option<Option<ClusterId>>, Ref
         return Ok(None);
     };
     let pem = fs::read_to_string(&ca).map_err(|e| DATA_DIR.refuse(e))?;
-    let hash = base::pki::ca_hash(&pem).map_err(|e| DATA_DIR.refuse(e))?;
-    match &token.ca_hash {
-        Some(wanted) if *wanted != hash => Err(OTHER_CLUSTER.refuse(format!(
+    let named = |hash: &String| base::pki::rotation::named(&pem, hash);
+    match token.ca_hash.as_ref().map(named).transpose().map_err(|e| DATA_DIR.refuse(e))? {
+        Some(named) if named.is_empty() => Err(OTHER_CLUSTER.refuse(format!(
             "{} has the data of a server of another cluster than the token's",
             data_dir.display()
         ))),
@@ -133,13 +133,13 @@ async fn ask(
     enter: &Enter,
 ) -> Result<(Shared, String), Error> {
     let shown = join::shown_ca(&Tcp, server).await?;
-    check_ca(token, server, &shown)?;
+    let trusted = check_ca(token, server, &shown)?;
     check_clock(&shown, server)?;
     let authorization = token.authorization();
     let party = Party {
         dial: &Tcp,
         server,
-        server_ca: &shown.pem,
+        server_ca: &trusted,
         authorization: Some(&authorization),
         cert: None,
     };

@@ -1,0 +1,306 @@
+//! The change of a CA: what a new one must be so that nobody who believes the old one is cut off, and one that is made so.
+//!
+//! Pure but for randomness: texts in, texts out. The rules are k3s's (`certificate rotate-ca`), asked of real chains: a certificate
+//! of the new CA must be believed by who has the old bundle, and one of the old CA by who has the new bundle.
+
+use std::sync::Arc;
+
+use rcgen::KeyPair;
+use rustls::RootCertStore;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::Wiped;
+
+use super::{Ca, Error, Profile, Usage, certificates, tls};
+
+/// Certificates in a bundle, and keys in a file, at most: every handshake carries the bundle.
+const MANY: usize = 16;
+
+/// A CA as its two files have it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Texts {
+    /// PEM: the CA's own certificate first, then what its chain and the change need.
+    pub cert: String,
+    /// PEM.
+    pub key: Wiped<String>,
+}
+
+/// Object identifier of a public key on an elliptic curve, and of the curves that are known, in DER (RFC 5480).
+const EC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+const P256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
+const P384: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
+/// `rsaEncryption` with its parameters, NULL (RFC 8017, A.1).
+const RSA: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
+
+/// One element of DER whose content are these parts.
+fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let length = content.len().to_be_bytes();
+    let significant: Vec<u8> = length.into_iter().skip_while(|byte| *byte == 0).collect();
+    let mut out = vec![tag];
+    match u8::try_from(content.len()) {
+        Ok(short) if short < 0x80 => out.push(short),
+        _ => {
+            out.push(0x80 | u8::try_from(significant.len()).unwrap_or(0x7f));
+            out.extend(significant);
+        }
+    }
+    out.extend(content);
+    out
+}
+
+/// PKCS#8 (RFC 5958) around a key of the older forms.
+fn wrapped(algorithm: &[&[u8]], key: &[u8]) -> Vec<u8> {
+    let (algorithm, key) = (element(0x30, algorithm), element(0x04, &[key]));
+    element(0x30, &[&[0x02, 0x01, 0x00], &algorithm, &key])
+}
+
+fn pair(key: &PrivateKeyDer<'_>) -> Option<KeyPair> {
+    let read = |der: Vec<u8>| KeyPair::try_from(&PrivatePkcs8KeyDer::from(der)).ok();
+    match key {
+        PrivateKeyDer::Pkcs8(key) => read(key.secret_pkcs8_der().to_vec()),
+        PrivateKeyDer::Sec1(key) => {
+            let key = key.secret_sec1_der();
+            [P256, P384].into_iter().find_map(|curve| read(wrapped(&[EC, curve], key)))
+        }
+        PrivateKeyDer::Pkcs1(key) => read(wrapped(&[RSA], key.secret_pkcs1_der())),
+        _ => None,
+    }
+}
+
+/// All private keys of a PEM text, PKCS#8 and the older forms that openssl writes.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn keys(pem: &str) -> Result<Vec<KeyPair>, String> {
+    let mut found = Vec::new();
+    for key in PrivateKeyDer::pem_slice_iter(pem.as_bytes()) {
+        let key = key.map_err(|e| format!("no PEM key: {e}"))?;
+        let known = "is of a kind that is not known; use P-256, P-384, Ed25519 or RSA of at least 2048 bits";
+        found.push(pair(&key).ok_or_else(|| format!("key {} in it {known}", found.len() + 1))?);
+    }
+    match found.len() {
+        0 => Err("holds no private key that can be read (encrypted ones cannot)".into()),
+        1..=MANY => Ok(found),
+        _ => Err(format!("holds more than {MANY} keys")),
+    }
+}
+
+/// Who believes this chain of a leaf: one with these anchors, at `now` (seconds since the epoch).
+fn believed(
+    leaf: &[CertificateDer<'static>],
+    anchors: RootCertStore,
+    usage: Usage,
+    now: u64,
+) -> Result<(), String> {
+    let (end, rest) = leaf.split_first().ok_or("there is no certificate")?;
+    let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(now));
+    let (anchors, provider) = (Arc::new(anchors), Arc::new(default_provider()));
+    if usage != Usage::Server {
+        let verifier = WebPkiClientVerifier::builder_with_provider(
+            Arc::clone(&anchors),
+            Arc::clone(&provider),
+        );
+        let verifier = verifier.build().map_err(|e| e.to_string())?;
+        verifier.verify_client_cert(end, rest, at).map_err(|e| e.to_string())?;
+    }
+    if usage != Usage::Client {
+        let verifier = WebPkiServerVerifier::builder_with_provider(anchors, provider);
+        let verifier = verifier.build().map_err(|e| e.to_string())?;
+        let name = ServerName::try_from(PROBE).map_err(|e| e.to_string())?;
+        verifier.verify_server_cert(end, rest, &name, &[], at).map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// Whom a certificate names that only answers the question whether such ones are believed.
+const PROBE: &str = "probe";
+
+fn probe(ca: &Ca, usage: Usage, now: u64) -> Result<Vec<CertificateDer<'static>>, String> {
+    let profile = Profile { usage, ..Profile::server(PROBE, &[PROBE.to_owned()], &[]) };
+    let leaf = ca.issue_at(&profile, now).map_err(|e| e.to_string())?;
+    certificates(&leaf.cert_pem)
+}
+
+/// A new CA in the place of `old`, in the form in which it is kept; `usage` is what its certificates are for. With `force` it
+/// need not be linked to the old one: everybody who believes the old one has to be told of it by other means then.
+///
+/// # Errors
+/// What is wrong with it; nobody could use such a CA, or (without `force`) somebody would be cut off.
+pub fn admit(
+    old: &Texts,
+    new: &Texts,
+    usage: Usage,
+    force: bool,
+    now: u64,
+) -> Result<Texts, String> {
+    let chain = certificates(&new.cert).map_err(|why| format!("the certificate: {why}"))?;
+    let first = chain.first().ok_or("the certificate: the file holds none")?;
+    if chain.len() > MANY {
+        return Err(format!("the certificate: the file holds more than {MANY}"));
+    }
+    let (_, parsed) =
+        X509Certificate::from_der(first).map_err(|e| format!("the certificate: {e}"))?;
+    let authority = parsed.basic_constraints().ok().flatten().is_some_and(|b| b.value.ca);
+    let signs = parsed.key_usage().ok().flatten().is_none_or(|usage| usage.value.key_cert_sign());
+    if !authority || !signs {
+        return Err("the first certificate is not one of a CA (basicConstraints CA:TRUE, keyUsage keyCertSign)".into());
+    }
+    let (from, to) = (parsed.validity().not_before, parsed.validity().not_after);
+    let now_signed = i64::try_from(now).unwrap_or(i64::MAX);
+    if to.timestamp() <= now_signed || from.timestamp() > now_signed {
+        return Err(format!(
+            "the first certificate is valid from {from} to {to}, which is not now"
+        ));
+    }
+    let key = keys(&new.key).map_err(|why| format!("the key: {why}"))?.swap_remove(0);
+    let kept = Texts { cert: new.cert.clone(), key: key.serialize_pem().into() };
+    let new = Ca::parse(kept.cert.clone(), &kept.key).map_err(|bad| match bad {
+        super::Half::Key(why) => format!("the key: {why}"),
+        super::Half::Cert(why) => format!("the certificate: {why}"),
+    })?;
+    let anchors = |ca: &Ca| tls::roots(&ca.bundle()).map_err(|e| e.to_string());
+    let leaf = probe(&new, usage, now)?;
+    believed(&leaf, anchors(&new)?, usage, now)
+        .map_err(|why| format!("certificates of it would be believed by nobody: {why}"))?;
+    // Who joins knows the end of its chain, by the hash in the token, and nothing else.
+    let end = super::ca_hash(&kept.cert).and_then(|hash| named(&kept.cert, &hash))?;
+    believed(&leaf, tls::roots(&end).map_err(|e| e.to_string())?, usage, now).map_err(|why| {
+        format!("its chain does not lead to the certificate that ends it by name: {why}")
+    })?;
+    if force {
+        return Ok(kept);
+    }
+    let old = Ca::parse(old.cert.clone(), &old.key)
+        .map_err(|bad| format!("the CA in use: {}", bad.why()))?;
+    believed(&leaf, anchors(&old)?, usage, now).map_err(|why| {
+        format!("who believes the CA in use would not believe certificates of the new one ({why}); have its certificate, or one above it, signed by the CA in use and put that one into the file, too, or use --force")
+    })?;
+    let leaf = probe(&old, usage, now)?;
+    believed(&leaf, anchors(&new)?, usage, now).map_err(|why| {
+        format!("certificates that the CA in use has signed would not be believed any more ({why}); append the certificate of the CA in use to the file, or use --force")
+    })?;
+    Ok(kept)
+}
+
+impl Ca {
+    /// A CA with a new key to follow this one: its certificate signed by itself and, for those who believe only this CA, by this
+    /// one, whose certificates stay in the bundle. Those of the CA before this one go.
+    ///
+    /// # Errors
+    /// When signing fails.
+    pub fn successor(&self, now: u64) -> Result<Texts, Error> {
+        let (_, own) = X509Certificate::from_der(&self.der)
+            .map_err(|e| Error::Sign { name: "a new CA".into(), why: e.to_string() })?;
+        let common_name = own.subject().iter_common_name().next().and_then(|n| n.as_str().ok());
+        let common_name = common_name.unwrap_or("kube-lite-ca");
+        let stem = common_name.rsplit_once('@').map_or(common_name, |(stem, _)| stem);
+        // Two CAs of one name could be taken for each other.
+        let name = [now, now.saturating_add(1)].map(|at| format!("{stem}@{at}"));
+        let [first, second] = name;
+        let name = if first == common_name { second } else { first };
+        let sign = |e: rcgen::Error| Error::Sign { name: name.clone(), why: e.to_string() };
+        let params = super::ca_params(&name, now);
+        let key = KeyPair::generate().map_err(sign)?;
+        let crossed = params.signed_by(&key, &self.issuer).map_err(sign)?;
+        let alone = params.self_signed(&key).map_err(sign)?;
+        let former = if own.subject() == own.issuer() {
+            pem(&self.der)
+        } else {
+            self.bundle().iter().map(pem).collect()
+        };
+        Ok(Texts {
+            cert: format!("{}{}{former}", alone.pem(), crossed.pem()),
+            key: key.serialize_pem().into(),
+        })
+    }
+}
+
+/// As [`Ca::successor`], of the files of a CA.
+///
+/// # Errors
+/// When the CA cannot be used, or signing fails.
+pub fn successor(old: &Texts, now: u64) -> Result<Texts, String> {
+    let old = Ca::parse(old.cert.clone(), &old.key)
+        .map_err(|bad| format!("the CA in use: {}", bad.why()))?;
+    old.successor(now).map_err(|e| e.to_string())
+}
+
+/// A certificate as PEM, in the form in which we and openssl write it.
+pub fn pem(der: &CertificateDer<'_>) -> String {
+    use base64::Engine as _;
+    let body = base64::engine::general_purpose::STANDARD.encode(der);
+    let lines: Vec<&str> = body
+        .as_bytes()
+        .chunks(64)
+        .map(|line| std::str::from_utf8(line).unwrap_or_default())
+        .collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+/// Keys that sign tokens of service accounts, the first, and that have signed them: in the place of `old`, in the form in which
+/// they are kept.
+///
+/// # Errors
+/// Keys that cannot be used; without `force`, when the one that signs now is not among them.
+pub fn admit_signing(old: &str, new: &str, force: bool) -> Result<String, String> {
+    if new.contains("PUBLIC KEY-----") {
+        return Err(
+            "holds a public key; only private keys are known here, append the former file as it is"
+                .into(),
+        );
+    }
+    let new = keys(new)?;
+    let known = |key: &KeyPair| {
+        key.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256)
+            || key.is_compatible(&rcgen::PKCS_RSA_SHA256)
+    };
+    if let Some(at) = new.iter().position(|key| !known(key)) {
+        return Err(format!("key {} in it is neither P-256 nor RSA", at + 1));
+    }
+    let old = keys(old).map_err(|why| format!("the file in use {why}"))?;
+    let signs = old.first().map(spki);
+    if !force && !new.iter().any(|key| Some(spki(key)) == signs) {
+        return Err("lacks the key that signs tokens now, so that all tokens would end; append the file in use to it, or use --force".into());
+    }
+    Ok(new.iter().map(KeyPair::serialize_pem).collect())
+}
+
+/// A new key that signs, in front of those that did.
+///
+/// # Errors
+/// When the keys in use cannot be read.
+pub fn signing_successor(old: &str) -> Result<String, String> {
+    let new = KeyPair::generate().map_err(|e| e.to_string())?;
+    let former = keys(old).map_err(|why| format!("the file in use {why}"))?;
+    let all = [new].into_iter().chain(former).take(MANY);
+    Ok(all.map(|key| key.serialize_pem()).collect())
+}
+
+fn spki(key: &KeyPair) -> Vec<u8> {
+    rcgen::PublicKeyData::subject_public_key_info(key)
+}
+
+/// The certificates of a bundle that a token with this hash names ([`super::ca_hash`]), be it from before the last change of the
+/// CA. They alone are proved by the hash: whoever shows a bundle may have put others beside them.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn named(bundle: &str, hash: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all = certificates(bundle)?;
+    if all.len() == 1 && super::ca_hash(bundle)? == hash {
+        return Ok(all);
+    }
+    let is = |bytes: &[u8]| super::hex_sha256(bytes) == hash;
+    // Of a single certificate the hash is that of its file.
+    Ok(all.into_iter().filter(|der| is(der) || is(pem(der).as_bytes())).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! What may follow a CA, and who believes whom after it has.
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyUsagePurpose};
+
+use super::*;
+
+/// 2027-01-15.
+const NOW: u64 = 1_800_000_000;
+const DAY: u64 = 24 * 60 * 60;
+
+fn first() -> Texts {
+    let key = KeyPair::generate().unwrap();
+    let cert = super::super::ca_params("kube-lite-server-ca@1", NOW - 400 * DAY);
+    Texts { cert: cert.self_signed(&key).unwrap().pem(), key: key.serialize_pem().into() }
+}
+
+fn read(texts: &Texts) -> Ca {
+    Ca::parse(texts.cert.clone(), &texts.key).unwrap()
+}
+
+fn next(texts: &Texts, at: u64) -> Texts {
+    read(texts).successor(at).unwrap()
+}
+
+/// Whether a certificate of `signer` is believed by who has the bundle of `believer`.
+fn trusts(believer: &Texts, signer: &Texts) -> bool {
+    let leaf = probe(&read(signer), Usage::Peer, NOW).unwrap();
+    let anchors = tls::roots(&read(believer).bundle()).unwrap();
+    believed(&leaf, anchors, Usage::Peer, NOW).is_ok()
+}
+
+fn refused(old: &Texts, new: &Texts) -> String {
+    admit(old, new, Usage::Peer, false, NOW).map(|_| ()).unwrap_err()
+}
+
+#[test]
+fn a_successor_and_its_predecessor_believe_each_other_and_the_one_before_is_gone() {
+    let old = first();
+    let new = next(&old, NOW);
+    assert!(admit(&old, &new, Usage::Peer, false, NOW).is_ok());
+    assert!(trusts(&old, &new) && trusts(&new, &old));
+    assert_eq!(certificates(&new.cert).unwrap().len(), 3);
+    // Not the name of another one, be it made within a second.
+    let third = next(&new, NOW);
+    assert!(admit(&new, &third, Usage::Peer, false, NOW).is_ok());
+    assert!(trusts(&new, &third) && trusts(&third, &new));
+    assert!(!trusts(&old, &third) && !trusts(&third, &old));
+    assert_eq!(certificates(&third.cert).unwrap().len(), 3);
+    let names: std::collections::BTreeSet<String> = [&old, &new, &third]
+        .map(|texts| read(texts).der)
+        .iter()
+        .map(|der| X509Certificate::from_der(der).unwrap().1.subject().to_string())
+        .collect();
+    assert_eq!(names.len(), 3, "{names:?}");
+}
+
+#[test]
+fn another_ca_is_refused_unless_it_is_forced() {
+    let (old, other) = (first(), first());
+    let told = refused(&old, &other);
+    assert!(told.contains("would not believe certificates of the new one"), "{told}");
+    assert!(admit(&old, &other, Usage::Peer, true, NOW).is_ok());
+    // With the old one beside it old certificates stay believed, and nobody who has the old one alone believes new ones.
+    let beside = Texts { cert: format!("{}{}", other.cert, old.cert), ..other.clone() };
+    assert!(refused(&old, &beside).contains("would not believe certificates of the new one"));
+    // Crossed, and without the old one.
+    let new = next(&old, NOW);
+    let two: String = certificates(&new.cert).unwrap()[..2].iter().map(pem).collect();
+    let told = refused(&old, &Texts { cert: two, ..new });
+    assert!(told.contains("append the certificate of the CA in use"), "{told}");
+}
+
+#[test]
+fn what_nobody_could_use_is_refused_even_when_forced() {
+    let (old, other) = (first(), first());
+    let with = |cert: &str, key: &str| Texts { cert: cert.to_owned(), key: key.to_owned().into() };
+    let leaf = read(&old).issue(&Profile::client("jane", None)).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let mut ended = super::super::ca_params("ended", NOW - 4000 * DAY);
+    let ended_pem = ended.self_signed(&key).unwrap().pem();
+    ended.not_after = rcgen::date_time_ymd(2040, 1, 1);
+    ended.not_before = rcgen::date_time_ymd(2039, 1, 1);
+    let early = ended.self_signed(&key).unwrap().pem();
+    for (text, new) in [
+        ("the certificate: the file holds none", with("", &other.key)),
+        ("the key: holds no private key", with(&other.cert, "")),
+        ("is not the key of the CA's certificate", with(&other.cert, &old.key)),
+        ("not one of a CA", with(&leaf.cert_pem, &leaf.key_pem)),
+        ("valid from Jan  1 00:00:00 1970", with(&ended_pem, &key.serialize_pem())),
+        ("valid from Jan  1 00:00:00 2039", with(&early, &key.serialize_pem())),
+        ("more than 16", with(&other.cert.repeat(17), &other.key)),
+        (
+            "the certificate: no PEM certificate",
+            with("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", &other.key),
+        ),
+    ] {
+        let told = admit(&old, &new, Usage::Peer, true, NOW).map(|_| ()).unwrap_err();
+        assert!(told.contains(text), "{text}: {told}");
+    }
+}
+
+#[test]
+fn an_intermediate_under_the_same_root_follows_another() {
+    let root_key = KeyPair::generate().unwrap();
+    let params = |name: &str| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params
+    };
+    let root = params("root").self_signed(&root_key).unwrap();
+    let issuer = rcgen::Issuer::new(params("root"), &root_key);
+    let under = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        let own = params(name).signed_by(&key, &issuer).unwrap();
+        Texts { cert: format!("{}{}", own.pem(), root.pem()), key: key.serialize_pem().into() }
+    };
+    let (a, b) = (under("a"), under("b"));
+    assert!(admit(&a, &b, Usage::Peer, false, NOW).is_ok());
+    // The hash in tokens is the root's, and stays.
+    let hash = |texts: &Texts| super::super::ca_hash(&texts.cert).unwrap();
+    assert_eq!(hash(&a), hash(&b));
+    // One of ours after it keeps the way to the root.
+    let ours = next(&b, NOW);
+    assert!(admit(&b, &ours, Usage::Peer, false, NOW).is_ok());
+    assert_eq!(certificates(&ours.cert).unwrap().len(), 4);
+}
+
+#[test]
+fn a_token_from_before_names_what_it_named() {
+    let old = first();
+    let new = next(&old, NOW);
+    let hash = |texts: &Texts| super::super::ca_hash(&texts.cert).unwrap();
+    let all = certificates(&new.cert).unwrap();
+    assert_eq!(named(&new.cert, &hash(&old)).unwrap(), [all[2].clone()]);
+    assert_eq!(named(&new.cert, &hash(&new)).unwrap(), [all[0].clone()]);
+    assert_eq!(named(&old.cert, &hash(&new)).unwrap(), Vec::<CertificateDer<'_>>::new());
+    assert_eq!(named(&old.cert, &hash(&old)).unwrap().len(), 1);
+    // Somebody in between puts a CA of their own into the bundle, under a name that leads to the real one.
+    let stranger = KeyPair::generate().unwrap();
+    let false_ca = super::super::ca_params("kube-lite-server-ca@1", NOW).self_signed(&stranger);
+    let shown = format!("{}{}", false_ca.unwrap().pem(), new.cert);
+    assert_eq!(named(&shown, &hash(&new)).unwrap(), [all[0].clone()]);
+    assert_eq!(named(&shown, &hash(&old)).unwrap(), [all[2].clone()]);
+}
+
+/// `openssl ecparam -name prime256v1 -genkey -noout`, `openssl genrsa -traditional 2048`: the forms of k3s's scripts.
+const SEC1: &str = include_str!("sec1.pem");
+const PKCS1: &str = include_str!("pkcs1.pem");
+
+#[test]
+fn keys_are_read_as_openssl_writes_them_and_kept_in_one_form() {
+    for (text, p256) in [(SEC1, true), (PKCS1, false)] {
+        let key = keys(text).unwrap().swap_remove(0);
+        assert_eq!(key.is_compatible(&rcgen::PKCS_ECDSA_P256_SHA256), p256);
+        assert!(key.serialize_pem().starts_with("-----BEGIN PRIVATE KEY-----"));
+        assert_eq!(spki(&keys(&key.serialize_pem()).unwrap()[0]), spki(&key));
+    }
+    assert_eq!(keys(&format!("{SEC1}{PKCS1}")).unwrap().len(), 2);
+    assert!(keys("").unwrap_err().contains("no private key"));
+    assert!(keys(&SEC1.repeat(17)).unwrap_err().contains("more than 16"));
+}
+
+#[test]
+fn the_key_that_signs_tokens_stays_known() {
+    let old = KeyPair::generate().unwrap().serialize_pem();
+    let new = signing_successor(&old).unwrap();
+    let both = keys(&new).unwrap();
+    assert_eq!(both.len(), 2);
+    assert_eq!(spki(&both[1]), spki(&keys(&old).unwrap()[0]));
+    assert_eq!(admit_signing(&old, &new, false).unwrap(), new);
+    // k3s's way: an RSA key of openssl in front of the file in use.
+    let mixed = admit_signing(&old, &format!("{PKCS1}{old}"), false).unwrap();
+    assert_eq!(keys(&mixed).unwrap().len(), 2);
+    let told = admit_signing(&old, PKCS1, false).unwrap_err();
+    assert!(told.contains("lacks the key that signs tokens now"), "{told}");
+    assert!(admit_signing(&old, PKCS1, true).is_ok());
+    let public = "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n";
+    assert!(
+        admit_signing(&old, &format!("{old}{public}"), true).unwrap_err().contains("public key")
+    );
+    let many = signing_successor(&old.repeat(16)).unwrap();
+    assert_eq!(keys(&many).unwrap().len(), 16);
+}

@@ -1,0 +1,51 @@
+//! What a certificate says, for people.
+
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::certificates;
+
+/// One certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Its subject, whole.
+    pub subject: String,
+    /// The common name in it.
+    pub common_name: String,
+    /// What it is for: `ServerAuth`, `ClientAuth`, `CertSign`.
+    pub usages: Vec<&'static str>,
+    /// Begin of validity, in seconds since the epoch.
+    pub not_before: i64,
+    /// Its end.
+    pub not_after: i64,
+}
+
+/// All certificates of a PEM text.
+///
+/// # Errors
+/// What is wrong with the text.
+pub fn shown(pem: &str) -> Result<Vec<Shown>, String> {
+    let all = certificates(pem)?;
+    if all.is_empty() {
+        return Err("holds no certificate".into());
+    }
+    all.iter().map(|der| one(der)).collect()
+}
+
+fn one(der: &[u8]) -> Result<Shown, String> {
+    let (_, cert) = X509Certificate::from_der(der).map_err(|e| e.to_string())?;
+    let extended = cert.extended_key_usage().ok().flatten().map(|usage| usage.value);
+    let signs = cert.key_usage().ok().flatten().is_some_and(|usage| usage.value.key_cert_sign());
+    let usages = [
+        ("ServerAuth", extended.is_some_and(|usage| usage.server_auth)),
+        ("ClientAuth", extended.is_some_and(|usage| usage.client_auth)),
+        ("CertSign", signs),
+    ];
+    let common_name = cert.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+    Ok(Shown {
+        subject: cert.subject().to_string(),
+        common_name: common_name.unwrap_or_default().to_owned(),
+        usages: usages.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect(),
+        not_before: cert.validity().not_before.timestamp(),
+        not_after: cert.validity().not_after.timestamp(),
+    })
+}

@@ -1,0 +1,145 @@
+//! Who is believed, replaced while connections are made: the CA of a cluster changes, and nothing that runs ends for it.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+
+use super::certificates;
+use super::tls::{BadConfig, bad, roots};
+
+/// The servers that new connections believe. Connections that stand are not touched.
+#[derive(Debug)]
+pub struct Servers(RwLock<Arc<WebPkiServerVerifier>>);
+
+/// The clients that new connections believe; who shows no certificate may say otherwise who it is.
+#[derive(Debug)]
+pub struct Clients(RwLock<Arc<dyn ClientCertVerifier>>);
+
+fn servers(pem: &str) -> Result<Arc<WebPkiServerVerifier>, BadConfig> {
+    let roots = Arc::new(roots(&certificates(pem).map_err(bad)?)?);
+    let provider = Arc::new(default_provider());
+    WebPkiServerVerifier::builder_with_provider(roots, provider).build().map_err(bad)
+}
+
+fn clients(pem: &str) -> Result<Arc<dyn ClientCertVerifier>, BadConfig> {
+    let roots = Arc::new(roots(&certificates(pem).map_err(bad)?)?);
+    let builder = WebPkiClientVerifier::builder_with_provider(roots, Arc::new(default_provider()));
+    builder.allow_unauthenticated().build().map_err(bad)
+}
+
+impl Servers {
+    /// Those of this bundle, PEM.
+    ///
+    /// # Errors
+    /// When it holds no CA that can be used.
+    pub fn new(pem: &str) -> Result<Arc<Self>, BadConfig> {
+        Ok(Arc::new(Self(RwLock::new(servers(pem)?))))
+    }
+
+    /// From now on those of this bundle.
+    ///
+    /// # Errors
+    /// As [`Servers::new`]; nothing is changed then.
+    pub fn set(&self, pem: &str) -> Result<(), BadConfig> {
+        *self.0.write() = servers(pem)?;
+        Ok(())
+    }
+
+    fn now(&self) -> Arc<WebPkiServerVerifier> {
+        Arc::clone(&self.0.read())
+    }
+}
+
+impl Clients {
+    /// Those of this bundle, PEM.
+    ///
+    /// # Errors
+    /// When it holds no CA that can be used.
+    pub fn new(pem: &str) -> Result<Arc<Self>, BadConfig> {
+        Ok(Arc::new(Self(RwLock::new(clients(pem)?))))
+    }
+
+    /// From now on those of this bundle.
+    ///
+    /// # Errors
+    /// As [`Clients::new`]; nothing is changed then.
+    pub fn set(&self, pem: &str) -> Result<(), BadConfig> {
+        *self.0.write() = clients(pem)?;
+        Ok(())
+    }
+
+    fn now(&self) -> Arc<dyn ClientCertVerifier> {
+        Arc::clone(&self.0.read())
+    }
+}
+
+/// What both ask of the verifier of the moment.
+macro_rules! as_now {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.now().verify_tls12_signature(message, cert, signature)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.now().verify_tls13_signature(message, cert, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.now().supported_verify_schemes()
+        }
+    };
+}
+
+impl ServerCertVerifier for Servers {
+    fn verify_server_cert(
+        &self,
+        end: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        at: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.now().verify_server_cert(end, rest, name, ocsp, at)
+    }
+
+    as_now!();
+}
+
+impl ClientCertVerifier for Clients {
+    /// None: names of CAs would have to live as long as this does. A client shows what it has (RFC 8446, 4.2.4).
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn verify_client_cert(
+        &self,
+        end: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        at: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.now().verify_client_cert(end, rest, at)
+    }
+
+    as_now!();
+}

@@ -1,0 +1,166 @@
+//! `kube-lite certificate check`: every certificate in the files of this machine, as k3s shows them.
+
+use std::path::{Path, PathBuf};
+
+use api::k8s::jiff::Timestamp;
+use base::pki::{self, Shown};
+
+use crate::catalogue::{CERTIFICATE_COMMAND, Refusal};
+use crate::cli::CheckOutput;
+
+/// Files looked at.
+const FILES_MAX: usize = 256;
+const DAY: i64 = 24 * 60 * 60;
+
+struct Line {
+    path: PathBuf,
+    shown: Shown,
+}
+
+/// The certificates below this data directory.
+///
+/// # Errors
+/// When there are none, or a file cannot be read.
+pub(super) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, Refusal> {
+    let mut lines = Vec::new();
+    for folder in ["server/tls", "server/tls/etcd", "agent"] {
+        let entries = std::fs::read_dir(data_dir.join(folder)).into_iter().flatten().flatten();
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|end| end == "crt"));
+        paths.sort();
+        for path in paths.into_iter().take(FILES_MAX) {
+            let failed =
+                |why: String| CERTIFICATE_COMMAND.refuse(format!("{}: {why}", path.display()));
+            let text =
+                base::fs::read_to_string(&path).map_err(|e| CERTIFICATE_COMMAND.refuse(e))?;
+            for shown in pki::shown(&text).map_err(failed)? {
+                lines.push(Line { path: path.clone(), shown });
+            }
+        }
+    }
+    if lines.is_empty() {
+        return Err(CERTIFICATE_COMMAND.refuse(format!(
+            "there are no certificates in {}; give the data directory with --data-dir",
+            data_dir.display()
+        )));
+    }
+    let now = i64::try_from(pki::now()).unwrap_or(i64::MAX);
+    Ok(match output {
+        CheckOutput::Text => lines.iter().map(|line| text(line, now)).collect(),
+        CheckOutput::Table => table(&lines, now),
+    })
+}
+
+fn at(seconds: i64) -> String {
+    Timestamp::from_second(seconds).map(|t| t.to_string()).unwrap_or_default()
+}
+
+/// k3s's words.
+fn status(shown: &Shown, now: i64) -> &'static str {
+    if now > shown.not_after {
+        "EXPIRED"
+    } else if now < shown.not_before {
+        "NOT YET VALID"
+    } else if pki::due_at(shown.not_after, u64::try_from(now).unwrap_or_default()) {
+        "WARNING"
+    } else {
+        "OK"
+    }
+}
+
+fn text(line: &Line, now: i64) -> String {
+    let (shown, end) = (&line.shown, at(line.shown.not_after));
+    let says = match status(shown, now) {
+        "EXPIRED" => format!("has ended at {end}"),
+        "NOT YET VALID" => format!("is not valid before {}", at(shown.not_before)),
+        "WARNING" => format!("ends soon, at {end}"),
+        _ => format!("is ok, expires at {end}"),
+    };
+    format!("{}: certificate {} {says}\n", line.path.display(), shown.subject)
+}
+
+fn residual(seconds: i64) -> String {
+    let several = |count: i64, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    match seconds.div_euclid(DAY) {
+        ..0 => "none".to_owned(),
+        days @ 0..=29 => several(days, "day"),
+        days @ 30..=364 => several(days / 30, "month"),
+        days => several(days / 365, "year"),
+    }
+}
+
+fn table(lines: &[Line], now: i64) -> String {
+    let head = ["FILENAME", "SUBJECT", "USAGES", "EXPIRES", "RESIDUAL TIME", "STATUS"];
+    let mut rows = vec![head.map(str::to_owned), head.map(|title| "-".repeat(title.len()))];
+    for Line { path, shown } in lines {
+        rows.push([
+            path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            shown.common_name.clone(),
+            shown.usages.join(","),
+            at(shown.not_after),
+            residual(shown.not_after.saturating_sub(now)),
+            status(shown, now).to_owned(),
+        ]);
+    }
+    let mut widths = [0; 6];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.len().max(*width);
+        }
+    }
+    let line = |row: &[String; 6]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}   "));
+        format!("{}\n", cells.collect::<String>().trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_certificate_of_a_bundle_has_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = run(dir.path(), CheckOutput::Table).unwrap_err().to_string();
+        assert!(told.contains("there are no certificates in"), "{told}");
+        cluster::certs::ensure(dir.path(), &cluster::certs::Names::default()).unwrap();
+        let table = run(dir.path(), CheckOutput::Table).unwrap();
+        let line = |file: &str, subject: &str| {
+            let mut lines = table.lines().filter(|line| line.starts_with(file));
+            lines.find(|line| line.contains(subject)).unwrap_or_default().to_owned()
+        };
+        let admin = line("client-admin.crt", "system:admin");
+        assert!(admin.contains(" ClientAuth ") && admin.ends_with("1 year          OK"), "{admin}");
+        let ca = line("client-admin.crt", "kube-lite-client-ca@");
+        assert!(ca.contains(" CertSign ") && ca.ends_with("10 years        OK"), "{ca}");
+        let peer = line("peer-server-client.crt", "etcd-peer");
+        assert!(peer.contains(" ServerAuth,ClientAuth "), "{peer}");
+        let text = run(dir.path(), CheckOutput::Text).unwrap();
+        let admin = text.lines().find(|line| line.contains("client-admin.crt")).unwrap();
+        assert!(
+            admin.contains(": certificate O=system:masters, CN=system:admin is ok, expires at 20"),
+            "{admin}"
+        );
+        std::fs::write(dir.path().join("server/tls/client-admin.crt"), "none").unwrap();
+        let told = run(dir.path(), CheckOutput::Text).unwrap_err().to_string();
+        assert!(told.contains("client-admin.crt: holds no certificate"), "{told}");
+    }
+
+    #[test]
+    fn an_end_is_told_before_it_comes() {
+        let shown = Shown { not_before: 100 * DAY, not_after: 465 * DAY, ..Shown::default() };
+        for (day, wanted) in
+            [(99, "NOT YET VALID"), (101, "OK"), (380, "WARNING"), (466, "EXPIRED")]
+        {
+            assert_eq!(status(&shown, day * DAY), wanted);
+        }
+        assert_eq!(
+            [-1, 0, DAY, 29 * DAY, 60 * DAY, 365 * DAY, 3650 * DAY].map(residual),
+            ["none", "0 days", "1 day", "29 days", "2 months", "1 year", "10 years"]
+        );
+    }
+}
