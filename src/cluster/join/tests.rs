@@ -67,7 +67,7 @@ fn what_was_answered_is_kept_and_read_again() {
     assert!(!joined.is_due(pki::now()));
     let other = Keys::generate().unwrap();
     assert!(Joined::new(&machine, &server, &other, answer).is_err());
-    std::fs::write(agent.join("client-kubelet.key"), &other.kubelet_client.as_bytes()).unwrap();
+    std::fs::write(agent.join("client-kubelet.key"), other.kubelet_client.as_bytes()).unwrap();
     assert!(Joined::load(&agent).is_err());
 }
 

@@ -188,13 +188,10 @@ impl Shared {
     /// Serves one tunnel from its beginning to its end.
     pub(super) async fn carry(&self, address: &str, connected: Connected, stop: &Shutdown) {
         let Connected { io, id, pace, settings, local } = connected;
-        self.settings.send_if_modified(|known| {
-            let news = !settings.is_empty() && *known != settings;
-            if news {
-                *known = settings;
-            }
-            news
-        });
+        // Also when it is no news: what was asked for at the last news may have come from a server that did not have it yet.
+        if !settings.is_empty() {
+            self.settings.send_replace(settings);
+        }
         self.servers.connected(address);
         self.up.send_modify(|up| {
             up.insert(id.clone(), address.to_owned());
