@@ -132,7 +132,7 @@ struct Record {
 pub struct Tracer {
     /// Of 2^63 numbers those below this are sampled (`TraceIDRatioBased`).
     bound: u64,
-    queue: mpsc::Sender<Box<Record>>,
+    queue: mpsc::Sender<Record>,
     dropped: AtomicU64,
 }
 
@@ -273,7 +273,7 @@ struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.record.times.1 = now();
-        if self.tracer.queue.try_send(Box::new(self.record.clone())).is_err() {
+        if self.tracer.queue.try_send(self.record.clone()).is_err() {
             self.tracer.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }

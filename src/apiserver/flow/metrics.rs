@@ -273,8 +273,8 @@ fn levels(writer: &mut Writer<'_>, held: &[Held]) {
 
 /// The histograms over time of all levels.
 fn timings(writer: &mut Writer<'_>, held: &[Held], now: Duration) {
-    type Read = fn(&Timings) -> &Timing;
-    let families: [(&str, &str, &[(&str, Read)]); 3] = [
+    type Rows = &'static [(&'static str, fn(&Timings) -> &Timing)];
+    let families: [(&str, &str, Rows); 3] = [
         (
             "priority_level_request_utilization",
             "Observations, at the end of every nanosecond, of requests that wait or execute as a share of those that may",

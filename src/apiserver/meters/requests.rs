@@ -30,6 +30,12 @@ static EXPIRATIONS: [f64; 14] = [
     31_104_000.0,
 ];
 
+/// Those of lists that are watched.
+const WATCH_LISTS_BOUNDS: [f64; 25] = [
+    0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0,
+    30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0,
+];
+
 /// Requests for versions that go away, each once with 1.
 pub(crate) static DEPRECATED: Family = Family::gauge(
     "apiserver_requested_deprecated_apis",
@@ -68,7 +74,7 @@ static WATCH_LISTS: Family = Family::histogram(
     "apiserver_watch_list_duration_seconds",
     "[BETA] Time until a watch that begins with a list had sent the list.",
     &["group", "resource", "scope", "version"],
-    &LATENCIES,
+    &WATCH_LISTS_BOUNDS,
 );
 static TERMINATIONS: Family = Family::counter(
     "apiserver_request_terminations_total",

@@ -64,7 +64,11 @@ impl Services {
         let Ok(row) = objects.row(&Gvr::new("networking.k8s.io", "v1", "ipaddresses")) else {
             return;
         };
-        let Some(cache) = objects.caches().running(&row) else { return };
+        // It is loaded for the next look where nothing else needs it.
+        let cache = objects.caches().of(&row);
+        if cache.revision() == 0 {
+            return;
+        }
         let all = cache.list(&crate::watch_cache::Filter::default(), None, 0).items;
         let given = |range: &Range| {
             let addresses = all.iter().filter_map(|object| object.key.name.parse().ok());

@@ -36,7 +36,7 @@ type Sender = SendRequest<Full<Bytes>>;
 /// Starts the task.
 pub(super) fn start(
     endpoint: Endpoint,
-    mut ended: Receiver<Box<Record>>,
+    mut ended: Receiver<Record>,
     tracer: Weak<Tracer>,
     tasks: &Tasks,
 ) {
@@ -73,7 +73,7 @@ pub(super) fn start(
 }
 
 /// Fills a batch; `false` when no more spans can come.
-async fn gather(ended: &mut Receiver<Box<Record>>, batch: &mut Vec<Box<Record>>) -> bool {
+async fn gather(ended: &mut Receiver<Record>, batch: &mut Vec<Record>) -> bool {
     if batch.is_empty() {
         let Some(first) = ended.recv().await else { return false };
         batch.push(first);
@@ -100,7 +100,7 @@ struct Line {
 
 impl Line {
     /// Sends a batch, again and again for a while; then it is dropped.
-    async fn deliver(&mut self, batch: &[Box<Record>]) {
+    async fn deliver(&mut self, batch: &[Record]) {
         let attempts = async {
             let mut wait = base::Backoff::new(WAIT.0, WAIT.1);
             loop {
@@ -123,7 +123,7 @@ impl Line {
         }
     }
 
-    async fn call(&mut self, batch: &[Box<Record>]) -> Result<(), String> {
+    async fn call(&mut self, batch: &[Record]) -> Result<(), String> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Line {
         outcome
     }
 
-    async fn exchange(&mut self, batch: &[Box<Record>]) -> Result<(), String> {
+    async fn exchange(&mut self, batch: &[Record]) -> Result<(), String> {
         let message = otlp::request(batch, crate::metrics::own_identity());
         let mut body = Vec::with_capacity(message.len() + 5);
         body.push(0);

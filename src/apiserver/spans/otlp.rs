@@ -100,7 +100,7 @@ fn span(out: &mut Vec<u8>, record: &Record) {
 }
 
 /// The request of one batch, of a server with this identity.
-pub(super) fn request(records: &[Box<Record>], identity: &str) -> Vec<u8> {
+pub(super) fn request(records: &[Record], identity: &str) -> Vec<u8> {
     let mut out = Vec::new();
     message(&mut out, 1, |out| {
         message(out, 1, |out| {

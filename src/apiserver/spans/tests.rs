@@ -56,7 +56,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Item<'_>)> {
     all
 }
 
-fn messages<'a>(bytes: &'a [u8], field: u64) -> Vec<&'a [u8]> {
+fn messages(bytes: &[u8], field: u64) -> Vec<&[u8]> {
     let of = |(number, item)| match item {
         Item::Bytes(bytes) if number == field => Some(bytes),
         _ => None,
@@ -118,6 +118,7 @@ fn seen(span: &[u8]) -> Seen {
 }
 
 /// A collector: what was sent to it.
+#[expect(clippy::disallowed_methods, reason = "the collector is no part of the server")]
 async fn collector() -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
