@@ -119,7 +119,7 @@ fn pod_spec(spec: &Value, name: &str, pod: bool, path: &Path) -> ErrorList {
     };
     errors.extend(containers::all(spec, &around, path));
     if has(spec, "resources") {
-        errors.extend(pod_resources(spec, path));
+        errors.extend(pod_resources(spec, &around.claims, path));
     }
     errors.extend(host_network_ports(spec, pod, &path.child("containers")));
     errors.extend(policies(spec, path));
@@ -217,7 +217,7 @@ fn resource_claims(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn pod_resources(spec: &Value, path: &Path) -> ErrorList {
+fn pod_resources(spec: &Value, claims: &[&str], path: &Path) -> ErrorList {
     let (own, field) = (get(spec, "resources"), path.child("resources"));
     if str_in(spec, &["os", "name"]) == "windows" {
         return vec![Error::forbidden(&field, "may not be set for a windows pod")];
@@ -229,7 +229,7 @@ fn pod_resources(spec: &Value, path: &Path) -> ErrorList {
             "claims may not be set for Resources at pod-level",
         ));
     }
-    errors.extend(resources::requirements(own, &field, &[], true));
+    errors.extend(resources::requirements(own, &field, claims, true));
     let amount = |holder: &Value, list: &str, name: &str| {
         crate::validation::numbers::quantity(at(holder, &[list, name]))
     };
