@@ -461,6 +461,19 @@ mod tests {
         assert!(errors[0].to_string().starts_with("spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"));
     }
 
+    /// An answer of kube-apiserver 1.37.1 about a template.
+    #[test]
+    fn claims_of_a_pods_own_resources_are_forbidden_and_no_more() {
+        let mut bad = pod();
+        bad["spec"]["resourceClaims"] = json!([{"name": "n", "resourceClaimName": "c"}]);
+        bad["spec"]["resources"] = json!({"claims": [{"name": "n"}]});
+        let texts: Vec<String> = validate(&bad).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            ["spec.resources.claims: Forbidden: claims may not be set for Resources at pod-level"]
+        );
+    }
+
     #[test]
     fn errors_name_field_and_reason() {
         let mut bad = pod();
