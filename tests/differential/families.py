@@ -12,8 +12,8 @@ REASONS = [
     (r"subresource service.*: 422 is 201", "a Service that a write to its status makes has its ports given here; upstream refuses it for those that it has not given"),
     (r"event.*received a|list element types", "what a strategic patch of a broken list is told, in the order of a Go map"),
     (r"create crd body.details.causes", "a fault that stands there more than once (twenty versions of one name) is told once"),
+    (r"cannot be handled as a", "of several values of wrong types upstream tells that of a type which reads its JSON itself, here the first one is told"),
     (r": N\. \|", "an amount that is written in an unusual way (`2.`, `+2`, `02`) stays as it is written upstream; here it is canonical, so that equal amounts are equal texts"),
-    (r"resourceclaim body.details.causes", "of a request that says both `exactly` and `firstAvailable` upstream tells the faults of the latter's declared rules beside that"),
 ]
 
 

@@ -310,11 +310,42 @@ fn request(one: &Value, path: &Path) -> ErrorList {
             path,
             "exactly one of `exactly` or `firstAvailable` is required",
         )),
-        (true, false) => errors.push(Error::invalid(
-            path,
-            Value::Null,
-            "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set",
-        )),
+        (true, false) => {
+            let text = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
+            errors.push(Error::invalid(path, Value::Null, text));
+            // The rules that are declared on the types look at both all the same.
+            errors.extend(declared(exactly, &path.child("exactly")));
+            let field = path.child("firstAvailable");
+            for (index, sub) in first.iter().enumerate().take(ALTERNATIVES_MAX) {
+                let (place, name) = (field.index(index), str_at(sub, "name"));
+                if first.iter().take(index).any(|s| str_at(s, "name") == name) {
+                    errors.push(twice(&place, &shown_request(sub)));
+                }
+                let class = super::names::long_name;
+                errors.extend(required_as(sub, "deviceClassName", &place, class));
+                errors.extend(declared(sub, &place));
+            }
+        }
+    }
+    errors
+}
+
+/// Mode and tolerations of one request, as far as rules are declared on their types.
+fn declared(one: &Value, path: &Path) -> ErrorList {
+    let known = |value: &Value, key: &str, all: &[&str], path: &Path| match str_at(value, key) {
+        "" => ErrorList::new(),
+        given => one_of(given, all, &path.child(key)).into_iter().collect(),
+    };
+    let mut errors = known(one, "allocationMode", &["All", "ExactCount"], path);
+    for (index, toleration) in items(one, "tolerations").iter().enumerate() {
+        let place = path.child("tolerations").index(index);
+        let key = str_at(toleration, "key");
+        if !key.is_empty() {
+            errors.extend(each(&place.child("key"), key, qualified_name(key)));
+        }
+        errors.extend(known(toleration, "operator", &["Equal", "Exists"], &place));
+        let effects = ["NoExecute", "NoSchedule", "None"];
+        errors.extend(known(toleration, "effect", &effects, &place));
     }
     errors
 }
@@ -450,143 +481,4 @@ fn attribute(name: &str, field: &Path) -> ErrorList {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    /// Texts of upstream's `validation_deviceclass_test.go`, and an answer of kube-apiserver 1.37.1.
-    #[test]
-    fn selectors_compile_when_they_are_written() {
-        let class = |expression: &str, extended: &str| json!({"spec": {"selectors": [{"cel": {"expression": expression}}], "extendedResourceName": extended}});
-        let said = |object: &serde_json::Value, old: &serde_json::Value| -> Vec<String> {
-            super::class_change(object, old).iter().map(ToString::to_string).collect()
-        };
-        let none = serde_json::Value::Null;
-        let good = class("device.driver == 'd.example.com'", "example.com/gpu");
-        assert_eq!(said(&good, &none), [""; 0]);
-        let bad = class("device.drivers == 'd.example.com'", "tcp");
-        assert_eq!(
-            said(&bad, &none),
-            [
-                "spec.selectors[0].cel.expression: Invalid value: \"device.drivers == 'd.example.com'\": compilation failed: ERROR: <input>:1:7: undefined field 'drivers'\n | device.drivers == 'd.example.com'\n | ......^",
-                "spec.extendedResourceName: Invalid value: \"tcp\": a name must be a domain-prefixed path, such as 'example.com/my-prop'",
-            ]
-        );
-        assert_eq!(said(&bad, &bad), [""; 0]);
-        let list = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]";
-        let loops =
-            ["x", "y", "z", "z2", "z3", "z4", "z5"].map(|name| format!("{list}.all({name}, "));
-        let costly = format!("{}true{}", loops.join(""), ")".repeat(loops.len()));
-        assert_eq!(
-            said(&class(&costly, "example.com/gpu"), &none),
-            ["spec.selectors[0].cel.expression: Forbidden: too complex, exceeds cost limit"]
-        );
-        assert_eq!(
-            said(&class(&"x".repeat(10_241), "example.com/gpu"), &none),
-            ["spec.selectors[0].cel.expression: Too long: may not be more than 10240 bytes"]
-        );
-    }
-
-    /// Answers of kube-apiserver 1.37.1, and a field that `ValidateTemplateObjectMeta` shows by Go's name.
-    #[test]
-    fn templates_have_labels_and_annotations_alone() {
-        let template = json!({"spec": {
-            "metadata": {"labels": {"a": "b"}, "creationTimestamp": "2008-01-01T01:01:01Z", "uid": "u", "generation": 0},
-            "spec": {"devices": {
-                "requests": [{"name": "r", "exactly": {"deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}}],
-                "constraints": [{"requests": ["r"], "matchAttribute": "d.example.com/"}],
-            }},
-        }});
-        let mut said: Vec<String> =
-            super::template(&template).iter().map(ToString::to_string).collect();
-        said.sort();
-        assert_eq!(
-            said,
-            [
-                "spec.metadata.creationTimestamp: Forbidden: cannot be set",
-                "spec.metadata.uID: Forbidden: cannot be set",
-                "spec.spec.devices.constraints[0].matchAttribute: Invalid value: \"\": name must not be empty",
-            ]
-        );
-    }
-
-    /// An answer of kube-apiserver 1.37.1.
-    #[test]
-    fn a_request_that_stands_twice_is_shown() {
-        let first = json!({"name": "r", "firstAvailable": [{"name": "s", "deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}]});
-        let second = json!({"name": "r", "firstAvailable": [{"name": "s", "allocationMode": "ExactCount", "count": 1}]});
-        let claim = json!({"spec": {"devices": {"requests": [first, second]}}});
-        let said: Vec<String> = super::claim(&claim).iter().map(ToString::to_string).collect();
-        let twice = "spec.devices.requests[1]: Duplicate value: {\"name\":\"r\",\"firstAvailable\":[{\"name\":\"s\",\"deviceClassName\":\"\",\"allocationMode\":\"ExactCount\",\"count\":1}]}";
-        assert!(said.iter().any(|text| text == twice), "{said:?}");
-    }
-
-    /// Answers of kube-apiserver 1.37.1.
-    #[test]
-    fn attributes_of_constraints_have_a_domain_and_a_name() {
-        let told = |attribute: &str| -> Vec<String> {
-            let claim = json!({"spec": {"devices": {
-                "requests": [{"name": "r", "exactly": {"deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}}],
-                "constraints": [{"requests": ["r"], "matchAttribute": "d.example.com/x", "distinctAttribute": attribute}],
-            }}});
-            let errors = super::claim(&claim);
-            let field = "spec.devices.constraints[0].distinctAttribute: ";
-            errors.iter().map(|e| e.to_string().replace(field, "")).collect()
-        };
-        assert_eq!(
-            told("/"),
-            [
-                "Invalid value: \"\": prefix must not be empty",
-                "Invalid value: \"\": name must not be empty"
-            ]
-        );
-        let alone = json!({"spec": {"devices": {
-            "requests": [{"name": "r", "exactly": {"deviceClassName": "dc", "allocationMode": "ExactCount", "count": 1}}],
-            "constraints": [{"requests": ["r"], "matchAttribute": "d.example.com/"}],
-        }}});
-        assert_eq!(
-            super::claim(&alone)[0].to_string(),
-            "spec.devices.constraints[0].matchAttribute: Invalid value: \"\": name must not be empty"
-        );
-        let told = told("../x");
-        let start = "Invalid value: \"..\": prefix: a lowercase RFC 1123 subdomain must consist of";
-        assert!(told.len() == 1 && told[0].starts_with(start), "{told:?}");
-    }
-
-    #[test]
-    fn tolerations_say_what_they_bear() {
-        let claim = json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c", "allocationMode": "All",
-            "tolerations": [{"key": "a b", "operator": "Exists", "value": "x"}, {"operator": "Same", "effect": "Other"}, {}]}}]}}});
-        let said: Vec<String> = super::claim(&claim).iter().map(ToString::to_string).collect();
-        let at = "spec.devices.requests[0].exactly.tolerations";
-        assert!(said[0].starts_with(&format!(
-            "{at}[0].key: Invalid value: \"a b\": name part must consist of"
-        )));
-        assert_eq!(
-            said[1..],
-            [
-                format!("{at}[0].value: Invalid value: \"x\": must be empty for operator `Exists`"),
-                format!(
-                    "{at}[1].operator: Unsupported value: \"Same\": supported values: \"Equal\", \"Exists\""
-                ),
-                format!(
-                    "{at}[1].effect: Unsupported value: \"Other\": supported values: \"NoExecute\", \"NoSchedule\", \"None\""
-                ),
-                format!("{at}[2].operator: Required value"),
-            ]
-        );
-    }
-
-    #[test]
-    fn constraints_name_requests() {
-        let claim = |name: &str| {
-            json!({"spec": {"devices": {
-                "requests": [{"name": "r", "exactly": {"deviceClassName": "c", "allocationMode": "ExactCount", "count": 1}}],
-                "constraints": [{"requests": [name], "matchAttribute": "d.example.com/x"}],
-            }}})
-        };
-        assert!(super::claim(&claim("r")).is_empty());
-        let errors = super::claim(&claim("s"));
-        assert_eq!(errors[0].field.to_string(), "spec.devices.constraints[0].requests[0]");
-        assert!(errors[0].detail.starts_with("must be the name of a request in the claim"));
-    }
-}
+mod tests;

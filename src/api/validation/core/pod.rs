@@ -119,7 +119,7 @@ fn pod_spec(spec: &Value, name: &str, pod: bool, path: &Path) -> ErrorList {
     };
     errors.extend(containers::all(spec, &around, path));
     if has(spec, "resources") {
-        errors.extend(pod_resources(spec, path));
+        errors.extend(pod_resources(spec, &around.claims, path));
     }
     errors.extend(host_network_ports(spec, pod, &path.child("containers")));
     errors.extend(policies(spec, path));
@@ -217,7 +217,7 @@ fn resource_claims(spec: &Value, path: &Path) -> ErrorList {
     errors
 }
 
-fn pod_resources(spec: &Value, path: &Path) -> ErrorList {
+fn pod_resources(spec: &Value, claims: &[&str], path: &Path) -> ErrorList {
     let (own, field) = (get(spec, "resources"), path.child("resources"));
     if str_in(spec, &["os", "name"]) == "windows" {
         return vec![Error::forbidden(&field, "may not be set for a windows pod")];
@@ -229,7 +229,7 @@ fn pod_resources(spec: &Value, path: &Path) -> ErrorList {
             "claims may not be set for Resources at pod-level",
         ));
     }
-    errors.extend(resources::requirements(own, &field, &[], true));
+    errors.extend(resources::requirements(own, &field, claims, true));
     let amount = |holder: &Value, list: &str, name: &str| {
         crate::validation::numbers::quantity(at(holder, &[list, name]))
     };
@@ -459,6 +459,19 @@ mod tests {
         changed["spec"]["hostname"] = json!("h");
         let errors = validate_change(&changed, &pod());
         assert!(errors[0].to_string().starts_with("spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"));
+    }
+
+    /// An answer of kube-apiserver 1.37.1 about a template.
+    #[test]
+    fn claims_of_a_pods_own_resources_are_forbidden_and_no_more() {
+        let mut bad = pod();
+        bad["spec"]["resourceClaims"] = json!([{"name": "n", "resourceClaimName": "c"}]);
+        bad["spec"]["resources"] = json!({"claims": [{"name": "n"}]});
+        let texts: Vec<String> = validate(&bad).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            ["spec.resources.claims: Forbidden: claims may not be set for Resources at pod-level"]
+        );
     }
 
     #[test]

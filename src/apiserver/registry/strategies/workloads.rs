@@ -117,6 +117,13 @@ pub(super) const CRON_JOB: Rules = Rules {
     warnings: warnings::cron_job,
     status: Some("{}"),
     generation: &["spec"],
+    prepare: |_, object| {
+        drop_scheduling(object.pointer_mut("/spec/jobTemplate/spec"), &Value::Null)
+    },
+    prepare_change: |_, object, old| {
+        let old = at(old, &["spec", "jobTemplate", "spec"]);
+        drop_scheduling(object.pointer_mut("/spec/jobTemplate/spec"), old);
+    },
     validate: batch::cron_job::validate_new,
     validate_change: |new, _| batch::cron_job::validate(new),
     ..Rules::BASE
@@ -128,11 +135,15 @@ pub(super) const JOB: Rules = Rules {
     generation: &["spec"],
     prepare: |context, object| {
         template(context, object);
+        drop_scheduling(object.get_mut("spec"), &Value::Null);
         if !bool_at(get(object, "spec"), "manualSelector") {
             job_selector(object);
         }
     },
-    prepare_change: template_change,
+    prepare_change: |context, object, old| {
+        template_change(context, object, old);
+        drop_scheduling(object.get_mut("spec"), get(old, "spec"));
+    },
     selectable: |object| {
         vec![(
             "status.successful",
@@ -144,6 +155,13 @@ pub(super) const JOB: Rules = Rules {
     validate_subresource: batch::job::validate_subresource,
     ..Rules::BASE
 };
+
+/// Jobs are no workloads of the scheduler, as upstream with the feature `WorkloadWithJob` off, its default.
+fn drop_scheduling(spec: Option<&mut Value>, old: &Value) {
+    if let Some(spec) = spec.filter(|_| get(old, "scheduling").is_null()) {
+        remove(spec, "scheduling");
+    }
+}
 
 /// A job that does not choose its pods itself finds them by its own uid.
 fn job_selector(object: &mut Value) {
@@ -255,3 +273,28 @@ pub(super) const CERTIFICATE_SIGNING_REQUEST: Rules = Rules {
     },
     ..Rules::BASE
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers of kube-apiserver 1.37.1, where the feature is off.
+    #[test]
+    fn what_jobs_say_of_their_scheduling_is_not_kept() {
+        let user = crate::user::User::default();
+        let context = WriteContext {
+            user: &user,
+            namespace: "a",
+            subresource: "",
+            dry_run: false,
+            tolerated: Default::default(),
+        };
+        let gang = json!({"schedulingPolicy": {"gang": {"minCount": 1}}});
+        let mut job = json!({"metadata": {"name": "j"}, "spec": {"scheduling": gang}});
+        (JOB.prepare_change)(&context, &mut job, &json!({"spec": {}}));
+        assert_eq!(job["spec"], json!({}));
+        let mut cron = json!({"spec": {"jobTemplate": {"spec": {"scheduling": gang}}}});
+        (CRON_JOB.prepare)(&context, &mut cron);
+        assert_eq!(cron["spec"]["jobTemplate"]["spec"], json!({}));
+    }
+}
