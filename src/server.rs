@@ -188,6 +188,18 @@ fn sign_token(plane: &ControlPlane) -> Result<controllers::SignToken, Refusal> {
     }))
 }
 
+/// Signs requests for certificates: what serves by the CA of servers, what shows a user by that of clients.
+fn sign_request(plane: &ControlPlane) -> controllers::SignRequest {
+    let certs = Arc::clone(&plane.certs);
+    controllers::SignRequest::new(move |signer, asked, usages, valid| {
+        let ca = match signer {
+            controllers::Signer::KubeletServing => certs.server_ca(),
+            controllers::Signer::Client | controllers::Signer::KubeletClient => certs.client_ca(),
+        };
+        ca.grant(asked, usages, valid, base::pki::now())
+    })
+}
+
 fn start_controllers(
     config: &Config,
     plane: &ControlPlane,
@@ -202,6 +214,7 @@ fn start_controllers(
         local_storage_path: config.local_storage_path.display().to_string(),
         node_name: config.agent.then(|| config.machine.node_name.clone()),
         sign_token: sign_token.clone(),
+        sign_request: sign_request(plane),
         quota_usage: apiserver::admission::quota::total_usage,
         fast_loss: config.fast_node_loss.then(|| {
             let (_, unreachable) = config.toleration_seconds;

@@ -2,6 +2,7 @@
 //!
 //! Keys are ECDSA P-256. Files are replaced atomically, keys with mode 0600. What is there and still good is kept.
 
+pub mod granted;
 pub mod live;
 pub mod outside;
 pub mod pod;

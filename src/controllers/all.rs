@@ -40,6 +40,9 @@ pub const ALL: &[(&str, Start)] = &[
     ("disruption-controller", crate::disruption::start),
     ("ttl-after-finished-controller", crate::ttl_after_finished::start),
     ("validatingadmissionpolicy-status-controller", crate::policy_status::start),
+    ("certificatesigningrequest-approving-controller", crate::certificate_requests::approve::start),
+    ("certificatesigningrequest-signing-controller", crate::certificate_requests::sign::start),
+    ("certificatesigningrequest-cleaner-controller", crate::certificate_requests::clean::start),
     ("podcertificaterequest-cleaner-controller", crate::pod_certificate_cleaner::start),
 ];
 

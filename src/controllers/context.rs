@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::account_tokens::SignToken;
+use crate::certificate_requests::SignRequest;
 
 /// Sums what objects of a kind use of a quota, by quota resource; the same count that admission makes.
 pub type QuotaUsage =
@@ -57,6 +58,8 @@ pub struct Config {
     pub node_name: Option<String>,
     /// Signs the tokens of service-account Secrets.
     pub sign_token: SignToken,
+    /// Signs requests for certificates by the cluster's CAs.
+    pub sign_request: SignRequest,
     /// How quotas are counted.
     pub quota_usage: QuotaUsage,
     /// Losses of nodes seen by their tunnels; `None` waits for leases alone, as upstream does.

@@ -6,6 +6,7 @@
 mod account_tokens;
 mod adoption;
 pub mod all;
+mod certificate_requests;
 mod claim;
 mod claims_of;
 mod class_protection;
@@ -56,4 +57,5 @@ mod volume_protection;
 
 pub use account_tokens::SignToken;
 pub use all::start;
+pub use certificate_requests::{SignRequest, Signer};
 pub use context::{ClientFor, Config, Context, FastLoss, QuotaUsage, Tunnel, Tunnels};

@@ -66,6 +66,7 @@ typed!(
     autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::CronJob,
     batch::v1::Job,
+    certificates::v1::CertificateSigningRequest,
     certificates::v1::PodCertificateRequest,
     coordination::v1::Lease,
     core::v1::ConfigMap,

@@ -1,0 +1,263 @@
+//! Requests for certificates as users of the API make them (`certificates.k8s.io`): who is named in one, and the certificate that a CA
+//! signs for it, as upstream's `PermissiveSigningPolicy` does: names are those of the request, usages and times those of the API's object,
+//! and other extensions that are asked for are left out.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose,
+    SanType, SubjectPublicKeyInfo,
+};
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::{FromDer, X509Certificate, X509CertificationRequest};
+
+use super::Ca;
+
+/// How far before now a certificate begins, and below which time it ends no earlier for that (`signer.go`).
+const BACKDATE: Duration = Duration::from_secs(5 * 60);
+const SHORT: Duration = Duration::from_secs(8 * 60 * 60);
+/// The attribute of an organisation (X.520), which a name holds a second time by its number.
+const ORGANIZATION: [u64; 4] = [2, 5, 4, 10];
+
+/// Whom a request names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Common name: the user.
+    pub common_name: String,
+    /// Organisations: the groups.
+    pub organizations: Vec<String>,
+    /// DNS names.
+    pub dns: Vec<String>,
+    /// Addresses.
+    pub ips: Vec<IpAddr>,
+    /// Addresses of mail.
+    pub emails: Vec<String>,
+    /// URIs.
+    pub uris: Vec<String>,
+    /// Whether its subject has anything else.
+    pub other: bool,
+    /// The key, as DER (SubjectPublicKeyInfo).
+    pub key: Vec<u8>,
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let four = <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
+    four.or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))
+}
+
+impl Asked {
+    /// Reads a request, PEM, whose signature must be that of its key.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of(pem: &[u8]) -> Result<Self, String> {
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|e| e.to_string())?;
+        let (_, request) =
+            X509CertificationRequest::from_der(&block.contents).map_err(|e| e.to_string())?;
+        let signed = request.verify_signature();
+        signed.map_err(|e| format!("its signature cannot be verified: {e}"))?;
+        let info = &request.certification_request_info;
+        let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| {
+            attribute.as_str().map(str::to_owned).map_err(|e| e.to_string())
+        };
+        let organizations = info.subject.iter_organization().map(text).collect::<Result<_, _>>()?;
+        let names = info.subject.iter_common_name().map(text).collect::<Result<Vec<_>, _>>()?;
+        let mut asked = Self {
+            organizations,
+            key: info.subject_pki.raw.to_vec(),
+            common_name: names.last().cloned().unwrap_or_default(),
+            ..Self::default()
+        };
+        let known = asked.organizations.len() + names.len().min(1);
+        asked.other = info.subject.iter_attributes().count() != known;
+        for extension in request.requested_extensions().into_iter().flatten() {
+            let ParsedExtension::SubjectAlternativeName(names) = extension else { continue };
+            for name in &names.general_names {
+                match name {
+                    GeneralName::DNSName(name) => asked.dns.push((*name).to_owned()),
+                    GeneralName::RFC822Name(name) => asked.emails.push((*name).to_owned()),
+                    GeneralName::URI(name) => asked.uris.push((*name).to_owned()),
+                    GeneralName::IPAddress(bytes) => asked
+                        .ips
+                        .push(address(bytes).ok_or("an address of it has neither 4 nor 16 bytes")?),
+                    _ => {
+                        return Err("a name of it is of a kind that no certificate has here".into());
+                    }
+                }
+            }
+        }
+        Ok(asked)
+    }
+
+    fn params(&self, usages: &[String]) -> Result<CertificateParams, String> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
+        if self.other || self.organizations.len() > kinds.len() {
+            return Err(
+                "subjects of a common name and at most two organizations are signed here, \
+                 no others"
+                    .into(),
+            );
+        }
+        for (kind, organization) in kinds.into_iter().zip(&self.organizations) {
+            params.distinguished_name.push(kind, organization.as_str());
+        }
+        params.distinguished_name.push(DnType::CommonName, self.common_name.as_str());
+        let text = |name: &String| {
+            name.as_str().try_into().map_err(|_| format!("{name:?} is no text of ASCII"))
+        };
+        let names = &mut params.subject_alt_names;
+        for name in &self.dns {
+            names.push(SanType::DnsName(text(name)?));
+        }
+        for name in &self.emails {
+            names.push(SanType::Rfc822Name(text(name)?));
+        }
+        names.extend(self.ips.iter().map(|ip| SanType::IpAddress(*ip)));
+        for name in &self.uris {
+            names.push(SanType::URI(text(name)?));
+        }
+        for usage in usages {
+            match usage.as_str() {
+                "digital signature" | "signing" => {
+                    params.key_usages.push(KeyUsagePurpose::DigitalSignature);
+                }
+                "key encipherment" => params.key_usages.push(KeyUsagePurpose::KeyEncipherment),
+                "client auth" => {
+                    params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth)
+                }
+                "server auth" => {
+                    params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth)
+                }
+                other => return Err(format!("no certificate is signed here for usage {other:?}")),
+            }
+        }
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.use_authority_key_identifier_extension = true;
+        Ok(params)
+    }
+}
+
+impl Ca {
+    /// Signs what is asked for: one certificate, PEM, for these usages (the API's words) and this time from `now` (seconds since the
+    /// epoch), at most as long as the CA itself is good.
+    ///
+    /// # Errors
+    /// A key, subject or usage that is not signed here; a CA that has ended.
+    pub fn grant(
+        &self,
+        asked: &Asked,
+        usages: &[String],
+        valid: Duration,
+        now: u64,
+    ) -> Result<String, String> {
+        let (_, own) = X509Certificate::from_der(&self.der).map_err(|e| e.to_string())?;
+        let end = u64::try_from(own.validity().not_after.timestamp()).unwrap_or(0);
+        if now >= end {
+            return Err(format!("the signer has expired: NotAfter={}", own.validity().not_after));
+        }
+        let mut params = asked.params(usages)?;
+        let epoch = rcgen::date_time_ymd(1970, 1, 1);
+        let now = Duration::from_secs(now);
+        let valid = if valid < SHORT { valid } else { valid.saturating_sub(BACKDATE) };
+        params.not_before = epoch + now.saturating_sub(BACKDATE);
+        params.not_after = epoch + now.saturating_add(valid).min(Duration::from_secs(end));
+        let key = SubjectPublicKeyInfo::from_der(&asked.key)
+            .map_err(|e| format!("its key is of a kind that is not signed here: {e}"))?;
+        params.signed_by(&key, &self.issuer).map(|cert| cert.pem()).map_err(|e| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::KeyPair;
+
+    fn request(organizations: &[&str], names: &[&str]) -> String {
+        let mut params =
+            CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+                .unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        let kinds = [DnType::OrganizationName, DnType::CustomDnType(ORGANIZATION.to_vec())];
+        for (kind, name) in kinds.into_iter().zip(organizations) {
+            params.distinguished_name.push(kind, *name);
+        }
+        params.distinguished_name.push(DnType::CommonName, "jane");
+        let key = KeyPair::generate().unwrap();
+        params.serialize_request(&key).unwrap().pem().unwrap()
+    }
+
+    fn words(all: &[&str]) -> Vec<String> {
+        all.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_certificate_has_the_requests_names_and_the_objects_usages_and_times() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::load_or_create(&dir.path().join("c"), &dir.path().join("k"), "ca").unwrap();
+        let now = super::super::now();
+        let asked = Asked::of(request(&["dev", "ops"], &["a.b", "192.0.2.7"]).as_bytes()).unwrap();
+        assert_eq!(
+            (asked.common_name.as_str(), &*asked.organizations),
+            ("jane", &words(&["dev", "ops"])[..])
+        );
+        assert_eq!((asked.dns.len(), asked.ips.len()), (1, 1));
+        let usages = words(&["digital signature", "client auth"]);
+        let signed = |valid| {
+            let pem = ca.grant(&asked, &usages, Duration::from_secs(valid), now).unwrap();
+            super::super::certificates(&pem).unwrap().remove(0)
+        };
+        let der = signed(3600);
+        let (_, cert) = X509Certificate::from_der(&der).unwrap();
+        let organizations: Vec<_> =
+            cert.subject().iter_organization().map(|o| o.as_str().unwrap()).collect();
+        assert_eq!(organizations, ["dev", "ops"]);
+        let names = cert.subject_alternative_name().unwrap().unwrap();
+        assert_eq!(names.value.general_names.len(), 2);
+        let usage = cert.extended_key_usage().unwrap().unwrap().value;
+        assert!(usage.client_auth && !usage.server_auth);
+        assert!(cert.key_usage().unwrap().unwrap().value.digital_signature());
+        assert!(!cert.basic_constraints().unwrap().unwrap().value.ca);
+        let now = i64::try_from(now).unwrap();
+        let times = |cert: &X509Certificate<'_>| {
+            let validity = cert.validity();
+            (validity.not_before.timestamp() - now, validity.not_after.timestamp() - now)
+        };
+        assert_eq!(times(&cert), (-300, 3600));
+        // Longer ones end by as much earlier as they begin; none outlives its CA, here of ten years.
+        let day = signed(86_400);
+        assert_eq!(times(&X509Certificate::from_der(&day).unwrap().1), (-300, 86_100));
+        let century = signed(100 * 365 * 86_400);
+        let (_, end) = times(&X509Certificate::from_der(&century).unwrap().1);
+        assert!(end <= 3650 * 86_400, "{end}");
+    }
+
+    #[test]
+    fn what_cannot_be_signed_is_told_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = Ca::load_or_create(&dir.path().join("c"), &dir.path().join("k"), "ca").unwrap();
+        let asked = Asked::of(request(&["dev"], &[]).as_bytes()).unwrap();
+        let said = |asked: &Asked, usage: &str, now| {
+            ca.grant(asked, &words(&[usage]), SHORT, now).unwrap_err()
+        };
+        let now = super::super::now();
+        assert!(said(&asked, "cert sign", now).contains("usage \"cert sign\""));
+        assert!(
+            said(&asked, "client auth", now + 4000 * 86_400).contains("the signer has expired")
+        );
+        let many = Asked { organizations: words(&["a", "b", "c"]), ..asked };
+        assert!(said(&many, "client auth", now).contains("at most two organizations"));
+        assert!(Asked::of(b"").is_err());
+        // Another key than that of the signature.
+        let pem = request(&["dev"], &[]);
+        let (_, block) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
+        let at = block.contents.windows(4).position(|four| four == b"jane").unwrap();
+        let mut forged = block.contents.clone();
+        forged[at..at + 4].copy_from_slice(b"root");
+        let forged = super::super::rotation::pem(&forged.into())
+            .replace("CERTIFICATE", "CERTIFICATE REQUEST");
+        assert!(Asked::of(forged.as_bytes()).unwrap_err().contains("signature"));
+    }
+}
