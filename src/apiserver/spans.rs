@@ -270,11 +270,13 @@ struct Open {
     record: Record,
 }
 
-impl Drop for Open {
+impl Drop for Span {
     fn drop(&mut self) {
-        self.record.times.1 = now();
-        if self.tracer.queue.try_send(self.record.clone()).is_err() {
-            self.tracer.dropped.fetch_add(1, Ordering::Relaxed);
+        let Some(open) = self.0.take() else { return };
+        let Open { tracer, mut record } = *open;
+        record.times.1 = now();
+        if tracer.queue.try_send(record).is_err() {
+            tracer.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -7,7 +7,9 @@ use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use api::{Gvr, Status, Typed};
 use bytes::Bytes;
 use http::{Method, Request};
+use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::transport::Transport;
 use crate::unexpected;
@@ -112,6 +114,13 @@ pub struct ListOptions<'a> {
     pub fields: &'a str,
 }
 
+/// A list whose items are decoded each by its kind's own code.
+#[derive(Deserialize)]
+struct Items<'a> {
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
 /// A client: cheap to clone, bound to the identity of its transport.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -213,8 +222,10 @@ impl Client {
         namespace: &str,
         options: &ListOptions<'_>,
     ) -> Result<Vec<K>, Error> {
-        let items = self.list_values(&gvr_of::<K>(), namespace, options).await?;
-        items.iter().map(|v| K::from_value(v).map_err(Error::from)).collect()
+        let body = self.listed(&gvr_of::<K>(), namespace, options).await?;
+        let list: Items<'_> = serde_json::from_slice(&body)?;
+        let items = list.items.unwrap_or_default().into_iter();
+        items.map(|item| K::from_json(item.get().as_bytes()).map_err(Error::from)).collect()
     }
 
     /// Lists objects of any kind.
@@ -227,15 +238,24 @@ impl Client {
         namespace: &str,
         options: &ListOptions<'_>,
     ) -> Result<Vec<Value>, Error> {
-        let mut path = Self::path(gvr, namespace, "", "");
-        let query = query(&[("labelSelector", options.labels), ("fieldSelector", options.fields)]);
-        path.push_str(&query);
-        let body = self.request(Method::GET, &path, "application/json", Bytes::new()).await?;
+        let body = self.listed(gvr, namespace, options).await?;
         let mut list: Value = serde_json::from_slice(&body)?;
         match list.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => Ok(items),
             _ => Ok(Vec::new()),
         }
+    }
+
+    async fn listed(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        options: &ListOptions<'_>,
+    ) -> Result<Bytes, Error> {
+        let mut path = Self::path(gvr, namespace, "", "");
+        let query = query(&[("labelSelector", options.labels), ("fieldSelector", options.fields)]);
+        path.push_str(&query);
+        self.request(Method::GET, &path, "application/json", Bytes::new()).await
     }
 
     /// Creates an object.

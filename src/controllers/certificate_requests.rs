@@ -12,6 +12,8 @@ use std::time::Duration;
 use api::k8s::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition,
 };
+use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
+use api::k8s::jiff::Timestamp;
 use base::pki::granted::Asked;
 
 pub use sign::SignRequest;
@@ -103,6 +105,19 @@ fn condition<'a>(
 ) -> Option<&'a CertificateSigningRequestCondition> {
     let conditions = request.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+/// Adds a condition that holds from now on.
+fn conclude(request: &mut CertificateSigningRequest, kind: &str, reason: &str, message: &str) {
+    let status = request.status.get_or_insert_default();
+    status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
+        type_: kind.into(),
+        status: "True".into(),
+        reason: Some(reason.into()),
+        message: Some(message.into()),
+        last_update_time: Some(Time(Timestamp::now())),
+        last_transition_time: None,
+    });
 }
 
 /// The certificate, PEM; `None` as long as there is none.

@@ -1,8 +1,6 @@
 //! Approves certificates of kubelets whose users may have such (`sarapprove.go`): what bootstrap tokens and nodes ask for.
 
 use super::*;
-use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
-use api::k8s::jiff::Timestamp;
 use api::{Gvr, Typed};
 use client::{Action, Client, Error, Informer, gvr_of};
 use serde_json::{Value, json};
@@ -69,15 +67,7 @@ async fn reconcile(
         if answer.pointer("/status/allowed").and_then(Value::as_bool) != Some(true) {
             continue;
         }
-        let status = request.status.get_or_insert_default();
-        status.conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
-            type_: "Approved".into(),
-            status: "True".into(),
-            reason: Some("AutoApproved".into()),
-            message: Some(message.into()),
-            last_update_time: Some(Time(Timestamp::now())),
-            last_transition_time: None,
-        });
+        conclude(&mut request, "Approved", "AutoApproved", message);
         let gvr = gvr_of::<CertificateSigningRequest>();
         settled(edit::put(client, &gvr, "approval", &request.to_value()?).await)?;
         break;

@@ -2,8 +2,6 @@
 //! (`cleaner.go`).
 
 use super::*;
-use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
-use api::k8s::jiff::Timestamp;
 use client::{Action, Client, DeleteOptions, Error, Informer};
 
 use crate::context::Context;

@@ -2,9 +2,6 @@
 
 use super::*;
 use api::k8s::ByteString;
-use api::k8s::api::certificates::v1::CertificateSigningRequestStatus;
-use api::k8s::apimachinery::pkg::apis::meta::v1::Time;
-use api::k8s::jiff::Timestamp;
 use client::{Action, Client, Error, Informer};
 
 use crate::context::Context;
@@ -85,20 +82,12 @@ async fn reconcile(
     let Some(object) = requests.cache().get("", name) else { return Ok(Action::Done) };
     let mut request: CertificateSigningRequest = object.decode()?;
     let Some(outcome) = outcome(&request, sign) else { return Ok(Action::Done) };
-    let status = request.status.get_or_insert_with(CertificateSigningRequestStatus::default);
     match outcome {
-        Ok(certificate) => status.certificate = Some(ByteString(certificate.into_bytes())),
-        Err(why) => {
-            let failed = CertificateSigningRequestCondition {
-                type_: "Failed".into(),
-                status: "True".into(),
-                reason: Some("SignerValidationFailure".into()),
-                message: Some(why),
-                last_update_time: Some(Time(Timestamp::now())),
-                last_transition_time: None,
-            };
-            status.conditions.get_or_insert_default().push(failed);
+        Ok(certificate) => {
+            let status = request.status.get_or_insert_default();
+            status.certificate = Some(ByteString(certificate.into_bytes()));
         }
+        Err(why) => conclude(&mut request, "Failed", "SignerValidationFailure", &why),
     }
     settled(client.update_status(&request).await)?;
     Ok(Action::Done)
