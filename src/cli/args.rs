@@ -158,8 +158,8 @@ pub struct ServerArgs {
 
     /// What of requests is recorded in server/logs/audit.log of the data directory, never with bodies: metadata (all of them; files of
     /// 100 MB, ten old ones, 30 days), compact (changes, and reads of Secrets; three old files of 4 MB, compressed, written every half
-    /// minute: for SD cards) or off; a policy in audit-policy-file says it in its place [default: with --profile=hardened
-    /// metadata, else off]
+    /// minute: for SD cards) or off; a policy in audit-policy-file says it in its place [default: compact, with
+    /// --profile=hardened metadata]
     #[arg(long, value_name = "FORM", value_enum, help_heading = "API server")]
     pub audit: Option<AuditForm>,
 

@@ -207,9 +207,10 @@ fn audit(
     }
     let form = match form {
         // A policy says what is recorded, and that may be nothing.
-        None if settings.policy_file.is_some() || !machine.hardened() => None,
-        None | Some(AuditForm::Metadata) => Some(Form::Metadata),
-        Some(AuditForm::Compact) => Some(Form::Compact),
+        None if settings.policy_file.is_some() => None,
+        None if machine.hardened() => Some(Form::Metadata),
+        Some(AuditForm::Metadata) => Some(Form::Metadata),
+        None | Some(AuditForm::Compact) => Some(Form::Compact),
         Some(AuditForm::Off) if arguments.is_empty() => None,
         Some(AuditForm::Off) => {
             let why = "contradicts the settings of audit in --kube-apiserver-arg; give one of them";
