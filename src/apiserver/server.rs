@@ -258,8 +258,10 @@ impl ApiServer {
         let served = self.served(user, request);
         let mut response = audit::along(Some(Arc::clone(&trail)), served).await;
         response.headers_mut().entry(audit::ID_HEADER).or_insert(id);
-        trail.answered(response.status().as_u16()).await;
-        response.map(|body| crate::body::keeping(body, ongoing))
+        if trail.answered(response.status().as_u16()).await {
+            response = response.map(|body| crate::body::keeping(body, ongoing));
+        }
+        response
     }
 
     async fn served(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {

@@ -240,7 +240,7 @@ impl Batches {
 }
 
 /// A bucket that fills at a rate, as client-go's limiter.
-struct Tokens {
+pub(super) struct Tokens {
     rate: f64,
     burst: f64,
     left: f64,
@@ -248,13 +248,14 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn new(rate: f32, burst: u32) -> Self {
+    /// Full at first; `rate` a second, `burst` at most.
+    pub(super) fn new(rate: f32, burst: u32) -> Self {
         let burst = f64::from(burst);
         Self { rate: f64::from(rate), burst, left: burst, since: base::clock::now() }
     }
 
     /// Waits for one; not when the process stops.
-    async fn take(&mut self, shutdown: &Shutdown) {
+    pub(super) async fn take(&mut self, shutdown: &Shutdown) {
         let now = base::clock::now();
         let come = now.duration_since(self.since).as_secs_f64() * self.rate;
         self.left = (self.left + come).min(self.burst) - 1.0;

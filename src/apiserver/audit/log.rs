@@ -10,8 +10,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::PLUGIN_LOG;
 use super::counts::Counts;
+use super::hook::Tokens;
 use super::rotate::{self, LogFile, Rules};
-use super::settings::{Log, Mode};
+use super::settings::{Batch, Log, Mode};
 
 /// Lines that wait to be written while their requests wait; more wait before this queue.
 const WAITING_MAX: usize = 1024;
@@ -63,9 +64,9 @@ impl Writer {
                 (Target::File(Box::new(file)), Some(rules).filter(Rules::rotates))
             }
         };
-        let waiting = match log.output.mode {
-            Mode::Batch => log.output.batch.buffer_size,
-            Mode::Blocking | Mode::BlockingStrict => WAITING_MAX,
+        let (waiting, batch) = match log.output.mode {
+            Mode::Batch => (log.output.batch.buffer_size, Some(log.output.batch.clone())),
+            Mode::Blocking | Mode::BlockingStrict => (WAITING_MAX, None),
         };
         let (sender, receiver) = mpsc::channel(waiting);
         let held = Arc::new(AtomicUsize::new(0));
@@ -76,6 +77,8 @@ impl Writer {
             held: Arc::clone(&held),
             counts: Arc::clone(counts),
             rotated,
+            tokens: batch.as_ref().and_then(|batch| batch.throttle).map(|(r, n)| Tokens::new(r, n)),
+            batch,
         };
         let shutdown = tasks.shutdown().clone();
         tasks.spawn(Kind::Critical, "audit log", worker.run(shutdown));
@@ -113,6 +116,9 @@ struct Worker {
     held: Arc<AtomicUsize>,
     counts: Arc<Counts>,
     rotated: Option<mpsc::Sender<()>>,
+    /// Where nobody waits for lines: how many are gathered, and for how long.
+    batch: Option<Batch>,
+    tokens: Option<Tokens>,
 }
 
 impl Worker {
@@ -120,8 +126,12 @@ impl Worker {
         let mut jobs = Vec::new();
         let mut closed = false;
         loop {
+            let most = match (&self.tokens, &self.batch) {
+                (Some(_), Some(batch)) => batch.max_size,
+                _ => WRITE_MAX,
+            };
             let count = tokio::select! {
-                count = self.receiver.recv_many(&mut jobs, WRITE_MAX) => count,
+                count = self.receiver.recv_many(&mut jobs, most) => count,
                 () = shutdown.requested(), if !closed => {
                     // What was handed over is still written.
                     self.receiver.close();
@@ -132,7 +142,26 @@ impl Worker {
             if count == 0 {
                 return Ok(());
             }
+            self.gather(&mut jobs, &shutdown).await;
             self.target = self.write(std::mem::take(&mut jobs)).await?;
+        }
+    }
+
+    /// Waits until a batch is full, or its first line has waited for as long as one may.
+    async fn gather(&mut self, jobs: &mut Vec<Job>, shutdown: &Shutdown) {
+        let Some(Batch { max_size, max_wait, .. }) = self.batch else { return };
+        if let Some(tokens) = &mut self.tokens {
+            tokens.take(shutdown).await;
+        }
+        let end = base::clock::sleep(max_wait);
+        tokio::pin!(end);
+        while jobs.len() < max_size {
+            let room = max_size - jobs.len();
+            tokio::select! {
+                count = self.receiver.recv_many(jobs, room) => if count == 0 { return },
+                () = &mut end => return,
+                () = shutdown.requested() => return,
+            }
         }
     }
 
@@ -191,4 +220,48 @@ fn tidy_up(rules: Rules, tasks: &Tasks) -> mpsc::Sender<()> {
         }
     });
     sender
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::settings::Settings;
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_that_nobody_waits_for_are_gathered() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let given = [
+            format!("audit-log-path={}", path.display()),
+            "audit-log-mode=batch".to_owned(),
+            "audit-log-batch-max-size=3".to_owned(),
+            "audit-log-batch-max-wait=30s".to_owned(),
+        ];
+        let settings = Settings::of(&given).unwrap().log.unwrap();
+        let shutdown = Shutdown::new();
+        let tasks = Tasks::new(shutdown.clone());
+        let writer = Writer::start(&settings, &Arc::default(), &tasks).unwrap();
+        let read = || std::fs::read_to_string(&path).unwrap();
+        let until = async |wanted: &str| {
+            let began = base::clock::now();
+            while read() != wanted {
+                base::clock::sleep(Duration::from_millis(100)).await;
+            }
+            began.elapsed()
+        };
+        assert!(writer.offer("a\n".into()));
+        let waited = until("a\n").await;
+        assert!((29..32).contains(&waited.as_secs()), "one line waits {waited:?}");
+        for line in ["b\n", "c\n", "d\n"] {
+            assert!(writer.offer(line.into()));
+        }
+        let waited = until("a\nb\nc\nd\n").await;
+        assert!(waited.as_secs() < 29, "a full batch waits {waited:?}");
+        assert!(writer.offer("e\n".into()));
+        drop(writer);
+        shutdown.request();
+        assert!(tasks.drain(Duration::from_secs(60)).await.is_empty());
+        assert_eq!(read(), "a\nb\nc\nd\ne\n");
+    }
 }

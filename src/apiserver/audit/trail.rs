@@ -210,28 +210,30 @@ impl Trail {
         self.state.lock().panicked = Some(why.to_owned());
     }
 
-    /// The answer is made: what is left to say is said, but for the end of what lives long.
-    pub(crate) async fn answered(&self, code: u16) {
-        let last = {
+    /// The answer is made: what is left to say is said, but for the end of what lives long, of which `true` tells.
+    pub(crate) async fn answered(&self, code: u16) -> bool {
+        let (last, goes_on) = {
             let mut state = self.state.lock();
             if state.done || state.decision.level == Level::None {
                 state.done = true;
-                return;
+                return false;
             }
             if let Some(why) = state.panicked.take() {
                 state.done = true;
                 let mut status = Status::failure(500, "InternalError", "");
                 status.message = format!("APIServer panic'd: {why}");
                 state.event.status = Some(Outcome::from(&status));
-                Stage::Panic
+                (Stage::Panic, false)
             } else {
                 state.event.status.get_or_insert_default().code = code;
                 let started = state.lives_long || state.refused;
                 state.done = !state.lives_long || state.refused;
-                if started { Stage::ResponseStarted } else { Stage::ResponseComplete }
+                let stage = if started { Stage::ResponseStarted } else { Stage::ResponseComplete };
+                (stage, !state.done)
             }
         };
         self.emit(last).await;
+        goes_on
     }
 
     /// Nothing of the request is left.
