@@ -299,7 +299,7 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
     );
     assert_eq!((seen[1].watch_id, seen[1].created, seen[1].canceled), (1, true, false));
     assert_eq!((seen[2].watch_id, seen[2].canceled, seen[2].compact_revision), (1, true, 3));
-    assert_eq!(seen[2].cancel_reason, "");
+    assert_eq!((&*seen[2].cancel_reason, seen[2].header.unwrap().revision), ("", 0));
 
     world
         .kv

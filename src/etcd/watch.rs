@@ -285,6 +285,10 @@ impl Watches {
         let mut response = self.response(id);
         response.canceled = true;
         response.compact_revision = oldest;
+        if let Some(header) = &mut response.header {
+            // etcd's watcher that starts too early reports no revision (`mvcc/watchable_store.go`).
+            header.revision = 0;
+        }
         self.send(response).await
     }
 
