@@ -125,7 +125,12 @@ impl Kv for Etcd {
         request: Request<pb::CompactionRequest>,
     ) -> Result<Response<pb::CompactionResponse>, Status> {
         let revision = Revision(request.get_ref().revision);
+        // What refuses the sum refuses the compaction, too, and says why.
+        let sum = if revision.0 > 0 { self.backend.hash(revision).await.ok() } else { None };
         self.backend.compact(revision).await.map_err(status)?;
+        if let Some(sum) = sum {
+            self.sums.keep(sum);
+        }
         Ok(Response::new(pb::CompactionResponse { header: self.header_now() }))
     }
 }

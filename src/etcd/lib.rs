@@ -17,6 +17,7 @@ mod metrics;
 mod range;
 mod serve;
 mod snapshot;
+mod sums;
 mod txn;
 mod unary;
 mod urls;
@@ -33,6 +34,7 @@ use tonic::Status;
 
 use metrics::Counters;
 pub use serve::serve;
+use sums::Sums;
 
 /// The version of etcd whose interface is spoken; clients choose by it what they ask for.
 pub const ETCD_VERSION: &str = "3.7.3";
@@ -52,6 +54,7 @@ pub struct Etcd {
     scratch: PathBuf,
     snapshots: Arc<Semaphore>,
     counters: Arc<Counters>,
+    sums: Arc<Sums>,
     tasks: Tasks,
 }
 
@@ -87,6 +90,7 @@ impl Etcd {
             scratch: scratch.into(),
             snapshots: Arc::new(Semaphore::new(snapshot::UNDER_WAY)),
             counters: Arc::default(),
+            sums: Arc::default(),
             tasks,
         }
     }

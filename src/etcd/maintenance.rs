@@ -117,9 +117,15 @@ impl Maintenance for Etcd {
     ) -> Result<Response<pb::HashKvResponse>, Status> {
         // What is no revision is the newest, as in etcd.
         let revision = Revision(request.get_ref().revision.max(0));
-        let hash = self.backend.hash(revision).await.map_err(status)?;
+        let (hash, newest) = match self.sums.of(revision) {
+            Some(hash) => (hash, self.backend.revision()),
+            None => {
+                let hash = self.backend.hash(revision).await.map_err(status)?;
+                (hash, hash.newest)
+            }
+        };
         Ok(Response::new(pb::HashKvResponse {
-            header: self.header(hash.newest),
+            header: self.header(newest),
             hash: hash.keys,
             // etcd's before the first compaction.
             compact_revision: if hash.compacted.0 == 0 { -1 } else { hash.compacted.0 },

@@ -1,9 +1,8 @@
 //! Checksums of the key space at a revision: etcd's `HashKV`, number for number.
 //!
 //! etcd sums up the records of its database: key and value of each version in the order of its changes. Of what compaction
-//! left behind only versions that are still valid at the revision count. After a compaction etcd answers for the very
-//! revision of it, until its next start, with a sum that it took while it compacted; here that is the sum of what is left,
-//! as etcd's after a start.
+//! left behind only versions that are still valid at the revision count. For the very revision of a compaction this is the sum
+//! of what is left, as etcd's after a start; the one from before it is for who compacts to keep.
 
 use bytes::Bytes;
 

@@ -1,0 +1,48 @@
+//! Checksums that were taken when the store was compacted: what `HashKV` answers for the very revisions of compactions, until the
+//! next start (`hashStorage` of etcd's `mvcc/hash.go`). What came between two compactions is in the sum, and cannot be read any more.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use store::{KvHash, Revision};
+
+/// Sums that are kept (`hashStorageMaxSize`).
+const KEPT: usize = 10;
+
+/// The newest of them, in the order of their revisions.
+#[derive(Debug, Default)]
+pub(crate) struct Sums(Mutex<VecDeque<KvHash>>);
+
+impl Sums {
+    /// Keeps the sum of a compaction's revision, taken before it.
+    pub(crate) fn keep(&self, sum: KvHash) {
+        let mut kept = self.0.lock();
+        // Two compactions beside each other may end in either order.
+        let at = kept.partition_point(|other| other.revision < sum.revision);
+        kept.insert(at, sum);
+        if kept.len() > KEPT {
+            kept.pop_front();
+        }
+    }
+
+    /// The sum that was taken when this revision was compacted.
+    pub(crate) fn of(&self, revision: Revision) -> Option<KvHash> {
+        self.0.lock().iter().find(|sum| sum.revision == revision).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_ten_are_kept() {
+        let sums = Sums::default();
+        for revision in [3, 1, 2].into_iter().chain(4..=12).map(Revision) {
+            let (compacted, newest) = (Revision(0), revision);
+            sums.keep(KvHash { keys: 7, all: 7, revision, compacted, newest });
+        }
+        let kept = |n| sums.of(Revision(n)).is_some();
+        assert_eq!((kept(2), kept(3), kept(12), kept(13)), (false, true, true, false));
+    }
+}
