@@ -223,8 +223,12 @@ pub(crate) async fn plain(
         "version" if path.trim_end_matches('/') == "/version" && reads => {
             version(inner, request.headers(), query)
         }
-        "metrics" if path == "/metrics" && reads => {
-            let mut response = status::text(StatusCode::OK, inner.metrics.render(inner));
+        "metrics" if matches!(path, "/metrics" | "/metrics/slis") && reads => {
+            let text = match path {
+                "/metrics" => inner.metrics.render(inner),
+                _ => inner.metrics.indicators(),
+            };
+            let mut response = status::text(StatusCode::OK, text);
             let kind = http::HeaderValue::from_static(
                 "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
             );
@@ -284,10 +288,13 @@ fn issuer(inner: &Inner, path: &str) -> Response<Body> {
 
 fn roots(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
     let mut paths = inner.documents.of(&inner.objects.registry()).paths();
-    paths.extend(
-        ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-            .map(str::to_owned),
-    );
+    paths.extend(inner.ready.paths());
+    let others =
+        ["/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/version"];
+    paths.extend(others.map(str::to_owned));
+    if inner.parts.token_issuer.as_ref().is_some_and(|issuer| issuer.discovery().is_some()) {
+        paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(str::to_owned));
+    }
     paths.sort();
     output::plain_json(headers, query, &serde_json::json!({"paths": paths}))
 }

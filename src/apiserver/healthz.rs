@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::metrics::Family;
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
 
@@ -44,6 +45,31 @@ const HOOKS: [&str; 30] = [
     "poststarthook/apiservice-openapi-controller",
     "poststarthook/apiservice-openapiv3-controller",
 ];
+
+static CHECK: Family = Family::gauge(
+    "kubernetes_healthcheck",
+    "[STABLE] How one check ended last, by its name and endpoint: 1 is well.",
+    &["name", "type"],
+);
+static CHECKED: Family = Family::counter(
+    "kubernetes_healthchecks_total",
+    "[STABLE] How checks ended, by name, endpoint and outcome.",
+    &["name", "status", "type"],
+);
+
+/// Lines for `/metrics/slis` (`component-base/metrics/prometheus/slis`).
+pub(crate) fn indicators() -> String {
+    let mut out = String::new();
+    CHECK.render(&mut out);
+    CHECKED.render(&mut out);
+    out
+}
+
+/// Counts one check of a whole endpoint; single checks are not counted, as upstream.
+fn observe(endpoint: &str, name: &str, passed: bool) {
+    CHECK.set(&[name, endpoint], if passed { 1.0 } else { 0.0 });
+    CHECKED.inc(&[name, if passed { "success" } else { "error" }, endpoint]);
+}
 
 /// The check of all KMS plugins (`kmsReloadHealthCheckName`).
 const PLUGINS: &str = "kms-providers";
@@ -100,6 +126,16 @@ impl Checks {
         names
     }
 
+    /// The paths of all endpoints and their checks.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let of = |endpoint: &str| -> Vec<String> {
+            let checks = self.names(endpoint).into_iter();
+            let checks = checks.map(|name| format!("/{endpoint}/{name}"));
+            std::iter::once(format!("/{endpoint}")).chain(checks).collect()
+        };
+        ["healthz", "livez", "readyz"].map(of).concat()
+    }
+
     /// Whether one check passes.
     async fn passes(&self, endpoint: &str, name: &str) -> bool {
         match name {
@@ -148,7 +184,11 @@ impl Checks {
         for name in &names {
             if query.all("exclude").any(|e| e == name) {
                 lines.push_str(&format!("[+]{name} excluded: ok\n"));
-            } else if self.passes(endpoint, name).await {
+                continue;
+            }
+            let passed = self.passes(endpoint, name).await;
+            observe(endpoint, name, passed);
+            if passed {
                 lines.push_str(&format!("[+]{name} ok\n"));
             } else {
                 lines.push_str(&format!("[-]{name} failed: reason withheld\n"));

@@ -220,6 +220,13 @@ impl Metrics {
         self.counts.lock().panics += 1;
     }
 
+    /// The text of `/metrics/slis`.
+    pub(crate) fn indicators(&self) -> String {
+        let mut out = crate::healthz::indicators();
+        start_time(&mut out, "[ALPHA] ", self.started);
+        out
+    }
+
     /// The text of `/metrics`.
     pub(crate) fn render(&self, inner: &Inner) -> String {
         let mut out = String::with_capacity(64 * 1024);
@@ -448,12 +455,12 @@ fn process(out: &mut String, started: Duration) {
     head(out, "process_open_fds", "gauge", "Open file descriptors.");
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     let _ = writeln!(out, "process_open_fds {open}");
-    head(
-        out,
-        "process_start_time_seconds",
-        "gauge",
-        "Start of the process, in seconds since the epoch.",
-    );
+    start_time(out, "", started);
+}
+
+fn start_time(out: &mut String, stability: &str, started: Duration) {
+    let help = format!("{stability}Start of the process, in seconds since the epoch.");
+    head(out, "process_start_time_seconds", "gauge", &help);
     let _ = writeln!(out, "process_start_time_seconds {}", started.as_secs());
 }
 

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use base::Tasks;
 use client::{Action, Change, Error, Informer, Queue, run_workers};
 
 use crate::context::Context;
@@ -68,8 +69,22 @@ impl Keyed {
         F: Fn(Key) -> R + Send + Sync + 'static,
         R: Future<Output = Result<Action, Error>> + Send + 'static,
     {
+        self.run_on(&context.tasks, name, workers, reconcile);
+    }
+
+    /// The same for what is no controller and has no [`Context`].
+    pub(crate) fn run_on<F, R>(
+        self,
+        tasks: &Tasks,
+        name: &'static str,
+        workers: usize,
+        reconcile: F,
+    ) where
+        F: Fn(Key) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Action, Error>> + Send + 'static,
+    {
         let (synced, reconcile) = (Arc::new(self.synced), Arc::new(reconcile));
-        run_workers(&context.tasks, name, workers, &self.queue, move |key: Key| {
+        run_workers(tasks, name, workers, &self.queue, move |key: Key| {
             let (synced, reconcile) = (Arc::clone(&synced), Arc::clone(&reconcile));
             async move {
                 for wait in synced.iter() {

@@ -6,6 +6,7 @@
 mod account_tokens;
 mod adoption;
 pub mod all;
+pub mod autoregister;
 mod certificate_requests;
 mod claim;
 mod claims_of;
