@@ -18,9 +18,7 @@ use client::{Client, Remembering, Trimming, gvr_of};
 use cluster::join::files::Joined;
 use net::Cidr;
 
-use crate::catalogue::{
-    AGENT_STOPPED, BAD_CLOCK, DATA_DIR, DATA_DIR_LOCKED, OTHER_CLUSTER, Refusal,
-};
+use crate::catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, OTHER_CLUSTER, Refusal};
 use crate::machine::{Clients, Facts};
 use crate::power::{self, End};
 use crate::server::data_dir::check as check_owner;
@@ -78,11 +76,7 @@ fn lock(config: &Config) -> Result<File, Refusal> {
     for directory in [data_dir, &directory] {
         base::fs::create_dir(directory, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
     }
-    let path = directory.join("lock");
-    let file = File::options().create(true).append(true).open(&path);
-    let file = file.map_err(|e| DATA_DIR.refuse(format!("{}: {e}", path.display())))?;
-    file.try_lock().map_err(|e| DATA_DIR_LOCKED.refuse(format!("{}: {e}", path.display())))?;
-    Ok(file)
+    crate::machine::lock(&directory.join("lock"))
 }
 
 /// The certificates in use; a renewal sets them anew.

@@ -5,8 +5,9 @@ mod left_out;
 mod name;
 
 use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use api::k8s::api::core::v1::Taint;
@@ -15,7 +16,7 @@ use client::Client;
 use net::Cidr;
 use tokio::sync::watch;
 
-use crate::catalogue::{BAD_VALUE, Entry, NO_WIREGUARD, Refusal};
+use crate::catalogue::{BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, Entry, NO_WIREGUARD, Refusal};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
 use crate::preflight::{self, Finding, Verdict};
 
@@ -25,6 +26,22 @@ const PEER_PORT: u16 = 2380;
 
 /// The version of this program, as nodes report it.
 pub(crate) const VERSION: &str = concat!("v1.37.1+kubelite.", env!("CARGO_PKG_VERSION"));
+
+/// Takes the lock that lets one process work on a directory, for as long as the file is kept.
+///
+/// # Errors
+/// Another one has it, or the file cannot be made.
+pub(crate) fn lock(path: &Path) -> Result<File, Refusal> {
+    let named = |e: std::io::Error| DATA_DIR.refuse(format!("{}: {e}", path.display()));
+    let file = File::options().create(true).append(true).open(path).map_err(named)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(DATA_DIR_LOCKED.refuse(format!("{} is in use", path.display())))
+        }
+        Err(TryLockError::Error(error)) => Err(named(error)),
+    }
+}
 
 /// What flags say about this machine, checked.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! Store, certificates and API server: what a cluster cannot be without.
 
+use std::fs::File;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -67,6 +68,8 @@ pub(crate) struct ControlPlane {
     pub(crate) sealing: Arc<Sealing>,
     /// Changes the CAs.
     pub(crate) rotation: Arc<Rotation>,
+    /// Keeps other servers from the data directory.
+    _lock: File,
 }
 
 /// Opens the store, binds the listener and serves. `store_tasks` is shut down behind everything that writes, `peer_tasks`
@@ -90,6 +93,10 @@ pub(crate) async fn start(
     cluster::tunnel::socket::persevere(&listener);
     crate::server::data_dir::check(&config.machine.data_dir)?;
     base::fs::create_dir(&config.machine.data_dir, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+    // The store has a lock of its own; this one is for what stands beside it, and is taken before anything there is changed.
+    let path = config.machine.data_dir.join("server");
+    base::fs::create_dir(&path, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
+    let lock = crate::machine::lock(&path.join("lock"))?;
     // Before anything reads a CA.
     let changed = cluster::rotation::take_over(&config.machine.data_dir);
     let changed = changed.map_err(|e| DATA_DIR.refuse(e))?;
@@ -216,6 +223,7 @@ pub(crate) async fn start(
         vec![Arc::clone(&joining) as Arc<dyn Aside>, Arc::new(Connects(tunnels.clone()))];
     listen(&server, &certs, listener, asides, tasks)?;
     Ok(ControlPlane {
+        _lock: lock,
         server,
         certs,
         store,
