@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::checks::{optional_as, required, segment, selector, texts};
+use super::checks::{optional_as, repeated, required, segment, selector, texts};
 use super::names::{self, qualified_name};
 use super::{each, one_of};
 use crate::expressions::{Compiler, Uses, Yields};
@@ -67,6 +67,7 @@ fn configuration(object: &Value, leniency: &Leniency, old: Option<&Value>) -> Er
                 .all(|(a, b)| semantic_equal(get(a, "matchConditions"), get(b, "matchConditions")))
     });
     let mut errors = ErrorList::new();
+    let again = repeated(hooks.iter().map(|hook| str_at(hook, "name")));
     for (index, hook) in hooks.iter().enumerate() {
         let field = path.index(index);
         errors.extend(webhook(hook, mutating, leniency, &field));
@@ -75,7 +76,7 @@ fn configuration(object: &Value, leniency: &Leniency, old: Option<&Value>) -> Er
         }
         errors.extend(review_versions(hook, leniency, &field.child("admissionReviewVersions")));
         let name = str_at(hook, "name");
-        let twice = hooks.iter().take(index).any(|h| str_at(h, "name") == name);
+        let twice = again.at(index);
         if twice && !name.is_empty() && !leniency.names {
             errors.push(Error::duplicate(&field.child("name"), name));
         }
@@ -259,8 +260,9 @@ fn review_versions(hook: &Value, leniency: &Leniency, field: &Path) -> ErrorList
         return vec![Error::required(field, format!("must specify one of {known}"))];
     }
     let mut errors = ErrorList::new();
+    let again = repeated(versions.iter());
     for (index, version) in versions.iter().enumerate() {
-        if versions.iter().take(index).any(|v| v == version) {
+        if again.at(index) {
             errors.push(Error::invalid(&field.index(index), *version, "duplicate version"));
             continue;
         }
@@ -363,6 +365,7 @@ fn conditions(parent: &Value, params: bool, path: &Path) -> ErrorList {
     if list.len() > CONDITIONS_MAX {
         errors.push(Error::too_many(&field, list.len(), CONDITIONS_MAX));
     }
+    let again = repeated(list.iter().map(|condition| str_at(condition, "name")));
     for (index, condition) in list.iter().enumerate() {
         let (place, name) = (field.index(index), str_at(condition, "name"));
         let text = (str_at(condition, "expression").trim(), "");
@@ -371,7 +374,7 @@ fn conditions(parent: &Value, params: bool, path: &Path) -> ErrorList {
         errors.extend(expression::required(&Compiler::plain(), text, wanted, &place_of_text));
         errors.extend(required(condition, &["name"], &place));
         errors.extend(optional_as(condition, "name", &place, qualified_name));
-        let twice = list.iter().take(index).any(|c| str_at(c, "name") == name);
+        let twice = again.at(index);
         if twice && !name.is_empty() {
             errors.push(Error::duplicate(&place.child("name"), name));
         }
@@ -383,10 +386,11 @@ fn conditions(parent: &Value, params: bool, path: &Path) -> ErrorList {
 fn named_rule(one: &Value, path: &Path) -> ErrorList {
     let names = texts(one, "resourceNames");
     let mut errors = ErrorList::new();
+    let again = repeated(names.iter());
     for (index, name) in names.iter().enumerate() {
         let field = path.child("resourceNames").index(index);
         errors.extend(each(&field, *name, segment(name)));
-        if names.iter().take(index).any(|n| n == name) {
+        if again.at(index) {
             errors.push(Error::duplicate(&field, *name));
         }
     }

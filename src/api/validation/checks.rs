@@ -1,6 +1,7 @@
 //! Checks that many kinds share: required strings, references, Go's way to print a value, and line differences.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 
 use serde_json::Value;
 
@@ -289,6 +290,22 @@ fn blocks(old: &[String], new: &[String]) -> Vec<(usize, usize, usize)> {
     found
 }
 
+/// Which entries of a list were in it before.
+pub(in crate::validation) struct Again(Vec<bool>);
+
+impl Again {
+    /// Whether an equal one comes before this one.
+    pub(in crate::validation) fn at(&self, index: usize) -> bool {
+        self.0.get(index).copied().unwrap_or_default()
+    }
+}
+
+/// Looks for equal entries, with one look at each: lists may be as long as bodies.
+pub(in crate::validation) fn repeated<T: Hash + Eq>(entries: impl Iterator<Item = T>) -> Again {
+    let mut seen = HashSet::new();
+    Again(entries.map(|entry| !seen.insert(entry)).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,6 +316,12 @@ mod tests {
         ("TimeAdded", "timeAdded", Shape::Pointer),
         ("Modes", "modes", Shape::List(&Shape::Text)),
     ]);
+
+    #[test]
+    fn what_comes_again_is_told_from_its_second_place_on() {
+        let again = repeated(["a", "b", "a", "a"].iter());
+        assert_eq!([0, 1, 2, 3, 4].map(|at| again.at(at)), [false, false, true, true, false]);
+    }
 
     #[test]
     fn structures_print_as_upstreams() {

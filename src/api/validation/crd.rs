@@ -13,7 +13,7 @@ use serde_json::Value;
 use self::columns::{of_column, scale, selectable};
 use self::options::Options;
 pub use self::warnings::warnings;
-use super::checks::texts;
+use super::checks::{repeated, texts};
 use super::{immutable, names, one_of};
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{at, bool_at, get, has, items, str_at, str_in};
@@ -350,10 +350,11 @@ fn stored_versions(object: &Value) -> ErrorList {
     }
     let mut errors = ErrorList::new();
     let versions = items(get(object, "spec"), "versions");
+    let again = repeated(versions.iter().map(|version| str_at(version, "name")));
     for (index, version) in versions.iter().enumerate() {
         let name = str_at(version, "name");
         // Upstream strikes a name out with the first version that has it.
-        let named_before = versions.iter().take(index).any(|v| str_at(v, "name") == name);
+        let named_before = again.at(index);
         if bool_at(version, "storage") && (named_before || !stored.contains(&name)) {
             let text = format!("must have the storage version {name}");
             errors.push(Error::invalid(&field, shown.clone(), text));
@@ -449,9 +450,10 @@ fn conversion(known: bool, conversion: &Value, path: &Path) -> ErrorList {
         errors.push(Error::required(&at_versions, ""));
         return errors;
     }
+    let again = repeated(versions.iter());
     for (index, version) in versions.iter().enumerate() {
         let field = at_versions.index(index);
-        if versions.iter().take(index).any(|before| before == version) {
+        if again.at(index) {
             errors.push(Error::invalid(&field, *version, "duplicate version"));
         } else {
             errors.extend(super::each(&field, *version, names::dns1035_label(version)));

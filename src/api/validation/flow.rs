@@ -4,6 +4,7 @@ mod schema;
 
 use serde_json::Value;
 
+use super::checks::repeated;
 use super::names::range_text;
 use crate::field::{Error, ErrorList, Path};
 use crate::value::{get, has, int_at, items, str_at};
@@ -68,9 +69,10 @@ pub fn status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
     let list = items(get(object, "status"), "conditions");
     let path = Path::new("status").child("conditions");
     let mut errors = ErrorList::new();
+    let again = repeated(list.iter().map(|condition| str_at(condition, "type")));
     for (index, condition) in list.iter().enumerate() {
         let (field, kind) = (path.index(index).child("type"), str_at(condition, "type"));
-        if list.iter().take(index).any(|other| str_at(other, "type") == kind) {
+        if again.at(index) {
             errors.push(Error::duplicate(&field, kind));
         }
         if kind.is_empty() {

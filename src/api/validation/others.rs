@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::admission::webhook_service;
-use super::checks::{Shape, go_json, printed, required_as};
+use super::checks::{Shape, go_json, printed, repeated, required_as};
 use super::core::resources::{container_resource_name, quantity_value};
 use super::core::scheduling::tolerations;
 use super::labels::validate_labels;
@@ -11,7 +11,7 @@ use super::names;
 use super::numbers::{NEGATIVE, non_negative, positive, quantity};
 use super::{IMMUTABLE, each, immutable, one_of};
 use crate::field::{Error, ErrorList, Kind, Path};
-use crate::value::{bool_at, entries, get, has, int_at, is_empty, items, semantic_equal, str_at};
+use crate::value::{bool_at, entries, get, has, int_at, is_empty, items, str_at};
 
 /// Highest priority that users may give; above are Kubernetes' own classes.
 const PRIORITY_MAX: i64 = 1_000_000_000;
@@ -117,6 +117,12 @@ pub fn controller_revision_change(object: &Value, old: &Value) -> ErrorList {
     errors
 }
 
+/// What two tolerations are the same by: what is absent is empty.
+fn toleration(one: &Value) -> ([&str; 4], Option<i64>) {
+    let texts = ["key", "operator", "value", "effect"].map(|field| str_at(one, field));
+    (texts, one.get("tolerationSeconds").and_then(Value::as_i64))
+}
+
 const TOLERATION: Shape = Shape::Struct(&[
     ("Key", "key", Shape::Text),
     ("Operator", "operator", Shape::Text),
@@ -145,8 +151,9 @@ pub fn runtime_class(object: &Value) -> ErrorList {
     errors.extend(validate_labels(scheduling, "nodeSelector", &path));
     let (list, path) = (items(scheduling, "tolerations"), path.child("tolerations"));
     errors.extend(tolerations(list, &path));
+    let again = repeated(list.iter().map(toleration));
     for (index, one) in list.iter().enumerate() {
-        if list.iter().take(index).any(|t| semantic_equal(t, one)) {
+        if again.at(index) {
             let mut error = printed(&path.index(index), &go_json(one, TOLERATION), "");
             error.kind = Kind::Duplicate;
             error.detail = go_json(one, TOLERATION);

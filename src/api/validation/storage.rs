@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::checks::{Shape, go_json, printed, required, required_as, texts};
+use super::checks::{Shape, go_json, printed, repeated, required, required_as, texts};
 use super::core::claim::ACCESS_MODES;
 use super::core::persistent_volume::volume_spec;
 use super::core::volumes::csi_driver_name;
@@ -108,8 +108,9 @@ fn topologies(terms: &[Value], path: &Path) -> ErrorList {
             if values.is_empty() {
                 errors.push(Error::required(&place.child("values"), ""));
             }
+            let again = repeated(values.iter());
             for (n, value) in values.iter().enumerate() {
-                if values.iter().take(n).any(|v| v == value) {
+                if again.at(n) {
                     errors.push(Error::duplicate(&place.child("values").index(n), *value));
                 }
             }
@@ -227,6 +228,7 @@ pub fn node(object: &Value) -> ErrorList {
     let list = Path::new("spec").child("drivers");
     let mut errors = ErrorList::new();
     let drivers = items(get(object, "spec"), "drivers");
+    let again = repeated(drivers.iter().map(|driver| str_at(driver, "name")));
     for (index, driver) in drivers.iter().enumerate() {
         let path = list.index(index);
         let (name, id) = (str_at(driver, "name"), str_at(driver, "nodeID"));
@@ -238,15 +240,16 @@ pub fn node(object: &Value) -> ErrorList {
         }
         let allocatable = get(driver, "allocatable");
         errors.extend(non_negative(allocatable, "count", &path.child("allocatable")));
-        if drivers.iter().take(index).any(|d| str_at(d, "name") == name) {
+        if again.at(index) {
             errors.push(Error::duplicate(&path.child("name"), name));
         }
         let keys = texts(driver, "topologyKeys");
+        let again = repeated(keys.iter());
         for (at, key) in keys.iter().enumerate() {
             if key.is_empty() {
                 errors.push(Error::required(&path, ""));
             }
-            if keys.iter().take(at).any(|k| k == key) {
+            if again.at(at) {
                 errors.push(Error::duplicate(&path, *key));
             }
             errors.extend(each(&path, *key, qualified_name(key)));
@@ -310,9 +313,10 @@ pub fn driver(object: &Value) -> ErrorList {
 
 fn token_requests(list: &[Value], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
+    let again = repeated(list.iter().map(|request| str_at(request, "audience")));
     for (index, request) in list.iter().enumerate() {
         let (field, audience) = (path.index(index), str_at(request, "audience"));
-        if list.iter().take(index).any(|r| str_at(r, "audience") == audience) {
+        if again.at(index) {
             errors.push(Error::duplicate(&field.child("audience"), audience));
             continue;
         }
@@ -392,9 +396,10 @@ pub fn node_status(subresource: &str, object: &Value, _: &Value) -> ErrorList {
         return ErrorList::new();
     }
     let mut errors = ErrorList::new();
+    let again = repeated(list.iter().map(|health| str_at(health, "name")));
     for (index, health) in list.iter().enumerate() {
         let (field, name) = (path.index(index), str_at(health, "name"));
-        if list.iter().take(index).any(|h| str_at(h, "name") == name) {
+        if again.at(index) {
             errors.push(Error::duplicate(&field, name));
         }
         errors.extend(csi_driver_name(name, &field.child("name")));

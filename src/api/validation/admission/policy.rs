@@ -7,7 +7,7 @@ use super::{
 };
 use crate::expressions::{Compiler, Uses, Yields};
 use crate::field::{Error, ErrorList, Path};
-use crate::validation::checks::{required, required_as, segment, selector, texts};
+use crate::validation::checks::{repeated, required, required_as, segment, selector, texts};
 use crate::validation::conditions::validate as list_of_conditions;
 use crate::validation::{each, names, one_of};
 use crate::value::{get, has, is_empty, items, semantic_equal, str_at};
@@ -60,10 +60,11 @@ fn validating(object: &Value, old: Option<&Value>) -> ErrorList {
         errors.push(Error::invalid(&field, get(spec, "auditAnnotations").clone(), text));
     }
     let name = str_at(get(object, "metadata"), "name");
+    let again = repeated(list.iter().map(|one| str_at(one, "key")));
     for (index, one) in list.iter().enumerate() {
         let (place, key) = (field.index(index), str_at(one, "key"));
         errors.extend(annotation(one, name, &compiler, uses, &place));
-        if list.iter().take(index).any(|a| str_at(a, "key") == key) {
+        if again.at(index) {
             errors.push(Error::duplicate(&place.child("key"), key));
         }
     }
@@ -335,9 +336,10 @@ pub fn validating_binding(object: &Value) -> ErrorList {
     let (spec, path) = (get(object, "spec"), Path::new("spec"));
     let mut errors = binding(spec, &path);
     let (actions, field) = (texts(spec, "validationActions"), path.child("validationActions"));
+    let again = repeated(actions.iter());
     for (index, action) in actions.iter().enumerate() {
         errors.extend(one_of(action, &["Audit", "Deny", "Warn"], &field.index(index)));
-        if actions.iter().take(index).any(|a| a == action) {
+        if again.at(index) {
             errors.push(Error::duplicate(&field.index(index), *action));
         }
     }

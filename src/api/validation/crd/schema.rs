@@ -6,6 +6,7 @@ use super::options::Options;
 use super::rules::{Context, Rules, Step, Total};
 use super::{DEPTH_MAX, paths, structural};
 use crate::field::{Error, ErrorList, Path};
+use crate::validation::checks::repeated;
 use crate::value::{bool_at, entries, get, has, is_empty, items, str_at};
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -320,6 +321,7 @@ impl Walk<'_> {
             errors.push(Error::invalid(&at_items.child("type"), str_at(item, "type"), text));
         } else {
             let whole = || get(schema, LIST_KEYS).clone();
+            let again = repeated(keys.iter());
             for (index, key) in keys.iter().enumerate() {
                 let name = key.as_str().unwrap_or_default();
                 let property = get(get(item, "properties"), name);
@@ -332,7 +334,7 @@ impl Walk<'_> {
                         "must be a scalar type if parent array's x-kubernetes-list-type is map";
                     errors.push(Error::invalid(&field, "object", text));
                 }
-                if keys.iter().take(index).any(|before| before == key) {
+                if again.at(index) {
                     let text = "must not contain duplicate entries";
                     errors.push(Error::invalid(&at_keys, whole(), text));
                 }
