@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use apiserver::encryption::Keys;
+use bytes::Bytes;
 use store::Endpoint;
 
 use super::{Look, refusal_of, report};
@@ -19,7 +20,7 @@ const BELOW: [&str; 3] = ["server/db/state.db", "db/state.db", "state.db"];
 const SQLITE: &[u8; 16] = b"SQLite format 3\0";
 
 /// Where the data comes from.
-enum From {
+enum Origin {
     Datastore(Endpoint),
     /// A snapshot or data directory of etcd.
     Etcd(PathBuf),
@@ -48,18 +49,19 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
     };
     let mut look = Look::new(keys.as_deref());
     let mut bytes = 0_usize;
-    let text = match &from {
-        From::Datastore(endpoint) => {
-            let done = store::migrate(endpoint, &db, &mut |key, value| {
+    let (text, from) = match &from {
+        Origin::Datastore(endpoint) => {
+            let mut look_at = |key: &Bytes, value: &Bytes| {
                 bytes += value.len();
                 look.at(key, value)
-            });
-            let done = done.await.map_err(|error| told(&error))?;
+            };
+            let done = store::migrate(endpoint, &db, &mut look_at).await;
+            let done = done.map_err(|error| told(&error))?;
             let mut text = report(&done, None, false);
             text.push_str(&note(look.k3s));
             (text, endpoint.to_string())
         }
-        From::Etcd(path) => {
+        Origin::Etcd(path) => {
             let source = source::open(path, &db).map_err(refuse)?;
             let snapshot = Some((&source.file, source.path.as_path()));
             let done = store::reset(&db, snapshot, &mut |key, value| {
@@ -72,7 +74,6 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
     };
     // What this server was for an external datastore it is no more.
     base::fs::remove_dir(&db.join(datastore::FOLDER)).map_err(|e| DATA_DIR.refuse(e))?;
-    let (text, from) = text;
     // The first line is about other servers, of which there are none.
     let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
     let begin = format!("kube-lite server --data-dir {}", to.display());
@@ -93,21 +94,21 @@ fn note(k3s: bool) -> String {
     format!("{:<10}{text}\n", "note")
 }
 
-fn from(args: &MigrateArgs) -> Result<From, String> {
+fn from(args: &MigrateArgs) -> Result<Origin, String> {
     let text = args.from.reveal();
     let tls = datastore::tls(&args.tls);
     if text.contains("://") {
-        return Endpoint::parse(text, tls).map(From::Datastore);
+        return Endpoint::parse(text, tls).map(Origin::Datastore);
     }
     let path = PathBuf::from(text);
     let file = match path.is_dir() {
         true => BELOW.iter().map(|below| path.join(below)).find(|file| is_sqlite(file)),
         false => Some(path.clone()).filter(|file| is_sqlite(file)),
     };
-    let Some(file) = file else { return Ok(From::Etcd(path)) };
+    let Some(file) = file else { return Ok(Origin::Etcd(path)) };
     let file = std::fs::canonicalize(&file).map_err(|e| format!("{}: {e}", file.display()))?;
     let file = file.to_str().ok_or("the path is no text in UTF-8")?;
-    Endpoint::parse(file, tls).map(From::Datastore)
+    Endpoint::parse(file, tls).map(Origin::Datastore)
 }
 
 fn is_sqlite(file: &Path) -> bool {

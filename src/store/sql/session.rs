@@ -81,7 +81,7 @@ pub(super) fn failure(error: sqlx::Error) -> Failure {
     let (text, code) = (database.message().to_owned(), database.code().unwrap_or_default());
     // MySQL's numbers are behind a SQLSTATE that several errors share.
     let number = database.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map(|e| e.number());
-    match (number, code.as_ref()) {
+    match (number, &*code) {
         _ if database.is_unique_violation() => Failure::Taken(text),
         (Some(1049), _) | (None, "3D000") => Failure::NoDatabase(text),
         (Some(1021 | 1114), _) | (None, "13" | "53100") => Failure::Full(text),
@@ -96,6 +96,17 @@ pub(super) fn failure(error: sqlx::Error) -> Failure {
 pub(super) struct Open<C>(pub(super) C);
 
 macro_rules! session {
+    (bound $database:ty, $sql:expr, $args:expr) => {{
+        let mut query = sqlx::query::<$database>($sql);
+        for arg in $args {
+            query = match *arg {
+                Arg::Number(number) => query.bind(number),
+                Arg::Text(text) => query.bind(text.to_owned()),
+                Arg::Bytes(bytes) => query.bind(bytes.map(<[u8]>::to_vec)),
+            };
+        }
+        query
+    }};
     ($database:ty, $connection:ty) => {
         #[async_trait]
         impl Session for Open<$connection> {
@@ -135,11 +146,12 @@ macro_rules! session {
 
             async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, Failure> {
                 let rows = sqlx::query::<$database>(sql).fetch_all(&mut self.0).await;
-                let pair = |row: &_| {
-                    let row: &<$database as sqlx::Database>::Row = row;
-                    Ok((row.try_get(0)?, row.try_get(1)?))
-                };
-                rows.and_then(|rows| rows.iter().map(pair).collect()).map_err(failure)
+                let mut pairs = Vec::new();
+                for row in rows.map_err(failure)? {
+                    let first = row.try_get(0).map_err(failure)?;
+                    pairs.push((first, row.try_get(1).map_err(failure)?));
+                }
+                Ok(pairs)
             }
 
             async fn rows(
@@ -171,17 +183,6 @@ macro_rules! session {
             }
         }
     };
-    (bound $database:ty, $sql:expr, $args:expr) => {{
-        let mut query = sqlx::query::<$database>($sql);
-        for arg in $args {
-            query = match *arg {
-                Arg::Number(number) => query.bind(number),
-                Arg::Text(text) => query.bind(text.to_owned()),
-                Arg::Bytes(bytes) => query.bind(bytes.map(<[u8]>::to_vec)),
-            };
-        }
-        query
-    }};
 }
 
 session!(sqlx::Sqlite, sqlx::SqliteConnection);
