@@ -65,7 +65,8 @@ pub(crate) fn endpoint(args: &ServerArgs) -> Result<Option<Endpoint>, Refusal> {
 pub(crate) fn folder(config: &Config) -> Result<PathBuf, Refusal> {
     let db = config.machine.data_dir.join("server/db");
     let external = db.join(FOLDER);
-    let has = store::has_store(&db).map_err(|e| DATA_DIR.refuse(format!("{}: {e}", db.display())))?;
+    let has =
+        store::has_store(&db).map_err(|e| DATA_DIR.refuse(format!("{}: {e}", db.display())))?;
     match (&config.datastore, has) {
         (Some(endpoint), true) => Err(DATA_DIR.refuse(format!(
             "{} has a store with a cluster in it, which {endpoint} would leave aside: give another --data-dir, or leave out --datastore-endpoint",
@@ -113,7 +114,12 @@ mod tests {
         let endpoint = "--datastore-endpoint=postgres://u:secret@h/k";
         assert_eq!(told(&[]), Ok(None));
         assert_eq!(told(&[endpoint]), Ok(Some("postgres://u@h/k".to_owned())));
-        for flag in ["--cluster-init", "--server=https://h:6443", "--cluster-reset", "--etcd-quota-backend-bytes=1"] {
+        for flag in [
+            "--cluster-init",
+            "--server=https://h:6443",
+            "--cluster-reset",
+            "--etcd-quota-backend-bytes=1",
+        ] {
             let name = flag.split('=').next().unwrap_or_default();
             let refused = told(&[endpoint, flag]).unwrap_err();
             assert!(refused.contains(&format!("{name} needs the embedded store")), "{refused}");

@@ -33,7 +33,8 @@ pub use raft::{
     Traffic, Transport, to_promote,
 };
 pub use snapshot::{
-    Facts, Reset, ResetError, Saved, SnapshotError, has_store, inspect, inspect_bytes, migrate, reset,
+    Facts, Reset, ResetError, Saved, SnapshotError, has_store, inspect, inspect_bytes, migrate,
+    reset,
 };
 pub use sql::{DatastoreError, DatastoreTls, Endpoint, open_external};
 pub use watch::{GroupBatch, GroupItem, WatchGroup, Watching};

@@ -25,8 +25,8 @@ mod session;
 mod writer;
 
 pub use endpoint::{DatastoreTls, Endpoint};
-pub use engine::{DatastoreError, open_external};
 pub(crate) use engine::read_external;
+pub use engine::{DatastoreError, open_external};
 
 #[cfg(test)]
 mod tests;

@@ -37,7 +37,10 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
     let db = to.join("server/db");
     let occupied = store::has_store(&db).map_err(|e| refuse(e.to_string()))?;
     if occupied {
-        return Err(refuse(format!("{} has a store already, nothing is put over it", db.display())));
+        return Err(refuse(format!(
+            "{} has a store already, nothing is put over it",
+            db.display()
+        )));
     }
     base::fs::create_dir(to, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
     base::fs::create_dir(&to.join("server"), 0o700).map_err(|e| DATA_DIR.refuse(e))?;

@@ -19,8 +19,8 @@ use crate::disk::{
     recover, write_checkpoint,
 };
 use crate::mvcc::{self, State};
-use crate::sql::DatastoreError;
 use crate::raft::{Address, Applied, LogId, Membership, Payload, StoredMembership};
+use crate::sql::DatastoreError;
 
 mod import;
 

@@ -138,10 +138,8 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
 }
 
 async fn sqlite(path: &Path, hold: Hold) -> Result<Box<dyn Session>, Failure> {
-    let options = SqliteConnectOptions::new()
-        .filename(path)
-        .busy_timeout(BUSY)
-        .disable_statement_logging();
+    let options =
+        SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).disable_statement_logging();
     let options = match hold {
         Hold::Alone => options
             .create_if_missing(true)

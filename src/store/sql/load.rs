@@ -81,7 +81,8 @@ impl Loader {
         for versions in self.keys.values_mut() {
             let older = versions.iter().take_while(|v| v.modified < compacted).count();
             let last = older.saturating_sub(1);
-            let gone = versions.get(last).is_some_and(|v| v.modified < compacted && v.is_tombstone());
+            let gone =
+                versions.get(last).is_some_and(|v| v.modified < compacted && v.is_tombstone());
             versions.drain(..last + usize::from(gone));
             if let Some(live) = versions.last().filter(|v| v.lease != 0) {
                 self.leases.granted.entry(live.lease).or_insert(live.lease);
@@ -182,7 +183,10 @@ mod tests {
         let state = loaded(Leases::default(), 6, rows);
         // There was a deletion at 6 itself: from 7 on everything is known.
         assert_eq!((state.revision(), state.compacted()), (9, 7));
-        assert_eq!(shown(&state, 9), [("a7".to_owned(), 2, 7, 3, 0), ("c8".to_owned(), 4, 8, 2, 0)]);
+        assert_eq!(
+            shown(&state, 9),
+            [("a7".to_owned(), 2, 7, 3, 0), ("c8".to_owned(), 4, 8, 2, 0)]
+        );
         let events = state.events(7, &all(), 99).unwrap().0;
         assert_eq!(events[0].prev.as_ref().unwrap().value, "a5");
         assert_eq!(events.len(), 2);

@@ -78,7 +78,9 @@ impl Names {
     fn of(self, key: &[u8]) -> Result<String, StoreError> {
         let shown = key.escape_ascii();
         let refuse = |why: &str| {
-            StoreError::Invalid(format!("the external datastore cannot name the key {shown}: {why}"))
+            StoreError::Invalid(format!(
+                "the external datastore cannot name the key {shown}: {why}"
+            ))
         };
         let Some(name) = std::str::from_utf8(key).ok().filter(|name| !name.contains('\0')) else {
             return Err(refuse("its keys are text, in UTF-8 and without zero bytes"));
@@ -236,7 +238,10 @@ mod tests {
         assert_eq!(rows(state, txn(vec![delete(KeyRange::key("a"))])), one(4, false, true, 2, 3));
         assert_eq!(rows(state, txn(vec![delete(KeyRange::key("a"))])), []);
         assert_eq!(rows(state, txn(vec![put("a", 0)])), one(5, true, false, 0, 4));
-        assert_eq!(rows(state, txn(vec![delete(KeyRange::prefix("a"))])), one(6, false, true, 5, 5));
+        assert_eq!(
+            rows(state, txn(vec![delete(KeyRange::prefix("a"))])),
+            one(6, false, true, 5, 5)
+        );
         // What was compacted is gone from the table: nothing came before.
         state.apply(&txn(vec![put("b", 0)]), &mut Vec::new()).unwrap();
         state.apply(&Command::Compact(7), &mut Vec::new()).unwrap();

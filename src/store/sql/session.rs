@@ -48,8 +48,11 @@ pub(super) trait Session: Send {
     async fn number(&mut self, sql: &'static str, args: &[Arg<'_>])
     -> Result<Option<i64>, Failure>;
     /// The text there.
-    async fn text(&mut self, sql: &'static str, args: &[Arg<'_>])
-    -> Result<Option<String>, Failure>;
+    async fn text(
+        &mut self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+    ) -> Result<Option<String>, Failure>;
     /// Two numbers of each row.
     async fn pairs(&mut self, sql: &'static str) -> Result<Vec<(i64, i64)>, Failure>;
     /// Shows each row of kine's table.

@@ -247,9 +247,7 @@ impl Writer {
                         return Ok(());
                     }
                 },
-                Err(error) => {
-                    StoreError::Stopped(format!("{}: {error}", self.database.endpoint()))
-                }
+                Err(error) => StoreError::Stopped(format!("{}: {error}", self.database.endpoint())),
             };
             batch.refuse(&failed);
             return Err(failed);
@@ -278,11 +276,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn compact(
-        &mut self,
-        revision: i64,
-        reply: Reply<Outcome>,
-    ) -> Result<(), StoreError> {
+    async fn compact(&mut self, revision: i64, reply: Reply<Outcome>) -> Result<(), StoreError> {
         let names = self.database.dialect().names;
         let (from, planned) = {
             let state = self.shared.state.read();
@@ -307,9 +301,7 @@ impl Writer {
                         drop(reply.send(Err(StoreError::NoSpace(why))));
                         return Ok(());
                     }
-                    error => {
-                        StoreError::Stopped(format!("{}: {error}", self.database.endpoint()))
-                    }
+                    error => StoreError::Stopped(format!("{}: {error}", self.database.endpoint())),
                 };
                 drop(reply.send(Err(error.clone())));
                 return Err(error);

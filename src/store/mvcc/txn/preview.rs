@@ -99,9 +99,9 @@ fn deletes_what_it_puts(steps: &[&Op]) -> bool {
     let taken = |key: &[u8]| {
         steps.iter().any(|op| matches!(op, Op::Delete { range, .. } if contains(range, key)))
     };
-    steps.iter().any(
-        |op| matches!(op, Op::Put { key, .. } | Op::Update { key, .. } if taken(key.as_ref())),
-    )
+    steps
+        .iter()
+        .any(|op| matches!(op, Op::Put { key, .. } | Op::Update { key, .. } if taken(key.as_ref())))
 }
 
 /// Whether what `txn` does, or answers, may depend on one of these keys.

@@ -93,8 +93,7 @@ mod tests {
     async fn what_was_imported_opens_and_nothing_is_put_over_data() {
         let mut state = State::default();
         for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
-            let put =
-                Op::Put { key: key.into(), value: value.into(), lease: 0, prev_kv: false };
+            let put = Op::Put { key: key.into(), value: value.into(), lease: 0, prev_kv: false };
             let txn = Txn { success: vec![put], ..Txn::default() };
             state.apply(&Command::Txn(txn), &mut Vec::new()).unwrap();
         }
