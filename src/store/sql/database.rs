@@ -48,6 +48,12 @@ impl Database {
         Ok(())
     }
 
+    /// Puts something between the store and the connection there is.
+    #[cfg(test)]
+    pub(super) fn wrap(&mut self, wrap: impl FnOnce(Box<dyn Session>) -> Box<dyn Session>) {
+        self.session = self.session.take().map(wrap);
+    }
+
     /// What its statements are.
     pub(super) fn dialect(&self) -> &'static Dialect {
         self.dialect
@@ -71,7 +77,8 @@ impl Database {
         let dialect = self.dialect;
         let there = self.exists("kine").await?;
         let session = self.session()?;
-        if !there {
+        // As kine at each start: what an older one lacks of indexes is made.
+        if !there || dialect.repeatable {
             for sql in dialect.kine {
                 session.run(sql).await?;
             }

@@ -11,8 +11,10 @@ pub(super) struct Dialect {
     pub(super) name: &'static str,
     /// Which keys it can name.
     pub(super) names: Names,
-    /// Makes kine's table and its indexes; only asked for where there is no table.
+    /// Makes kine's table and its indexes.
     pub(super) kine: &'static [&'static str],
+    /// These may be run where there is a table.
+    pub(super) repeatable: bool,
     /// Makes what kine's schema does not hold of leases.
     pub(super) leases: &'static [&'static str],
     /// Number of tables with the name.
@@ -103,6 +105,7 @@ pub(super) const SQLITE: Dialect = Dialect {
         "CREATE INDEX IF NOT EXISTS kine_id_compact_rev_key_with_prev_revision_index ON kine (id, name, prev_revision) \
             WHERE name != 'compact_rev_key' AND prev_revision != 0",
     ],
+    repeatable: true,
     leases: LEASES,
     exists: "SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name = $1",
     begin: "BEGIN IMMEDIATE",
@@ -166,6 +169,7 @@ pub(super) const MYSQL: Dialect = Dialect {
         "CREATE INDEX kine_prev_revision_index ON kine (prev_revision)",
         "CREATE UNIQUE INDEX kine_name_prev_revision_uindex ON kine (name, prev_revision)",
     ],
+    repeatable: false,
     leases: LEASES,
     exists: "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?",
     begin: "START TRANSACTION",

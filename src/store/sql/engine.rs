@@ -163,8 +163,17 @@ pub async fn open_external(
     endpoint: Endpoint,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, DatastoreError> {
+    let database = Database::open(endpoint.clone(), Hold::Alone).await;
+    begin(database.map_err(DatastoreError::of(&endpoint))?, tasks).await
+}
+
+/// As [`open_external`], over a connection that is there.
+pub(super) async fn begin(
+    mut database: Database,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Backend>, DatastoreError> {
+    let endpoint = database.endpoint().clone();
     let failed = DatastoreError::of(&endpoint);
-    let mut database = Database::open(endpoint.clone(), Hold::Alone).await.map_err(&failed)?;
     database.prepare().await.map_err(&failed)?;
     let state = database.load().await.map_err(&failed)?;
     let local = !database.dialect().remote;

@@ -2,6 +2,7 @@
 
 mod contract;
 mod file;
+mod lost;
 
 use std::path::Path;
 use std::sync::Arc;

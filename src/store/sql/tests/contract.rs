@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::join_all;
 use store::{
     Backend, Compare, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest, Revision,
     StoreError, Target, Txn, TxnResponse, WatchBatch, Watcher,
@@ -74,37 +75,24 @@ pub(super) async fn guards(store: Arc<dyn Backend>) {
     let second = guarded(&store, "k", 0, put("k", "second", 0)).await;
     let OpResponse::Range(found) = &second.responses[0] else { panic!("{second:?}") };
     assert!(!second.succeeded && found.kvs[0].value == "first" && second.revision == Revision(2));
-    let mut writers = Vec::new();
-    for n in 0..20 {
-        let store = Arc::clone(&store);
-        writers.push(tokio::spawn(async move {
-            guarded(&store, "k", 2, put("k", &n.to_string(), 0)).await.succeeded
-        }));
-    }
-    let mut won = 0;
-    for writer in writers {
-        won += usize::from(writer.await.unwrap());
-    }
+    let store = &store;
+    let write = |n: usize| async move {
+        guarded(store, "k", 2, put("k", &n.to_string(), 0)).await.succeeded
+    };
+    let won = join_all((0..20).map(write)).await.into_iter().filter(|won| *won).count();
     assert_eq!((won, store.revision()), (1, Revision(3)));
-    assert!(guarded(&store, "k", 3, delete("k")).await.succeeded);
-    assert!(!guarded(&store, "k", 3, delete("k")).await.succeeded);
-    assert!(get(&store, "k").await.is_none());
+    assert!(guarded(store, "k", 3, delete("k")).await.succeeded);
+    assert!(!guarded(store, "k", 3, delete("k")).await.succeeded);
+    assert!(get(store, "k").await.is_none());
 }
 
 /// Many at once each get a revision of their own, without a gap, and a watch sees all of them in order.
 pub(super) async fn crowds(store: Arc<dyn Backend>) {
     let mut watcher = store.watch(KeyRange::prefix("n/"), Some(Revision(2))).await.unwrap();
-    let mut writers = Vec::new();
-    for n in 0..300 {
-        let store = Arc::clone(&store);
-        writers.push(tokio::spawn(async move {
-            one(&store, put(&format!("n/{n}"), "x", 0)).await.revision.0
-        }));
-    }
-    let mut given = Vec::new();
-    for writer in writers {
-        given.push(writer.await.unwrap());
-    }
+    let store = &store;
+    let write = |n: usize| async move { one(store, put(&format!("n/{n}"), "x", 0)).await };
+    let written = join_all((0..300).map(write)).await;
+    let mut given: Vec<i64> = written.iter().map(|answer| answer.revision.0).collect();
     given.sort_unstable();
     assert_eq!(given, (2..302).collect::<Vec<i64>>());
     let mut seen = Vec::new();
