@@ -20,8 +20,8 @@ use super::session::{Arg, Failure, Open, Session, failure};
 const LOCK: i64 = 0x6b75_6265_6c69_7465;
 /// How long a database may take to let us in.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a lock of SQLite is waited for.
-const BUSY: Duration = Duration::from_secs(2);
+/// How long the lock is waited for: a server that ended a moment ago may still be known to the database.
+const WAIT: Duration = Duration::from_secs(3);
 
 /// Whether the database is held alone, or only read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,13 +78,11 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
             };
             let mut session = Open(connected?);
             if hold == Hold::Alone {
-                let taken = session
-                    .number(
-                        "SELECT CAST(CAST(pg_try_advisory_lock($1) AS INTEGER) AS BIGINT)",
-                        &[Arg::Number(LOCK)],
-                    )
-                    .await?;
-                if taken != Some(1) {
+                session.run(&format!("SET lock_timeout = {}", WAIT.as_millis())).await?;
+                let lock = session.execute("SELECT pg_advisory_lock($1)", &[Arg::Number(LOCK)]);
+                let taken = lock.await;
+                session.run("SET lock_timeout = 0").await?;
+                if let Err(Failure::Held(_)) = taken {
                     let who = session.text(
                         "SELECT a.application_name || ', ' || COALESCE(host(a.client_addr), 'a local socket') || ', process ' || a.pid \
                          FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted \
@@ -94,6 +92,7 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
                     );
                     return Err(held(who.await?));
                 }
+                taken?;
             }
             Ok(Box::new(session))
         }
@@ -116,8 +115,8 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
             if hold == Hold::Alone {
                 let taken = session
                     .number(
-                        "SELECT CAST(GET_LOCK(CONCAT('kube-lite:', DATABASE()), 0) AS SIGNED)",
-                        &[],
+                        "SELECT CAST(GET_LOCK(CONCAT('kube-lite:', DATABASE()), ?) AS SIGNED)",
+                        &[Arg::Number(WAIT.as_secs().cast_signed())],
                     )
                     .await?;
                 if taken != Some(1) {
@@ -139,7 +138,7 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
 
 async fn sqlite(path: &Path, hold: Hold) -> Result<Box<dyn Session>, Failure> {
     let options =
-        SqliteConnectOptions::new().filename(path).busy_timeout(BUSY).disable_statement_logging();
+        SqliteConnectOptions::new().filename(path).busy_timeout(WAIT).disable_statement_logging();
     let options = match hold {
         Hold::Alone => options
             .create_if_missing(true)

@@ -89,7 +89,7 @@ pub(super) fn failure(error: sqlx::Error) -> Failure {
         (Some(1049), _) | (None, "3D000") => Failure::NoDatabase(text),
         (Some(1021 | 1114), _) | (None, "13" | "53100") => Failure::Full(text),
         (Some(1053 | 1077 | 1927 | 4031), _) => Failure::Lost(text),
-        (None, "5" | "261" | "517" | "773") => Failure::Held(text),
+        (None, "5" | "261" | "517" | "773" | "55P03") => Failure::Held(text),
         (None, code) if ends(code) => Failure::Lost(text),
         _ => Failure::Failed(format!("{text} ({code})")),
     }
