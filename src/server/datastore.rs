@@ -105,13 +105,13 @@ mod tests {
         else {
             return Err("does not parse".into());
         };
-        assert!(!format!("{args:?}").contains("secret"), "{args:?}");
+        assert!(!format!("{args:?}").contains("hunter2"), "{args:?}");
         endpoint(&args).map(|e| e.map(|e| e.to_string())).map_err(|r| r.particulars)
     }
 
     #[test]
     fn what_needs_the_embedded_store_is_refused_by_name() {
-        let endpoint = "--datastore-endpoint=postgres://u:secret@h/k";
+        let endpoint = "--datastore-endpoint=postgres://u:hunter2@h/k";
         assert_eq!(told(&[]), Ok(None));
         assert_eq!(told(&[endpoint]), Ok(Some("postgres://u@h/k".to_owned())));
         for flag in [
@@ -126,7 +126,7 @@ mod tests {
         }
         let refused = told(&["--datastore-cafile=/ca"]).unwrap_err();
         assert!(refused.starts_with("--datastore-endpoint: is needed for"), "{refused}");
-        let refused = told(&["--datastore-endpoint=oracle://u:secret@h"]).unwrap_err();
-        assert!(refused.contains("no driver oracle") && !refused.contains("secret"), "{refused}");
+        let refused = told(&["--datastore-endpoint=oracle://u:hunter2@h"]).unwrap_err();
+        assert!(refused.contains("no driver oracle") && !refused.contains("hunter2"), "{refused}");
     }
 }
