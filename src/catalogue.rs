@@ -108,6 +108,14 @@ entries! {
     CERTIFICATE_COMMAND = "KL0308", "The command about certificates could not be carried out.",
         "A CA that does not fit would cut off nodes, pods and clients, so everything that is given is checked before anything is changed; nothing was.",
         "Mend what the message says and run the command again; `kube-lite certificate rotate-ca` without --path makes CAs that fit.";
+    /// External datastore.
+    DATASTORE = "KL0309", "The external datastore cannot be used.",
+        "It does not answer, refuses us, is no datastore of k3s, or another server or k3s has it; two that write to it would destroy it.",
+        "Mend what the message says: stop the other server (`systemctl stop k3s`), or correct --datastore-endpoint and its certificates.";
+    /// Migration.
+    MIGRATE = "KL0310", "Nothing was migrated.",
+        "Data is only copied whole, from a source that can be read, into a data directory whose server has none yet.",
+        "Mend what the message says and run `kube-lite migrate --from ENDPOINT --data-dir DIR` again, with that server stopped.";
     /// Runtime missing.
     NO_RUNTIME = "KL0501", "No container runtime was found.",
         "Pods run in containerd, which is neither on PATH nor in the data directory.",

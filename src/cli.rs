@@ -13,10 +13,10 @@ mod unsupported;
 
 pub use args::{
     AgentArgs, AuditForm, CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, Cli,
-    Command, CreateArgs, DeleteArgs, EncryptArgs, EncryptCommand, EtcdEnvArgs, FolderArgs,
-    GeneralArgs, ListArgs, Lookup, NodeArgs, RotateArgs, RotateCaArgs, RotateLeavesArgs, S3Args,
-    ServerArgs, SnapshotArgs, SnapshotCommand, SnapshotCommandArgs, SnapshotOutput, StatusArgs,
-    StatusOutput, TokenArgs, TokenCommand,
+    Command, CreateArgs, DatastoreArgs, DatastoreTlsArgs, DeleteArgs, EncryptArgs, EncryptCommand,
+    EtcdEnvArgs, FolderArgs, GeneralArgs, ListArgs, Lookup, MigrateArgs, NodeArgs, RotateArgs,
+    RotateCaArgs, RotateLeavesArgs, S3Args, ServerArgs, SnapshotArgs, SnapshotCommand,
+    SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
 };
 pub use defaults::Locations;
 pub use environment::data_dir;

@@ -10,7 +10,7 @@ use kube_lite::catalogue::{self, Refusal};
 use kube_lite::certificates;
 use kube_lite::cli::{
     self, AgentArgs, CertificateArgs, Command, EncryptArgs, EtcdEnvArgs, GeneralArgs, Locations,
-    ServerArgs, SnapshotCommandArgs, StatusArgs, StatusOutput, TokenArgs,
+    MigrateArgs, ServerArgs, SnapshotCommandArgs, StatusArgs, StatusOutput, TokenArgs,
 };
 use kube_lite::etcd_env;
 use kube_lite::logging;
@@ -52,6 +52,7 @@ fn run(command: Command, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
         Command::EtcdSnapshot(args) => etcd_snapshot(&args, lookup),
         Command::SecretsEncrypt(args) => secrets_encrypt(&args, lookup),
         Command::Certificate(args) => certificate(&args, lookup),
+        Command::Migrate(args) => migrate(&args, lookup),
         Command::Status(args) => show_status(&args, lookup),
         Command::EtcdEnv(args) => etcd_env(&args, lookup),
     }
@@ -134,6 +135,19 @@ fn certificate(args: &CertificateArgs, lookup: &dyn Fn(&str) -> Option<String>) 
     let outcome = match runtime() {
         Ok(runtime) => runtime.block_on(certificates::run(&args.command, &data_dir)),
         Err(error) => Err(catalogue::CERTIFICATE_COMMAND.refuse(error)),
+    };
+    match outcome {
+        Ok(text) => print(&text, ExitCode::SUCCESS),
+        Err(refusal) => refuse(&refusal),
+    }
+}
+
+fn migrate(args: &MigrateArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    let data_dir = args.data_dir.clone().or_else(|| cli::data_dir(lookup));
+    let data_dir = data_dir.unwrap_or_else(|| locations(lookup).data);
+    let outcome = match runtime() {
+        Ok(runtime) => runtime.block_on(server::reset::migrate::run(args, &data_dir)),
+        Err(error) => Err(catalogue::MIGRATE.refuse(error)),
     };
     match outcome {
         Ok(text) => print(&text, ExitCode::SUCCESS),

@@ -11,7 +11,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::stat::{Mode, umask};
 
 /// Flags whose value is a secret, and their long form.
-const SECRETS: [(&str, &str); 7] = [
+const SECRETS: [(&str, &str); 9] = [
     ("--agent-token", "--agent-token"),
     ("--token", "--token"),
     ("-t", "--token"),
@@ -19,6 +19,8 @@ const SECRETS: [(&str, &str); 7] = [
     ("--s3-secret-key", "--etcd-s3-secret-key"),
     ("--etcd-s3-session-token", "--etcd-s3-session-token"),
     ("--s3-session-token", "--etcd-s3-session-token"),
+    ("--datastore-endpoint", "--datastore-endpoint"),
+    ("--from", "--from"),
 ];
 
 /// Stands for a secret, with the number of the descriptor that it is read from.

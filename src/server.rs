@@ -5,6 +5,7 @@ mod aside;
 pub mod config;
 mod control_plane;
 pub(crate) mod data_dir;
+mod datastore;
 mod etcd;
 mod fast_loss;
 mod in_process;

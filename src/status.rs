@@ -189,6 +189,9 @@ pub struct Store {
     pub store_disk_bytes: u64,
     /// Revision of the store.
     pub revision: i64,
+    /// The database that keeps it, without a password; `None` is the embedded store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub datastore: Option<String>,
     /// Where clients of etcd reach it, as it tells the other members.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub etcd: Vec<String>,

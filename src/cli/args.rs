@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod certificate;
+mod datastore;
 mod encrypt;
 mod node;
 mod s3;
@@ -16,6 +17,7 @@ pub use certificate::{
     CertificateArgs, CertificateCommand, CheckArgs, CheckOutput, RotateCaArgs, RotateLeavesArgs,
 };
 use cluster::token::Secret;
+pub use datastore::{DatastoreArgs, DatastoreTlsArgs, MigrateArgs};
 pub use encrypt::{EncryptArgs, EncryptCommand};
 pub use node::{GeneralArgs, NodeArgs};
 pub use s3::{Lookup, S3Args};
@@ -56,6 +58,8 @@ pub enum Command {
     SecretsEncrypt(EncryptArgs),
     /// Show certificates, have them made anew, and change the CAs of the cluster
     Certificate(CertificateArgs),
+    /// Copy the data of a k3s, of an external datastore or of an etcd into the embedded store of a server that has none yet
+    Migrate(MigrateArgs),
     /// Show what runs here and what is wrong; exit status 0 well, 1 degraded, 2 down
     Status(StatusArgs),
     /// Print the variables by which etcdctl reaches the store: eval "$(kube-lite etcd-env)"
@@ -79,6 +83,8 @@ pub struct ServerArgs {
     pub node: NodeArgs,
     #[command(flatten)]
     pub snapshots: SnapshotArgs,
+    #[command(flatten)]
+    pub datastore: DatastoreArgs,
 
     /// Port of the API
     #[arg(long, value_name = "PORT", default_value_t = 6443, help_heading = "Listener")]

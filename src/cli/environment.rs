@@ -15,6 +15,10 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("cluster-reset", "CLUSTER_RESET"),
     ("agent-token", "AGENT_TOKEN"),
     ("agent-token-file", "AGENT_TOKEN_FILE"),
+    ("datastore-endpoint", "DATASTORE_ENDPOINT"),
+    ("datastore-cafile", "DATASTORE_CAFILE"),
+    ("datastore-certfile", "DATASTORE_CERTFILE"),
+    ("datastore-keyfile", "DATASTORE_KEYFILE"),
 ];
 
 /// Flag and whole name of variables that others define.

@@ -219,10 +219,10 @@ mod tests {
     #[test]
     fn unknown_and_unsupported_flags_and_keys_are_refused_by_name() {
         assert!(server(&["--data-dri=/x"], &[]).unwrap_err().contains("--data-dir"));
-        let refused = server(&["--datastore-endpoint=postgres://x"], &[]).unwrap_err();
+        let refused = server(&["--embedded-registry=true"], &[]).unwrap_err();
         assert!(
             refused.starts_with(
-                "error[KL0102]: --datastore-endpoint is not supported: only the embedded store"
+                "error[KL0102]: --embedded-registry is not supported: the embedded registry"
             ),
             "{refused}"
         );

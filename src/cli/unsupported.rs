@@ -2,10 +2,6 @@
 
 /// Flag without dashes, and what to tell.
 pub(super) const FLAGS: &[(&str, &str)] = &[
-    ("datastore-endpoint", "only the embedded store is there yet"),
-    ("datastore-cafile", "only the embedded store is there yet"),
-    ("datastore-certfile", "only the embedded store is there yet"),
-    ("datastore-keyfile", "only the embedded store is there yet"),
     ("disable-cloud-controller", "there is no cloud controller to disable"),
     ("disable-helm-controller", "there is no Helm controller to disable"),
     ("docker", "use --container-runtime-endpoint with cri-dockerd"),
@@ -25,6 +21,7 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("flannel-cni-conf", "the CNI configuration is built in"),
     ("flannel-external-ip", "external addresses are not there yet"),
     ("flannel-ipv6-masq", "packets of pods to the outside are always masqueraded"),
+    ("kine-tls", "there is no kine in between"),
     ("kube-controller-manager-arg", "the controllers are no process of their own"),
     ("kube-scheduler-arg", "the scheduler is no process of its own"),
     ("kubelet-arg", "the node agent is no process of its own"),

@@ -16,7 +16,7 @@ use net::Cidr;
 use crate::catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN, UNSUPPORTED_FLAG};
 use crate::cli::{AuditForm, Locations, ServerArgs, SnapshotArgs, given_token};
 use crate::machine::Machine;
-use crate::server::{fast_loss, reset};
+use crate::server::{datastore, fast_loss, reset};
 use crate::snapshots;
 
 /// Names that `--disable` takes, and what is not run.
@@ -36,6 +36,8 @@ pub struct Config {
     pub etcd_listen: Vec<SocketAddr>,
     /// Where it is reached in the clear.
     pub etcd_listen_plain: Option<SocketAddr>,
+    /// The database that keeps the cluster instead of the embedded store.
+    pub datastore: Option<store::Endpoint>,
     /// Bytes that the store takes.
     pub etcd_quota: u64,
     /// Address that pods and nodes reach the API under.
@@ -343,6 +345,7 @@ impl Config {
             }
         }
         let others = others(&args)?;
+        let datastore = datastore::endpoint(&args)?;
         let ApiServer { authorization, authentication, encryption, flow, spans, audit: recorded } =
             ApiServer::of(args.kube_apiserver_arg.clone())?;
         let machine = Machine::new(&args.general, args.node, locations)?;
@@ -375,6 +378,7 @@ impl Config {
             listen: SocketAddr::new(machine.listen, args.https_listen_port),
             etcd_listen: args.etcd_listen.clone(),
             etcd_listen_plain: args.etcd_listen_plain,
+            datastore,
             etcd_quota: args
                 .etcd_quota_backend_bytes
                 .map_or(store::DEFAULT_QUOTA_BYTES, std::num::NonZeroU64::get),

@@ -34,6 +34,7 @@ use crate::sealing::{self, Place, Sealing};
 use crate::server::adapters::BootstrapWriter;
 use crate::server::aside::Parts;
 use crate::server::config::Config;
+use crate::server::datastore;
 use crate::server::etcd::Listeners;
 use crate::server::joining::{self, Joining};
 use crate::server::members;
@@ -118,7 +119,7 @@ pub(crate) async fn start(
     let file = config.encryption.as_ref().map(|plan| plan.file.clone());
     let sealing = Sealing::new(&place, &store, &members, &calls, file, tasks.problems());
     let rotation = Rotation::new(config.machine.data_dir.clone(), &members, &calls);
-    etcd.serve(config, &certs, &store, tasks)?;
+    etcd.serve(config, &certs, &store, &members, tasks)?;
 
     let schema = Schema::builtin();
     let bad = |why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
@@ -207,6 +208,7 @@ pub(crate) async fn start(
             listener: peers,
             data_dir: config.machine.data_dir.clone(),
             port: address.port(),
+            external: config.datastore.is_some(),
         },
         certs: Arc::clone(&certs),
         tokens: join_tokens,
@@ -246,7 +248,7 @@ async fn open(
     place: &Arc<Place>,
     [tasks, store_tasks, peer_tasks]: [&Tasks; 3],
 ) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>, Arc<Calls>), Refusal> {
-    let mut settings = store::Config::new(config.machine.data_dir.join("server/db"));
+    let mut settings = store::Config::new(datastore::folder(config)?);
     settings.cluster = entered.as_ref().map(|entered| entered.store);
     settings.quota = Some(config.etcd_quota);
     let (seat, calls) = members::seat(config, certs, entered.is_some(), peer_tasks)?;
@@ -265,6 +267,10 @@ async fn open(
     answering.map_err(|e| SERVER_STOPPED.refuse(format!("the store does not answer: {e}")))?;
     let telling = members::tell_address(Arc::clone(&all), address, shutdown.clone());
     tasks.spawn(Kind::Request, "member address", telling);
+    let store = match &config.datastore {
+        Some(endpoint) => datastore::open(endpoint, store_tasks).await?,
+        None => store,
+    };
     let promoting = members::promote(Arc::clone(&all), shutdown.clone());
     tasks.spawn(Kind::Critical, "voters", promoting);
     Ok((store, all, listener, calls))

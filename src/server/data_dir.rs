@@ -8,8 +8,8 @@ use crate::catalogue::{DATA_DIR, Refusal};
 const OURS: [&str; 4] = ["server", "agent", "bin", "storage"];
 /// What an empty file system has.
 const NOBODYS: &str = "lost+found";
-/// The store makes this file first of all.
-const STORE_LOCK: &str = "lock";
+/// What the store makes first of all: its lock, or the folder beside an external datastore.
+const OURS_IN_DB: [&str; 2] = ["lock", crate::server::datastore::FOLDER];
 
 /// Looks before anything is written.
 ///
@@ -28,7 +28,7 @@ pub(crate) fn check(data_dir: &Path) -> Result<(), Refusal> {
     let db = data_dir.join("server/db");
     let stored = names(&db)?;
     match stored.first() {
-        Some(first) if !stored.iter().any(|name| name == STORE_LOCK) => {
+        Some(first) if !stored.iter().any(|name| OURS_IN_DB.contains(&name.as_str())) => {
             Err(foreign(&db.join(first)))
         }
         _ => Ok(()),

@@ -53,6 +53,7 @@ impl Listeners {
         config: &Config,
         certs: &ServerCerts,
         store: &Arc<dyn Backend>,
+        members: &Arc<Members>,
         tasks: &Tasks,
     ) -> Result<(), Refusal> {
         let urls = |scheme: &str, listeners: &[TcpListener]| -> Vec<String> {
@@ -62,10 +63,8 @@ impl Listeners {
         let mut client_urls = urls("https", &self.tls);
         client_urls.extend(urls("http", self.plain.as_slice()));
         let profile = Profile { name: config.machine.node_name.clone(), client_urls };
-        if let Some(members) = store.members() {
-            let publish = publish(members, profile.clone(), tasks.clone());
-            tasks.spawn(Kind::Request, "etcd profile", publish);
-        }
+        let publish = publish(Arc::clone(members), profile.clone(), tasks.clone());
+        tasks.spawn(Kind::Request, "etcd profile", publish);
         if self.tls.is_empty() && self.plain.is_none() {
             return Ok(());
         }

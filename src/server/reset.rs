@@ -15,6 +15,8 @@ use crate::snapshots;
 use crate::snapshots::s3::Bucket;
 use crate::snapshots::source::{self, Source};
 
+pub mod migrate;
+
 /// Where k3s keeps certificates and keys of its cluster, sealed with its token.
 const K3S_BOOTSTRAP: &[u8] = b"/bootstrap/";
 
@@ -56,7 +58,19 @@ struct Look<'k> {
     k3s: bool,
 }
 
-impl Look<'_> {
+impl<'k> Look<'k> {
+    /// With the keys in force, if there are any.
+    fn new(keys: Option<&'k Ring>) -> Self {
+        Self {
+            keys,
+            former: None,
+            by_file: false,
+            needs_former: false,
+            tried: BTreeSet::new(),
+            k3s: false,
+        }
+    }
+
     fn at(&mut self, key: &Bytes, value: &Bytes) -> Result<(), String> {
         self.k3s |= key.starts_with(K3S_BOOTSTRAP);
         if !is_encrypted(value) || self.by_file {
@@ -137,12 +151,9 @@ pub fn run(config: &Config, request: &Request) -> Result<String, Refusal> {
         false => (None, None),
     };
     let mut look = Look {
-        keys: keys.as_deref(),
         former: former.as_ref(),
         by_file: config.encryption.is_some(),
-        needs_former: false,
-        tried: BTreeSet::new(),
-        k3s: false,
+        ..Look::new(keys.as_deref())
     };
     let snapshot = source.as_ref().map(|source| (&source.file, source.path.as_path()));
     let done = store::reset(&db, snapshot, &mut |key, value| look.at(key, value));

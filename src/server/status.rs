@@ -47,6 +47,7 @@ pub(crate) fn serve(
         runtime,
         tunnels: plane.tunnels.clone(),
         tasks: tasks.clone(),
+        datastore: config.datastore.as_ref().map(ToString::to_string),
     };
     status::serve(&machine.data_dir, Role::Server, source, tasks)
 }
@@ -62,12 +63,12 @@ struct Server {
     runtime: Arc<OnceLock<String>>,
     tunnels: Tunnels,
     tasks: Tasks,
+    datastore: Option<String>,
 }
 
 impl Server {
     fn etcd_urls(&self) -> Vec<String> {
-        let Some(members) = self.store.members() else { return Vec::new() };
-        members.profiles().remove(&members.id()).unwrap_or_default().client_urls
+        self.members.profiles().remove(&self.members.id()).unwrap_or_default().client_urls
     }
 }
 
@@ -82,6 +83,7 @@ impl Source for Server {
             store_memory_bytes: size.memory,
             store_disk_bytes: size.disk,
             revision: self.store.revision().0,
+            datastore: self.datastore.clone(),
             etcd: self.etcd_urls(),
         });
         status.members = members::lines(&self.members);

@@ -59,11 +59,12 @@ pub fn render(status: &Status) -> String {
         line(
             "store",
             &format!(
-                "{} keys, {:.1} MiB in memory, {:.1} MiB on disk, revision {}",
+                "{} keys, {:.1} MiB in memory, {:.1} MiB on disk, revision {}{}",
                 store.store_keys,
                 mib(store.store_memory_bytes as f64),
                 mib(store.store_disk_bytes as f64),
-                store.revision
+                store.revision,
+                store.datastore.as_ref().map(|at| format!(", in {at}")).unwrap_or_default()
             ),
         );
     }

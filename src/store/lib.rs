@@ -2,6 +2,10 @@
 //!
 //! Knows nothing of Kubernetes: it keeps bytes under keys, like etcd.
 
+/// Tests that are also a program's speak of the crate by its name.
+#[cfg(test)]
+extern crate self as store;
+
 mod backend;
 mod bolt;
 mod command;
@@ -15,6 +19,7 @@ mod memory;
 mod mvcc;
 mod raft;
 mod snapshot;
+mod sql;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
@@ -27,5 +32,9 @@ pub use raft::{
     CallError, Conversation, Lane, Leadership, MAX_MESSAGE_BYTES, Member, Members, Peer, Role,
     Traffic, Transport, to_promote,
 };
-pub use snapshot::{Facts, Reset, ResetError, Saved, SnapshotError, inspect, inspect_bytes, reset};
+pub use snapshot::{
+    Facts, Reset, ResetError, Saved, SnapshotError, has_store, inspect, inspect_bytes, migrate,
+    reset,
+};
+pub use sql::{DatastoreError, DatastoreTls, Endpoint, open_external};
 pub use watch::{GroupBatch, GroupItem, WatchGroup, Watching};

@@ -16,7 +16,7 @@ pub(crate) use hash::Hashing;
 pub(crate) use history::Version;
 pub(crate) use read::contains;
 pub(crate) use state::{Gap, Outcome, State};
-pub(crate) use txn::{check_request, only_reads, request_size};
+pub(crate) use txn::{Preview, Write, check_request, looks_at, only_reads, request_size};
 
 #[cfg(test)]
 mod model;

@@ -24,6 +24,8 @@ pub(crate) struct Store {
     pub(crate) data_dir: PathBuf,
     /// Port of the API.
     pub(crate) port: u16,
+    /// The cluster is in a database, which one server uses.
+    pub(crate) external: bool,
 }
 
 impl Store {
@@ -34,6 +36,10 @@ impl Store {
     pub(super) async fn shared(&self, facts: &Facts, enter: &Enter) -> Result<Shared, Status> {
         skew::check(VERSION, &enter.version)
             .map_err(|why| refuse(403, reason::VERSION_SKEW, why))?;
+        if self.external {
+            let why = "this cluster is in an external datastore (--datastore-endpoint), which one server uses: servers join where the embedded store is";
+            return Err(refuse(400, reason::BAD_REQUEST, why.to_owned()));
+        }
         let mut differ: Vec<String> =
             facts.differences(&enter.facts).into_iter().map(str::to_owned).collect();
         if enter.port != self.port {

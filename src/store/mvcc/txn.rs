@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
+pub(crate) use self::preview::{Preview, Write, looks_at};
 use super::history::Version;
 use super::read::contains;
 use super::state::{Put, State};
@@ -11,6 +12,8 @@ use crate::kv::{
     Compare, Event, KeyRange, Op, OpResponse, Ordering, Revision, StoreError, Target, Txn,
     TxnResponse,
 };
+
+mod preview;
 
 /// Deepest nesting of transactions; the protobuf decoder of the etcd interface stops there too.
 pub(crate) const MAX_DEPTH: usize = 100;

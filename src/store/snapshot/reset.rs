@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::RwLock;
 
+pub use self::import::{has_store, migrate};
 use super::{Facts, SnapshotError, load};
 use crate::command::Command;
 use crate::disk::{
@@ -19,6 +20,9 @@ use crate::disk::{
 };
 use crate::mvcc::{self, State};
 use crate::raft::{Address, Applied, LogId, Membership, Payload, StoredMembership};
+use crate::sql::DatastoreError;
+
+mod import;
 
 /// Folder of the new store while it is made.
 const FOLDER: &str = "reset";
@@ -61,6 +65,12 @@ pub enum ResetError {
     /// Whoever looked at the state does not want it.
     #[error("{0}")]
     Unwanted(String),
+    /// The external datastore cannot be read.
+    #[error(transparent)]
+    Datastore(DatastoreError),
+    /// There is a store already.
+    #[error("{} has a store already, nothing is put over it", .0.display())]
+    Occupied(PathBuf),
     /// There is nothing to reset.
     #[error("there is no store in {}", .0.display())]
     Nothing(PathBuf),

@@ -1,0 +1,132 @@
+//! `--datastore-endpoint`: the cluster in a database instead of the embedded store.
+//!
+//! This server stays a member of its own, alone and without keys, in a folder of the data directory: that is where its
+//! identity is, and what leads there leads the controllers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::Tasks;
+use store::{Backend, DatastoreError, DatastoreTls, Endpoint, open_external};
+
+use crate::catalogue::{BAD_VALUE, DATA_DIR, DATASTORE, Refusal};
+use crate::cli::{DatastoreTlsArgs, ServerArgs};
+use crate::server::config::Config;
+
+/// Folder of the member without keys, below `server/db`.
+pub(crate) const FOLDER: &str = "external";
+
+/// Certificates as the flags name them.
+pub(crate) fn tls(args: &DatastoreTlsArgs) -> DatastoreTls {
+    DatastoreTls {
+        ca: args.datastore_cafile.clone(),
+        certificate: args.datastore_certfile.clone(),
+        key: args.datastore_keyfile.clone(),
+    }
+}
+
+/// The database that the flags name.
+///
+/// # Errors
+/// A flag that does not make sense, or needs the embedded store.
+pub(crate) fn endpoint(args: &ServerArgs) -> Result<Option<Endpoint>, Refusal> {
+    let bad = |why: &dyn std::fmt::Display| {
+        BAD_VALUE.refuse_usage(format!("--datastore-endpoint: {why}"))
+    };
+    let tls = tls(&args.datastore.tls);
+    let Some(text) = &args.datastore.datastore_endpoint else {
+        if tls != DatastoreTls::default() {
+            let why = "is needed for --datastore-cafile, --datastore-certfile and --datastore-keyfile to mean anything";
+            return Err(bad(&why));
+        }
+        return Ok(None);
+    };
+    let endpoint = Endpoint::parse(text.reveal(), tls).map_err(|why| bad(&why))?;
+    let embedded = [
+        ("--server", args.server.is_some(), "a database has one server"),
+        ("--cluster-init", args.cluster_init, "a database has one server"),
+        ("--cluster-reset", args.snapshots.cluster_reset, "restore the database by its own means"),
+        (
+            "--etcd-quota-backend-bytes",
+            args.etcd_quota_backend_bytes.is_some(),
+            "a database has limits of its own",
+        ),
+    ];
+    match embedded.iter().find(|(_, given, _)| *given) {
+        Some((flag, _, why)) => Err(bad(&format!("{flag} needs the embedded store: {why}"))),
+        None => Ok(Some(endpoint)),
+    }
+}
+
+/// Where the embedded store of this server is: that of the cluster, or the one without keys.
+///
+/// # Errors
+/// When the data directory has the data of the other kind.
+pub(crate) fn folder(config: &Config) -> Result<PathBuf, Refusal> {
+    let db = config.machine.data_dir.join("server/db");
+    let external = db.join(FOLDER);
+    let has =
+        store::has_store(&db).map_err(|e| DATA_DIR.refuse(format!("{}: {e}", db.display())))?;
+    match (&config.datastore, has) {
+        (Some(endpoint), true) => Err(DATA_DIR.refuse(format!(
+            "{} has a store with a cluster in it, which {endpoint} would leave aside: give another --data-dir, or leave out --datastore-endpoint",
+            db.display()
+        ))),
+        (Some(_), false) => Ok(external),
+        (None, false) if external.exists() => Err(DATA_DIR.refuse(format!(
+            "this server's cluster is in an external datastore: give --datastore-endpoint, or copy it into the embedded store with `kube-lite migrate --from ENDPOINT --data-dir {}`",
+            config.machine.data_dir.display()
+        ))),
+        (None, _) => Ok(db),
+    }
+}
+
+/// Opens the database.
+///
+/// # Errors
+/// Why it cannot be used, and who has it.
+pub(crate) async fn open(
+    endpoint: &Endpoint,
+    store_tasks: &Tasks,
+) -> Result<Arc<dyn Backend>, Refusal> {
+    let opened = open_external(endpoint.clone(), store_tasks).await;
+    opened.map_err(|error: DatastoreError| DATASTORE.refuse(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command, parse};
+
+    fn told(flags: &[&str]) -> Result<Option<String>, String> {
+        let argv = ["kube-lite", "server", "--config=/dev/null"].iter().chain(flags);
+        let Ok(Cli { command: Command::Server(args) }) =
+            parse(argv.map(Into::into).collect(), |_| None)
+        else {
+            return Err("does not parse".into());
+        };
+        assert!(!format!("{args:?}").contains("hunter2"), "{args:?}");
+        endpoint(&args).map(|e| e.map(|e| e.to_string())).map_err(|r| r.particulars)
+    }
+
+    #[test]
+    fn what_needs_the_embedded_store_is_refused_by_name() {
+        let endpoint = "--datastore-endpoint=postgres://u:hunter2@h/k";
+        assert_eq!(told(&[]), Ok(None));
+        assert_eq!(told(&[endpoint]), Ok(Some("postgres://u@h/k".to_owned())));
+        for flag in [
+            "--cluster-init",
+            "--server=https://h:6443",
+            "--cluster-reset",
+            "--etcd-quota-backend-bytes=1",
+        ] {
+            let name = flag.split('=').next().unwrap_or_default();
+            let refused = told(&[endpoint, flag]).unwrap_err();
+            assert!(refused.contains(&format!("{name} needs the embedded store")), "{refused}");
+        }
+        let refused = told(&["--datastore-cafile=/ca"]).unwrap_err();
+        assert!(refused.starts_with("--datastore-endpoint: is needed for"), "{refused}");
+        let refused = told(&["--datastore-endpoint=oracle://u:hunter2@h"]).unwrap_err();
+        assert!(refused.contains("no driver oracle") && !refused.contains("hunter2"), "{refused}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The data of an external datastore becomes that of a new cluster, of which this server is the only voter.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{BUMP, COMPLETE, FOLDER, Reset, ResetError, finish, store_files, write};
+use crate::command::Command;
+use crate::disk::{ClusterId, Directory, Disk, Identity, Lock, OpenError, recover};
+use crate::mvcc::State;
+use crate::sql::{Endpoint, read_external};
+
+/// Whether there is a store with data in `dir`; a directory that is not there has none.
+///
+/// # Errors
+/// A directory that cannot be read.
+pub fn has_store(dir: &Path) -> std::io::Result<bool> {
+    if !dir.exists() {
+        return Ok(false);
+    }
+    Ok(!store_files(dir)?.is_empty() || dir.join(FOLDER).join(COMPLETE).exists())
+}
+
+/// Copies what `endpoint` has into a new store in `dir`, which must have none. `look` is shown each key with its value
+/// first, and may refuse them.
+///
+/// # Errors
+/// [`ResetError`]; nothing is there then, or the next start finishes.
+pub async fn migrate(
+    endpoint: &Endpoint,
+    dir: &Path,
+    look: &mut (dyn FnMut(&Bytes, &Bytes) -> Result<(), String> + Send),
+) -> Result<Reset, ResetError> {
+    let state = read_external(endpoint).await.map_err(ResetError::Datastore)?;
+    import(dir, state, look)
+}
+
+fn import(
+    dir: &Path,
+    mut state: State,
+    look: &mut (dyn FnMut(&Bytes, &Bytes) -> Result<(), String> + Send),
+) -> Result<Reset, ResetError> {
+    let failed = |source| ResetError::Io { dir: dir.to_owned(), source };
+    base::fs::create_dir(dir, 0o700).map_err(failed)?;
+    let _lock = Lock::take(dir)?;
+    finish(dir).map_err(failed)?;
+    if !store_files(dir).map_err(failed)?.is_empty() {
+        return Err(ResetError::Occupied(dir.to_owned()));
+    }
+    let looked = state.existing_keys().try_for_each(|(key, value)| look(key, value));
+    looked.map_err(ResetError::Unwanted)?;
+    let revision = state.revision().saturating_add(BUMP);
+    for command in [Command::Raise { revision }, Command::Compact(revision)] {
+        let done = state.apply(&command, &mut Vec::new());
+        done.map_err(|e| failed(std::io::Error::other(e)))?;
+    }
+    let cluster = ClusterId::random();
+    let copied: Vec<(Bytes, Bytes)> =
+        state.existing_keys().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let folder = dir.join(FOLDER);
+    base::fs::remove_dir(&folder).map_err(failed)?;
+    base::fs::create_dir(&folder, 0o700).map_err(failed)?;
+    write(&folder, cluster, state)?;
+    check(&folder, cluster, &copied)?;
+    base::fs::write_atomic(&folder.join(COMPLETE), b"", 0o600).map_err(failed)?;
+    finish(dir).map_err(failed)?;
+    Ok(Reset { cluster, revision, keys: copied.len(), snapshot: None, old: None })
+}
+
+/// Reads back what was written.
+fn check(folder: &Path, cluster: ClusterId, copied: &[(Bytes, Bytes)]) -> Result<(), ResetError> {
+    let disk: Arc<dyn Disk> = Arc::new(Directory(folder.to_owned()));
+    let back = recover(&disk, Some(cluster), Identity::First)?.state;
+    let same = back.existing_keys().eq(copied.iter().map(|(key, value)| (key, value)));
+    if same {
+        return Ok(());
+    }
+    Err(ResetError::Open(OpenError::Corrupt {
+        file: "the new store".to_owned(),
+        offset: 0,
+        what: "what was written is not what was read back".to_owned(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::{Op, Revision, Txn};
+    use crate::{Config, open};
+
+    #[tokio::test]
+    async fn what_was_imported_opens_and_nothing_is_put_over_data() {
+        let mut state = State::default();
+        for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+            let put = Op::Put { key: key.into(), value: value.into(), lease: 0, prev_kv: false };
+            let txn = Txn { success: vec![put], ..Txn::default() };
+            state.apply(&Command::Txn(txn), &mut Vec::new()).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!has_store(dir.path()).unwrap());
+        let done = import(dir.path(), state, &mut |_, _| Ok(())).unwrap();
+        assert_eq!((done.keys, done.revision), (2, 1_000_000_004));
+        assert!(has_store(dir.path()).unwrap());
+        let again = import(dir.path(), State::default(), &mut |_, _| Ok(())).unwrap_err();
+        assert!(matches!(again, ResetError::Occupied(_)), "{again}");
+
+        let tasks = base::Tasks::new(base::Shutdown::new());
+        let store = open(Config::new(dir.path()), &tasks).await.unwrap();
+        assert_eq!(store.compacted(), Revision(1_000_000_004));
+        let range = crate::KeyRange::prefix("");
+        let found = store.range(crate::RangeRequest::new(range)).await.unwrap();
+        let shown: Vec<_> =
+            found.kvs.iter().map(|kv| (kv.key.as_ref(), kv.value.as_ref())).collect();
+        assert_eq!(shown, [(&b"a"[..], &b"3"[..]), (b"b", b"2")]);
+        tasks.shutdown().request();
+        assert!(tasks.drain(std::time::Duration::from_secs(5)).await.is_empty());
+    }
+}

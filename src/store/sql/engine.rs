@@ -1,0 +1,213 @@
+//! The engine: the log of commands is kine's table.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use async_trait::async_trait;
+use base::{Kind, Tasks};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::connect::Hold;
+use super::database::Database;
+use super::endpoint::Endpoint;
+use super::session::Failure;
+use super::writer::{Job, Reply, Writer};
+use crate::backend::{Engine, Limits, Shared, Store};
+use crate::command::Command;
+use crate::kv::{Backend, Durability, StoreError};
+use crate::measures::{Measures, Timing};
+use crate::mvcc::{Outcome, State};
+use crate::raft::Leadership;
+
+/// Commands that may wait; more wait before they queue.
+const JOBS_MAX: usize = 256;
+
+/// Why an external datastore cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatastoreError {
+    /// Another server, or k3s, has it.
+    #[error("{0}")]
+    Held(String),
+    /// Everything else.
+    #[error("the datastore {endpoint} cannot be used: {why}")]
+    Unusable {
+        /// Where it is, without a password.
+        endpoint: String,
+        /// What the database or the way to it said.
+        why: String,
+    },
+}
+
+impl DatastoreError {
+    pub(super) fn of(endpoint: &Endpoint) -> impl Fn(Failure) -> Self + '_ {
+        move |failure| match failure {
+            Failure::Held(who) => Self::Held(who),
+            other => Self::Unusable { endpoint: endpoint.to_string(), why: other.to_string() },
+        }
+    }
+}
+
+/// What the writer tells.
+#[derive(Debug, Default)]
+pub(super) struct Status {
+    stopped: Mutex<Option<StoreError>>,
+    /// Commands applied.
+    pub(super) applied: AtomicU64,
+    /// Bytes on disk.
+    pub(super) bytes: AtomicU64,
+    /// Database transactions.
+    pub(super) writes: Timing,
+}
+
+impl Status {
+    pub(super) fn stop(&self, reason: &StoreError) {
+        self.stopped.lock().get_or_insert_with(|| reason.clone());
+    }
+}
+
+#[derive(Debug)]
+struct Sql {
+    jobs: mpsc::Sender<Job>,
+    status: Arc<Status>,
+    leads: watch::Sender<Leadership>,
+    term: u64,
+    /// The lock cannot be lost without a word.
+    local: bool,
+}
+
+impl Sql {
+    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+        let ended = || {
+            let unknown = || StoreError::Stopped("the datastore's writer ended".to_owned());
+            self.stopped().unwrap_or_else(unknown)
+        };
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(job(reply)).await.map_err(|_| ended())?;
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+#[async_trait]
+impl Engine for Sql {
+    async fn submit(&self, command: Command, _: Durability) -> Result<Outcome, StoreError> {
+        self.ask(|reply| Job::Command(command, reply)).await
+    }
+
+    async fn submit_as_leader(&self, command: Command) -> Result<Outcome, StoreError> {
+        self.submit(command, Durability::Synced).await
+    }
+
+    async fn barrier(&self) -> Result<(), StoreError> {
+        // Applied before it is acknowledged; a file's lock is the kernel's.
+        if self.local {
+            return Ok(());
+        }
+        self.ask(Job::Check).await
+    }
+
+    fn is_alone(&self) -> bool {
+        true
+    }
+
+    async fn renew_elsewhere(&self, _: i64) -> Result<Option<i64>, StoreError> {
+        Ok(None)
+    }
+
+    async fn remaining_elsewhere(&self, _: i64) -> Result<Option<(i64, i64)>, StoreError> {
+        Ok(None)
+    }
+
+    fn leads(&self) -> watch::Receiver<Leadership> {
+        self.leads.subscribe()
+    }
+
+    fn term(&self) -> u64 {
+        self.term
+    }
+
+    fn applied_index(&self) -> u64 {
+        self.status.applied.load(Relaxed)
+    }
+
+    async fn hold_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        // There is no other.
+        None
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        self.status.stopped.lock().clone()
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.status.bytes.load(Relaxed)
+    }
+
+    async fn shrink(&self) -> Result<(), StoreError> {
+        self.ask(Job::Shrink).await
+    }
+
+    fn measure(&self, measures: &mut Measures) {
+        measures.pending = JOBS_MAX.saturating_sub(self.jobs.capacity());
+        measures.committed = self.applied_index();
+        measures.syncs = self.status.writes.histogram();
+    }
+}
+
+/// Opens an external datastore in kine's schema, makes its tables where there are none, and holds it alone until `tasks`
+/// shuts down; give it a set that is shut down behind everything that writes.
+///
+/// # Errors
+/// [`DatastoreError`]; who holds it is named.
+pub async fn open_external(
+    endpoint: Endpoint,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Backend>, DatastoreError> {
+    let database = Database::open(endpoint.clone(), Hold::Alone).await;
+    begin(database.map_err(DatastoreError::of(&endpoint))?, tasks).await
+}
+
+/// As [`open_external`], over a connection that is there.
+pub(super) async fn begin(
+    mut database: Database,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Backend>, DatastoreError> {
+    let endpoint = database.endpoint().clone();
+    let failed = DatastoreError::of(&endpoint);
+    database.prepare().await.map_err(&failed)?;
+    let state = database.load().await.map_err(&failed)?;
+    let local = !database.dialect().remote;
+    tracing::info!(
+        %endpoint, revision = state.revision(), keys = state.size().keys, "the external datastore is open"
+    );
+    let shared = Arc::new(Shared::new(state));
+    let status = Arc::new(Status::default());
+    let (jobs, waiting) = mpsc::channel(JOBS_MAX);
+    let mut writer = Writer {
+        database,
+        shared: Arc::clone(&shared),
+        status: Arc::clone(&status),
+        jobs: waiting,
+        shutdown: tasks.shutdown().clone(),
+        held_back: None,
+    };
+    writer.measure().await;
+    tasks.spawn(Kind::Critical, "datastore", writer.run());
+    // A later start has a higher one, as clients of etcd expect of a term.
+    let term = base::clock::unix_time().as_secs().max(1);
+    let leads = watch::Sender::new(Leadership { term, leads: true, ..Leadership::default() });
+    let engine = Arc::new(Sql { jobs, status, leads, term, local });
+    Ok(Store::start(shared, engine, Limits::default(), tasks))
+}
+
+/// Reads an external datastore as it is at one moment, changing nothing; a k3s may go on writing.
+///
+/// # Errors
+/// [`DatastoreError`].
+pub(crate) async fn read_external(endpoint: &Endpoint) -> Result<State, DatastoreError> {
+    let failed = DatastoreError::of(endpoint);
+    let mut database = Database::open(endpoint.clone(), Hold::Read).await.map_err(&failed)?;
+    let state = database.load_as_of_one_moment().await.map_err(&failed)?;
+    database.close().await.map_err(&failed)?;
+    Ok(state)
+}
