@@ -238,7 +238,11 @@ impl Cache {
     }
 
     async fn load(&self, range: &KeyRange) -> Result<i64, Failed> {
-        let response = self.storage.backend().range(RangeRequest::new(range.clone())).await?;
+        let mut response = self.storage.backend().range(RangeRequest::new(range.clone())).await?;
+        // They stay here for long, and those that are slices of the store's files would keep these on the device.
+        for kv in &mut response.kvs {
+            kv.value = Bytes::copy_from_slice(&kv.value);
+        }
         let reached = response.revision.0;
         let kvs: Vec<_> = response.kvs.iter().collect();
         let read = self.storage.read_all(&self.row, &kvs).await;

@@ -510,7 +510,7 @@ impl<E: Engine> Backend for Store<E> {
         else {
             return Err(StoreError::LeaseNotFound);
         };
-        Ok((Lease { id, granted_ttl, remaining_ttl }, keys.cloned().collect()))
+        Ok((Lease { id, granted_ttl, remaining_ttl }, keys.collect()))
     }
 
     fn leases(&self) -> Vec<i64> {

@@ -256,6 +256,24 @@ impl Command {
         Ok(command)
     }
 
+    /// Tells each key and value that it may write, whatever its comparisons say.
+    pub(crate) fn each_put<'a>(&'a self, tell: &mut impl FnMut(&'a Bytes, &'a Bytes)) {
+        fn of<'a>(txn: &'a Txn, tell: &mut dyn FnMut(&'a Bytes, &'a Bytes)) {
+            for op in txn.success.iter().chain(&txn.failure) {
+                match op {
+                    Op::Put { key, value, .. } | Op::Update { key, value: Some(value), .. } => {
+                        tell(key, value);
+                    }
+                    Op::Txn(txn) => of(txn, tell),
+                    Op::Update { value: None, .. } | Op::Delete { .. } | Op::Range(_) => {}
+                }
+            }
+        }
+        if let Self::Txn(txn) = self {
+            of(txn, tell);
+        }
+    }
+
     /// Whether it can only make the key space smaller; such are accepted when space is short.
     pub(crate) fn frees_space(&self) -> bool {
         fn frees(txn: &Txn) -> bool {

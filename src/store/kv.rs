@@ -21,7 +21,8 @@ pub struct Revision(pub i64);
 pub struct KeyValue {
     /// Key.
     pub key: Bytes,
-    /// Value; empty in a tombstone.
+    /// Value; empty in a tombstone. That of a read may be a slice of a file of the store, and keeps the file's space on the
+    /// device, also after the store has removed it: who keeps it for long copies it.
     pub value: Bytes,
     /// Revision that created the key.
     pub create_revision: Revision,
@@ -428,7 +429,7 @@ pub struct KvHash {
 pub struct StoreSize {
     /// Keys that exist now.
     pub keys: usize,
-    /// Bytes of keys and values, all kept versions.
+    /// Bytes of keys and values, all kept versions, those too that are read from files.
     pub memory: usize,
     /// Bytes on disk.
     pub disk: u64,

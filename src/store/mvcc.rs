@@ -5,17 +5,22 @@
 mod facts;
 mod hash;
 mod history;
+mod import;
+mod key;
 mod packed;
 mod read;
 mod state;
+mod stored;
 mod txn;
 
 pub use facts::Profile;
 pub(crate) use facts::{Facts, LEASE_OVERHEAD, cost};
 pub(crate) use hash::Hashing;
 pub(crate) use history::Version;
+pub(crate) use import::Import;
 pub(crate) use read::contains;
 pub(crate) use state::{Gap, Outcome, State};
+pub(crate) use stored::{Finding, Source, exchange_all, exchange_written};
 pub(crate) use txn::{Preview, Write, check_request, looks_at, only_reads, request_size};
 
 #[cfg(test)]

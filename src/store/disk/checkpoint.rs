@@ -11,7 +11,7 @@ use super::{ClusterId, OpenError};
 use crate::command::{
     Malformed, Put, Reader, decode_alarm, decode_profile, encode_alarm, encode_profile,
 };
-use crate::mvcc::{Facts, Gap, State, Version};
+use crate::mvcc::{Facts, Gap, Import, Source, State, Version};
 use crate::raft::{
     Applied, StoredMembership, behind, decode_id, decode_membership, encode_id, encode_membership,
 };
@@ -133,6 +133,16 @@ fn encode_key(key: &Bytes, versions: &[Version], out: &mut Vec<u8>) {
     }
 }
 
+/// The keys of a record with their versions; keys and values are slices of it.
+pub(super) fn decode_keys(payload: &Bytes) -> Result<Vec<(Bytes, Vec<Version>)>, Malformed> {
+    let mut reader = Reader::sharing(payload, payload);
+    let mut keys = Vec::new();
+    while reader.end().is_err() {
+        keys.push(decode_key(&mut reader)?);
+    }
+    Ok(keys)
+}
+
 fn decode_key(reader: &mut Reader<'_>) -> Result<(Bytes, Vec<Version>), Malformed> {
     let (key, count) = (reader.bytes()?, reader.u64()?);
     // Nearly always one; what a damaged file says costs nothing.
@@ -145,7 +155,7 @@ fn decode_key(reader: &mut Reader<'_>) -> Result<(Bytes, Vec<Version>), Malforme
             (version, 0)
         };
         let (lease, value) = (reader.i64()?, reader.bytes()?);
-        versions.push(Version { created, modified, version, lease, value, sub });
+        versions.push(Version { created, modified, version, lease, value, sub, sum: 0 });
     }
     Ok((key, versions))
 }
@@ -211,6 +221,9 @@ fn write_to(
         let keys = state.read().export(after.as_ref(), description.revision, BYTES_PER_LOCK);
         let Some((last, _)) = keys.last() else { break };
         after = Some(last.clone());
+        for (key, versions) in &keys {
+            versions.iter().try_for_each(|version| version.check(key))?;
+        }
         record::append(&mut out.buffer, Kind::Keys, |out| {
             for (key, versions) in keys.iter().filter(|(_, versions)| !versions.is_empty()) {
                 encode_key(key, versions, out);
@@ -233,9 +246,13 @@ fn write_to(
 struct Input<'a> {
     name: &'a str,
     file: Box<dyn DiskFile>,
+    /// All of the file, where it can be mapped: values stay there.
+    map: Option<Bytes>,
     offset: u64,
     chain: u32,
-    payload: Vec<u8>,
+    payload: Bytes,
+    /// Where the payload lies in the file.
+    payload_at: u64,
 }
 
 impl Input<'_> {
@@ -255,31 +272,55 @@ impl Input<'_> {
             .filter(|head| head.previous == self.chain);
         let head =
             head.ok_or_else(|| self.corrupt("a record's head does not match its checksum"))?;
-        self.payload.resize(head.length, 0);
+        // Memory that is there already need not be made and cleared again.
+        let mut payload = std::mem::take(&mut self.payload).try_into_mut().unwrap_or_default();
+        payload.resize(head.length, 0);
+        self.payload_at = self.offset + HEAD as u64;
         let read = self
             .file
-            .read_at(self.offset + HEAD as u64, &mut self.payload)
+            .read_at(self.payload_at, &mut payload)
             .map_err(OpenError::io("read", self.name))?;
-        if read != head.length || !head.matches(&self.payload) {
+        if read != head.length || !head.matches(&payload) {
             return Err(self.corrupt("a record does not match its checksum"));
         }
+        self.payload = payload.freeze();
         self.offset = (self.offset + (HEAD + head.length) as u64).next_multiple_of(8);
         self.chain = head.checksum;
         Ok(head.kind)
     }
 
-    fn keys(&self) -> Result<Vec<(Bytes, Vec<Version>)>, OpenError> {
-        let mut reader = Reader::new(&self.payload);
-        let mut keys = Vec::new();
-        while reader.end().is_err() {
-            keys.push(decode_key(&mut reader).map_err(|e| self.corrupt(&e.to_string()))?);
+    fn keys(&self, import: &mut Import) -> Result<(), OpenError> {
+        let keys = decode_keys(&self.payload).map_err(|e| self.corrupt(&e.to_string()))?;
+        let source = self.source();
+        for (key, mut versions) in keys {
+            for version in &mut versions {
+                match source.as_ref().and_then(|source| source.find(&version.value)) {
+                    Some(stored) => (version.value, version.sum) = (stored.value, stored.sum),
+                    None => version.value = Bytes::copy_from_slice(&version.value),
+                }
+            }
+            import.add(&key, versions);
         }
-        Ok(keys)
+        Ok(())
+    }
+
+    /// Where the values of the payload lie in the file.
+    fn source(&self) -> Option<Source> {
+        let at = usize::try_from(self.payload_at).ok()?;
+        let end = at.checked_add(self.payload.len())?;
+        let map = self.map.as_ref().filter(|map| end <= map.len())?;
+        Source::new(self.payload.clone(), map.slice(at..end))
     }
 }
 
 /// Name under which a checkpoint is received from another member; a start removes what is left of one.
 pub(crate) const INCOMING: &str = "incoming.tmp";
+
+/// A map of a file that is not written any more; `None` where there is none: then its values are kept in memory.
+pub(super) fn map(file: &dyn DiskFile, name: &str) -> Option<Bytes> {
+    let map = file.map();
+    map.inspect_err(|error| tracing::debug!(name, %error, "no map: its values stay in memory")).ok()
+}
 
 /// Reads a checkpoint: its cluster, its description and the state; all of it is checked.
 ///
@@ -294,7 +335,9 @@ pub(crate) fn read(
     let got = file.read_at(0, &mut header).map_err(OpenError::io("read", name))?;
     let (cluster, index, chain) =
         record::read_file_header(name, CHECKPOINT_MAGIC, header.get(..got).unwrap_or_default())?;
-    let mut input = Input { name, file, offset: FILE_HEADER as u64, chain, payload: Vec::new() };
+    let map = map(file.as_ref(), name);
+    let (offset, payload) = (FILE_HEADER as u64, Bytes::new());
+    let mut input = Input { name, file, map, offset, chain, payload, payload_at: 0 };
     if input.next()? != Kind::Head {
         return Err(input.corrupt("the first record is not the description"));
     }
@@ -304,22 +347,15 @@ pub(crate) fn read(
     if behind(description.applied.id.as_ref()) != index || !named {
         return Err(input.corrupt("its name, header and description do not name the same entry"));
     }
-    let mut keys = Vec::new();
+    let d = &description;
+    let (gaps, facts, leases) = (d.gaps.clone(), d.facts.clone(), d.leases.iter().copied());
+    let mut import = Import::new(d.revision, d.compacted, gaps, facts, leases);
     loop {
         match input.next()? {
-            Kind::Keys => keys.extend(input.keys()?),
-            Kind::End if Reader::new(&input.payload).u64() == Ok(keys.len() as u64) => break,
+            Kind::Keys => input.keys(&mut import)?,
+            Kind::End if Reader::new(&input.payload).u64() == Ok(import.len() as u64) => break,
             _ => return Err(input.corrupt("the last record does not count the keys before it")),
         }
     }
-    let d = &description;
-    let state = State::import(
-        d.revision,
-        d.compacted,
-        d.gaps.clone(),
-        d.facts.clone(),
-        d.leases.iter().copied(),
-        keys.into_iter(),
-    );
-    Ok((cluster, description, state, input.offset))
+    Ok((cluster, description, import.finish(), input.offset))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use nix::fcntl::{FallocateFlags, fallocate};
 
 /// A directory.
@@ -42,6 +42,9 @@ pub(crate) trait DiskFile: Send + Debug {
     fn sync(&mut self) -> io::Result<()>;
     /// Cuts the file at `length`, so that nothing old can be read behind it, and reserves up to `size`.
     fn cut(&mut self, length: u64, size: u64) -> io::Result<()>;
+    /// All of it as bytes that are read where they lie, and stay when the file is removed. For what is never written or cut
+    /// again; an error says that there are none, and harms nothing.
+    fn map(&self) -> io::Result<Bytes>;
 }
 
 /// Whether the device or the quota is full.
@@ -167,6 +170,10 @@ impl DiskFile for RealFile {
             other => other,
         }
     }
+
+    fn map(&self) -> io::Result<Bytes> {
+        super::sys::map(&self.0)
+    }
 }
 
 #[cfg(test)]
@@ -189,5 +196,21 @@ mod tests {
         let content = std::fs::read(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!((content.len(), &content[..7]), (200_001, &b"before\0"[..]));
+    }
+
+    #[test]
+    fn a_map_is_the_file_and_outlives_its_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Directory(directory.path().to_owned());
+        let mut file = disk.create("a", 0).unwrap();
+        let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+        file.write_at(0, &content).unwrap();
+        let map = file.map().unwrap();
+        let slice = map.slice(4097..70_001);
+        drop((file, map));
+        disk.remove("a").unwrap();
+        assert_eq!(slice, content[4097..70_001]);
+        // Nothing to be mapped is no error, or one: it is not a fault.
+        drop(disk.create("empty", 0).unwrap().map());
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::files::{Disk, DiskFile, is_no_space};
 use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC};
+use super::values::Full;
 use super::{ClusterId, OpenError, RESERVE_BYTES, SEGMENT_BYTES};
 use crate::command::{Malformed, Put, Reader};
 use crate::measures::Timing;
@@ -147,6 +148,8 @@ pub(crate) struct Log {
     written: u64,
     /// How long syncs took.
     pub(crate) syncs: Arc<Timing>,
+    /// Segments that were filled since the start.
+    pub(crate) full: Arc<Full>,
 }
 
 impl Log {
@@ -170,6 +173,7 @@ impl Log {
             staged_behind: 0,
             written: 0,
             syncs: Arc::default(),
+            full: Arc::default(),
         }
     }
 
@@ -354,6 +358,7 @@ impl Log {
         }
         self.written += next.offset;
         self.older.push_back((self.current.sequence, self.current.behind));
+        self.full.add(self.current.sequence, self.current.behind);
         self.current = next;
         Ok(())
     }

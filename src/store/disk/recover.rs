@@ -13,7 +13,7 @@ use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC, Record, Scan};
 use super::writer::begin_log;
 use super::{ClusterId, OpenError, SEGMENT_BYTES};
 use crate::command::{Malformed, Reader};
-use crate::mvcc::State;
+use crate::mvcc::{Source, State};
 use crate::raft::{Applied, Batch, Entry, Payload, StoredMembership, Vote, behind, decode_head};
 
 /// What a directory held.
@@ -401,10 +401,14 @@ fn read_segment(
     disk: &Arc<dyn Disk>,
     name: &str,
     mut buffer: BytesMut,
-) -> Result<Bytes, OpenError> {
+    full: bool,
+) -> Result<(Bytes, Option<Source>), OpenError> {
     let file = disk.open(name).map_err(OpenError::io("open", name))?;
     read_all(file.as_ref(), &mut buffer).map_err(OpenError::io("read", name))?;
-    Ok(buffer.freeze())
+    let content = buffer.freeze();
+    let map = if full { checkpoint::map(file.as_ref(), name) } else { None };
+    let source = map.and_then(|map| Source::new(content.clone(), map));
+    Ok((content, source))
 }
 
 /// Where the log ends: the place in `files`, and how that segment was scanned.
@@ -443,13 +447,16 @@ fn replay_all(
             break;
         }
         let corrupt = |(offset, what)| OpenError::Corrupt { file: name.clone(), offset, what };
-        let content = read_segment(disk, &name, buffer)?;
+        // What is behind the last used one is not written to any more.
+        let (content, source) = read_segment(disk, &name, buffer, position < used)?;
         let scan: Scan<'_> = record::scan(&content, chain, position == used).map_err(corrupt)?;
         check_joint(&name, scan.records.first(), before)?;
         replay.behind = 0;
+        replay.state.replay_from(source);
         for record in &scan.records {
             replay.record(sequence, &content, record)?;
         }
+        replay.state.replay_from(None);
         let torn = content.get(scan.end..scan.end + scan.torn).unwrap_or_default().to_vec();
         tail.behind.push(replay.behind);
         let behind = std::mem::take(&mut tail.behind);

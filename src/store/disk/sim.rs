@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::files::{Disk, DiskFile};
@@ -37,6 +38,24 @@ struct File {
     durable: Vec<u8>,
     current: Vec<u8>,
     reserved: u64,
+    /// What was handed out as maps: as long as one of them is there, the file must stay as it is.
+    maps: Vec<Weak<Vec<u8>>>,
+}
+
+impl File {
+    fn check_unmapped(&self) {
+        let mapped = self.maps.iter().any(|map| map.strong_count() > 0);
+        assert!(!mapped, "a file is changed while values are read from a map of it");
+    }
+}
+
+/// A map of a file: its content then.
+struct Map(Arc<Vec<u8>>);
+
+impl AsRef<[u8]> for Map {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +76,8 @@ struct Inner {
     lazy_space: bool,
     /// Most milliseconds that a batch of the log takes.
     latency: u64,
+    /// The file system knows no maps.
+    mapless: bool,
 }
 
 /// See the module; clones are the same directory.
@@ -108,6 +129,24 @@ impl SimDisk {
         self.0.lock().used()
     }
 
+    /// From now on nothing can be mapped.
+    pub(crate) fn map_nothing(&self) {
+        self.0.lock().mapless = true;
+    }
+
+    /// Names of the files of which values are read, and how many files without a name there are of which values are.
+    pub(crate) fn mapped(&self) -> (Vec<String>, usize) {
+        let inner = self.0.lock();
+        let mapped = |id: &u64| {
+            let file = inner.files.get(id);
+            file.is_some_and(|file| file.maps.iter().any(|map| map.strong_count() > 0))
+        };
+        let names = inner.names.iter().filter(|(_, id)| mapped(id)).map(|(name, _)| name.clone());
+        let named: Vec<u64> = inner.names.values().copied().collect();
+        let nameless = inner.files.keys().filter(|id| !named.contains(id) && mapped(id)).count();
+        (names.collect(), nameless)
+    }
+
     /// From now on nothing is reserved.
     pub(crate) fn reserve_nothing(&self) {
         self.0.lock().lazy_space = true;
@@ -143,7 +182,12 @@ impl SimDisk {
             }
             files.insert(
                 *id,
-                File { durable: content.clone(), current: content, reserved: file.reserved },
+                File {
+                    durable: content.clone(),
+                    current: content,
+                    reserved: file.reserved,
+                    maps: Vec::new(),
+                },
             );
         }
         let next = inner.next;
@@ -160,8 +204,9 @@ impl SimDisk {
     /// The directory after the process was killed: what it wrote is there, and what it did not sync still is not durable.
     pub(crate) fn after_kill(&self) -> Self {
         let inner = self.0.lock();
+        let unmapped = |file: &File| File { maps: Vec::new(), ..file.clone() };
         Self(Arc::new(Mutex::new(Inner {
-            files: inner.files.clone(),
+            files: inner.files.iter().map(|(id, file)| (*id, unmapped(file))).collect(),
             durable_names: inner.durable_names.clone(),
             names: inner.names.clone(),
             next: inner.next,
@@ -191,7 +236,8 @@ impl SimDisk {
 
     fn after_power_cut_keeping_all(&self) -> Self {
         let inner = self.0.lock();
-        let keep = |file: &File| File { durable: file.current.clone(), ..file.clone() };
+        let keep =
+            |file: &File| File { durable: file.current.clone(), maps: Vec::new(), ..file.clone() };
         let files = inner.files.iter().map(|(id, file)| (*id, keep(file))).collect();
         let names = inner.names.clone();
         Self(Arc::new(Mutex::new(Inner {
@@ -252,7 +298,9 @@ impl Disk for SimDisk {
         let id = inner.next;
         inner.next += 1;
         let zeros = vec![0; usize::try_from(size).unwrap()];
-        inner.files.insert(id, File { durable: zeros.clone(), current: zeros, reserved: size });
+        let file =
+            File { durable: zeros.clone(), current: zeros, reserved: size, maps: Vec::new() };
+        inner.files.insert(id, file);
         inner.names.insert(name.to_owned(), id);
         Ok(Box::new(SimFile { disk: self.clone(), id }))
     }
@@ -321,6 +369,7 @@ impl DiskFile for SimFile {
         let from = usize::try_from(offset).unwrap();
         let (used, capacity) = (inner.used(), inner.capacity);
         let file = inner.files.get_mut(&self.id).unwrap();
+        file.check_unmapped();
         let grows = ((from + data.len()) as u64)
             .saturating_sub(file.reserved.max(file.current.len() as u64));
         if used + grows > capacity {
@@ -347,10 +396,23 @@ impl DiskFile for SimFile {
         inner.operation()?;
         let lazy_space = inner.lazy_space;
         let file = inner.files.get_mut(&self.id).unwrap();
+        file.check_unmapped();
         file.current.truncate(usize::try_from(length).unwrap());
         if !lazy_space {
             file.current.resize(usize::try_from(size.max(length)).unwrap(), 0);
         }
         Ok(())
+    }
+
+    fn map(&self) -> io::Result<Bytes> {
+        let mut inner = self.disk.0.lock();
+        if inner.mapless {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let file = inner.files.get_mut(&self.id).unwrap();
+        let map = Arc::new(file.current.clone());
+        file.maps.retain(|map| map.strong_count() > 0);
+        file.maps.push(Arc::downgrade(&map));
+        Ok(Bytes::from_owner(Map(map)))
     }
 }

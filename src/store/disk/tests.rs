@@ -2,6 +2,7 @@
 
 mod full;
 mod lazy;
+mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -134,8 +134,15 @@ mod tests {
 
     #[test]
     fn a_record_is_etcds() {
-        let version =
-            Version { value: "v".into(), created: 2, modified: 300, version: 3, lease: 7, sub: 1 };
+        let version = Version {
+            value: "v".into(),
+            created: 2,
+            modified: 300,
+            version: 3,
+            lease: 7,
+            sub: 1,
+            sum: 0,
+        };
         let mut record = Vec::new();
         write_record(b"k", &version, &mut record);
         let expected = b"\0\0\0\0\0\0\x01\x2c_\0\0\0\0\0\0\0\x01\x0a\x01k\x10\x02\x18\xac\x02\x20\x03\x2a\x01v\x30\x07";

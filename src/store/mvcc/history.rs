@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::packed::Value;
+use super::stored::Stored;
 use crate::kv::{KeyValue, Revision};
 
 /// One version; a tombstone has `version` 0.
@@ -17,12 +18,15 @@ pub(crate) struct Version {
     pub(crate) lease: i64,
     /// Which change of its revision it is, from 0.
     pub(crate) sub: u32,
+    /// Checksum of the value where that lies in a file; 0 where it is in memory.
+    pub(crate) sum: u32,
 }
 
 impl Version {
     /// The deletion of a key as the change `sub` of `revision`.
     pub(crate) fn tombstone(revision: i64, sub: u32) -> Self {
-        Self { value: Bytes::new(), created: 0, modified: revision, version: 0, lease: 0, sub }
+        let value = Bytes::new();
+        Self { value, created: 0, modified: revision, version: 0, lease: 0, sub, sum: 0 }
     }
 
     /// Whether this is a deletion.
@@ -30,10 +34,10 @@ impl Version {
         self.version == 0
     }
 
-    /// As the contract's type; shares key and value.
-    pub(crate) fn to_kv(&self, key: &Bytes, keys_only: bool) -> KeyValue {
+    /// As the contract's type; shares the value.
+    pub(crate) fn to_kv(&self, key: Bytes, keys_only: bool) -> KeyValue {
         KeyValue {
-            key: key.clone(),
+            key,
             value: if keys_only { Bytes::new() } else { self.value.clone() },
             create_revision: Revision(self.created),
             mod_revision: Revision(self.modified),
@@ -45,9 +49,13 @@ impl Version {
 
 /// Versions of one key, oldest first. The newest sits inline: most keys have only that one, and no second allocation.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::box_collection,
+    reason = "most keys have no older versions, and a vector is larger than a pointer"
+)]
 pub(crate) struct History {
     latest: Version,
-    older: Vec<Older>,
+    older: Option<Box<Vec<Older>>>,
 }
 
 /// A version that is not the newest; see [`Version`].
@@ -59,6 +67,7 @@ struct Older {
     version: i64,
     lease: i64,
     sub: u32,
+    sum: u32,
 }
 
 impl Older {
@@ -67,8 +76,8 @@ impl Older {
     }
 
     fn with(&self, value: Bytes) -> Version {
-        let Self { created, modified, version, lease, sub, .. } = *self;
-        Version { value, created, modified, version, lease, sub }
+        let Self { created, modified, version, lease, sub, sum, .. } = *self;
+        Version { value, created, modified, version, lease, sub, sum }
     }
 }
 
@@ -83,32 +92,100 @@ pub(crate) struct Trimmed {
     pub(crate) gone: bool,
 }
 
+/// A value that is kept as it is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kept<'a> {
+    pub(super) value: &'a Bytes,
+    pub(super) modified: i64,
+    pub(super) sub: u32,
+    /// As [`Version::sum`].
+    pub(super) sum: u32,
+}
+
 impl History {
     pub(crate) fn new(first: Version) -> Self {
-        Self { latest: first, older: Vec::new() }
+        Self { latest: first, older: None }
+    }
+
+    fn older(&self) -> &[Older] {
+        self.older.as_deref().map_or(&[], Vec::as_slice)
     }
 
     /// Appends a newer version.
     pub(crate) fn push(&mut self, version: Version) {
-        let Version { value, created, modified, version: number, lease, sub } =
+        let Version { value, created, modified, version: number, lease, sub, sum } =
             std::mem::replace(&mut self.latest, version);
-        let value = Value::keep(value, number, &self.latest.value);
+        // One that lies in a file costs no memory, and need not be read now.
+        let value = match sum {
+            0 => Value::keep(value, number, &self.latest.value),
+            _ => Value::Whole(value),
+        };
         // Most keys have few older versions for most of the time.
-        if self.older.len() < 4 {
-            self.older.reserve_exact(1);
+        let all = self.older.get_or_insert_default();
+        if all.len() < 4 {
+            all.reserve_exact(1);
         }
-        self.older.push(Older { value, created, modified, version: number, lease, sub });
+        all.push(Older { value, created, modified, version: number, lease, sub, sum });
     }
 
     /// An older version with its value.
     fn whole(&self, index: usize) -> Option<Version> {
-        let behind = self.older.get(index..)?;
+        let behind = self.older().get(index..)?;
         let whole = behind.iter().position(|older| matches!(older.value, Value::Whole(_)));
         let mut value = self.latest.value.clone();
         for older in behind.iter().take(whole.map_or(behind.len(), |at| at + 1)).rev() {
             value = older.value.unpack(&value);
         }
         Some(behind.first()?.with(value))
+    }
+
+    /// The value that is kept as it is at this place, with its revision, its place in that, and its checksum.
+    fn kept(&self, index: usize) -> Option<Kept<'_>> {
+        let (value, modified, sub, sum) = match self.older().get(index) {
+            Some(Older { value: Value::Whole(value), modified, sub, sum, .. }) => {
+                (value, *modified, *sub, *sum)
+            }
+            Some(_) => return None,
+            None => {
+                let Version { value, modified, sub, sum, .. } = &self.latest;
+                (value, *modified, *sub, *sum)
+            }
+        };
+        Some(Kept { value, modified, sub, sum })
+    }
+
+    /// Values that are kept as they are, of `floor` and later revisions, oldest first.
+    pub(super) fn kept_from(&self, floor: i64) -> impl Iterator<Item = Kept<'_>> {
+        let first = self.older().partition_point(|v| v.modified < floor);
+        let kept = (first..=self.older().len()).filter_map(|index| self.kept(index));
+        kept.filter(move |kept| kept.modified >= floor)
+    }
+
+    fn place(&self, modified: i64, sub: u32) -> Option<usize> {
+        let first = self.older().partition_point(|v| v.modified < modified);
+        let mut same =
+            (first..=self.older().len()).take_while(|index| self.modified(*index) == modified);
+        same.find(|index| self.sub(*index) == sub)
+    }
+
+    /// The value of the change `sub` of `modified`, when it is kept as it is.
+    pub(super) fn kept_at(&self, modified: i64, sub: u32) -> Option<Kept<'_>> {
+        self.kept(self.place(modified, sub)?)
+    }
+
+    /// Puts `stored` in the place of exactly this value of the change `sub` of `modified`.
+    pub(super) fn exchange(&mut self, value: &Bytes, at: (i64, u32), stored: &Stored) {
+        let Some(index) = self.place(at.0, at.1) else { return };
+        let older = self.older.as_mut().and_then(|all| all.get_mut(index));
+        let (kept, sum) = match older {
+            Some(Older { value: Value::Whole(kept), sum, .. }) => (kept, sum),
+            Some(_) => return,
+            None => (&mut self.latest.value, &mut self.latest.sum),
+        };
+        if kept.as_ptr() == value.as_ptr() && kept.len() == value.len() {
+            *kept = stored.value.clone();
+            *sum = stored.sum;
+        }
     }
 
     /// The newest version, tombstones included.
@@ -126,7 +203,7 @@ impl History {
         if self.latest.modified <= revision {
             return self.live().map(Cow::Borrowed);
         }
-        let behind = self.older.partition_point(|v| v.modified <= revision);
+        let behind = self.older().partition_point(|v| v.modified <= revision);
         let index = behind.checked_sub(1).filter(|at| !self.is_tombstone(*at))?;
         self.whole(index).map(Cow::Owned)
     }
@@ -137,15 +214,15 @@ impl History {
     }
 
     fn modified(&self, index: usize) -> i64 {
-        self.older.get(index).map_or(self.latest.modified, |older| older.modified)
+        self.older().get(index).map_or(self.latest.modified, |older| older.modified)
     }
 
     fn sub(&self, index: usize) -> u32 {
-        self.older.get(index).map_or(self.latest.sub, |older| older.sub)
+        self.older().get(index).map_or(self.latest.sub, |older| older.sub)
     }
 
     fn is_tombstone(&self, index: usize) -> bool {
-        self.older.get(index).map_or(self.latest.is_tombstone(), Older::is_tombstone)
+        self.older().get(index).map_or(self.latest.is_tombstone(), Older::is_tombstone)
     }
 
     /// The version that is the change `sub` of `revision`, and the one that was valid before the revision.
@@ -154,9 +231,9 @@ impl History {
         revision: i64,
         sub: u32,
     ) -> Option<(Cow<'_, Version>, Option<Cow<'_, Version>>)> {
-        let first = self.older.partition_point(|v| v.modified < revision);
+        let first = self.older().partition_point(|v| v.modified < revision);
         // Nearly always it is the only one of its revision.
-        let found = (first..=self.older.len())
+        let found = (first..=self.older().len())
             .take_while(|index| self.modified(*index) == revision)
             .fold(None, |found, index| match found {
                 Some(_) if self.sub(index) != sub => found,
@@ -171,12 +248,12 @@ impl History {
 
     /// All versions up to `revision`, oldest first.
     pub(crate) fn versions_to(&self, revision: i64) -> Vec<Version> {
-        let mut versions = Vec::with_capacity(self.older.len() + 1);
+        let mut versions = Vec::with_capacity(self.older().len() + 1);
         let mut value = self.latest.value.clone();
         if self.latest.modified <= revision {
             versions.push(self.latest.clone());
         }
-        for older in self.older.iter().rev() {
+        for older in self.older().iter().rev() {
             value = older.value.unpack(&value);
             if older.modified <= revision {
                 versions.push(older.with(value.clone()));
@@ -192,19 +269,22 @@ impl History {
         let mut done = Trimmed::default();
         if self.latest.modified < compacted {
             done.gone = self.latest.is_tombstone();
-            done.versions = self.older.len() + usize::from(done.gone);
-            done.bytes = self.older.iter().map(|v| v.value.len()).sum();
-            self.older = Vec::new();
+            let all = self.older.take().unwrap_or_default();
+            done.versions = all.len() + usize::from(done.gone);
+            done.bytes = all.iter().map(|v| v.value.len()).sum();
             return done;
         }
-        let mut keep = self.older.partition_point(|v| v.modified < compacted).saturating_sub(1);
-        if self.older.get(keep).is_some_and(|v| v.modified < compacted && v.is_tombstone()) {
+        let Some(all) = &mut self.older else { return done };
+        let mut keep = all.partition_point(|v| v.modified < compacted).saturating_sub(1);
+        if all.get(keep).is_some_and(|v| v.modified < compacted && v.is_tombstone()) {
             keep += 1;
         }
         done.versions = keep;
-        done.bytes = self.older.drain(..keep).map(|v| v.value.len()).sum();
-        if self.older.capacity() > 2 * self.older.len() + 4 {
-            self.older.shrink_to_fit();
+        done.bytes = all.drain(..keep).map(|v| v.value.len()).sum();
+        if all.is_empty() {
+            self.older = None;
+        } else if all.capacity() > 2 * all.len() + 4 {
+            all.shrink_to_fit();
         }
         done
     }

@@ -33,6 +33,36 @@ fn value(rng: &mut Rng, step: u64) -> Bytes {
     format!("{step} {like}{step}").into()
 }
 
+/// Some values lie in a file now, also those of another one before, and some findings are of other values.
+fn in_files(state: State, rng: &mut Rng) -> State {
+    let mut findings = Vec::new();
+    for (key, versions) in state.export(None, state.revision(), usize::MAX) {
+        for version in versions {
+            let mut read = version.value.to_vec();
+            match rng.below(4) {
+                0 => continue,
+                1 => read.iter_mut().for_each(|byte| *byte ^= 1),
+                _ => {}
+            }
+            let read = Bytes::from(read);
+            let source = Source::new(read.clone(), Bytes::copy_from_slice(&read)).unwrap();
+            let stored = source.find(&read);
+            let at = (version.modified, version.sub);
+            findings.extend(stored.map(|stored| (Finding { key: key.clone(), read, stored }, at)));
+        }
+    }
+    let state = parking_lot::RwLock::new(state);
+    if rng.below(2) == 0 {
+        exchange_all(&state, &findings);
+    } else {
+        // As in a log: by revisions, and some without effect.
+        findings.sort_by_key(|(_, at)| *at);
+        let findings: Vec<Finding> = findings.into_iter().map(|(found, _)| found).collect();
+        exchange_written(&state, &findings, &mut 0);
+    }
+    state.into_inner()
+}
+
 fn range(rng: &mut Rng) -> KeyRange {
     match rng.below(4) {
         0 => KeyRange::key(key(rng)),
@@ -211,6 +241,9 @@ fn random_operations_agree_with_a_copy_per_revision() {
                 if state.apply(&Command::Compact(revision), &mut Vec::new()).is_ok() {
                     compacted = revision;
                 }
+            }
+            if rng.below(8) == 0 {
+                state = in_files(state, &mut rng);
             }
             if rng.below(8) == 0 {
                 let parts = state.export(None, state.revision(), usize::MAX);

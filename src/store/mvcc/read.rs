@@ -3,10 +3,11 @@
 use std::borrow::Cow;
 use std::ops::Bound::{self, Excluded, Included, Unbounded};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use super::history::{History, Version};
-use super::state::{State, event_of};
+use super::key::Key;
+use super::state::{State, event_in_memory};
 use crate::kv::{Event, KeyRange, RangeRequest, RangeResponse, Revision, StoreError};
 
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
@@ -33,12 +34,13 @@ pub(crate) fn contains(range: &KeyRange, key: &[u8]) -> bool {
 
 impl State {
     /// Keys of `range` that were ever written and not trimmed.
-    pub(super) fn histories(&self, range: &KeyRange) -> impl Iterator<Item = (&Bytes, &History)> {
-        bounds(range).into_iter().flat_map(|bounds| self.keys.range::<[u8], _>(bounds))
+    pub(super) fn histories(&self, range: &KeyRange) -> impl Iterator<Item = (&Key, &History)> {
+        let keys = bounds(range).map(|bounds| self.keys.range::<[u8], _>(bounds));
+        keys.into_iter().flatten().map(|(key, history)| (key, history.as_ref()))
     }
 
     /// Keys of `range` that exist now.
-    pub(super) fn existing(&self, range: &KeyRange) -> impl Iterator<Item = (&Bytes, &Version)> {
+    pub(super) fn existing(&self, range: &KeyRange) -> impl Iterator<Item = (&Key, &Version)> {
         self.histories(range).filter_map(|(key, history)| Some((key, history.live()?)))
     }
 
@@ -76,6 +78,9 @@ impl State {
     pub(super) fn range_unchecked(&self, request: &RangeRequest, newest: i64) -> RangeResponse {
         let at = request.revision.map_or(0, |r| r.0);
         let mut response = RangeResponse { revision: Revision(newest), ..RangeResponse::default() };
+        // One allocation for all keys of an answer, which they share.
+        let (mut keys, mut ends) = (BytesMut::new(), Vec::new());
+        let single = request.range.end.is_empty();
         for (key, history) in self.histories(&request.range) {
             let found = if at > 0 { history.at(at) } else { history.live().map(Cow::Borrowed) };
             let Some(version) = found else { continue };
@@ -84,10 +89,22 @@ impl State {
                 continue;
             }
             if request.limit == 0 || response.kvs.len() < request.limit {
+                let key = if single {
+                    key.shared()
+                } else {
+                    keys.extend_from_slice(key);
+                    ends.push(keys.len());
+                    Bytes::new()
+                };
                 response.kvs.push(version.to_kv(key, request.keys_only));
             } else {
                 response.more = true;
             }
+        }
+        let (keys, mut begin) = (keys.freeze(), 0);
+        for (kv, end) in response.kvs.iter_mut().zip(ends) {
+            kv.key = keys.slice(begin..end);
+            begin = end;
         }
         response
     }
@@ -123,7 +140,10 @@ impl State {
                 continue;
             }
             let history = self.keys.get(&change.key);
-            events.extend(history.and_then(|h| event_of(&change.key, h, change.revision, sub)));
+            let event = |history: &History| {
+                event_in_memory(&change.key.shared(), history, change.revision, sub)
+            };
+            events.extend(history.map(AsRef::as_ref).and_then(event));
         }
         Ok((events, start.max(self.revision + 1)))
     }

@@ -7,6 +7,8 @@ use bytes::Bytes;
 
 use super::facts::Facts;
 use super::history::{History, Version};
+use super::key::Key;
+use super::stored::Source;
 use crate::command::Command;
 use crate::kv::{Event, KeyValue, Revision, StoreError, StoreSize, TxnResponse};
 use crate::measures::KeyMeasures;
@@ -24,14 +26,14 @@ pub(crate) struct Gap {
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeaseKeys {
     pub(super) ttl: i64,
-    pub(super) keys: BTreeSet<Bytes>,
+    pub(super) keys: BTreeSet<Key>,
 }
 
 /// One key written or deleted at one revision; in order, they are what a watch from the past replays.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) revision: i64,
-    pub(super) key: Bytes,
+    pub(super) key: Key,
 }
 
 /// What a command answered.
@@ -56,10 +58,29 @@ fn sub(first: usize, events: &[Event]) -> u32 {
 }
 
 /// The event of the change `sub` of `revision`.
-pub(super) fn event_of(key: &Bytes, history: &History, revision: i64, sub: u32) -> Option<Event> {
+fn event_of(key: &Bytes, history: &History, revision: i64, sub: u32) -> Option<Event> {
     let (version, before) = history.written_at(revision, sub)?;
-    let prev = before.map(|v| v.to_kv(key, false));
-    Some(Event { kv: version.to_kv(key, false), prev, deleted: version.is_tombstone() })
+    let prev = before.map(|v| v.to_kv(key.clone(), false));
+    Some(Event { kv: version.to_kv(key.clone(), false), prev, deleted: version.is_tombstone() })
+}
+
+/// As [`event_of`], for who may keep it for long: it holds no file.
+pub(super) fn event_in_memory(
+    key: &Bytes,
+    history: &History,
+    revision: i64,
+    sub: u32,
+) -> Option<Event> {
+    let (version, before) = history.written_at(revision, sub)?;
+    let kv = |version: &Version| {
+        let kv = version.to_kv(key.clone(), false);
+        match version.sum {
+            0 => kv,
+            _ => KeyValue { value: Bytes::copy_from_slice(&kv.value), ..kv },
+        }
+    };
+    let prev = before.map(|before| kv(&before));
+    Some(Event { kv: kv(&version), prev, deleted: version.is_tombstone() })
 }
 
 /// As [`event_of`] right after the newest version of `history` replaced `before`, whose value is at hand.
@@ -69,14 +90,15 @@ fn event_now(key: &Bytes, history: &History, before: &Version) -> Option<Event> 
     if before.modified == version.modified {
         return event_of(key, history, version.modified, version.sub);
     }
-    let prev = (!before.is_tombstone()).then(|| before.to_kv(key, false));
-    Some(Event { kv: version.to_kv(key, false), prev, deleted: version.is_tombstone() })
+    let prev = (!before.is_tombstone()).then(|| before.to_kv(key.clone(), false));
+    Some(Event { kv: version.to_kv(key.clone(), false), prev, deleted: version.is_tombstone() })
 }
 
 /// The whole key space.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(super) keys: BTreeMap<Bytes, History>,
+    /// Histories in boxes: a node of the tree is half empty most of the time.
+    pub(super) keys: BTreeMap<Key, Box<History>>,
     pub(super) changes: VecDeque<Change>,
     pub(super) leases: BTreeMap<i64, LeaseKeys>,
     pub(super) gaps: Vec<Gap>,
@@ -88,6 +110,8 @@ pub(crate) struct State {
     pins: usize,
     live: usize,
     bytes: usize,
+    /// The part of the log that is being replayed: its values stay where they are.
+    source: Option<Source>,
 }
 
 impl Default for State {
@@ -106,11 +130,23 @@ impl Default for State {
             pins: 0,
             live: 0,
             bytes: 0,
+            source: None,
         }
     }
 }
 
 impl State {
+    /// A state without keys, which was trimmed when it was compacted.
+    pub(super) fn at(revision: i64, compacted: i64) -> Self {
+        Self { revision, compacted, trimmed: compacted, ..Self::default() }
+    }
+
+    /// Counts what an imported key holds.
+    pub(super) fn hold(&mut self, live: usize, bytes: usize) {
+        self.live += live;
+        self.bytes += bytes;
+    }
+
     /// Newest revision.
     pub(crate) fn revision(&self) -> i64 {
         self.revision
@@ -152,18 +188,23 @@ impl State {
     }
 
     /// Keys that hang on one lease, in their order; `None` when there is no such lease.
-    pub(crate) fn lease_keys(&self, id: i64) -> Option<impl Iterator<Item = &Bytes>> {
-        Some(self.leases.get(&id)?.keys.iter())
+    pub(crate) fn lease_keys(&self, id: i64) -> Option<impl Iterator<Item = Bytes>> {
+        Some(self.leases.get(&id)?.keys.iter().map(Key::shared))
     }
 
     /// Keys that exist, with their values.
-    pub(crate) fn existing_keys(&self) -> impl Iterator<Item = (&Bytes, &Bytes)> {
-        self.keys.iter().filter_map(|(key, history)| Some((key, &history.live()?.value)))
+    pub(crate) fn existing_keys(&self) -> impl Iterator<Item = (Bytes, &Bytes)> {
+        self.keys.iter().filter_map(|(key, history)| Some((key.shared(), &history.live()?.value)))
     }
 
     /// Granted seconds of one lease.
     pub(crate) fn lease_ttl(&self, id: i64) -> Option<i64> {
         self.leases.get(&id).map(|lease| lease.ttl)
+    }
+
+    /// What is put from now on and is a slice of what was read for `source` is kept where it lies in the file.
+    pub(crate) fn replay_from(&mut self, source: Option<Source>) {
+        self.source = source;
     }
 
     /// Applies one command; a refused one changes nothing. Changes are appended to `events`.
@@ -224,31 +265,37 @@ impl State {
         events: &mut Vec<Event>,
     ) -> Option<KeyValue> {
         let Put { key, value, lease } = put;
-        // A copy of the exact size: the caller's buffer may be a slice that would keep a whole request alive.
-        let value = Bytes::copy_from_slice(value);
+        let (value, sum) = match self.source.as_ref().and_then(|source| source.find(value)) {
+            Some(stored) => (stored.value, stored.sum),
+            // A copy of the exact size: the caller's buffer may be a slice that would keep a whole request alive.
+            None => (Bytes::copy_from_slice(value), 0),
+        };
         let sub = sub(first, events);
         self.bytes += value.len();
         // The copy of the key is for a new one; to make it costs less than to look twice.
-        let (key, prev, event) = match self.keys.entry(Bytes::copy_from_slice(key)) {
+        let (key, shared, prev, event) = match self.keys.entry(Key::new(key)) {
             Entry::Occupied(mut entry) => {
+                let (key, shared) = (entry.key().clone(), entry.key().shared());
                 let before = entry.get().latest().clone();
                 let (created, version) = if before.is_tombstone() {
                     (revision, 1)
                 } else {
                     (before.created, before.version.saturating_add(1))
                 };
-                let version = Version { value, created, modified: revision, version, lease, sub };
+                let modified = revision;
+                let version = Version { value, created, modified, version, lease, sub, sum };
                 entry.get_mut().push(version);
-                let event = event_now(entry.key(), entry.get(), &before);
-                (entry.key().clone(), (!before.is_tombstone()).then_some(before), event)
+                let event = event_now(&shared, entry.get(), &before);
+                (key, shared, (!before.is_tombstone()).then_some(before), event)
             }
             Entry::Vacant(entry) => {
-                let key = entry.key().clone();
+                let (key, shared) = (entry.key().clone(), entry.key().shared());
                 self.bytes += key.len();
                 let (created, modified) = (revision, revision);
-                let version = Version { value, created, modified, version: 1, lease, sub };
-                let event = event_of(&key, entry.insert(History::new(version)), revision, sub);
-                (key, None, event)
+                let version = Version { value, created, modified, version: 1, lease, sub, sum };
+                let history = entry.insert(Box::new(History::new(version)));
+                let event = event_of(&shared, history, revision, sub);
+                (key, shared, None, event)
             }
         };
         let old_lease = prev.as_ref().map_or(0, |v| v.lease);
@@ -263,7 +310,7 @@ impl State {
         if prev.is_none() {
             self.live += 1;
         }
-        let prev = prev.map(|v| v.to_kv(&key, false));
+        let prev = prev.map(|v| v.to_kv(shared, false));
         events.extend(event);
         self.changes.push_back(Change { revision, key });
         prev
@@ -272,24 +319,24 @@ impl State {
     /// Deletes one key at `revision`, whose events begin at `first`; the version before, or `None` when there was no such key.
     pub(super) fn delete(
         &mut self,
-        key: &Bytes,
+        key: &Key,
         revision: i64,
         first: usize,
         events: &mut Vec<Event>,
     ) -> Option<KeyValue> {
-        let sub = sub(first, events);
+        let (sub, shared) = (sub(first, events), key.shared());
         let history = self.keys.get_mut(key)?;
         let before = history.live()?.clone();
         history.push(Version::tombstone(revision, sub));
-        events.extend(event_now(key, history, &before));
+        events.extend(event_now(&shared, history, &before));
         self.live -= 1;
         self.detach(before.lease, key);
-        let prev = before.to_kv(key, false);
+        let prev = before.to_kv(shared, false);
         self.changes.push_back(Change { revision, key: key.clone() });
         Some(prev)
     }
 
-    fn detach(&mut self, lease: i64, key: &Bytes) {
+    fn detach(&mut self, lease: i64, key: &Key) {
         if lease != 0
             && let Some(entry) = self.leases.get_mut(&lease)
         {
@@ -353,64 +400,16 @@ impl State {
         bytes: usize,
     ) -> Vec<(Bytes, Vec<Version>)> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let from = after.map_or(Unbounded, |key| Excluded(key.clone()));
+        let from = after.map_or(Unbounded, |key| Excluded(key.as_ref()));
         let (mut taken, mut keys) = (0, Vec::new());
-        for (key, history) in self.keys.range((from, Unbounded)) {
+        for (key, history) in self.keys.range::<[u8], _>((from, Unbounded)) {
             let versions = history.versions_to(revision);
             taken += key.len() + versions.iter().map(|v| v.value.len()).sum::<usize>();
-            keys.push((key.clone(), versions));
+            keys.push((key.shared(), versions));
             if taken >= bytes {
                 break;
             }
         }
         keys
-    }
-
-    /// A state from a checkpoint's parts; `keys` in key order, versions oldest first and not empty.
-    pub(crate) fn import(
-        revision: i64,
-        compacted: i64,
-        gaps: Vec<Gap>,
-        facts: Facts,
-        leases: impl Iterator<Item = (i64, i64)>,
-        keys: impl Iterator<Item = (Bytes, Vec<Version>)>,
-    ) -> Self {
-        let trimmed = compacted;
-        let mut state = Self { revision, compacted, trimmed, gaps, facts, ..Self::default() };
-        state.leases =
-            leases.map(|(id, ttl)| (id, LeaseKeys { ttl, keys: BTreeSet::new() })).collect();
-        let mut changes = Vec::new();
-        let (mut live, mut bytes) = (0, 0);
-        let mut attached = Vec::new();
-        let load = |(key, versions): (Bytes, Vec<Version>)| {
-            bytes += key.len();
-            for version in &versions {
-                bytes += version.value.len();
-                if version.modified >= compacted {
-                    let change = Change { revision: version.modified, key: key.clone() };
-                    changes.push((version.sub, change));
-                }
-            }
-            let mut versions = versions.into_iter();
-            let mut history = History::new(versions.next()?);
-            versions.for_each(|version| history.push(version));
-            if let Some(version) = history.live() {
-                live += 1;
-                if version.lease != 0 {
-                    attached.push((version.lease, key.clone()));
-                }
-            }
-            Some((key, history))
-        };
-        state.keys = keys.filter_map(load).collect();
-        for (lease, key) in attached {
-            if let Some(entry) = state.leases.get_mut(&lease) {
-                entry.keys.insert(key);
-            }
-        }
-        changes.sort_unstable_by_key(|(sub, change)| (change.revision, *sub));
-        state.changes = changes.into_iter().map(|(_, change)| change).collect();
-        (state.live, state.bytes) = (live, bytes);
-        state
     }
 }

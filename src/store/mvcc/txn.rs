@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 
-use bytes::Bytes;
-
 pub(crate) use self::preview::{Preview, Write, looks_at};
 use super::history::Version;
+use super::key::Key;
 use super::read::contains;
 use super::state::{Put, State};
 use crate::kv::{
@@ -176,7 +175,7 @@ impl State {
         found.all(|(_, version)| version_holds(Some(version), compare))
     }
 
-    fn live(&self, key: &Bytes) -> Option<&Version> {
+    fn live(&self, key: &[u8]) -> Option<&Version> {
         self.keys.get(key)?.live()
     }
 
@@ -271,7 +270,7 @@ impl State {
                 OpResponse::Put(prev.filter(|_| *prev_kv))
             }
             Op::Delete { range, prev_kv } => {
-                let keys: Vec<Bytes> = self.existing(range).map(|(key, _)| key.clone()).collect();
+                let keys: Vec<Key> = self.existing(range).map(|(key, _)| key.clone()).collect();
                 let delete = |key| self.delete(key, before + 1, first, events);
                 let prev: Vec<_> = keys.iter().filter_map(delete).collect();
                 OpResponse::Delete(prev.len(), if *prev_kv { prev } else { Vec::new() })

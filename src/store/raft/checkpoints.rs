@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use super::machine::{Applied, Place, snapshot};
 use super::{Types, behind};
 use crate::disk::{
-    ClusterId, Description, Disk, DiskFile, DiskWork, INCOMING, SEGMENT_BYTES, Status,
-    checkpoint_name, read_checkpoint, write_checkpoint,
+    ClusterId, Description, Disk, DiskFile, DiskWork, Full, INCOMING, SEGMENT_BYTES, Status,
+    checkpoint_name, keep_in_checkpoint, keep_in_segment, read_checkpoint, write_checkpoint,
 };
 use crate::mvcc::State;
 
@@ -74,7 +74,11 @@ pub(crate) struct Checkpoints {
     one: Arc<tokio::sync::Mutex<()>>,
     /// The newest checkpoint has not been handed to openraft yet.
     fresh: AtomicBool,
-    /// Told when a checkpoint may be due.
+    /// Full segments whose values are in memory.
+    full: Arc<Full>,
+    /// Revision behind which those that come were written.
+    floor: Arc<AtomicI64>,
+    /// Told when a checkpoint may be due, or a segment is full.
     pub(super) due: Notify,
 }
 
@@ -87,6 +91,7 @@ impl Checkpoints {
         status: Arc<Status>,
         newest: Option<(Applied, u64)>,
         log_bytes: u64,
+        full: Arc<Full>,
     ) -> Self {
         Self {
             disk,
@@ -102,6 +107,8 @@ impl Checkpoints {
             writing: AtomicBool::new(false),
             one: Arc::default(),
             fresh: AtomicBool::new(false),
+            full,
+            floor: Arc::default(),
             due: Notify::new(),
         }
     }
@@ -131,6 +138,40 @@ impl Checkpoints {
         let grown = self.log_bytes() >= CHECKPOINT_MIN_BYTES;
         if !self.writing.load(Relaxed) && (grown || self.short.load(Relaxed)) {
             self.due.notify_one();
+        }
+    }
+
+    /// As [`Checkpoints::look`], when all entries before `behind` are applied.
+    pub(crate) fn applied(&self, behind: u64) {
+        if self.full.any(behind) {
+            self.due.notify_one();
+        }
+        self.look();
+    }
+
+    /// Has the values of full segments read from there.
+    pub(super) async fn keep_full(&self, place: &Arc<Place>) {
+        loop {
+            let _one = self.one.lock().await;
+            let applied = behind(place.applied.lock().id.as_ref());
+            let Some(sequence) = self.full.take(applied) else { return };
+            let (disk, place) = (Arc::clone(&self.disk), Arc::clone(place));
+            let floor = Arc::clone(&self.floor);
+            let keep = move || {
+                // Only here, with the guard.
+                let mut from = floor.load(Relaxed);
+                let kept = keep_in_segment(disk.as_ref(), sequence, &place.shared.state, &mut from);
+                floor.store(from, Relaxed);
+                kept
+            };
+            self.keep(keep).await;
+        }
+    }
+
+    async fn keep(&self, keep: impl FnOnce() -> io::Result<()> + Send + 'static) {
+        if let Err(error) = self.work.run(keep).await.and_then(|result| result) {
+            // Whatever it is, nothing was lost by it, and who writes there next says what it means.
+            tracing::debug!(%error, "values of the store stay in memory");
         }
     }
 
@@ -200,7 +241,13 @@ impl Checkpoints {
                 self.retry_at.store(0, Relaxed);
                 self.short.store(false, Relaxed);
                 *self.failed.lock() = None;
-                self.replace(Newest { applied, bytes: size }).await;
+                let newest = Newest { applied, bytes: size };
+                let name = newest.name();
+                self.replace(newest).await;
+                // Before openraft is told, and drops the log behind it: what lies there is read from here then.
+                let (disk, place) = (Arc::clone(&self.disk), Arc::clone(place));
+                let keep = move || keep_in_checkpoint(disk.as_ref(), &name, &place.shared.state);
+                self.keep(keep).await;
                 self.fresh.store(true, Relaxed);
                 Ok(())
             }
@@ -213,6 +260,8 @@ impl Checkpoints {
     }
 
     async fn replace(&self, newest: Newest) {
+        // The log up to there goes: nothing is to be read from it any more.
+        while self.full.take(behind(newest.applied.id.as_ref())).is_some() {}
         let name = newest.name();
         let old = self.newest.lock().replace(newest).map(|old| old.name());
         let Some(old) = old.filter(|old| *old != name) else { return };
@@ -256,6 +305,10 @@ impl Checkpoints {
             }
             let state = parking_lot::RwLock::new(state);
             let bytes = write_checkpoint(disk.as_ref(), cluster, &state, &description)?;
+            let name = checkpoint_name(behind(expected.id.as_ref()));
+            keep_in_checkpoint(disk.as_ref(), &name, &state).unwrap_or_else(
+                |error| tracing::debug!(%error, "values of the store stay where they were"),
+            );
             Ok((state.into_inner(), bytes))
         };
         let (state, bytes) = self.work.run(work).await??;

@@ -115,6 +115,7 @@ impl RaftStateMachine<Types> for Machine {
             waiting.push((commands, responder));
         }
         let Some(last) = applied.id else { return Ok(()) };
+        let behind = last.index() + 1;
         let commands = batches.iter().flat_map(|batch| batch.commands());
         let outcomes = self.place.shared.apply(commands, || self.place.set(applied));
         self.entries.applied(&last);
@@ -126,7 +127,7 @@ impl RaftStateMachine<Types> for Machine {
                 responder.send(Outcomes(own));
             }
         }
-        self.checkpoints.look();
+        self.checkpoints.applied(behind);
         Ok(())
     }
 

@@ -66,6 +66,7 @@ pub(super) fn assemble(
     let (node, disk, cluster) = (log.meta.node, Arc::clone(log.disk()), log.cluster());
     let place = Arc::new(Place::new(node, Arc::new(Shared::new(state)), applied));
     let entries = Arc::new(Entries(Mutex::new(view)));
+    let full = Arc::clone(&log.full);
     let writer = Writer::new(log, Arc::clone(&entries));
     let status = Arc::clone(writer.status());
     let checkpoints = Arc::new(Checkpoints::new(
@@ -75,6 +76,7 @@ pub(super) fn assemble(
         Arc::clone(&status),
         checkpoint,
         log_bytes,
+        full,
     ));
     let (jobs, waiting) = mpsc::channel(JOBS_MAX);
     spawn_writer(writer, waiting, work, Arc::clone(lock), tasks);
@@ -417,6 +419,7 @@ async fn checkpoints(
             () = engine.checkpoints.due.notified() => {}
             () = tasks.shutdown().requested() => break,
         }
+        engine.checkpoints.keep_full(&engine.place).await;
         if engine.checkpoints.is_due(&engine.place)
             && let Err(error) = write_checkpoint(&engine).await
         {

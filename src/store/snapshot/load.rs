@@ -79,6 +79,7 @@ pub(crate) fn load(file: &File) -> Result<Loaded, SnapshotError> {
                 version: kv.version,
                 lease: kv.lease,
                 sub,
+                sum: 0,
             };
             keys.insert(Bytes::copy_from_slice(kv.key), version);
         }

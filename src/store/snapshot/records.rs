@@ -146,6 +146,7 @@ mod tests {
             version: 4,
             lease: -1,
             sub: 1,
+            sum: 0,
         };
         let mut bytes = Vec::new();
         KeyValue::encode(b"foo", &version, &mut bytes);

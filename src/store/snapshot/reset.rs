@@ -106,7 +106,7 @@ pub fn reset(
         }
         None => (own_state(dir)?, None),
     };
-    let looked = state.existing_keys().try_for_each(|(key, value)| look(key, value));
+    let looked = state.existing_keys().try_for_each(|(key, value)| look(&key, value));
     looked.map_err(ResetError::Unwanted)?;
     let cluster = ClusterId::random();
     let (revision, keys) = (state.revision(), state.size().keys);

@@ -195,6 +195,7 @@ fn write_changes(
         let changes = ordered(state, header, after.as_ref());
         for change in &changes {
             let version = &change.version;
+            version.check(&change.key)?;
             let taken = if version.modified == revision { next } else { 0 };
             let place = version.sub.max(taken);
             (revision, next) = (version.modified, place.saturating_add(1));

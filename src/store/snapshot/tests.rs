@@ -77,7 +77,7 @@ fn a_saved_state_is_read_again() {
     let loaded = load(&file).unwrap();
     assert_eq!(loaded.leases, [(-7, 600), (7, 60)]);
     let expected: BTreeMap<Bytes, Bytes> =
-        state.existing_keys().map(|(key, value)| (key.clone(), value.clone())).collect();
+        state.existing_keys().map(|(key, value)| (key, value.clone())).collect();
     let found: BTreeMap<Bytes, Bytes> =
         loaded.keys.iter().map(|(key, version)| (key.clone(), version.value.clone())).collect();
     assert_eq!((found.len(), found), (52, expected));
@@ -97,8 +97,15 @@ fn changes_of_a_revision_stand_in_the_order_in_which_they_were_made() {
     apply(&mut state, Command::Txn(txn(vec![put("b", "1", 0), put("a", "1", 0)])));
     assert_eq!(places(state), [("a".into(), 1), ("b".into(), 0)]);
     // What an older store's checkpoint brought back has no places; each change has its own all the same.
-    let version =
-        Version { value: "1".into(), created: 2, modified: 2, version: 1, lease: 0, sub: 0 };
+    let version = Version {
+        value: "1".into(),
+        created: 2,
+        modified: 2,
+        version: 1,
+        lease: 0,
+        sub: 0,
+        sum: 0,
+    };
     let keys = ["a", "b"].map(|key| (Bytes::from(key), vec![version.clone()]));
     let facts = mvcc::Facts::default();
     let state = State::import(2, 0, Vec::new(), facts, std::iter::empty(), keys.into_iter());

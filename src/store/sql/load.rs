@@ -60,7 +60,7 @@ impl Loader {
             created => created,
         };
         let value = row.value.unwrap_or_default();
-        versions.push(Version { value, created, modified: row.id, version, lease, sub: 0 });
+        versions.push(Version { value, created, modified: row.id, version, lease, sub: 0, sum: 0 });
     }
 
     /// The lease of a row. Where kine wrote it, the lease is its seconds, which is what kine answers as its id.

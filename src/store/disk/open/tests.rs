@@ -108,6 +108,49 @@ async fn concurrent_writers_and_checkpoints() {
     stop(&tasks).await;
 }
 
+/// Real maps of real files, under readers, writers and checkpoints at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_are_read_from_files_as_they_were_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, tasks) = start(dir.path()).await;
+    let value = |key: &str, round: usize| format!("{key}={round} ").repeat(300).into_bytes();
+    let works = (0..8).map(|work| {
+        let store = Arc::clone(&store);
+        async move {
+            for round in 0..12 {
+                for n in 0..10 {
+                    let key = format!("{work}/{n}");
+                    let (written, durability) = (value(&key, round), Durability::Synced);
+                    store.txn(put(key.clone(), written.clone(), durability)).await.unwrap();
+                    let range = KeyRange::key(key.clone());
+                    let found = store.range(RangeRequest::new(range)).await.unwrap();
+                    assert!(found.kvs[0].value == written, "{key} of round {round}");
+                }
+                let range = RangeRequest::new(KeyRange::prefix(format!("{work}/")));
+                for kv in store.range(range).await.unwrap().kvs {
+                    let key = String::from_utf8(kv.key.to_vec()).unwrap();
+                    assert!(kv.value == value(&key, round), "{key} of round {round}");
+                }
+            }
+        }
+    });
+    futures::future::join_all(works).await;
+    let before = contents(&store).await;
+    let mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let here = |line: &&str| line.contains(dir.path().to_str().unwrap());
+        maps.lines().filter(here).count()
+    };
+    assert!(mapped() > 0);
+    stop(&tasks).await;
+    drop(store);
+    let (store, tasks) = start(dir.path()).await;
+    assert_eq!(contents(&store).await, before);
+    assert_eq!(before.len(), 80);
+    assert!(mapped() > 0);
+    stop(&tasks).await;
+}
+
 fn first_format() -> tempfile::TempDir {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/format-1");
     let dir = tempfile::tempdir().unwrap();

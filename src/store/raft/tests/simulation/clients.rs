@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::model::{Answer, Call, Item, Items, Reply};
-use super::world::{Outcome, World, key, key_range, number};
+use super::world::{Outcome, World, key, key_range, number, value, value_number};
 use crate::disk::sim::Rng;
 use crate::kv::*;
 
@@ -146,7 +146,7 @@ impl Client {
 
 fn item(kv: &KeyValue) -> (u8, Item) {
     let item = Item {
-        value: number(&kv.value),
+        value: value_number(&kv.value),
         create: kv.create_revision.0,
         modified: kv.mod_revision.0,
         version: kv.version,
@@ -159,8 +159,8 @@ fn items<'a>(kvs: impl IntoIterator<Item = &'a KeyValue>) -> Items {
     kvs.into_iter().map(item).collect()
 }
 
-fn put(number: u8, value: u64, lease: i64) -> Op {
-    Op::Put { key: key(number).into(), value: value.to_string().into(), lease, prev_kv: true }
+fn put(number: u8, text: u64, lease: i64) -> Op {
+    Op::Put { key: key(number).into(), value: value(text).into(), lease, prev_kv: true }
 }
 
 fn delete(keys: &Range<u8>) -> Op {

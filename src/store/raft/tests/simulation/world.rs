@@ -78,6 +78,21 @@ pub(super) fn number(text: &[u8]) -> u64 {
     std::str::from_utf8(text).unwrap().trim_start_matches('k').parse().unwrap()
 }
 
+/// The value with this number: every second is so large that segments of the log fill and values lie in files.
+pub(super) fn value(number: u64) -> String {
+    let times =
+        if number.is_multiple_of(2) { 200 + usize::try_from(number % 7).unwrap() * 500 } else { 1 };
+    format!("{number} ").repeat(times)
+}
+
+/// Number of a value that is whole, and the right one to its last byte.
+pub(super) fn value_number(text: &[u8]) -> u64 {
+    let first = text.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let found = number(first);
+    assert!(value(found).as_bytes() == text, "not the value {found}");
+    found
+}
+
 impl Seen {
     pub(super) fn of(event: &Event) -> Self {
         let kv = &event.kv;
@@ -85,7 +100,7 @@ impl Seen {
             key: u8::try_from(number(&kv.key)).unwrap(),
             revision: kv.mod_revision.0,
             deleted: event.deleted,
-            value: if event.deleted { 0 } else { number(&kv.value) },
+            value: if event.deleted { 0 } else { value_number(&kv.value) },
             create: kv.create_revision.0,
             version: kv.version,
             lease: kv.lease,
