@@ -5,11 +5,12 @@
 //! are all made, and then written with one call.
 
 use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 
@@ -27,7 +28,10 @@ impl std::fmt::Debug for Nested {
 
 impl Nested {
     /// Has a future run beside the outer one, from the outer one's next pause on. The outer one bounds how many there are.
+    /// One that panics has ended, as a task would have, and harms no other.
     pub fn add(&self, future: impl Future<Output = ()> + Send + 'static) {
+        // The hook for panics has told of it.
+        let future = AssertUnwindSafe(future).catch_unwind().map(drop);
         self.0.lock().push(Box::pin(future));
     }
 
@@ -87,6 +91,14 @@ mod tests {
         });
         assert_eq!(nested.drive(outer).await, 3);
         assert_eq!(polls.load(Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn one_that_panics_harms_no_other() {
+        let (nested, (tell, told)) = (Nested::default(), oneshot::channel());
+        nested.add(async { panic!("one of several") });
+        nested.add(async move { tell.send(7).unwrap() });
+        assert_eq!(nested.drive(told).await, Ok(7));
     }
 
     #[tokio::test]
