@@ -12,6 +12,7 @@ use std::time::Duration;
 use base::accept::{Accepted, accept};
 use base::tasks::{Kind, Shutdown};
 use base::Nested;
+use futures::future::BoxFuture;
 use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -57,9 +58,20 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Within {
 /// Serves a listener until the tasks of `etcd` shut down, and its connections to their ends. With `tls` a client must show a
 /// certificate that it takes.
 ///
+/// A box, for a future without one is compiled where it is polled: in the program, which is made small instead of fast.
+///
 /// # Errors
 /// Never; the type is what owners of tasks want.
-pub async fn serve(
+#[inline(never)]
+pub fn serve(
+    etcd: Etcd,
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+) -> BoxFuture<'static, Result<(), Infallible>> {
+    Box::pin(run(etcd, listener, tls))
+}
+
+async fn run(
     etcd: Etcd,
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,

@@ -9,6 +9,7 @@ use base::Nested;
 use base::io::{Dial, Tcp};
 use base::tasks::{Kind, Tasks};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http2::{self, SendRequest};
@@ -70,11 +71,18 @@ impl Calls {
     }
 
     /// Sends `message` to `address`, `host:port`, on the connection of this lane; the answer. May be dropped at any time.
+    /// In a box: a future without one is compiled where it is polled, in the program, which is made small instead of fast.
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn call(&self, address: &str, lane: u8, message: Bytes) -> Result<Bytes, CallError> {
-        self.post(address, lane, PATH, message).await
+    #[inline(never)]
+    pub fn call<'a>(
+        &'a self,
+        address: &'a str,
+        lane: u8,
+        message: Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+        Box::pin(self.post(address, lane, PATH, message))
     }
 
     /// Sends `message`, which is none of the store's, on a connection of its own; the answer.

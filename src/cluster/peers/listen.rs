@@ -9,6 +9,7 @@ use base::Nested;
 use base::accept::{Accepted, accept};
 use base::tasks::{Kind, Tasks};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -46,7 +47,19 @@ pub trait Answer: Send + Sync {
 }
 
 /// Answers messages of at most `message_max` bytes until `tasks` shut down. `tls` has to demand a certificate of a peer.
-pub async fn serve(
+/// In a box, as [`super::Calls::call`].
+#[inline(never)]
+pub fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    message_max: usize,
+    answers: Arc<dyn Answers>,
+    tasks: Tasks,
+) -> BoxFuture<'static, ()> {
+    Box::pin(run(listener, tls, message_max, answers, tasks))
+}
+
+async fn run(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     message_max: usize,
