@@ -8,10 +8,10 @@ use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
-use futures::{FutureExt as _, StreamExt as _};
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
 
 type Inner = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -37,6 +37,15 @@ impl Nested {
 
     /// Runs `outer` to its end, and beside it what is added meanwhile; what has not ended by then is dropped.
     pub async fn drive<T>(&self, outer: impl Future<Output = T>) -> T {
+        self.drive_in_turns(outer, |_| {}).await
+    }
+
+    /// As [`Nested::drive`]; `pause` is called at the end of each turn, when all of them wait.
+    pub async fn drive_in_turns<T>(
+        &self,
+        outer: impl Future<Output = T>,
+        mut pause: impl FnMut(&mut Context<'_>),
+    ) -> T {
         let mut outer = pin!(outer);
         let mut waiting = FuturesUnordered::new();
         let mut added = Vec::new();
@@ -58,6 +67,7 @@ impl Nested {
                 }
                 // The outer one writes what they have made, before anybody pauses.
                 if !moved {
+                    pause(cx);
                     return Poll::Pending;
                 }
             }
@@ -82,7 +92,9 @@ mod tests {
             if polls.fetch_add(1, Relaxed) == 0 {
                 for _ in 0..3 {
                     let made = Arc::clone(&made);
-                    nested.add(async move { drop(made.fetch_add(1, Relaxed)) });
+                    nested.add(async move {
+                        made.fetch_add(1, Relaxed);
+                    });
                 }
                 // Woken by nobody: it is polled again because they ended.
                 return Poll::Pending;

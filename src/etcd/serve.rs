@@ -9,9 +9,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::accept::{Accepted, accept};
-use base::tasks::{Kind, Shutdown};
 use base::Nested;
+use base::accept::{Accepted, accept};
+use base::io::BoxIo;
+use base::tasks::{Kind, Shutdown};
 use futures::future::BoxFuture;
 use hyper::rt::Executor;
 use hyper::service::service_fn;
@@ -28,6 +29,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
+use crate::cork::Cork;
 use crate::http::Front;
 use crate::watch::WatchService;
 use crate::{Etcd, MESSAGE_BYTES};
@@ -114,7 +116,7 @@ async fn carry(
     front: Front,
     shutdown: &Shutdown,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let io = greet(stream, acceptor).await?;
+    let cork = Cork::new(greet(stream, acceptor).await?);
     let nested = Nested::default();
     let mut builder = auto::Builder::new(Within(nested.clone()));
     builder
@@ -129,7 +131,8 @@ async fn carry(
     builder.http1().timer(TokioTimer::new());
     let service = service_fn(move |request| front.answer(request));
     let serving = async {
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
+        let io = TokioIo::new(cork.clone());
+        let mut connection = pin!(builder.serve_connection(io, service));
         tokio::select! {
             biased;
             ended = connection.as_mut() => return ended,
@@ -137,13 +140,11 @@ async fn carry(
         }
         connection.await
     };
-    nested.drive(serving).await
+    // What fails is told with the next read or write.
+    nested.drive_in_turns(serving, |cx| drop(cork.poll_flush(cx))).await
 }
 
-async fn greet(
-    stream: TcpStream,
-    acceptor: Option<TlsAcceptor>,
-) -> io::Result<Box<dyn base::io::Io>> {
+async fn greet(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<BoxIo> {
     match acceptor {
         Some(acceptor) => {
             let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;

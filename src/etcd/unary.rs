@@ -52,12 +52,7 @@ impl Hot {
 }
 
 /// Answers a call, and counts it.
-pub(crate) async fn answer<B>(
-    etcd: Arc<Etcd>,
-    hot: Hot,
-    body: B,
-    mut call: Call,
-) -> Response<Said>
+pub(crate) async fn answer<B>(etcd: Arc<Etcd>, hot: Hot, body: B, mut call: Call) -> Response<Said>
 where
     B: http_body::Body<Data = Bytes, Error: Display> + Unpin,
 {
@@ -112,7 +107,8 @@ where
     while !body.is_end_stream() {
         let Some(frame) = body.frame().await else { break };
         // Who sends no further has gone: etcd counts such a call as cancelled, whatever ended the connection.
-        let gone = |error: B::Error| Status::cancelled(format!("the request was given up: {error}"));
+        let gone =
+            |error: B::Error| Status::cancelled(format!("the request was given up: {error}"));
         let Ok(data) = frame.map_err(gone)?.into_data() else { continue };
         call.received(data.len());
         if first.is_empty() {
