@@ -66,10 +66,12 @@ fn locations(lookup: &dyn Fn(&str) -> Option<String>) -> Locations {
 /// not used costs addresses alone.
 const STACK_BYTES: usize = 16 << 20;
 
-/// Two workers serve a small machine as well as more, and keep fewer stacks and buffers.
+/// Two workers serve a small machine as well as more, and keep fewer stacks and buffers. On a single processor the second one
+/// would only be woken to find that the first has done the work.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    let processors = std::thread::available_parallelism().map_or(2, usize::from);
     tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(processors.min(2))
         .max_blocking_threads(16)
         .thread_stack_size(STACK_BYTES)
         .enable_all()

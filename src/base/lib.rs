@@ -10,6 +10,7 @@ pub mod fs;
 pub mod io;
 pub mod memory;
 pub mod metrics;
+pub mod nested;
 pub mod pki;
 pub mod problems;
 pub mod sealed;
@@ -18,6 +19,7 @@ mod wiped;
 
 pub use backoff::Backoff;
 pub use error_list::ErrorList;
+pub use nested::Nested;
 pub use problems::{Problem, Problems};
 pub use sealed::Sealed;
 pub use tasks::{Kind, Shutdown, Tasks};

@@ -1,69 +1,96 @@
 //! What etcd answers over plain HTTP on the port of its gRPC: health, version, metrics; and what is counted of gRPC.
 
+use std::convert::Infallible;
 use std::fmt::Write;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::FutureExt;
-use http::{Method, Request, Response, StatusCode, Uri, header};
+use futures::future::Either;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
+use hyper::body::Incoming;
+use tonic::Status;
 use tonic::body::Body;
-use tower::{Layer, Service};
+use tonic::service::Routes;
+use tower::Service;
 
 use crate::health::{Check, Kind};
 use crate::metrics::Call;
-use crate::unary::{self, Hot};
+use crate::unary::{self, Hot, Said};
 use crate::{ETCD_VERSION, Etcd, STORAGE_VERSION};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
 /// Puts HTTP before gRPC.
 #[derive(Debug, Clone)]
-pub(crate) struct Front(pub(crate) Arc<Etcd>);
-
-impl<S> Layer<S> for Front {
-    type Service = Fronted<S>;
-
-    fn layer(&self, inner: S) -> Fronted<S> {
-        Fronted { inner, etcd: Arc::clone(&self.0) }
-    }
-}
-
-/// gRPC behind HTTP.
-#[derive(Debug, Clone)]
-pub(crate) struct Fronted<S> {
-    inner: S,
+pub(crate) struct Front {
     etcd: Arc<Etcd>,
+    routes: Routes,
 }
 
-impl<S> Service<Request<Body>> for Fronted<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
+impl Front {
+    /// `routes` are all services of `etcd`.
+    pub(crate) fn new(etcd: Arc<Etcd>, routes: Routes) -> Self {
+        Self { etcd, routes }
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    /// Answers what is called most without a detour, and leaves the rest to the services.
+    pub(crate) fn answer(
+        &self,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Result<Response<Said>, Infallible>> + Send + use<> {
+        let etcd = Arc::clone(&self.etcd);
         let kind = request.headers().get(header::CONTENT_TYPE);
-        if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
-            let call = Call::begin(&self.etcd.counters, request.uri().path());
-            if let Some(hot) = Hot::of(&request) {
-                let etcd = Arc::clone(&self.etcd);
-                return Box::pin(unary::answer(etcd, hot, request.into_body(), call).map(Ok));
-            }
-            let answer = self.inner.call(call.receive(request));
-            return Box::pin(async move { answer.await.map(|answer| call.send(answer)) });
+        if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+            let (parts, _) = request.into_parts();
+            let answer = async move { etcd.http(&parts.method, &parts.uri).await.map(Said::Any) };
+            return Either::Right(answer.map(Ok).boxed());
         }
-        let (etcd, (parts, _)) = (Arc::clone(&self.etcd), request.into_parts());
-        Box::pin(async move { Ok(etcd.http(&parts.method, &parts.uri).await) })
+        let call = Call::begin(&etcd.counters, request.uri().path());
+        let limit = limit(request.headers());
+        if let Some(hot) = Hot::of(&request) {
+            let answer = unary::answer(etcd, hot, request.into_body(), call);
+            return match limit {
+                None => Either::Left(answer.map(Ok)),
+                Some(limit) => Either::Right(within(limit, answer).map(Ok).boxed()),
+            };
+        }
+        let answer = self.routes.clone().call(call.receive(request));
+        let answer = async move {
+            let Ok(answer) = answer.await;
+            call.send(answer).map(Said::Any)
+        };
+        Either::Right(match limit {
+            None => answer.map(Ok).boxed(),
+            Some(limit) => within(limit, answer).map(Ok).boxed(),
+        })
+    }
+}
+
+/// The answer, unless that takes longer than the client waits for its begin.
+async fn within(limit: Duration, answer: impl Future<Output = Response<Said>>) -> Response<Said> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer,
+        Err(_) => Status::cancelled("Timeout expired").into_http(),
+    }
+}
+
+/// How long the client waits, where it says so as gRPC has it: up to eight digits and a unit. Anything else says nothing.
+fn limit(headers: &HeaderMap) -> Option<Duration> {
+    let (unit, digits) = headers.get("grpc-timeout")?.as_bytes().split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let count: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    match unit {
+        b'H' => Some(Duration::from_secs(count * 3600)),
+        b'M' => Some(Duration::from_secs(count * 60)),
+        b'S' => Some(Duration::from_secs(count)),
+        b'm' => Some(Duration::from_millis(count)),
+        b'u' => Some(Duration::from_micros(count)),
+        b'n' => Some(Duration::from_nanos(count)),
+        _ => None,
     }
 }
 
@@ -195,6 +222,25 @@ fn checks(path: &str) -> Option<(Kind, &'static [Check])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_says_how_long_it_waits_as_grpc_has_it() {
+        let said = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().unwrap());
+            limit(&headers)
+        };
+        assert_eq!(limit(&HeaderMap::new()), None);
+        assert_eq!(said("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(said("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(said("99999999S"), Some(Duration::from_secs(99_999_999)));
+        assert_eq!(said("250m"), Some(Duration::from_millis(250)));
+        assert_eq!(said("7u"), Some(Duration::from_micros(7)));
+        assert_eq!(said("0n"), Some(Duration::ZERO));
+        for none in ["", "S", "5", "100000000S", "+5S", "-1S", "5 S", "5s", "1.5S"] {
+            assert_eq!(said(none), None, "{none:?}");
+        }
+    }
 
     #[test]
     fn paths_lead_to_all_checks_or_to_one() {

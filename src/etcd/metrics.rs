@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
 use parking_lot::Mutex;
 use store::{BOUNDS, Histogram};
 use tonic::body::Body;
@@ -54,14 +55,18 @@ const METHODS: &[(&str, &str, &str)] = &[
 /// Number of a method in [`METHODS`].
 type Method = usize;
 
+/// Codes of gRPC, from OK to unauthenticated.
+const CODES: usize = Code::Unauthenticated as usize + 1;
+
 /// Whether a check was well the last time, how often it was, and how often not.
 type Results = (bool, u64, u64);
 
 /// What is counted of requests.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    started: Mutex<BTreeMap<Method, u64>>,
-    handled: Mutex<BTreeMap<(Method, i32), u64>>,
+    started: [AtomicU64; METHODS.len()],
+    /// By code.
+    handled: [[AtomicU64; CODES]; METHODS.len()],
     received: AtomicU64,
     sent: AtomicU64,
     healthy: AtomicU64,
@@ -98,16 +103,16 @@ impl Call {
         let named = path.strip_prefix("/etcdserverpb.").and_then(|path| path.split_once('/'));
         let is = |(service, method, _): &(&str, &str, &str)| named == Some((*service, *method));
         let method = METHODS.iter().position(is);
-        if let Some(method) = method {
-            *counters.started.lock().entry(method).or_default() += 1;
+        if let Some(count) = method.and_then(|method| counters.started.get(method)) {
+            count.fetch_add(1, Relaxed);
         }
         Self { counters: Arc::clone(counters), method }
     }
 
     /// Counts the bytes of a request.
-    pub(crate) fn receive(&self, request: Request<Body>) -> Request<Body> {
+    pub(crate) fn receive(&self, request: Request<Incoming>) -> Request<Body> {
         let counters = Arc::clone(&self.counters);
-        request.map(|body| Body::new(Received { body, counters }))
+        request.map(|body| Body::new(Received { body: Body::new(body), counters }))
     }
 
     /// Counts the bytes of an answer, and the end of the call with it.
@@ -136,8 +141,9 @@ impl Call {
 
     /// Counts the end of the call.
     pub(crate) fn count(&mut self, code: Code) {
-        if let Some(method) = self.method.take() {
-            *self.counters.handled.lock().entry((method, code as i32)).or_default() += 1;
+        let codes = self.method.take().and_then(|method| self.counters.handled.get(method));
+        if let Some(count) = codes.and_then(|codes| codes.get(code as usize)) {
+            count.fetch_add(1, Relaxed);
         }
     }
 }
@@ -534,8 +540,11 @@ impl Counters {
         };
         let name = "grpc_server_started_total";
         page.head(name, "counter", "Total number of RPCs started on the server.");
-        for (method, count) in &*self.started.lock() {
-            page.line(name, &labels(*method, None), count);
+        let counted = |count: &AtomicU64| Some(count.load(Relaxed)).filter(|count| *count > 0);
+        for (method, count) in self.started.iter().enumerate() {
+            if let Some(count) = counted(count) {
+                page.line(name, &labels(method, None), count);
+            }
         }
         let name = "grpc_server_handled_total";
         page.head(
@@ -543,8 +552,12 @@ impl Counters {
             "counter",
             "Total number of RPCs completed on the server, regardless of success or failure.",
         );
-        for ((method, code), count) in &*self.handled.lock() {
-            page.line(name, &labels(*method, Some(*code)), count);
+        for (method, codes) in self.handled.iter().enumerate() {
+            for (code, count) in (0..).zip(codes) {
+                if let Some(count) = counted(count) {
+                    page.line(name, &labels(method, Some(code)), count);
+                }
+            }
         }
         let help = "The total number of bytes received from grpc clients.";
         let name = "etcd_network_client_grpc_received_bytes_total";

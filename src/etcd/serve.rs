@@ -1,26 +1,35 @@
 //! The listener: gRPC over TLS with client certificates, or in the clear where that was asked for by name.
+//!
+//! What a connection asks for is answered within its own task, so that what is ready together is written together.
 
+use std::convert::Infallible;
+use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use base::tasks::Kind;
-use futures::stream;
+use base::Nested;
+use base::accept::{Accepted, accept};
+use base::io::BoxIo;
+use base::tasks::{Kind, Shutdown};
+use futures::future::BoxFuture;
+use hyper::rt::Executor;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
 use proto::etcdserverpb::auth_server::AuthServer;
 use proto::etcdserverpb::cluster_server::ClusterServer;
 use proto::etcdserverpb::kv_server::KvServer;
 use proto::etcdserverpb::lease_server::LeaseServer;
 use proto::etcdserverpb::maintenance_server::MaintenanceServer;
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
-use tonic::transport::Server;
-use tonic::transport::server::Connected;
+use tonic::service::Routes;
 
+use crate::cork::Cork;
 use crate::http::Front;
 use crate::watch::WatchService;
 use crate::{Etcd, MESSAGE_BYTES};
@@ -38,140 +47,104 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// `--grpc-keepalive-timeout`; its interval of two hours would keep dead clients of the edge too long.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
-/// One client, whichever way it came.
-struct Connection {
-    io: Box<dyn base::io::Io>,
-    _place: OwnedSemaphorePermit,
-}
+/// Has the streams of a connection run within its task.
+#[derive(Clone)]
+struct Within(Nested);
 
-impl Connected for Connection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, into)
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Within {
+    fn execute(&self, stream: F) {
+        self.0.add(stream);
     }
 }
 
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, bytes)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
-
-/// Serves a listener until the tasks of `etcd` shut down. With `tls` a client must show a certificate that it takes.
+/// Serves a listener until the tasks of `etcd` shut down, and its connections to their ends. With `tls` a client must show a
+/// certificate that it takes.
+///
+/// A box, for a future without one is compiled where it is polled: in the program, which is made small instead of fast.
 ///
 /// # Errors
-/// When the services cannot go on.
-pub async fn serve(
+/// Never; the type is what owners of tasks want.
+#[inline(never)]
+pub fn serve(
     etcd: Etcd,
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
-) -> Result<(), tonic::transport::Error> {
-    let (connections, mut accepted) = mpsc::channel(16);
-    etcd.tasks.spawn(
-        Kind::Request,
-        "etcd listener",
-        accept(etcd.clone(), listener, tls, connections),
-    );
-    let shutdown = etcd.tasks.shutdown().clone();
-    let shared = Arc::new(etcd.clone());
-    Server::builder()
-        .accept_http1(true)
-        .layer(Front(Arc::clone(&shared)))
-        .max_concurrent_streams(CONCURRENT_STREAMS)
-        .http2_keepalive_interval(Some(KEEPALIVE.0))
-        .http2_keepalive_timeout(Some(KEEPALIVE.1))
-        .add_service(KvServer::new(etcd.clone()).max_decoding_message_size(MESSAGE_BYTES))
+) -> BoxFuture<'static, Result<(), Infallible>> {
+    Box::pin(run(etcd, listener, tls))
+}
+
+async fn run(
+    etcd: Etcd,
+    listener: TcpListener,
+    tls: Option<Arc<ServerConfig>>,
+) -> Result<(), Infallible> {
+    let acceptor = tls.map(TlsAcceptor::from);
+    let (tasks, shared) = (etcd.tasks.clone(), Arc::new(etcd.clone()));
+    let routes = Routes::new(KvServer::new(etcd.clone()).max_decoding_message_size(MESSAGE_BYTES))
         .add_service(WatchService(Arc::clone(&shared)))
         .add_service(LeaseServer::new(etcd.clone()))
         .add_service(ClusterServer::new(etcd.clone()))
         .add_service(MaintenanceServer::new(etcd.clone()))
         .add_service(AuthServer::new(etcd))
-        .serve_with_incoming_shutdown(
-            stream::poll_fn(move |cx| accepted.poll_recv(cx)),
-            async move { shutdown.requested().await },
-        )
-        .await
-}
-
-async fn accept(
-    etcd: Etcd,
-    listener: TcpListener,
-    tls: Option<Arc<ServerConfig>>,
-    connections: mpsc::Sender<io::Result<Connection>>,
-) -> Result<(), String> {
-    let shutdown = etcd.tasks.shutdown().clone();
-    let acceptor = tls.map(TlsAcceptor::from);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let mut backoff = base::Backoff::new(Duration::from_millis(10), Duration::from_secs(1));
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = shutdown.requested() => return Ok(()),
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                // Out of descriptors or memory: the listener itself is sound, so try again a little later.
-                tracing::warn!(%error, "a client of etcd's interface was not accepted");
-                if !backoff.wait(&shutdown).await {
-                    return Ok(());
-                }
-                continue;
+        .prepare();
+    let front = Front::new(shared, routes);
+    let (open, mut closed) = mpsc::channel::<Infallible>(1);
+    let shutdown = tasks.shutdown();
+    accept(&listener, "etcd", CONNECTIONS, shutdown, |accepted| {
+        let (front, acceptor, open) = (front.clone(), acceptor.clone(), open.clone());
+        let shutdown = shutdown.clone();
+        tasks.spawn(Kind::Request, "etcd connection", async move {
+            let Accepted { stream, from, place: _place } = accepted;
+            if let Err(error) = carry(stream, acceptor, front, &shutdown).await {
+                tracing::debug!(%from, %error, "a connection of etcd's interface ended");
             }
-        };
-        backoff.reset();
-        let (acceptor, connections) = (acceptor.clone(), connections.clone());
-        etcd.tasks.spawn(Kind::Request, "etcd connection", async move {
-            match greet(stream, acceptor).await {
-                Ok(io) => {
-                    let _ = connections.send(Ok(Connection { io, _place: place })).await;
-                }
-                Err(error) => tracing::debug!(%error, "a client of etcd's interface was refused"),
-            }
-            Ok::<(), String>(())
+            drop(open);
+            Ok::<(), Infallible>(())
         });
-    }
+    })
+    .await;
+    // Nobody connects any more; who is connected is served to the end.
+    drop((listener, open));
+    // Nothing is ever sent: it ends when the last connection has.
+    let _ = closed.recv().await;
+    Ok(())
 }
 
-async fn greet(
+async fn carry(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
-) -> io::Result<Box<dyn base::io::Io>> {
-    stream.set_nodelay(true)?;
+    front: Front,
+    shutdown: &Shutdown,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let cork = Cork::new(greet(stream, acceptor).await?);
+    let nested = Nested::default();
+    let mut builder = auto::Builder::new(Within(nested.clone()));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        // gRPC's servers tell no date.
+        .auto_date_header(false)
+        .max_concurrent_streams(CONCURRENT_STREAMS)
+        .keep_alive_interval(KEEPALIVE.0)
+        .keep_alive_timeout(KEEPALIVE.1);
+    // With it a client has 30 s for the head of a request.
+    builder.http1().timer(TokioTimer::new());
+    let service = service_fn(move |request| front.answer(request));
+    let serving = async {
+        let io = TokioIo::new(cork.clone());
+        let mut connection = pin!(builder.serve_connection(io, service));
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended,
+            () = shutdown.requested() => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await
+    };
+    // What fails is told with the next read or write.
+    nested.drive_in_turns(serving, |cx| drop(cork.poll_flush(cx))).await
+}
+
+async fn greet(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<BoxIo> {
     match acceptor {
         Some(acceptor) => {
             let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;

@@ -1,13 +1,14 @@
 //! The calls that a loaded server spends its time on, KV's with one answer, read and written here: tonic's codecs are made
 //! for streams and cost as much as the store does. What goes over the wire is the same, texts of errors included.
 
+use std::fmt::Display;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
-use http_body::{Body as _, Frame};
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
@@ -51,12 +52,10 @@ impl Hot {
 }
 
 /// Answers a call, and counts it.
-pub(crate) async fn answer(
-    etcd: Arc<Etcd>,
-    hot: Hot,
-    body: Body,
-    mut call: Call,
-) -> Response<Body> {
+pub(crate) async fn answer<B>(etcd: Arc<Etcd>, hot: Hot, body: B, mut call: Call) -> Response<Said>
+where
+    B: http_body::Body<Data = Bytes, Error: Display> + Unpin,
+{
     let said = match receive(body, &call).await {
         Ok(message) => run(&etcd, hot, message).await,
         Err(status) => Err(status),
@@ -64,8 +63,7 @@ pub(crate) async fn answer(
     match said {
         Ok(data) => {
             call.sent(data.len());
-            let mut response =
-                Response::new(Body::new(Whole { data: Some(data), call: Some(call) }));
+            let mut response = Response::new(Said::Whole(Some(data), Some(call)));
             let kind = HeaderValue::from_static("application/grpc");
             response.headers_mut().insert(header::CONTENT_TYPE, kind);
             response
@@ -100,13 +98,17 @@ pub(crate) async fn run(etcd: &Etcd, hot: Hot, message: Bytes) -> Result<Bytes, 
 ///
 /// # Errors
 /// One that is too large, compressed, cut, or not there.
-async fn receive(mut body: Body, call: &Call) -> Result<Bytes, Status> {
+async fn receive<B>(mut body: B, call: &Call) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes, Error: Display> + Unpin,
+{
     // Nearly always one frame holds it all, and nothing is copied.
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     while !body.is_end_stream() {
         let Some(frame) = body.frame().await else { break };
         // Who sends no further has gone: etcd counts such a call as cancelled, whatever ended the connection.
-        let gone = |error| Status::cancelled(format!("the request was given up: {error}"));
+        let gone =
+            |error: B::Error| Status::cancelled(format!("the request was given up: {error}"));
         let Ok(data) = frame.map_err(gone)?.into_data() else { continue };
         call.received(data.len());
         if first.is_empty() {
@@ -247,24 +249,36 @@ fn put_number(field: u32, value: i64, out: &mut BytesMut) {
     }
 }
 
-/// An answer: the data, then that it went well.
-struct Whole {
-    data: Option<Bytes>,
-    call: Option<Call>,
+/// The body of an answer.
+pub(crate) enum Said {
+    /// The data, then that it went well, which is counted.
+    Whole(Option<Bytes>, Option<Call>),
+    /// Whatever a service answers.
+    Any(Body),
 }
 
-impl http_body::Body for Whole {
+impl Default for Said {
+    fn default() -> Self {
+        Self::Any(Body::empty())
+    }
+}
+
+impl http_body::Body for Said {
     type Data = Bytes;
     type Error = Status;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(data) = self.data.take() {
+        let (data, call) = match &mut *self {
+            Self::Whole(data, call) => (data, call),
+            Self::Any(body) => return Pin::new(body).poll_frame(cx),
+        };
+        if let Some(data) = data.take() {
             return Poll::Ready(Some(Ok(Frame::data(data))));
         }
-        let Some(mut call) = self.call.take() else { return Poll::Ready(None) };
+        let Some(mut call) = call.take() else { return Poll::Ready(None) };
         call.count(tonic::Code::Ok);
         let mut trailers = HeaderMap::with_capacity(1);
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -272,7 +286,18 @@ impl http_body::Body for Whole {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.data.is_none() && self.call.is_none()
+        match self {
+            Self::Whole(data, call) => data.is_none() && call.is_none(),
+            Self::Any(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            // No length is told in the head, as by others who speak gRPC.
+            Self::Whole(..) => SizeHint::default(),
+            Self::Any(body) => body.size_hint(),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) use entries::Entries;
 pub use error::OpenError;
 pub(crate) use files::{Directory, Disk, DiskFile};
 pub(crate) use lock::Lock;
-pub use open::{Config, DEFAULT_QUOTA_BYTES, Seat, open, open_member};
+pub use open::{Config, DEFAULT_QUOTA_BYTES, Opening, Seat, open, open_member};
 pub(crate) use record::Kind;
 #[cfg(feature = "fuzzing")]
 pub(crate) use record::fuzz as fuzz_segment;

@@ -23,7 +23,9 @@ mod sql;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
-pub use disk::{ClusterId, Config, DEFAULT_QUOTA_BYTES, OpenError, Seat, open, open_member};
+pub use disk::{
+    ClusterId, Config, DEFAULT_QUOTA_BYTES, OpenError, Opening, Seat, open, open_member,
+};
 pub use kv::*;
 pub use measures::{BOUNDS, Histogram, KeyMeasures, LeaseMeasures, Measures};
 pub use memory::{open_memory, open_memory_with};

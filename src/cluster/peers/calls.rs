@@ -5,20 +5,22 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::Nested;
 use base::io::{Dial, Tcp};
 use base::tasks::{Kind, Tasks};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
-use super::{KEEPALIVE, PATH, PEER_NAME, TOLD_LANE, TOLD_PATH, WINDOWS};
+use super::{KEEPALIVE, PATH, PEER_NAME, TOLD_LANE, TOLD_PATH, WINDOWS, Within};
 
 /// Time for a connection and its handshake; whoever waits less finds it made the next time.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -69,11 +71,18 @@ impl Calls {
     }
 
     /// Sends `message` to `address`, `host:port`, on the connection of this lane; the answer. May be dropped at any time.
+    /// In a box: a future without one is compiled where it is polled, in the program, which is made small instead of fast.
     ///
     /// # Errors
     /// [`CallError`].
-    pub async fn call(&self, address: &str, lane: u8, message: Bytes) -> Result<Bytes, CallError> {
-        self.post(address, lane, PATH, message).await
+    #[inline(never)]
+    pub fn call<'a>(
+        &'a self,
+        address: &'a str,
+        lane: u8,
+        message: Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, CallError>> {
+        Box::pin(self.post(address, lane, PATH, message))
     }
 
     /// Sends `message`, which is none of the store's, on a connection of its own; the answer.
@@ -198,7 +207,8 @@ async fn connect(
     let stream = Tcp.dial(host.trim_matches(['[', ']']), port).await?;
     let name = ServerName::try_from(PEER_NAME).map_err(io::Error::other)?;
     let stream = tls.connect(name, stream).await?;
-    http2::Builder::new(TokioExecutor::new())
+    let nested = Nested::default();
+    let (sender, connection) = http2::Builder::new(Within(nested.clone()))
         .timer(TokioTimer::new())
         .initial_stream_window_size(WINDOWS.0)
         .initial_connection_window_size(WINDOWS.1)
@@ -206,5 +216,6 @@ async fn connect(
         .keep_alive_timeout(KEEPALIVE.1)
         .handshake(TokioIo::new(stream))
         .await
-        .map_err(io::Error::other)
+        .map_err(io::Error::other)?;
+    Ok((sender, async move { nested.drive(connection).await }))
 }

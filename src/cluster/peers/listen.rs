@@ -5,19 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::Nested;
 use base::accept::{Accepted, accept};
 use base::tasks::{Kind, Tasks};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{KEEPALIVE, PATH, TOLD_PATH, WINDOWS};
+use super::{KEEPALIVE, PATH, TOLD_PATH, WINDOWS, Within};
 
 /// Connections at a time: two of each of some members, and as many that their other end has lost.
 const CONNECTIONS_MAX: usize = 64;
@@ -45,7 +47,19 @@ pub trait Answer: Send + Sync {
 }
 
 /// Answers messages of at most `message_max` bytes until `tasks` shut down. `tls` has to demand a certificate of a peer.
-pub async fn serve(
+/// In a box, as [`super::Calls::call`].
+#[inline(never)]
+pub fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    message_max: usize,
+    answers: Arc<dyn Answers>,
+    tasks: Tasks,
+) -> BoxFuture<'static, ()> {
+    Box::pin(run(listener, tls, message_max, answers, tasks))
+}
+
+async fn run(
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     message_max: usize,
@@ -83,7 +97,8 @@ async fn carry(
         let connected = Arc::clone(&connected);
         async move { Ok::<_, Infallible>(answer(request, message_max, &*connected).await) }
     });
-    let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+    let nested = Nested::default();
+    let connection = hyper::server::conn::http2::Builder::new(Within(nested.clone()))
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(WINDOWS.0)
@@ -91,7 +106,7 @@ async fn carry(
         .keep_alive_interval(KEEPALIVE.0)
         .keep_alive_timeout(KEEPALIVE.1)
         .serve_connection(TokioIo::new(stream), service);
-    Ok(connection.await?)
+    Ok(nested.drive(connection).await?)
 }
 
 async fn answer(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::Tasks;
 use base::tasks::blocking;
+use futures::future::BoxFuture;
 
 use super::files::{Directory, Disk};
 use super::lock::Lock;
@@ -49,13 +50,18 @@ pub struct Seat {
     pub join: bool,
 }
 
+/// A store that is being opened. In a box: a future without one is compiled where it is polled, and with it the whole store
+/// and its consensus as that crate is built, which for the program is small instead of fast.
+pub type Opening<'a, T> = BoxFuture<'a, Result<T, OpenError>>;
+
 /// Opens or makes the store in a directory; resolves once it leads and has applied its whole log. Its tasks end in order, with everything on disk, when `tasks` shuts down; give it
 /// a set that is shut down behind everything that writes.
 ///
 /// # Errors
 /// See [`OpenError`]; except for finishing what an interrupted process began, nothing in the directory was changed then.
-pub async fn open(config: Config, tasks: &Tasks) -> Result<Arc<dyn Backend>, OpenError> {
-    Ok(open_with(config, None, tasks).await?.0)
+#[inline(never)]
+pub fn open(config: Config, tasks: &Tasks) -> Opening<'_, Arc<dyn Backend>> {
+    Box::pin(async { Ok(open_with(config, None, tasks).await?.0) })
 }
 
 /// As [`open`], as a member that others can join or that joins them. Where this member is not the only voter, it resolves
@@ -63,12 +69,13 @@ pub async fn open(config: Config, tasks: &Tasks) -> Result<Arc<dyn Backend>, Ope
 ///
 /// # Errors
 /// As [`open`].
-pub async fn open_member(
+#[inline(never)]
+pub fn open_member(
     config: Config,
     seat: Seat,
     tasks: &Tasks,
-) -> Result<(Arc<dyn Backend>, Arc<Members>), OpenError> {
-    open_with(config, Some(seat), tasks).await
+) -> Opening<'_, (Arc<dyn Backend>, Arc<Members>)> {
+    Box::pin(open_with(config, Some(seat), tasks))
 }
 
 async fn open_with(

@@ -157,7 +157,10 @@ impl Members {
         let done = match request {
             Request::Propose(commands) => return self.propose(commands).await,
             Request::ReadIndex => match self.engine.read_index().await {
-                Ok(Some(index)) => return Answer::ReadAt(index),
+                Ok(Some(next)) => {
+                    self.engine.link().await_elsewhere(next);
+                    return Answer::ReadAt(next);
+                }
                 Ok(None) => return Answer::NotLeader(None),
                 Err(error) => Err(error),
             },
@@ -187,6 +190,7 @@ impl Members {
         let submit = |command| self.engine.submit(command, Durability::Synced);
         let outcomes = futures::future::join_all(commands.into_iter().map(submit)).await;
         let applied = behind(self.engine.place.applied.lock().id.as_ref());
+        self.engine.link().await_elsewhere(applied);
         Answer::Proposed(applied, outcomes)
     }
 

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base::Problems;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::Address;
 use super::wire::{Answer, Envelope, Request};
@@ -138,6 +139,8 @@ pub(crate) struct Link {
     short: AtomicBool,
     /// Of each member: one may move while it is being called.
     members: Mutex<HashMap<u64, Known>>,
+    /// Entries that another member waits to have applied, and a sign when there are more.
+    awaited: (AtomicU64, Notify),
 }
 
 impl Link {
@@ -150,8 +153,26 @@ impl Link {
         problems: Problems,
     ) -> Self {
         let (removed, short) = (AtomicBool::new(false), AtomicBool::new(false));
-        let members = Mutex::default();
-        Self { cluster, me, address, transport, problems, removed, short, members }
+        let (members, awaited) = (Mutex::default(), Default::default());
+        Self { cluster, me, address, transport, problems, removed, short, members, awaited }
+    }
+
+    /// Notes that another member waits until it may apply the entries before `next`.
+    pub(super) fn await_elsewhere(&self, next: u64) {
+        if self.awaited.0.fetch_max(next, Relaxed) < next {
+            self.awaited.1.notify_waiters();
+        }
+    }
+
+    /// Resolves once another member waits for entries up to and with the last before `next`.
+    pub(super) async fn awaited_elsewhere(&self, next: u64) {
+        loop {
+            let more = self.awaited.1.notified();
+            if self.awaited.0.load(Relaxed) >= next {
+                return;
+            }
+            more.await;
+        }
     }
 
     /// Says whether there was room for what was to be written.

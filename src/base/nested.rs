@@ -1,0 +1,140 @@
+//! Futures that run within the task of what they belong to, such as the requests of a connection within the connection's.
+//!
+//! A task for each request costs more than a short request itself, and each of many answers that are ready together would
+//! wake the connection's task, which then writes them one by one: a task that was woken last runs first. Within one task they
+//! are all made, and then written with one call.
+
+use std::future::{Future, poll_fn};
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use parking_lot::Mutex;
+
+type Inner = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Takes futures that run within [`Nested::drive`]; clones take them for the same one.
+#[derive(Clone, Default)]
+pub struct Nested(Arc<Mutex<Vec<Inner>>>);
+
+impl std::fmt::Debug for Nested {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Nested").field(&self.0.lock().len()).finish()
+    }
+}
+
+impl Nested {
+    /// Has a future run beside the outer one, from the outer one's next pause on. The outer one bounds how many there are.
+    /// One that panics has ended, as a task would have, and harms no other.
+    pub fn add(&self, future: impl Future<Output = ()> + Send + 'static) {
+        // The hook for panics has told of it.
+        let future = AssertUnwindSafe(future).catch_unwind().map(drop);
+        self.0.lock().push(Box::pin(future));
+    }
+
+    /// Runs `outer` to its end, and beside it what is added meanwhile; what has not ended by then is dropped.
+    pub async fn drive<T>(&self, outer: impl Future<Output = T>) -> T {
+        self.drive_in_turns(outer, |_| {}).await
+    }
+
+    /// As [`Nested::drive`]; `pause` is called at the end of each turn, when all of them wait.
+    pub async fn drive_in_turns<T>(
+        &self,
+        outer: impl Future<Output = T>,
+        mut pause: impl FnMut(&mut Context<'_>),
+    ) -> T {
+        let mut outer = pin!(outer);
+        let mut waiting = FuturesUnordered::new();
+        let mut added = Vec::new();
+        poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(end) = outer.as_mut().poll(cx) {
+                    return Poll::Ready(end);
+                }
+                std::mem::swap(&mut *self.0.lock(), &mut added);
+                let mut moved = !added.is_empty();
+                for mut future in added.drain(..) {
+                    // Most have all that they need, and are never waited for.
+                    if future.as_mut().poll(cx).is_pending() {
+                        waiting.push(future);
+                    }
+                }
+                while let Poll::Ready(Some(())) = waiting.poll_next_unpin(cx) {
+                    moved = true;
+                }
+                // The outer one writes what they have made, before anybody pauses.
+                if !moved {
+                    pause(cx);
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use tokio::sync::{Notify, oneshot};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_ready_runs_before_the_outer_one_goes_on() {
+        let (nested, made, polls) =
+            (Nested::default(), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+        let outer = poll_fn(|_| {
+            if polls.fetch_add(1, Relaxed) == 0 {
+                for _ in 0..3 {
+                    let made = Arc::clone(&made);
+                    nested.add(async move {
+                        made.fetch_add(1, Relaxed);
+                    });
+                }
+                // Woken by nobody: it is polled again because they ended.
+                return Poll::Pending;
+            }
+            Poll::Ready(made.load(Relaxed))
+        });
+        assert_eq!(nested.drive(outer).await, 3);
+        assert_eq!(polls.load(Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn one_that_panics_harms_no_other() {
+        let (nested, (tell, told)) = (Nested::default(), oneshot::channel());
+        nested.add(async { panic!("one of several") });
+        nested.add(async move { tell.send(7).unwrap() });
+        assert_eq!(nested.drive(told).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_woken_by_itself_and_is_dropped_with_the_outer_one() {
+        let nested = Nested::default();
+        let (ask, asked) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel::<()>();
+        let (kept, gone) = oneshot::channel::<()>();
+        nested.add(async move {
+            // Whether it is told or not is what the test sees.
+            let _ = asked.await;
+            let _ = tell.send(());
+        });
+        let never = Arc::new(Notify::new());
+        nested.add(async move {
+            never.notified().await;
+            drop(kept);
+        });
+        let outer = async {
+            tokio::task::yield_now().await;
+            ask.send(()).unwrap();
+            told.await.unwrap();
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(5), nested.drive(outer)).await.unwrap();
+        assert!(gone.await.is_err());
+    }
+}

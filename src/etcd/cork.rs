@@ -1,0 +1,219 @@
+//! Writes of one turn, gathered: HTTP/2 wants each larger frame out before it takes the next, and a call into the kernel for
+//! each answer costs more than the answer.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use base::io::BoxIo;
+use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes that wait for the end of a turn; with more they are written at once.
+const GATHERED_MAX: usize = 32 * 1024;
+
+/// Larger pieces are not copied, but written with what was gathered before them.
+const COPIED_MAX: usize = 4 * 1024;
+
+/// Room that is kept from turn to turn.
+const KEPT: usize = 4 * 1024;
+
+struct Inner {
+    io: BoxIo,
+    gathered: BytesMut,
+}
+
+impl Inner {
+    /// Writes what was gathered, and of `more` as much as goes with it; how many bytes of `more` were written, some unless it
+    /// is empty.
+    fn poll_write(&mut self, cx: &mut Context<'_>, more: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let before = self.gathered.len();
+            let written = if before == 0 {
+                if more.is_empty() {
+                    return Poll::Ready(Ok(0));
+                }
+                return Pin::new(&mut self.io).poll_write(cx, more);
+            } else if more.is_empty() {
+                ready!(Pin::new(&mut self.io).poll_write(cx, &self.gathered))?
+            } else {
+                let pieces = [IoSlice::new(&self.gathered), IoSlice::new(more)];
+                ready!(Pin::new(&mut self.io).poll_write_vectored(cx, &pieces))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.gathered.advance(written.min(before));
+            if written > before {
+                return Poll::Ready(Ok(written - before));
+            }
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_write(cx, &[]))?;
+        if self.gathered.capacity() > KEPT {
+            self.gathered = BytesMut::new();
+        }
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+}
+
+/// A connection that writes at the end of each turn of its task, by [`Cork::poll_flush`]; clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Cork(Arc<Mutex<Inner>>);
+
+impl Cork {
+    pub(crate) fn new(io: BoxIo) -> Self {
+        Self(Arc::new(Mutex::new(Inner { io, gathered: BytesMut::new() })))
+    }
+
+    /// Writes what was gathered.
+    ///
+    /// # Errors
+    /// Those of the connection, which it tells whoever writes next, too.
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.lock().poll_flush(cx)
+    }
+}
+
+impl AsyncRead for Cork {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.lock().io).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Cork {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut inner = self.0.lock();
+        if bytes.len() > COPIED_MAX || inner.gathered.len() + bytes.len() > GATHERED_MAX {
+            return inner.poll_write(cx, bytes);
+        }
+        inner.gathered.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut taken = 0;
+        for piece in pieces {
+            match self.as_mut().poll_write(cx, piece) {
+                Poll::Ready(Ok(count)) => {
+                    taken += count;
+                    if count < piece.len() {
+                        break;
+                    }
+                }
+                // What was taken before is told first.
+                _ if taken > 0 => break,
+                other => return other,
+            }
+        }
+        Poll::Ready(Ok(taken))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Nothing yet: the turn's end does it.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.0.lock();
+        ready!(inner.poll_write(cx, &[]))?;
+        Pin::new(&mut inner.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::*;
+
+    /// A connection through which so many bytes go before the other end reads, and that end.
+    fn corked(room: usize) -> (Cork, DuplexStream) {
+        let (near, far) = duplex(room);
+        (Cork::new(Box::new(near)), far)
+    }
+
+    async fn turn(cork: &Cork) {
+        std::future::poll_fn(|cx| cork.poll_flush(cx)).await.unwrap();
+    }
+
+    /// Pieces of these lengths, no two bytes beside each other the same.
+    fn pieces(lengths: &[usize]) -> Vec<Vec<u8>> {
+        let mut next = (0..=250_u8).cycle();
+        lengths.iter().map(|length| next.by_ref().take(*length).collect()).collect()
+    }
+
+    #[tokio::test]
+    async fn small_pieces_go_at_the_end_of_the_turn() {
+        let (mut cork, mut far) = corked(1 << 20);
+        cork.write_all(b"one ").await.unwrap();
+        let both = [IoSlice::new(b"two "), IoSlice::new(b"three")];
+        assert_eq!(cork.write_vectored(&both).await.unwrap(), 9);
+        cork.flush().await.unwrap();
+        let mut came = [0; 32];
+        let early = std::time::Duration::from_millis(1);
+        assert!(tokio::time::timeout(early, far.read(&mut came)).await.is_err());
+        turn(&cork).await;
+        let count = far.read(&mut came).await.unwrap();
+        assert_eq!(&came[..count], b"one two three");
+    }
+
+    #[tokio::test]
+    async fn all_bytes_come_in_their_order_whatever_their_sizes_and_the_room() {
+        let pieces = pieces(&[9, 300, 5000, 1, 4096, 4097, 16_384, 30_000, 2, 4000, 70_000, 13]);
+        let all = pieces.concat();
+        for room in [1, 7, 4096, 20_000, 1 << 20] {
+            let (mut cork, mut far) = corked(room);
+            let write = async {
+                for (n, piece) in pieces.iter().enumerate() {
+                    cork.write_all(piece).await.unwrap();
+                    if n % 4 == 3 {
+                        turn(&cork).await;
+                    }
+                }
+                // What is left goes with the end.
+                cork.shutdown().await.unwrap();
+                drop(cork);
+            };
+            let mut came = Vec::new();
+            let (read, ()) = tokio::join!(far.read_to_end(&mut came), write);
+            assert_eq!(read.unwrap(), all.len(), "room for {room}");
+            assert!(came == all, "room for {room}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_than_a_bound_is_gathered() {
+        let (mut cork, far) = corked(64);
+        let many = async {
+            for _ in 0..GATHERED_MAX {
+                cork.write_all(b"0123456789").await.unwrap();
+            }
+        };
+        let wait = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(wait, many).await.is_err(), "it waits for the other end");
+        assert!(cork.0.lock().gathered.len() <= GATHERED_MAX);
+        drop(far);
+        assert!(cork.write_all(&[0; GATHERED_MAX]).await.is_err());
+    }
+}
