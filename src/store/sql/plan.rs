@@ -156,8 +156,8 @@ pub(super) fn plan(
             let mut commands = Vec::new();
             // kine, too, deletes what ran out key by key, each with a revision of its own.
             for (key, id) in keys.zip(next..) {
-                changes.rows.push(row(state, state.write(key, None, 0), id, names)?);
-                let range = KeyRange::key(key.clone());
+                changes.rows.push(row(state, state.write(&key, None, 0), id, names)?);
+                let range = KeyRange::key(key);
                 let success = vec![Op::Delete { range, prev_kv: false }];
                 commands.push(Command::Txn(Txn { success, ..Txn::default() }));
             }

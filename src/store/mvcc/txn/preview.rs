@@ -50,7 +50,7 @@ impl State {
                     writes.push(self.write(key, Some(value.clone()), *lease));
                 }
                 Op::Update { key, value, lease, .. } => {
-                    let there = self.keys.get(key).and_then(|history| history.live());
+                    let there = self.keys.get(key.as_ref()).and_then(|history| history.live());
                     let there = there.map(|v| (v.value.clone(), v.lease)).unwrap_or_default();
                     let value = value.clone().unwrap_or(there.0);
                     writes.push(self.write(key, Some(value), lease.unwrap_or(there.1)));
@@ -58,7 +58,7 @@ impl State {
                 Op::Delete { range, .. } => {
                     // Two are enough to know that there are several.
                     let keys = self.existing(range).map(|(key, _)| key).take(2);
-                    writes.extend(keys.map(|key| self.write(key, None, 0)));
+                    writes.extend(keys.map(|key| self.write(&key.shared(), None, 0)));
                 }
                 Op::Range(_) | Op::Txn(_) => {}
             }
@@ -75,7 +75,7 @@ impl State {
 
     /// The change of one key that is put or deleted now.
     pub(crate) fn write(&self, key: &Bytes, value: Option<Bytes>, lease: i64) -> Write {
-        let history = self.keys.get(key);
+        let history = self.keys.get(key.as_ref());
         let created = history.and_then(|h| h.live()).map_or(0, |version| version.created);
         // What is compacted may still be held for a slow reader, but is kept nowhere else.
         let before = history.map(|h| h.latest());

@@ -48,7 +48,7 @@ fn import(
     if !store_files(dir).map_err(failed)?.is_empty() {
         return Err(ResetError::Occupied(dir.to_owned()));
     }
-    let looked = state.existing_keys().try_for_each(|(key, value)| look(key, value));
+    let looked = state.existing_keys().try_for_each(|(key, value)| look(&key, value));
     looked.map_err(ResetError::Unwanted)?;
     let revision = state.revision().saturating_add(BUMP);
     for command in [Command::Raise { revision }, Command::Compact(revision)] {
@@ -57,7 +57,7 @@ fn import(
     }
     let cluster = ClusterId::random();
     let copied: Vec<(Bytes, Bytes)> =
-        state.existing_keys().map(|(key, value)| (key.clone(), value.clone())).collect();
+        state.existing_keys().map(|(key, value)| (key, value.clone())).collect();
     let folder = dir.join(FOLDER);
     base::fs::remove_dir(&folder).map_err(failed)?;
     base::fs::create_dir(&folder, 0o700).map_err(failed)?;
@@ -72,7 +72,7 @@ fn import(
 fn check(folder: &Path, cluster: ClusterId, copied: &[(Bytes, Bytes)]) -> Result<(), ResetError> {
     let disk: Arc<dyn Disk> = Arc::new(Directory(folder.to_owned()));
     let back = recover(&disk, Some(cluster), Identity::First)?.state;
-    let same = back.existing_keys().eq(copied.iter().map(|(key, value)| (key, value)));
+    let same = back.existing_keys().eq(copied.iter().map(|(key, value)| (key.clone(), value)));
     if same {
         return Ok(());
     }
