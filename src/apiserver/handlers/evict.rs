@@ -43,25 +43,82 @@ pub(super) async fn evict(context: &Context, exchange: Exchange) -> Result<Respo
         DeleteOptions::of_value(eviction.get("deleteOptions").unwrap_or(&empty))?;
     delete_options.dry_run |= options.dry_run;
     delete_options.is_admitted = true;
-    let pod = get::current(context).await?;
-    let value = pod.value().map_err(|e| Status::internal(&e.to_string()))?;
-    if !is_exempt(&value) {
-        reserve(context, &pod, &value, delete_options.dry_run).await?;
-    }
-    if !delete_options.dry_run {
-        delete::preconditions(&context.row, &pod, &delete_options)?;
-        let marked = mark_disrupted(context, name, &options).await?;
-        // The mark is a change of its own: what the client wanted held until then.
-        if delete_options.resource_version.is_some() {
-            delete_options.resource_version = Some(marked.resource_version.to_string());
+    let given_version = delete_options.resource_version.is_some();
+    let mut refused = Write::new(context, &options).conflict(name);
+    for _ in 0..RETRY_MAX {
+        let pod = get::current(context).await?;
+        let value = pod.value().map_err(|e| Status::internal(&e.to_string()))?;
+        let ground = match is_exempt(&value) {
+            true => Ground::Exempt,
+            false => reserve(context, &pod, &value, delete_options.dry_run).await?,
+        };
+        let mut wanted = delete_options.clone();
+        if !given_version && ground.holds_for_this_state(&value) {
+            wanted.resource_version = Some(pod.resource_version.to_string());
+        }
+        match (go(context, name, &options, &pod, wanted).await, ground) {
+            // It may be ready by now, and guarded.
+            (Err(refusal), Ground::Exempt) if refusal.code == 409 && !given_version => {
+                refused = refusal;
+            }
+            (Err(refusal), Ground::Unready(budget)) if refusal.code == 409 && !given_version => {
+                return Err(still_processed(&budget));
+            }
+            (outcome, _) => {
+                outcome?;
+                return output::value(context, StatusCode::CREATED, &output::done(201));
+            }
         }
     }
-    if delete_options.uid.is_none() {
-        delete_options.uid = Some(pod.uid.to_string());
+    Err(refused)
+}
+
+/// Why a pod may go.
+enum Ground {
+    /// No budget is asked.
+    Exempt,
+    /// It is not ready, and this budget lets such go.
+    Unready(String),
+    /// A budget was reduced, or there is none.
+    Taken,
+}
+
+impl Ground {
+    /// Whether it is one only as long as the pod does not change: it could become ready.
+    fn holds_for_this_state(&self, pod: &Value) -> bool {
+        match self {
+            Self::Exempt => {
+                let phase = pod.pointer("/status/phase").and_then(Value::as_str);
+                phase == Some("Pending") && metadata::text(pod, "deletionTimestamp").is_empty()
+            }
+            Self::Unready(_) => true,
+            Self::Taken => false,
+        }
+    }
+}
+
+/// Marks the pod and deletes it.
+async fn go(
+    context: &Context,
+    name: &str,
+    options: &WriteOptions,
+    pod: &Object,
+    mut wanted: DeleteOptions,
+) -> Result<(), Status> {
+    if !wanted.dry_run {
+        delete::preconditions(&context.row, pod, &wanted)?;
+        let as_it_is = wanted.resource_version.is_some();
+        let marked = mark_disrupted(context, name, options, as_it_is).await?;
+        // The mark is a change of its own: what was wanted held until then.
+        if as_it_is {
+            wanted.resource_version = Some(marked.resource_version.to_string());
+        }
+    }
+    if wanted.uid.is_none() {
+        wanted.uid = Some(pod.uid.to_string());
     }
     // A trial, too, is told of preconditions that do not hold.
-    delete::remove(context, &context.row, context.namespace(), name, &delete_options).await?;
-    output::value(context, StatusCode::CREATED, &output::done(201))
+    delete::remove(context, &context.row, context.namespace(), name, &wanted).await.map(drop)
 }
 
 /// Pods that run nothing are evicted whatever the budgets say.
@@ -75,29 +132,29 @@ fn budgets_row(context: &Context) -> Result<Arc<Resource>, Status> {
     context.server.objects.row(&Gvr::new("policy", "v1", "poddisruptionbudgets"))
 }
 
-/// Takes one disruption from the pod's budget; whether there was a budget or none is needed.
+/// Takes one disruption from the pod's budget, where there is one and it is needed.
 async fn reserve(
     context: &Context,
     pod: &Object,
     value: &Value,
     dry_run: bool,
-) -> Result<bool, Status> {
+) -> Result<Ground, Status> {
     let row = budgets_row(context)?;
     let storage = context.server.objects.storage();
     for _ in 0..RETRY_MAX {
-        let Some(budget) = budget_of(context, &row, pod).await? else { return Ok(true) };
+        let Some(budget) = budget_of(context, &row, pod).await? else { return Ok(Ground::Taken) };
         let mut budget_value = budget.value().map_err(|e| Status::internal(&e.to_string()))?;
         if !is_ready(value) && unhealthy_may_go(&budget_value) {
-            return Ok(true);
+            return Ok(Ground::Unready(budget.key.name.to_string()));
         }
         decrement(&mut budget_value, &pod.key.name)?;
         if dry_run {
-            return Ok(true);
+            return Ok(Ground::Taken);
         }
         if let Written::Done(_) =
             storage.write(&row, &budget_value, budget.resource_version).await?
         {
-            return Ok(true);
+            return Ok(Ground::Taken);
         }
     }
     let message = "couldn't update PodDisruptionBudget due to conflicts";
@@ -163,6 +220,15 @@ fn too_many(message: String) -> Status {
     refusal
 }
 
+fn still_processed(budget: &str) -> Status {
+    let text = format!("The disruption budget {budget} is still being processed by the server.");
+    let mut refusal = too_many(text);
+    if let Some(details) = &mut refusal.details {
+        details.retry_after_seconds = 10;
+    }
+    refusal
+}
+
 /// Takes one disruption away and notes the pod.
 fn decrement(budget: &mut Value, pod: &str) -> Result<(), Status> {
     let name = metadata::text(budget, "name").to_owned();
@@ -171,13 +237,7 @@ fn decrement(budget: &mut Value, pod: &str) -> Result<(), Status> {
     };
     let forbidden = |why: &str| Status::forbidden("policy", "poddisruptionbudget", &name, why);
     if number("observedGeneration") < metadata::number(budget, "generation").unwrap_or(0) {
-        let mut refusal = too_many(format!(
-            "The disruption budget {name} is still being processed by the server."
-        ));
-        if let Some(details) = &mut refusal.details {
-            details.retry_after_seconds = 10;
-        }
-        return Err(refusal);
+        return Err(still_processed(&name));
     }
     let allowed = number("disruptionsAllowed");
     if allowed < 0 {
@@ -209,11 +269,12 @@ fn decrement(budget: &mut Value, pod: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Notes on the pod why it goes.
+/// Notes on the pod why it goes; `as_it_is`: only if nobody changes it meanwhile.
 async fn mark_disrupted(
     context: &Context,
     name: &str,
     options: &WriteOptions,
+    as_it_is: bool,
 ) -> Result<Arc<Object>, Status> {
     let write = Write {
         context,
@@ -227,6 +288,9 @@ async fn mark_disrupted(
     write
         .update(name, None, &mut |pod| {
             let mut pod = pod.clone();
+            if !as_it_is {
+                metadata::metadata_mut(&mut pod).remove("resourceVersion");
+            }
             let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
                 "message": "Eviction API: evicting", "lastProbeTime": null,
                 "lastTransitionTime": metadata::now()});

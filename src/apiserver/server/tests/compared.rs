@@ -112,6 +112,31 @@ async fn evictions_of_both_versions_hold_to_their_preconditions() {
     assert_eq!(marked["metadata"]["managedFields"], kept["metadata"]["managedFields"]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_pod_that_changes_meanwhile_is_evicted_all_the_same() {
+    let server = server();
+    let pods = "/api/v1/namespaces/n/pods";
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    for round in 0..50 {
+        assert_eq!(post(&server, pods, pod()).await.0, 201);
+        let changing = server.clone();
+        let change = tokio::spawn(async move {
+            let url = format!("{pods}/p");
+            for n in 0.. {
+                let change = json!({"metadata": {"annotations": {"n": format!("{round}-{n}")}}});
+                if ask(&changing, "PATCH", &url, MERGE, &change.to_string()).await.0 == 404 {
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_micros(200)).await;
+            }
+        });
+        let evicted = post(&server, &format!("{pods}/p/eviction"), eviction.clone()).await;
+        assert_eq!(evicted.0, 201, "{:?}", evicted.1);
+        change.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn collections_are_deleted_in_a_namespace() {
     let server = server();
