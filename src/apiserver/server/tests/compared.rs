@@ -1,5 +1,9 @@
 //! Answers that `tests/differential` compared, as kube-apiserver 1.37.1 gave them.
 
+use std::time::Duration;
+
+use base::tasks::Kind;
+
 use super::*;
 
 const JSON: &str = "application/json";
@@ -120,20 +124,21 @@ async fn a_pod_that_changes_meanwhile_is_evicted_all_the_same() {
         json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
     for round in 0..50 {
         assert_eq!(post(&server, pods, pod()).await.0, 201);
-        let changing = server.clone();
-        let change = tokio::spawn(async move {
+        let (changing, tasks) = (server.clone(), Tasks::default());
+        tasks.spawn(Kind::Request, "changes", async move {
             let url = format!("{pods}/p");
             for n in 0.. {
                 let change = json!({"metadata": {"annotations": {"n": format!("{round}-{n}")}}});
                 if ask(&changing, "PATCH", &url, MERGE, &change.to_string()).await.0 == 404 {
-                    return;
+                    break;
                 }
-                tokio::time::sleep(std::time::Duration::from_micros(200)).await;
+                base::clock::sleep(Duration::from_micros(200)).await;
             }
+            Ok::<(), std::convert::Infallible>(())
         });
         let evicted = post(&server, &format!("{pods}/p/eviction"), eviction.clone()).await;
         assert_eq!(evicted.0, 201, "{:?}", evicted.1);
-        change.await.unwrap();
+        assert!(tasks.drain(Duration::from_secs(10)).await.is_empty());
     }
 }
 
