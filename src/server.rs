@@ -157,7 +157,7 @@ fn lead(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(),
             start_controllers(&config, &plane, &sign_token, &informers, tasks);
             show(manager(), MANAGER_AGENT);
         }
-        let server = User::authenticated("system:apiserver", &["system:masters"]);
+        let server = User::apiserver();
         controllers::autoregister::start(tasks, &informers, client_of(server, "kube-apiserver"));
         if config.scheduler {
             let client = || client_of(User::authenticated(SCHEDULER, &[]), SCHEDULER_AGENT);

@@ -127,7 +127,7 @@ async fn apply(inner: &Arc<Inner>, name: &str, condition: &Value) -> Result<(), 
         .header(http::header::CONTENT_TYPE, "application/apply-patch+yaml")
         .body(body::full(object.to_string()))
         .map_err(|e| Status::internal(&e.to_string()))?;
-    let user = User::authenticated("system:apiserver", &["system:masters"]);
+    let user = User::apiserver();
     let response = ApiServer { inner: Arc::clone(inner) }.call(Some(user), request).await;
     if response.status().is_success() || response.status() == http::StatusCode::NOT_FOUND {
         return Ok(());

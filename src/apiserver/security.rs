@@ -336,7 +336,7 @@ pub struct BootstrapWriter {
 impl BootstrapWriter {
     /// Over this server.
     pub fn new(server: ApiServer) -> Self {
-        Self { server, user: User::authenticated("system:apiserver", &["system:masters"]) }
+        Self { server, user: User::apiserver() }
     }
 
     async fn send(

@@ -23,6 +23,11 @@ impl User {
         Self { name: name.into(), groups: all, ..Self::default() }
     }
 
+    /// This server itself: `system:apiserver`, which may do everything.
+    pub fn apiserver() -> Self {
+        Self::authenticated("system:apiserver", &["system:masters"])
+    }
+
     /// `system:anonymous`.
     pub fn anonymous() -> Self {
         Self {

@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
+use hyper::rt::Executor;
 use parking_lot::Mutex;
 
 type Inner = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -73,6 +74,13 @@ impl Nested {
             }
         })
         .await
+    }
+}
+
+/// The streams of a connection run within its task, so that what is ready together is written together.
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Nested {
+    fn execute(&self, stream: F) {
+        self.add(stream);
     }
 }
 

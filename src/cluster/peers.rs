@@ -4,24 +4,10 @@
 mod calls;
 mod listen;
 
-use std::future::Future;
 use std::time::Duration;
-
-use base::Nested;
-use hyper::rt::Executor;
 
 pub use calls::{CallError, Calls};
 pub use listen::{Answer, Answers, serve};
-
-/// Has all that a connection does run within its task, so that messages which are ready together are written together.
-#[derive(Clone)]
-struct Within(Nested);
-
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Within {
-    fn execute(&self, stream: F) {
-        self.0.add(stream);
-    }
-}
 
 /// Where messages are posted.
 const PATH: &str = "/v1-kube-lite/member";

@@ -62,7 +62,7 @@ pub(crate) fn start(context: &Context) {
         root_ca: context.config.root_ca.clone().into_bytes(),
         sign: context.config.sign_token.clone(),
     });
-    keyed.run(context, "serviceaccount-token-controller", 1, move |key| {
+    keyed.run(&context.tasks, "serviceaccount-token-controller", 1, move |key| {
         let tokens = Arc::clone(&tokens);
         async move { tokens.reconcile(key).await }
     });

@@ -50,7 +50,7 @@ pub fn start(tasks: &Tasks, informers: &Informers, client: Client) {
     let noted = Arc::clone(&served);
     keyed.wakes(&definitions, move |change| note(&noted, change));
     keyed.wakes_itself(&services);
-    keyed.run_on(tasks, NAME, 1, move |(_, name)| {
+    keyed.run(tasks, NAME, 1, move |(_, name)| {
         let (client, services, gvr) = (client.clone(), services.clone(), services_gvr.clone());
         let wanted = wanted(&served, &name);
         async move { reconcile(&client, &gvr, &services, &name, wanted).await }

@@ -33,24 +33,31 @@ pub(crate) fn start(context: &Context) {
     });
     keyed.wakes(&context.informers.of::<PersistentVolumeClaim>(), left);
     keyed.wakes(&context.informers.of::<PersistentVolume>(), left);
-    keyed.run(context, "volumeattributesclass-protection-controller", 1, move |(_, name)| {
-        let (client, classes) = (client.clone(), classes.clone());
-        async move {
-            let Some(object) = classes.cache().get("", &name) else { return Ok(Action::Done) };
-            let mut value = edit::value(&object)?;
-            let deleting =
-                value.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string);
-            let changed = if deleting {
-                edit::remove_finalizer(&mut value, FINALIZER) && !in_use(&client, &name).await?
-            } else {
-                edit::add_finalizer(&mut value, FINALIZER)
-            };
-            if changed {
-                settled(edit::put(&client, &gvr_of::<VolumeAttributesClass>(), "", &value).await)?;
+    keyed.run(
+        &context.tasks,
+        "volumeattributesclass-protection-controller",
+        1,
+        move |(_, name)| {
+            let (client, classes) = (client.clone(), classes.clone());
+            async move {
+                let Some(object) = classes.cache().get("", &name) else { return Ok(Action::Done) };
+                let mut value = edit::value(&object)?;
+                let deleting =
+                    value.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string);
+                let changed = if deleting {
+                    edit::remove_finalizer(&mut value, FINALIZER) && !in_use(&client, &name).await?
+                } else {
+                    edit::add_finalizer(&mut value, FINALIZER)
+                };
+                if changed {
+                    settled(
+                        edit::put(&client, &gvr_of::<VolumeAttributesClass>(), "", &value).await,
+                    )?;
+                }
+                Ok(Action::Done)
             }
-            Ok(Action::Done)
-        }
-    });
+        },
+    );
 }
 
 fn named(value: &Value) -> BTreeSet<String> {

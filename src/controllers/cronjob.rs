@@ -57,7 +57,7 @@ pub(crate) fn start(context: &Context) {
     keyed.wakes(&controller.jobs, move |change| {
         adoption::owners_of(change, &known, |_: &CronJob, _| false)
     });
-    keyed.run(context, CONTROLLER, WORKERS, move |(namespace, name)| {
+    keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
     });

@@ -76,7 +76,7 @@ pub(crate) fn start(context: &Context) {
     keyed.wakes(&controller.nodes, move |change| {
         if node_matters(change) { all_keys(&known) } else { Vec::new() }
     });
-    keyed.run(context, CONTROLLER, WORKERS, move |(namespace, name)| {
+    keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
     });

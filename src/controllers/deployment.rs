@@ -56,7 +56,7 @@ pub(crate) fn start(context: &Context) {
     });
     let sets = controller.sets.clone();
     keyed.wakes(&controller.pods, move |change| deployment_of_gone_pod(change, &sets));
-    keyed.run(context, CONTROLLER, WORKERS, move |(namespace, name)| {
+    keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
     });

@@ -61,7 +61,7 @@ pub(crate) fn start(context: &Context) {
     keyed.needs(&controller.sets);
     keyed.needs(&controller.stateful_sets);
     keyed.needs(&controller.replication);
-    keyed.run(context, CONTROLLER, 1, move |(namespace, name)| {
+    keyed.run(&context.tasks, CONTROLLER, 1, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move {
             match name.strip_prefix(STALE) {

@@ -31,7 +31,7 @@ pub(crate) fn start(context: &Context) {
     keyed.wakes_itself(&endpoints);
     let known = services.clone();
     keyed.wakes(&pods, move |change| services_of_pod(&known, change));
-    keyed.run(context, "endpoints-controller", 5, move |(namespace, name)| {
+    keyed.run(&context.tasks, "endpoints-controller", 5, move |(namespace, name)| {
         let (client, services, pods, endpoints) =
             (client.clone(), services.clone(), pods.clone(), endpoints.clone());
         async move { reconcile(&client, &services, &pods, &endpoints, &namespace, &name).await }

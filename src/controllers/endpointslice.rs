@@ -58,7 +58,7 @@ pub(crate) fn start(context: &Context) {
     keyed.needs(&nodes);
     let controller =
         std::sync::Arc::new(Controller { client, recorder, services, pods, slices, nodes });
-    keyed.run(context, "endpointslice-controller", 5, move |(namespace, name)| {
+    keyed.run(&context.tasks, "endpointslice-controller", 5, move |(namespace, name)| {
         let controller = std::sync::Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
     });

@@ -51,7 +51,7 @@ pub(crate) fn start(context: &Context) {
         service.map(|s| (object.key.namespace.to_string(), s.to_owned())).into_iter().collect()
     });
     let controller = Arc::new(Controller { client, recorder, endpoints, services, slices });
-    keyed.run(context, "endpointslice-mirroring-controller", 5, move |(namespace, name)| {
+    keyed.run(&context.tasks, "endpointslice-mirroring-controller", 5, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
     });

@@ -42,7 +42,7 @@ pub(crate) fn start(context: &Context) {
         Change::Added(_) | Change::Updated { .. } => Vec::new(),
     });
     let controller = Arc::new(Controller { client, recorder, pods, claims });
-    keyed.run(context, "ephemeral-volume-controller", 5, move |(namespace, name)| {
+    keyed.run(&context.tasks, "ephemeral-volume-controller", 5, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
     });

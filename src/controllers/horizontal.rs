@@ -67,7 +67,7 @@ pub(crate) fn start(context: &Context) {
     let mut keyed = Keyed::new();
     keyed.wakes(&controller.autoscalers, concerns);
     keyed.needs(&controller.pods);
-    keyed.run(context, CONTROLLER, WORKERS, move |key| {
+    keyed.run(&context.tasks, CONTROLLER, WORKERS, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     });

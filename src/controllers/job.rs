@@ -86,7 +86,7 @@ pub(crate) fn start(context: &Context) {
         keys.extend(orphan(change));
         keys
     });
-    keyed.run(context, CONTROLLER, WORKERS, move |(namespace, name)| {
+    keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move {
             match name.strip_prefix(ORPHAN) {

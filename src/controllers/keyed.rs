@@ -59,27 +59,8 @@ impl Keyed {
     }
 
     /// Starts the workers.
-    pub(crate) fn run<F, R>(
-        self,
-        context: &Context,
-        name: &'static str,
-        workers: usize,
-        reconcile: F,
-    ) where
-        F: Fn(Key) -> R + Send + Sync + 'static,
-        R: Future<Output = Result<Action, Error>> + Send + 'static,
-    {
-        self.run_on(&context.tasks, name, workers, reconcile);
-    }
-
-    /// The same for what is no controller and has no [`Context`].
-    pub(crate) fn run_on<F, R>(
-        self,
-        tasks: &Tasks,
-        name: &'static str,
-        workers: usize,
-        reconcile: F,
-    ) where
+    pub(crate) fn run<F, R>(self, tasks: &Tasks, name: &'static str, workers: usize, reconcile: F)
+    where
         F: Fn(Key) -> R + Send + Sync + 'static,
         R: Future<Output = Result<Action, Error>> + Send + 'static,
     {

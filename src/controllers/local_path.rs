@@ -64,7 +64,7 @@ pub(crate) fn start(context: &Context) {
         (PathBuf::from(&context.config.local_storage_path), context.config.node_name.clone());
     let provisioner =
         Arc::new(Provisioner { client, recorder, claims, volumes, classes, nodes, root, here });
-    keyed.run(context, "local-path-provisioner", 2, move |(namespace, name)| {
+    keyed.run(&context.tasks, "local-path-provisioner", 2, move |(namespace, name)| {
         let provisioner = Arc::clone(&provisioner);
         async move {
             match (namespace.as_str(), name.as_str()) {

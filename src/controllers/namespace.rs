@@ -24,7 +24,7 @@ pub(crate) fn start(context: &Context) {
     let namespaces = context.informers.of::<Namespace>();
     let mut keyed = Keyed::new();
     keyed.wakes_itself(&namespaces);
-    keyed.run(context, "namespace-controller", 10, move |(_, name)| {
+    keyed.run(&context.tasks, "namespace-controller", 10, move |(_, name)| {
         let (client, namespaces) = (client.clone(), namespaces.clone());
         async move {
             match namespaces.get("", &name) {

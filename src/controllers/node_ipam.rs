@@ -57,7 +57,7 @@ pub(crate) fn start(context: &Context) {
     let seen = Arc::clone(&state);
     nodes.on_change(move |change| seen.lock().see(change));
     let controller = Arc::new(Controller { client, recorder, nodes, clusters, services, state });
-    keyed.run(context, "node-ipam-controller", 1, move |(_, name)| {
+    keyed.run(&context.tasks, "node-ipam-controller", 1, move |(_, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&name).await }
     });

@@ -67,7 +67,7 @@ pub(crate) fn start(context: &Context) {
         follow(context, fast.clone(), Arc::clone(&ledger), queue.clone());
     }
     let controller = Arc::new(Controller { client, recorder, nodes, pods, leases, queue, ledger });
-    keyed.run(context, "node-lifecycle-controller", 1, move |(_, name)| {
+    keyed.run(&context.tasks, "node-lifecycle-controller", 1, move |(_, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&name).await }
     });

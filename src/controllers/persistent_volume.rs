@@ -86,7 +86,7 @@ pub(crate) fn start(context: &Context) {
     });
     let queue = keyed.queue.clone();
     let binder = Arc::new(Binder { client, recorder, volumes, claims, classes, pods, queue });
-    keyed.run(context, "persistentvolume-binder-controller", 1, move |(namespace, name)| {
+    keyed.run(&context.tasks, "persistentvolume-binder-controller", 1, move |(namespace, name)| {
         let binder = Arc::clone(&binder);
         async move {
             match namespace.as_str() {

@@ -69,7 +69,7 @@ pub(crate) fn start(context: &Context) {
         on_node.cache().by_index(nodes::BY_NODE, &node.key.name).iter().map(|o| key(o)).collect()
     });
     let controller = Arc::new(Controller { client, nodes, pods, missing: Mutex::default() });
-    keyed.run(context, "pod-garbage-collector-controller", 2, move |key| {
+    keyed.run(&context.tasks, "pod-garbage-collector-controller", 2, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&key).await }
     });

@@ -18,7 +18,7 @@ pub(crate) fn start(context: &Context) {
     let policies = context.informers.of::<ValidatingAdmissionPolicy>();
     let mut keyed = Keyed::new();
     keyed.wakes_itself(&policies);
-    keyed.run(context, MANAGER, 1, move |(_, name)| {
+    keyed.run(&context.tasks, MANAGER, 1, move |(_, name)| {
         let (client, policies) = (client.clone(), policies.clone());
         async move { reconcile(&client, &policies, &name).await }
     });

@@ -67,7 +67,7 @@ pub(crate) fn start(context: &Context) {
         queue: keyed.queue.clone(),
         watched: Mutex::default(),
     });
-    keyed.run(context, "resourcequota-controller", 2, move |key| {
+    keyed.run(&context.tasks, "resourcequota-controller", 2, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&key).await }
     });

@@ -31,43 +31,48 @@ pub(crate) fn start(context: &Context) {
         }
     });
     let bundle = context.config.root_ca.clone();
-    keyed.run(context, "root-ca-certificate-publisher-controller", 2, move |(namespace, _)| {
-        let (client, namespaces, maps, bundle) =
-            (client.clone(), namespaces.clone(), maps.clone(), bundle.clone());
-        async move {
-            if namespaces
-                .get("", &namespace)
-                .is_none_or(|n| n.metadata.deletion_timestamp.is_some())
-            {
-                return Ok(Action::Done);
-            }
-            let data = [("ca.crt".to_owned(), bundle)].into();
-            let annotations = [(DESCRIPTION.0.to_owned(), DESCRIPTION.1.to_owned())].into();
-            match maps.get(&namespace, NAME) {
-                None => {
-                    let metadata = ObjectMeta {
-                        name: Some(NAME.into()),
-                        annotations: Some(annotations),
-                        ..ObjectMeta::default()
-                    };
-                    let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
-                    match client.create(&namespace, &map).await {
-                        Err(error)
-                            if error.is_already_exists()
-                                || error.is_namespace_terminating()
-                                || error.is_not_found() => {}
-                        other => drop(other?),
+    keyed.run(
+        &context.tasks,
+        "root-ca-certificate-publisher-controller",
+        2,
+        move |(namespace, _)| {
+            let (client, namespaces, maps, bundle) =
+                (client.clone(), namespaces.clone(), maps.clone(), bundle.clone());
+            async move {
+                if namespaces
+                    .get("", &namespace)
+                    .is_none_or(|n| n.metadata.deletion_timestamp.is_some())
+                {
+                    return Ok(Action::Done);
+                }
+                let data = [("ca.crt".to_owned(), bundle)].into();
+                let annotations = [(DESCRIPTION.0.to_owned(), DESCRIPTION.1.to_owned())].into();
+                match maps.get(&namespace, NAME) {
+                    None => {
+                        let metadata = ObjectMeta {
+                            name: Some(NAME.into()),
+                            annotations: Some(annotations),
+                            ..ObjectMeta::default()
+                        };
+                        let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+                        match client.create(&namespace, &map).await {
+                            Err(error)
+                                if error.is_already_exists()
+                                    || error.is_namespace_terminating()
+                                    || error.is_not_found() => {}
+                            other => drop(other?),
+                        }
                     }
+                    Some(map) if map.data.as_ref() != Some(&data) => {
+                        let mut map = map;
+                        map.data = Some(data);
+                        map.metadata.annotations.get_or_insert_default().extend(annotations);
+                        settled(client.update(&map).await)?;
+                    }
+                    Some(_) => {}
                 }
-                Some(map) if map.data.as_ref() != Some(&data) => {
-                    let mut map = map;
-                    map.data = Some(data);
-                    map.metadata.annotations.get_or_insert_default().extend(annotations);
-                    settled(client.update(&map).await)?;
-                }
-                Some(_) => {}
+                Ok(Action::Done)
             }
-            Ok(Action::Done)
-        }
-    });
+        },
+    );
 }

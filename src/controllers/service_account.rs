@@ -22,7 +22,7 @@ pub(crate) fn start(context: &Context) {
         }
         Change::Deleted(_) | Change::Added(_) | Change::Updated { .. } => Vec::new(),
     });
-    keyed.run(context, "serviceaccount-controller", 2, move |(namespace, _)| {
+    keyed.run(&context.tasks, "serviceaccount-controller", 2, move |(namespace, _)| {
         let (client, namespaces, accounts) = (client.clone(), namespaces.clone(), accounts.clone());
         async move {
             let active = namespaces

@@ -59,7 +59,7 @@ pub(crate) fn start(context: &Context) {
         deleting.filter_map(|c| Some((String::new(), c.metadata.name?))).collect()
     });
     let controller = Arc::new(Controller { client, recorder, cidrs, addresses });
-    keyed.run(context, MANAGER, 1, move |(_, name)| {
+    keyed.run(&context.tasks, MANAGER, 1, move |(_, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&name).await }
     });

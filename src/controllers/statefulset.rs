@@ -60,7 +60,7 @@ pub(crate) fn start(context: &Context) {
     });
     let known = controller.sets.clone();
     keyed.wakes(&controller.claims, move |change| set_of_gone_claim(change, &known));
-    keyed.run(context, CONTROLLER, WORKERS, move |(namespace, name)| {
+    keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&namespace, &name).await }
     });

@@ -65,7 +65,7 @@ pub(crate) fn start(context: &Context) {
     let fast = context.config.fast_loss.as_ref().map(|f| f.toleration);
     let controller =
         Arc::new(Controller { client, recorder, nodes, pods, fast, waiting: Mutex::default() });
-    keyed.run(context, "taint-eviction-controller", 8, move |key| {
+    keyed.run(&context.tasks, "taint-eviction-controller", 8, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     });

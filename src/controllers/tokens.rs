@@ -26,7 +26,7 @@ pub(crate) fn start(context: &Context) {
             token.then(key).into_iter().collect()
         }
     });
-    keyed.run(context, "token-cleaner-controller", 1, move |(namespace, name)| {
+    keyed.run(&context.tasks, "token-cleaner-controller", 1, move |(namespace, name)| {
         let (client, secrets) = (client.clone(), secrets.clone());
         async move {
             let secret = secrets.get(&namespace, &name);

@@ -24,7 +24,7 @@ pub(crate) fn start(context: &Context) {
     let mut keyed = Keyed::new();
     keyed.wakes_itself(&jobs);
     let state = Arc::new((client, jobs));
-    keyed.run(context, CONTROLLER, WORKERS, move |(namespace, name)| {
+    keyed.run(&context.tasks, CONTROLLER, WORKERS, move |(namespace, name)| {
         let state = Arc::clone(&state);
         async move { reconcile(&state.0, &state.1, &namespace, &name).await }
     });

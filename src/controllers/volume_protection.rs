@@ -42,7 +42,7 @@ pub(crate) fn start_claims(context: &Context) {
         keys(pod)
     });
     let controller = Arc::new(Claims { client, claims, pods });
-    keyed.run(context, "persistentvolumeclaim-protection-controller", 2, move |key| {
+    keyed.run(&context.tasks, "persistentvolumeclaim-protection-controller", 2, move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&key).await }
     });
@@ -59,7 +59,7 @@ pub(crate) fn start_volumes(context: &Context) {
             vec![(String::new(), o.key.name.to_string())]
         }
     });
-    keyed.run(context, "persistentvolume-protection-controller", 1, move |(_, name)| {
+    keyed.run(&context.tasks, "persistentvolume-protection-controller", 1, move |(_, name)| {
         let (client, volumes) = (client.clone(), volumes.clone());
         async move {
             let Some(object) = volumes.cache().get("", &name) else { return Ok(Action::Done) };

@@ -47,16 +47,6 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// `--grpc-keepalive-timeout`; its interval of two hours would keep dead clients of the edge too long.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
-/// Has the streams of a connection run within its task.
-#[derive(Clone)]
-struct Within(Nested);
-
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Within {
-    fn execute(&self, stream: F) {
-        self.0.add(stream);
-    }
-}
-
 /// Serves a listener until the tasks of `etcd` shut down, and its connections to their ends. With `tls` a client must show a
 /// certificate that it takes.
 ///
@@ -118,7 +108,7 @@ async fn carry(
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let cork = Cork::new(greet(stream, acceptor).await?);
     let nested = Nested::default();
-    let mut builder = auto::Builder::new(Within(nested.clone()));
+    let mut builder = auto::Builder::new(nested.clone());
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -19,7 +19,7 @@ pub struct BootstrapWriter {
 impl BootstrapWriter {
     /// Writes as the API server itself.
     pub fn new(server: ApiServer) -> Self {
-        Self { server, user: User::authenticated("system:apiserver", &["system:masters"]) }
+        Self { server, user: User::apiserver() }
     }
 
     async fn send(

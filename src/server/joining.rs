@@ -87,7 +87,7 @@ fn refuse(code: u16, why: &str, message: impl Into<String>) -> Status {
 impl Joining {
     /// Acts through `server` as the API server itself.
     pub(crate) fn new(settings: Settings, server: &ApiServer, tasks: &base::Tasks) -> Arc<Self> {
-        let user = User::authenticated("system:apiserver", &["system:masters"]);
+        let user = User::apiserver();
         let transport = InProcess::new(server.clone(), user, tasks.clone());
         Arc::new(Self {
             settings,

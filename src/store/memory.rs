@@ -30,25 +30,9 @@ impl Engine for Memory {
         self.shared.apply(std::iter::once(&command), || {}).pop().unwrap_or_else(|| Err(lost()))
     }
 
-    async fn submit_as_leader(&self, command: Command) -> Result<Outcome, StoreError> {
-        self.submit(command, Durability::Synced).await
-    }
-
     async fn barrier(&self) -> Result<(), StoreError> {
         // Applied before it is acknowledged.
         Ok(())
-    }
-
-    fn is_alone(&self) -> bool {
-        true
-    }
-
-    async fn renew_elsewhere(&self, _: i64) -> Result<Option<i64>, StoreError> {
-        Ok(None)
-    }
-
-    async fn remaining_elsewhere(&self, _: i64) -> Result<Option<(i64, i64)>, StoreError> {
-        Ok(None)
     }
 
     fn leads(&self) -> watch::Receiver<Leadership> {
@@ -62,11 +46,6 @@ impl Engine for Memory {
     fn applied_index(&self) -> u64 {
         // There is no log; every command that wrote has a revision.
         self.shared.state.read().revision().unsigned_abs()
-    }
-
-    async fn hold_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
-        // There is no other.
-        None
     }
 
     fn stopped(&self) -> Option<StoreError> {

@@ -291,17 +291,23 @@ fn blocks(old: &[String], new: &[String]) -> Vec<(usize, usize, usize)> {
 }
 
 /// Which entries of a list were in it before.
-pub(in crate::validation) struct Again(Vec<bool>);
+#[derive(Debug)]
+pub struct Again(Vec<bool>);
 
 impl Again {
     /// Whether an equal one comes before this one.
-    pub(in crate::validation) fn at(&self, index: usize) -> bool {
+    pub fn at(&self, index: usize) -> bool {
         self.0.get(index).copied().unwrap_or_default()
+    }
+
+    /// Whether anything is in the list more than once.
+    pub fn any(&self) -> bool {
+        self.0.contains(&true)
     }
 }
 
 /// Looks for equal entries, with one look at each: lists may be as long as bodies.
-pub(in crate::validation) fn repeated<T: Hash + Eq>(entries: impl Iterator<Item = T>) -> Again {
+pub fn repeated<T: Hash + Eq>(entries: impl Iterator<Item = T>) -> Again {
     let mut seen = HashSet::new();
     Again(entries.map(|entry| !seen.insert(entry)).collect())
 }
@@ -321,6 +327,7 @@ mod tests {
     fn what_comes_again_is_told_from_its_second_place_on() {
         let again = repeated(["a", "b", "a", "a"].iter());
         assert_eq!([0, 1, 2, 3, 4].map(|at| again.at(at)), [false, false, true, true, false]);
+        assert!(again.any() && !repeated(["a", "b"].iter()).any());
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) fn start(context: &Context) {
     let mut keyed = Keyed::new();
     keyed.wakes_itself(&requests);
     let state = Arc::new((client, requests));
-    keyed.run(context, "certificate-approver", WORKERS, move |(_, name)| {
+    keyed.run(&context.tasks, "certificate-approver", WORKERS, move |(_, name)| {
         let state = Arc::clone(&state);
         async move { reconcile(&state.0, &state.1, &name).await }
     });

@@ -18,7 +18,7 @@ pub(crate) fn start(context: &Context) {
     let mut keyed = Keyed::new();
     keyed.wakes_itself(&requests);
     let state = Arc::new((client, requests));
-    keyed.run(context, "certificate-cleaner", 1, move |(_, name)| {
+    keyed.run(&context.tasks, "certificate-cleaner", 1, move |(_, name)| {
         let state = Arc::clone(&state);
         async move { reconcile(&state.0, &state.1, &name).await }
     });

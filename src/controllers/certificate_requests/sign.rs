@@ -42,7 +42,7 @@ pub(crate) fn start(context: &Context) {
     let mut keyed = Keyed::new();
     keyed.wakes_itself(&requests);
     let state = Arc::new((client, requests, context.config.sign_request.clone()));
-    keyed.run(context, "certificate-signer", WORKERS, move |(_, name)| {
+    keyed.run(&context.tasks, "certificate-signer", WORKERS, move |(_, name)| {
         let state = Arc::clone(&state);
         async move { reconcile(&state.0, &state.1, &state.2, &name).await }
     });

@@ -94,28 +94,12 @@ impl Engine for Sql {
         self.ask(|reply| Job::Command(command, reply)).await
     }
 
-    async fn submit_as_leader(&self, command: Command) -> Result<Outcome, StoreError> {
-        self.submit(command, Durability::Synced).await
-    }
-
     async fn barrier(&self) -> Result<(), StoreError> {
         // Applied before it is acknowledged; a file's lock is the kernel's.
         if self.local {
             return Ok(());
         }
         self.ask(Job::Check).await
-    }
-
-    fn is_alone(&self) -> bool {
-        true
-    }
-
-    async fn renew_elsewhere(&self, _: i64) -> Result<Option<i64>, StoreError> {
-        Ok(None)
-    }
-
-    async fn remaining_elsewhere(&self, _: i64) -> Result<Option<(i64, i64)>, StoreError> {
-        Ok(None)
     }
 
     fn leads(&self) -> watch::Receiver<Leadership> {
@@ -128,11 +112,6 @@ impl Engine for Sql {
 
     fn applied_index(&self) -> u64 {
         self.status.applied.load(Relaxed)
-    }
-
-    async fn hold_state(&self) -> Option<tokio::sync::OwnedMutexGuard<()>> {
-        // There is no other.
-        None
     }
 
     fn stopped(&self) -> Option<StoreError> {

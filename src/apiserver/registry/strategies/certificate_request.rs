@@ -1,6 +1,9 @@
 //! What a certificate signing request must be: a signed request, known usages, a signer's name, and decisions that stay.
 
+use std::collections::HashSet;
+
 use api::field::{Error, ErrorList, Path, go_quote};
+use api::validation::checks::repeated;
 use api::validation::signers::signer_name;
 use api::value::{get, int_at, items, str_at, str_in};
 use base64::Engine as _;
@@ -129,9 +132,6 @@ fn usages(spec: &Value, old: &Value, path: &Path) -> ErrorList {
     let list = |spec| -> Vec<&str> {
         items(spec, "usages").iter().map(|u| u.as_str().unwrap_or_default()).collect()
     };
-    let repeated = |list: &[&str], at: usize| {
-        list.get(..at).is_some_and(|b| list.get(at).is_some_and(|u| b.contains(u)))
-    };
     let (now, was) = (list(spec), list(old));
     let mut errors = ErrorList::new();
     if now.is_empty() {
@@ -141,8 +141,9 @@ fn usages(spec: &Value, old: &Value, path: &Path) -> ErrorList {
         let unknown = now.iter().enumerate().filter(|(_, usage)| !USAGES.contains(usage));
         errors.extend(unknown.map(|(at, u)| Error::not_supported(&path.index(at), *u, &USAGES)));
     }
-    if !(0..was.len()).any(|at| repeated(&was, at)) {
-        let twice = now.iter().enumerate().filter(|(at, _)| repeated(&now, *at));
+    if !repeated(was.iter()).any() {
+        let again = repeated(now.iter());
+        let twice = now.iter().enumerate().filter(|(at, _)| again.at(*at));
         errors.extend(twice.map(|(at, usage)| Error::duplicate(&path.index(at), *usage)));
     }
     errors
@@ -153,13 +154,16 @@ fn conditions(object: &Value, old: &Value) -> ErrorList {
         items(get(object, "status"), "conditions").iter().map(|c| str_at(c, "type")).collect()
     };
     let (now, was, path) = (kinds(object), kinds(old), Path::new("status").child("conditions"));
-    let both = |kinds: &[&str]| kinds.contains(&"Approved") && kinds.contains(&"Denied");
-    let had_twice = was.iter().enumerate().any(|(at, kind)| was.iter().take(at).any(|k| k == kind));
+    let had_both = was.contains(&"Approved") && was.contains(&"Denied");
+    let had_unnamed = was.contains(&"");
+    let had_twice = repeated(was.iter()).any();
+    // Lists may be as long as bodies: each is looked at once.
+    let mut before = HashSet::new();
     let mut errors = ErrorList::new();
     let all = items(get(object, "status"), "conditions");
     for (index, (kind, condition)) in now.iter().zip(all).enumerate() {
         let field = path.index(index);
-        if kind.is_empty() && !was.contains(&"") {
+        if kind.is_empty() && !had_unnamed {
             errors.push(Error::required(&field.child("type"), ""));
         }
         let allowed: &[&str] = match *kind {
@@ -172,17 +176,16 @@ fn conditions(object: &Value, old: &Value) -> ErrorList {
                 errors.extend(api::validation::one_of(status, allowed, &field.child("status")))
             }
         }
-        let before = now.get(..index).unwrap_or_default();
         let other = match *kind {
             "Approved" => "Denied",
             "Denied" => "Approved",
             _ => "-",
         };
-        if before.contains(&other) && !both(&was) {
+        if before.contains(other) && !had_both {
             let text = "Approved and Denied conditions are mutually exclusive";
             errors.push(Error::invalid(&path, *kind, text));
         }
-        if before.contains(kind) && !had_twice {
+        if !before.insert(*kind) && !had_twice {
             errors.push(Error::duplicate(&field.child("type"), *kind));
         }
     }
