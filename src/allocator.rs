@@ -5,14 +5,20 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Has memory given back after bursts of work. mimalloc does so by itself.
-pub(crate) fn keep_small(tasks: &base::Tasks) {
+/// Sets up the allocator; before there are other threads.
+pub fn prepare() {
     #[cfg(target_env = "gnu")]
-    {
-        let shutdown = tasks.shutdown().clone();
-        let keeping = base::memory::keep_small(shutdown, crate::sys::give_back);
-        tasks.spawn(base::Kind::Critical, "memory", keeping);
-    }
-    #[cfg(not(target_env = "gnu"))]
-    let _ = tasks;
+    crate::sys::bound_allocator();
+}
+
+/// Has memory given back after bursts of work: what the allocator has free, where it does not do so by itself, as mimalloc
+/// does, and the pages of files that were read.
+pub(crate) fn keep_small(tasks: &base::Tasks) {
+    let shutdown = tasks.shutdown().clone();
+    let keeping = base::memory::keep_small(shutdown, || {
+        store::let_go_of_pages();
+        #[cfg(target_env = "gnu")]
+        crate::sys::give_back();
+    });
+    tasks.spawn(base::Kind::Critical, "memory", keeping);
 }

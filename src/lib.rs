@@ -1,7 +1,7 @@
 //! kube-lite: Kubernetes as one small binary. This crate only reads the command line and puts the parts together.
 
 pub mod agent;
-mod allocator;
+pub mod allocator;
 mod asked;
 pub mod catalogue;
 pub mod certificates;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use kube_lite::agent;
+use kube_lite::allocator;
 use kube_lite::catalogue::{self, Refusal};
 use kube_lite::certificates;
 use kube_lite::cli::{
@@ -80,6 +81,7 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 
 /// What every long-running command and every client needs.
 fn prepare(general: &GeneralArgs, lookup: &dyn Fn(&str) -> Option<String>) {
+    allocator::prepare();
     logging::start(general.debug, general.verbosity, lookup("KUBE_LITE_LOG").as_deref());
     install_tls();
 }

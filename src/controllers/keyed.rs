@@ -7,8 +7,6 @@ use std::sync::Arc;
 use base::Tasks;
 use client::{Action, Change, Error, Informer, Queue, run_workers};
 
-use crate::context::Context;
-
 /// Namespace (empty when cluster-scoped) and name.
 pub(crate) type Key = (String, String);
 

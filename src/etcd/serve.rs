@@ -3,7 +3,6 @@
 //! What a connection asks for is answered within its own task, so that what is ready together is written together.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +13,6 @@ use base::accept::{Accepted, accept};
 use base::io::BoxIo;
 use base::tasks::{Kind, Shutdown};
 use futures::future::BoxFuture;
-use hyper::rt::Executor;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;

@@ -36,6 +36,7 @@ pub(crate) use record::Kind;
 #[cfg(feature = "fuzzing")]
 pub(crate) use record::fuzz as fuzz_segment;
 pub(crate) use recover::{Identity, Recovered, begin_at, first_member, recover};
+pub use sys::let_go_of_pages;
 pub(crate) use values::{Full, keep_in_checkpoint, keep_in_segment};
 pub(crate) use work::DiskWork;
 pub(crate) use writer::{BATCH_BYTES, JOBS_MAX, Job, LAZY_SYNC, Status, Writer};

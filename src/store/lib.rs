@@ -24,7 +24,8 @@ mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
 pub use disk::{
-    ClusterId, Config, DEFAULT_QUOTA_BYTES, OpenError, Opening, Seat, open, open_member,
+    ClusterId, Config, DEFAULT_QUOTA_BYTES, OpenError, Opening, Seat, let_go_of_pages, open,
+    open_member,
 };
 pub use kv::*;
 pub use measures::{BOUNDS, Histogram, KeyMeasures, LeaseMeasures, Measures};

@@ -20,7 +20,7 @@ use rustls::pki_types::ServerName;
 use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 
-use super::{KEEPALIVE, PATH, PEER_NAME, TOLD_LANE, TOLD_PATH, WINDOWS, Within};
+use super::{KEEPALIVE, PATH, PEER_NAME, TOLD_LANE, TOLD_PATH, WINDOWS};
 
 /// Time for a connection and its handshake; whoever waits less finds it made the next time.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
@@ -208,7 +208,7 @@ async fn connect(
     let name = ServerName::try_from(PEER_NAME).map_err(io::Error::other)?;
     let stream = tls.connect(name, stream).await?;
     let nested = Nested::default();
-    let (sender, connection) = http2::Builder::new(Within(nested.clone()))
+    let (sender, connection) = http2::Builder::new(nested.clone())
         .timer(TokioTimer::new())
         .initial_stream_window_size(WINDOWS.0)
         .initial_connection_window_size(WINDOWS.1)

@@ -19,7 +19,7 @@ use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use super::{KEEPALIVE, PATH, TOLD_PATH, WINDOWS, Within};
+use super::{KEEPALIVE, PATH, TOLD_PATH, WINDOWS};
 
 /// Connections at a time: two of each of some members, and as many that their other end has lost.
 const CONNECTIONS_MAX: usize = 64;
@@ -98,7 +98,7 @@ async fn carry(
         async move { Ok::<_, Infallible>(answer(request, message_max, &*connected).await) }
     });
     let nested = Nested::default();
-    let connection = hyper::server::conn::http2::Builder::new(Within(nested.clone()))
+    let connection = hyper::server::conn::http2::Builder::new(nested.clone())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(WINDOWS.0)

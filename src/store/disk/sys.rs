@@ -3,15 +3,20 @@
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
-use memmap2::Mmap;
+use memmap2::{Mmap, UncheckedAdvice};
+use parking_lot::Mutex;
 
 /// Most bytes that are mapped at once: on boards of 32 bits addresses are scarce, elsewhere they are not.
 const MAPPED_BYTES_MAX: usize =
     if cfg!(target_pointer_width = "32") { 512 * 1024 * 1024 } else { usize::MAX / 2 };
 
 static MAPPED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// All maps that are there: as many as there are full segments and checkpoints.
+static MAPS: Mutex<Vec<Weak<Mmap>>> = Mutex::new(Vec::new());
 
 /// Counts what is mapped until it no longer is.
 struct Counted(usize);
@@ -23,7 +28,7 @@ impl Drop for Counted {
 }
 
 struct Map {
-    map: Mmap,
+    map: Arc<Mmap>,
     // Behind the map: it counts for as long as that is there.
     _counted: Counted,
 }
@@ -50,6 +55,52 @@ pub(super) fn map(file: &File) -> io::Result<Bytes> {
     }
     // SAFETY: the map is read only, and what it shows does not change: it is of a full segment or of a checkpoint, which the
     // store never writes or cuts again, and the directory's lock keeps other processes of the store out.
-    let map = unsafe { Mmap::map(file)? };
+    let map = Arc::new(unsafe { Mmap::map(file)? });
+    let mut maps = MAPS.lock();
+    maps.retain(|map| map.strong_count() > 0);
+    maps.push(Arc::downgrade(&map));
     Ok(Bytes::from_owner(Map { map, _counted: counted }))
+}
+
+/// Has no page of any map count as this process's memory until it is read again. What was read stays in the page cache, which
+/// the kernel gives to whom it wants; pages that are mapped it takes away late.
+#[expect(unsafe_code, reason = "only here it is known what is mapped, and how")]
+pub fn let_go_of_pages() {
+    let maps: Vec<Arc<Mmap>> = MAPS.lock().iter().filter_map(Weak::upgrade).collect();
+    for map in maps {
+        // SAFETY: the map is shared and read only: its pages are the file's, and come back from there as they were.
+        let advised = unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) };
+        if let Err(error) = advised {
+            tracing::debug!(%error, "pages of a file of the store are kept");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// KiB of the map that holds this address that are in memory (`/proc/self/smaps`).
+    fn resident(bytes: &[u8]) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let begins = format!("{:x}-", bytes.as_ptr().addr());
+        let map = maps.split_once(&begins).unwrap().1;
+        let line = map.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn pages_that_were_read_are_let_go_of_and_come_back_as_they_were() {
+        let mut file = tempfile::tempfile().unwrap();
+        let content: Vec<u8> = (0..1024 * 1024).map(|n: u32| (n % 251) as u8).collect();
+        file.write_all(&content).unwrap();
+        let bytes = map(&file).unwrap();
+        assert_eq!(bytes, content);
+        assert_eq!(resident(&bytes), 1024);
+        let_go_of_pages();
+        assert_eq!(resident(&bytes), 0);
+        assert_eq!(bytes, content);
+    }
 }
