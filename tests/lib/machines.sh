@@ -9,6 +9,7 @@ sysctl -qw net.ipv6.conf.all.forwarding=1
 # here, the server or agent on it, percent of its packets that are lost.
 declare -A machine_number=() machine_lan=() machine_options=() machine_ip=() machine_first=() machine_parent=() machine_server=() machine_loss=()
 declare -A lan_four=() lan_six=()
+silences=() # "from to": no packet goes there
 lan() { # name, first numbers of its addresses in both families: a bridge; this namespace has its address 1
   lan_four[$1]=$2 lan_six[$1]=$3
   # An address of its own: a bridge has that of a port otherwise, and changes it when the port goes.
@@ -128,7 +129,7 @@ power_off() { # name...: everything on these machines ends at once; their disks 
 }
 reboot() { power_off "$1"; boot "$1"; on "$1"; } # name
 wire() { # writes what is lost of the packets from and to each machine
-  local hook name
+  local hook name from to
   {
     printf 'table bridge wire {}\ndelete table bridge wire\ntable bridge wire {\n'
     for hook in prerouting:iifname postrouting:oifname; do
@@ -142,9 +143,18 @@ wire() { # writes what is lost of the packets from and to each machine
       done
       printf '}\n'
     done
-    printf '}\n'
+    printf 'chain between { type filter hook forward priority 0;\n'
+    for name in "${silences[@]}"; do
+      from=${name% *} to=${name#* }
+      case $from in any) ;; *) printf 'iifname "lan-%s" ' "$from" ;; esac
+      case $to in any) ;; *) printf 'oifname "lan-%s" ' "$to" ;; esac
+      printf 'drop\n'
+    done
+    printf '}\n}\n'
   } | nft -f -
 }
+silence() { silences+=("$1 $2"); wire; } # machine or `any`, machine or `any`: no packet from the first reaches the second on their lan
+speak() { silences=(); wire; } # all that silence has stopped goes again
 loss() { machine_loss[$1]=$2; wire; } # name, percent of its packets, each way
 cut_off() { loss "$1" 100; } # name: no packet from or to it
 heal() { loss "$1" 0; } # name

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writers that note what was acknowledged, and the check of what is there.
 
-  writers.py KUBECONFIG HISTORY N     N writers create and update ConfigMaps until HISTORY.stop exists
+  writers.py KUBECONFIG HISTORY N [PREFIX]   N writers create and update ConfigMaps until HISTORY.stop exists; the prefix is part of their names
   writers.py --wait HISTORY COUNT     waits until so many writes were acknowledged
   writers.py --check KUBECONFIG HISTORY
 """
@@ -29,9 +29,8 @@ def ask(connection, method, path, body=None):
     return response.status, json.loads(response.read() or b"{}")
 
 
-def writer(number, config, history, lock, stop):
-    connection, serial = None, 0
-    name, known = f"w{number}", False
+def writer(name, config, history, lock, stop):
+    connection, serial, known = None, 0, False
     while not os.path.exists(stop):
         serial += 1
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"serial": str(serial)}}
@@ -53,6 +52,10 @@ def writer(number, config, history, lock, stop):
         elif code == 404 and known:
             with lock: history.write(f"{name} {serial} lost 0\n"); history.flush()
             known = False
+        else:
+            # Refused, or not known to have happened.
+            with lock: history.write(f"{name} {serial} ? 0\n"); history.flush()
+            time.sleep(0.02)
 
 
 def main():
@@ -66,10 +69,10 @@ def main():
     if sys.argv[1] == "--check":
         check(sys.argv[2], sys.argv[3])
         return
-    config, path, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    config, path, count, prefix = sys.argv[1], sys.argv[2], int(sys.argv[3]), "".join(sys.argv[4:])
     lock = threading.Lock()
     with open(path, "w") as history:
-        threads = [threading.Thread(target=writer, args=(i, config, history, lock, path + ".stop")) for i in range(count)]
+        threads = [threading.Thread(target=writer, args=(f"w{prefix}{i}", config, history, lock, path + ".stop")) for i in range(count)]
         for t in threads: t.start()
         for t in threads: t.join()
 
