@@ -9,10 +9,10 @@ PROGRAMS = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def prepare(more=()):
-    """Finds or builds the programs; ends with the remedy when upstream's are missing."""
+def prepare(more=(), upstream=True):
+    """Finds or builds the programs; ends with the remedy when upstream's, if they are wanted, or `more` are missing."""
     global program, load_program
-    missing = [p for p in [*PROGRAMS, *more] if not (UPSTREAM / p).is_file()]
+    missing = [p for p in [*(PROGRAMS if upstream else ()), *more] if not (UPSTREAM / p).is_file()]
     if missing:
         sys.exit(f"benches: no {', '.join(missing)} in {UPSTREAM}\n  fix: benches/upstream builds them from their Go modules (about 15 minutes on 2 cores)")
     if not os.environ.get("KUBE_LITE_BIN") or not os.environ.get("KUBE_LITE_LOAD"):
