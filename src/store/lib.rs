@@ -10,6 +10,7 @@ mod backend;
 mod bolt;
 mod command;
 pub mod disk;
+mod engine;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod kv;

@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use base::Tasks;
 use tokio::sync::watch;
 
-use crate::backend::{Engine, Limits, Shared, Store};
+use crate::backend::{Limits, Shared, Store};
 use crate::command::Command;
+use crate::engine::Engine;
 use crate::kv::{Backend, Durability, StoreError};
 use crate::measures::Measures;
 use crate::mvcc::Outcome;

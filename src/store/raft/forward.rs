@@ -311,7 +311,7 @@ impl RaftEngine {
     /// # Errors
     /// Those of a write.
     pub(super) async fn end_lazy(&self) -> Result<(), StoreError> {
-        use crate::backend::Engine;
+        use crate::engine::Engine;
         self.lazy_ended.store(true, Relaxed);
         // Raises nothing; but it is synced, behind every proposal that did not know.
         self.submit(Command::Raise { revision: 0 }, Durability::Synced).await.map(drop)

@@ -13,8 +13,8 @@ use super::log_store::entry_bytes;
 use super::members::Members;
 use super::wire::{Answer, Chunk, Envelope, Request};
 use super::{Entry, Types, behind};
-use crate::backend::Engine;
 use crate::command::Command;
+use crate::engine::Engine;
 use crate::kv::{Durability, StoreError};
 
 /// Longest wait for the leader's word on whether a sender is a member.

@@ -233,7 +233,7 @@ impl Members {
     }
 
     async fn submit(&self, command: Command) -> Result<(), StoreError> {
-        use crate::backend::Engine;
+        use crate::engine::Engine;
         self.engine.submit(command, Durability::Synced).await.map(drop)
     }
 

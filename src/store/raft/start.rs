@@ -17,12 +17,13 @@ use super::machine::{Machine, Place};
 use super::members::Members;
 use super::peers::Peers;
 use super::{Address, Raft, behind};
-use crate::backend::{Engine, Shared};
+use crate::backend::Shared;
 use crate::command::Command;
 use crate::disk::{
     DiskWork, Entries, JOBS_MAX, Job, LAZY_SYNC, Lock, OpenError, Recovered, Seat, Status, Writer,
     first_member,
 };
+use crate::engine::Engine;
 use crate::kv::{Durability, StoreError};
 
 /// How to start.
