@@ -8,6 +8,7 @@ use base::Tasks;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
+use openraft::raft::Precondition;
 use tokio::sync::{Notify, watch};
 
 use super::engine::RaftEngine;
@@ -16,7 +17,7 @@ use super::incoming::Incoming;
 use super::link::Traffic;
 use super::suspicion::Connections;
 use super::wire::{Answer, Change, Request};
-use super::{Address, Membership, behind};
+use super::{Address, Membership, StoredMembership, Types, behind};
 use crate::command::Command;
 use crate::disk::ClusterId;
 use crate::kv::{Durability, StoreError};
@@ -138,6 +139,18 @@ impl Members {
 
     fn membership(&self) -> Membership {
         self.engine.raft().server_metrics().borrow_watched().membership_config.membership().clone()
+    }
+
+    /// The members as the next entry here finds them, for what is told of them may be a moment old, and whether they are
+    /// agreed on.
+    async fn newest_membership(&self) -> Result<(StoredMembership, bool), StoreError> {
+        let newest = |state: &openraft::RaftState<Types>| {
+            let (newest, agreed) =
+                (state.membership_state.effective(), state.membership_state.committed());
+            (StoredMembership::clone(newest), newest.log_id() == agreed.log_id())
+        };
+        let newest = self.engine.raft().with_raft_state(newest).await;
+        newest.map_err(|error| self.engine.fatal(&error))
     }
 
     /// All members known here, by id.
@@ -265,14 +278,25 @@ impl Members {
     /// Changes the members as the leader; `false` when another member leads.
     pub(super) async fn change_here(&self, change: &Change) -> Result<bool, StoreError> {
         let _one = self.changing.lock().await;
-        let membership = self.membership();
-        let changes = plan(&membership, change, &self.ready())?;
+        let (newest, agreed) = self.newest_membership().await?;
+        let membership = newest.membership();
+        if membership.get_node(&self.id()).is_none() {
+            // Who removed itself leads on until others know, but it is not for it to say any more who they are.
+            return Ok(false);
+        }
+        if !agreed {
+            let text = "another change of the members is not agreed on yet: ask again";
+            return Err(StoreError::Unavailable(text.to_owned()));
+        }
+        let changes = plan(membership, change, &self.ready())?;
         let Some(changes) = changes else { return Ok(true) };
         if matches!(change, Change::Add(..)) && membership.nodes().count() == 1 {
             self.engine.end_lazy().await?;
         }
-        let changes = self.with_own_address(&membership, change, changes)?;
-        match self.engine.raft().change_membership(changes, false).await {
+        let changes = self.with_own_address(membership, change, changes)?;
+        // A change whose asker went away goes on behind the lock.
+        let planned_on = Precondition::LastMembershipLogId { last_membership_log_id: *newest.log_id() };
+        match self.engine.raft().change_membership_if(changes, false, [planned_on]).await {
             Ok(_) => {}
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => return Ok(false),
             Err(RaftError::APIError(error)) => {

@@ -1,5 +1,6 @@
 //! Three members: what is acknowledged survives whoever goes, and nobody is told what is old.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -242,6 +243,25 @@ async fn a_member_that_joins_late_gets_a_checkpoint_and_one_that_is_removed_is_t
     assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
     assert!(error.to_string().contains("was removed from the members"), "it knows why: {error}");
     cluster.store(1).txn(put("inside", "v")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_removed_itself_changes_nothing_more() {
+    let mut cluster = Cluster::of(3, 22).await;
+    cluster.start(3).await.unwrap();
+    let (id, at) = (cluster.nodes[&3].members.id(), address(3));
+    let leader = cluster.leader().await;
+    let [gone, other] =
+        [leader, (leader + 1) % 3].map(|machine| Arc::clone(&cluster.nodes[&machine].members));
+    gone.remove(gone.id()).await.unwrap();
+    assert!(gone.leadership().borrow().leads, "until another one does");
+    let error = gone.add(id, &at).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    // Whoever asks another one is answered by the next leader.
+    other.add(id, &at).await.unwrap();
+    let listed: Vec<u64> = other.list().iter().map(|member| member.id).collect();
+    assert!(listed.contains(&id) && !listed.contains(&gone.id()), "{listed:?}");
+    assert!(!gone.leadership().borrow().leads);
 }
 
 #[tokio::test(start_paused = true)]
