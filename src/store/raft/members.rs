@@ -213,18 +213,25 @@ impl Members {
     async fn change(&self, change: Change) -> Result<(), StoreError> {
         let deadline = base::clock::now() + LEADER_WAIT;
         let request = Request::Change(change);
-        match self.engine.ask_leader(&request, false, deadline).await? {
-            Asked::Here => {
-                let Request::Change(change) = &request else { return Ok(()) };
-                match self.change_here(change).await? {
-                    true => Ok(()),
-                    false => Err(StoreError::Unavailable("another member leads now".to_owned())),
+        loop {
+            match self.engine.ask_leader(&request, false, deadline).await? {
+                Asked::Here => {
+                    let Request::Change(change) = &request else { return Ok(()) };
+                    if self.change_here(change).await? {
+                        return Ok(());
+                    }
+                    if base::clock::now() >= deadline {
+                        let text = "this member does not lead any more";
+                        return Err(StoreError::Unavailable(text.to_owned()));
+                    }
+                    self.engine.await_other_leadership().await;
                 }
-            }
-            Asked::Answer(Answer::Changed) => Ok(()),
-            Asked::Answer(Answer::Refused(error)) => Err(error),
-            Asked::Answer(_) => {
-                Err(StoreError::Unavailable("the leader answered something else".to_owned()))
+                Asked::Answer(Answer::Changed) => return Ok(()),
+                Asked::Answer(Answer::Refused(error)) => return Err(error),
+                Asked::Answer(_) => {
+                    let text = "the leader answered something else";
+                    return Err(StoreError::Unavailable(text.to_owned()));
+                }
             }
         }
     }
@@ -255,26 +262,6 @@ impl Members {
         self.engine.committed()
     }
 
-    /// Gives the lead to a voter; resolves once that one leads. Only the leader can.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`] when it does not lead in time.
-    pub async fn transfer(&self, id: u64) -> Result<(), StoreError> {
-        let failed = |text: &str| StoreError::Unavailable(text.to_owned());
-        let mut leadership = self.leadership();
-        if leadership.borrow().leader == Some(id) {
-            return Ok(());
-        }
-        let transfer = self.engine.raft().trigger().transfer_leader(id).await;
-        transfer.map_err(|error| self.engine.fatal(&error))?;
-        let leads = leadership.wait_for(|now| now.leader == Some(id));
-        match tokio::time::timeout(LEADER_WAIT, leads).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => Err(failed("this member has ended")),
-            Err(_) => Err(failed("the other member did not take the lead in time")),
-        }
-    }
-
     /// Changes the members as the leader; `false` when another member leads.
     pub(super) async fn change_here(&self, change: &Change) -> Result<bool, StoreError> {
         let _one = self.changing.lock().await;
@@ -295,7 +282,8 @@ impl Members {
         }
         let changes = self.with_own_address(membership, change, changes)?;
         // A change whose asker went away goes on behind the lock.
-        let planned_on = Precondition::LastMembershipLogId { last_membership_log_id: *newest.log_id() };
+        let planned_on =
+            Precondition::LastMembershipLogId { last_membership_log_id: *newest.log_id() };
         match self.engine.raft().change_membership_if(changes, false, [planned_on]).await {
             Ok(_) => {}
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => return Ok(false),

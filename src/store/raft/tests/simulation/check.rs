@@ -108,7 +108,9 @@ fn owners(book: &Book, timeline: &[Model]) -> Result<Owners, String> {
             }
         }
     }
-    for (number, record) in book.records.iter().enumerate() {
+    let revokes = |record: &Record| matches!(record.call, Call::Revoke { .. });
+    let others = book.records.iter().enumerate().filter(|(_, record)| !revokes(record));
+    for (number, record) in others {
         let written = record.call.value().and_then(|value| values.remove(&value));
         match &record.outcome {
             Outcome::Reply(reply) if record.call.is_linear() => {
@@ -135,6 +137,18 @@ fn owners(book: &Book, timeline: &[Model]) -> Result<Owners, String> {
                 own(revision, Some(number))?;
             }
             _ => {}
+        }
+    }
+    // Its answer does not say what it deleted: what another call did, or was seen before, was not this one's doing.
+    for (number, record) in book.records.iter().enumerate().filter(|(_, record)| revokes(record)) {
+        let Outcome::Reply(reply) = &record.outcome else { continue };
+        let made = replays(record, reply, timeline)?;
+        let before = |seen: &Witnessed| seen.place < record.begun;
+        if made
+            && !owners.contains_key(&reply.revision)
+            && !book.seen.get(&reply.revision).is_some_and(before)
+        {
+            owners.insert(reply.revision, Some(number));
         }
     }
     if let Some((value, revision)) = values.first_key_value() {
