@@ -32,6 +32,9 @@ pub const MAX_REQUEST_BYTES: usize = 1536 * 1024;
 /// Changes of history looked at under the lock before it is let go.
 const REPLAY_CHUNK: usize = 1000;
 
+/// Longest wait for the end of a lease that has run out, as etcd's for a request.
+const LEASE_END_WAIT: std::time::Duration = std::time::Duration::from_secs(7);
+
 /// The applied state, its watchers and its leases' deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
@@ -39,6 +42,8 @@ pub(crate) struct Shared {
     hub: Mutex<Hub>,
     deadlines: Mutex<Deadlines>,
     lease_changed: Notify,
+    /// Told when a lease has ended, or all got their whole time again.
+    lease_ended: Notify,
     counts: Counts,
 }
 
@@ -95,6 +100,7 @@ impl Shared {
         place();
         drop(state);
         self.lease_changed.notify_one();
+        self.lease_ended.notify_waiters();
     }
 
     fn follow_lease(&self, command: &Command) {
@@ -106,6 +112,7 @@ impl Shared {
             Command::LeaseRevoke { id } => {
                 self.counts.revoked.fetch_add(1, Relaxed);
                 self.deadlines.lock().stop(*id);
+                self.lease_ended.notify_waiters();
             }
             Command::Txn(_)
             | Command::Compact(_)
@@ -116,10 +123,29 @@ impl Shared {
         self.lease_changed.notify_one();
     }
 
-    /// Starts a lease's time again; its granted seconds.
-    pub(crate) fn renew(&self, lease: i64) -> Option<i64> {
+    /// Starts a lease's time again; its granted seconds. The end of one that has run out may be under way: as in etcd, what
+    /// becomes of it is waited for.
+    ///
+    /// # Errors
+    /// [`StoreError::LeaseNotFound`], [`StoreError::Unavailable`] when its end is not agreed on in time.
+    pub(crate) async fn renew(&self, lease: i64) -> Result<i64, StoreError> {
         self.counts.renewed.fetch_add(1, Relaxed);
-        self.deadlines.lock().renew(lease, base::clock::now())
+        let renewed = async {
+            loop {
+                let ended = self.lease_ended.notified();
+                {
+                    let (mut deadlines, now) = (self.deadlines.lock(), base::clock::now());
+                    if !deadlines.has_run_out(lease, now) {
+                        return deadlines.renew(lease, now).ok_or(StoreError::LeaseNotFound);
+                    }
+                }
+                ended.await;
+            }
+        };
+        tokio::time::timeout(LEASE_END_WAIT, renewed).await.unwrap_or_else(|_| {
+            let text = "the lease has run out, and its end was not agreed on in time: ask again";
+            Err(StoreError::Unavailable(text.to_owned()))
+        })
     }
 
     /// Granted seconds of a lease and those left.
@@ -243,6 +269,7 @@ async fn expire_leases<E: Engine>(
             // Who led before knows who renewed: everybody gets the whole time again.
             let deadlines = Deadlines::of(&shared.state.read());
             *shared.deadlines.lock() = deadlines;
+            shared.lease_ended.notify_waiters();
         }
         led = lead;
         if !lead {
@@ -447,7 +474,7 @@ impl<E: Engine> Backend for Store<E> {
         self.check_running()?;
         let ttl = match self.engine.renew_elsewhere(id).await? {
             Some(ttl) => ttl,
-            None => self.shared.renew(id).ok_or(StoreError::LeaseNotFound)?,
+            None => self.shared.renew(id).await?,
         };
         Ok(Lease { id, granted_ttl: ttl, remaining_ttl: ttl })
     }

@@ -65,6 +65,12 @@ impl Deadlines {
         Some(ttl)
     }
 
+    /// Whether a lease runs no more and has not been ended.
+    pub(crate) fn has_run_out(&self, id: i64, now: Instant) -> bool {
+        let deadline = self.leases.get(&id).and_then(|lease| lease.deadline);
+        deadline.is_some_and(|deadline| deadline <= now)
+    }
+
     /// Granted seconds of a lease and those left, rounded down; `None` when it does not run.
     pub(crate) fn remaining(&self, id: i64, now: Instant) -> Option<(i64, i64)> {
         let lease = self.leases.get(&id)?;
@@ -105,8 +111,10 @@ mod tests {
         assert_eq!(deadlines.remaining(2, after(4)), Some((5, 1)));
         assert_eq!(deadlines.renew(2, after(4)), Some(5));
         assert_eq!((deadlines.expired(after(8)), deadlines.expired(after(9))), (None, Some(2)));
+        let run_out = |seconds| deadlines.has_run_out(2, after(seconds));
+        assert_eq!((run_out(8), run_out(9)), (false, true));
         deadlines.stop(2);
         assert_eq!((deadlines.expired(after(9)), deadlines.expired(after(10))), (None, Some(1)));
-        assert_eq!(deadlines.renew(2, now), None);
+        assert_eq!((deadlines.renew(2, now), deadlines.has_run_out(2, after(9))), (None, false));
     }
 }

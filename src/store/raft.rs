@@ -19,6 +19,7 @@ mod peers;
 mod start;
 mod suspicion;
 mod tending;
+mod transfer;
 mod wire;
 
 use std::fmt;

@@ -157,7 +157,7 @@ impl RaftEngine {
     }
 
     /// openraft refused to lead: waits until that is told here too, or it may have changed its mind.
-    async fn await_other_leadership(&self) {
+    pub(super) async fn await_other_leadership(&self) {
         let changed = self.led.notified();
         if self.leadership().leads {
             // Too late or not at all is no matter: the next try tells.
@@ -273,6 +273,16 @@ impl RaftEngine {
         }
     }
 
+    /// Whether this member leads, as a quorum confirms, once it has applied what others have committed before.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] without a quorum.
+    pub(super) async fn confirm_lead(&self) -> Result<bool, StoreError> {
+        let deadline = base::clock::now() + LEADER_WAIT;
+        let Some(next) = self.read_index().await? else { return Ok(false) };
+        self.await_applied(next, deadline).await.map(|()| true)
+    }
+
     /// Renews a lease at the leader; `None` when that is this member.
     ///
     /// # Errors
@@ -281,9 +291,9 @@ impl RaftEngine {
         let deadline = base::clock::now() + LEADER_WAIT;
         match self.ask_leader(&Request::KeepAlive(lease), true, deadline).await? {
             // Who was followed by another leader watches over no lease any more.
-            Asked::Here => match self.read_index().await? {
-                Some(_) => Ok(None),
-                None => Err(unavailable("this member does not lead any more")),
+            Asked::Here => match self.confirm_lead().await? {
+                true => Ok(None),
+                false => Err(unavailable("this member does not lead any more")),
             },
             Asked::Answer(Answer::KeptAlive(ttl)) => Ok(Some(ttl)),
             Asked::Answer(other) => Err(unexpected(other)),

@@ -94,9 +94,11 @@ impl Members {
     }
 
     /// Whether the sender is no member any more, which one that was away does not know. This member may know less than the
-    /// sender: only what a leader with a quorum says counts, and where there is none the sender may be the one to lead.
+    /// sender: only what a leader with a quorum says counts, and where there is none the sender may be the one to lead. The
+    /// leader itself is not asked about: one that has nothing yet, or less than all members, would keep it waiting for ever.
     async fn was_removed(&self, from: u64) -> bool {
-        if self.has(from) || self.engine.leadership().leader.is_none() {
+        let leader = self.engine.leadership().leader;
+        if self.has(from) || leader.is_none_or(|leader| leader == from) {
             return false;
         }
         let sure = tokio::time::timeout(SURE_WAIT, self.engine.read_barrier()).await;
@@ -164,12 +166,12 @@ impl Members {
                 Ok(None) => return Answer::NotLeader(None),
                 Err(error) => Err(error),
             },
-            Request::KeepAlive(lease) => match self.engine.read_index().await {
-                Ok(Some(_)) => match self.engine.place.shared.renew(lease) {
-                    Some(ttl) => return Answer::KeptAlive(ttl),
-                    None => Err(StoreError::LeaseNotFound),
+            Request::KeepAlive(lease) => match self.engine.confirm_lead().await {
+                Ok(true) => match self.engine.place.shared.renew(lease).await {
+                    Ok(ttl) => return Answer::KeptAlive(ttl),
+                    Err(error) => Err(error),
                 },
-                Ok(None) => return Answer::NotLeader(None),
+                Ok(false) => return Answer::NotLeader(None),
                 Err(error) => Err(error),
             },
             Request::Remaining(lease) => match self.engine.place.shared.remaining(lease) {

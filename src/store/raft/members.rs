@@ -8,6 +8,7 @@ use base::Tasks;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
+use openraft::raft::Precondition;
 use tokio::sync::{Notify, watch};
 
 use super::engine::RaftEngine;
@@ -16,7 +17,7 @@ use super::incoming::Incoming;
 use super::link::Traffic;
 use super::suspicion::Connections;
 use super::wire::{Answer, Change, Request};
-use super::{Address, Membership, behind};
+use super::{Address, Membership, StoredMembership, Types, behind};
 use crate::command::Command;
 use crate::disk::ClusterId;
 use crate::kv::{Durability, StoreError};
@@ -140,6 +141,18 @@ impl Members {
         self.engine.raft().server_metrics().borrow_watched().membership_config.membership().clone()
     }
 
+    /// The members as the next entry here finds them, for what is told of them may be a moment old, and whether they are
+    /// agreed on.
+    async fn newest_membership(&self) -> Result<(StoredMembership, bool), StoreError> {
+        let newest = |state: &openraft::RaftState<Types>| {
+            let (newest, agreed) =
+                (state.membership_state.effective(), state.membership_state.committed());
+            (StoredMembership::clone(newest), newest.log_id() == agreed.log_id())
+        };
+        let newest = self.engine.raft().with_raft_state(newest).await;
+        newest.map_err(|error| self.engine.fatal(&error))
+    }
+
     /// All members known here, by id.
     pub fn list(&self) -> Vec<Member> {
         let membership = self.membership();
@@ -200,18 +213,25 @@ impl Members {
     async fn change(&self, change: Change) -> Result<(), StoreError> {
         let deadline = base::clock::now() + LEADER_WAIT;
         let request = Request::Change(change);
-        match self.engine.ask_leader(&request, false, deadline).await? {
-            Asked::Here => {
-                let Request::Change(change) = &request else { return Ok(()) };
-                match self.change_here(change).await? {
-                    true => Ok(()),
-                    false => Err(StoreError::Unavailable("another member leads now".to_owned())),
+        loop {
+            match self.engine.ask_leader(&request, false, deadline).await? {
+                Asked::Here => {
+                    let Request::Change(change) = &request else { return Ok(()) };
+                    if self.change_here(change).await? {
+                        return Ok(());
+                    }
+                    if base::clock::now() >= deadline {
+                        let text = "this member does not lead any more";
+                        return Err(StoreError::Unavailable(text.to_owned()));
+                    }
+                    self.engine.await_other_leadership().await;
                 }
-            }
-            Asked::Answer(Answer::Changed) => Ok(()),
-            Asked::Answer(Answer::Refused(error)) => Err(error),
-            Asked::Answer(_) => {
-                Err(StoreError::Unavailable("the leader answered something else".to_owned()))
+                Asked::Answer(Answer::Changed) => return Ok(()),
+                Asked::Answer(Answer::Refused(error)) => return Err(error),
+                Asked::Answer(_) => {
+                    let text = "the leader answered something else";
+                    return Err(StoreError::Unavailable(text.to_owned()));
+                }
             }
         }
     }
@@ -242,37 +262,29 @@ impl Members {
         self.engine.committed()
     }
 
-    /// Gives the lead to a voter; resolves once that one leads. Only the leader can.
-    ///
-    /// # Errors
-    /// [`StoreError::Unavailable`] when it does not lead in time.
-    pub async fn transfer(&self, id: u64) -> Result<(), StoreError> {
-        let failed = |text: &str| StoreError::Unavailable(text.to_owned());
-        let mut leadership = self.leadership();
-        if leadership.borrow().leader == Some(id) {
-            return Ok(());
-        }
-        let transfer = self.engine.raft().trigger().transfer_leader(id).await;
-        transfer.map_err(|error| self.engine.fatal(&error))?;
-        let leads = leadership.wait_for(|now| now.leader == Some(id));
-        match tokio::time::timeout(LEADER_WAIT, leads).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) => Err(failed("this member has ended")),
-            Err(_) => Err(failed("the other member did not take the lead in time")),
-        }
-    }
-
     /// Changes the members as the leader; `false` when another member leads.
     pub(super) async fn change_here(&self, change: &Change) -> Result<bool, StoreError> {
         let _one = self.changing.lock().await;
-        let membership = self.membership();
-        let changes = plan(&membership, change, &self.ready())?;
+        let (newest, agreed) = self.newest_membership().await?;
+        let membership = newest.membership();
+        if membership.get_node(&self.id()).is_none() {
+            // Who removed itself leads on until others know, but it is not for it to say any more who they are.
+            return Ok(false);
+        }
+        if !agreed {
+            let text = "another change of the members is not agreed on yet: ask again";
+            return Err(StoreError::Unavailable(text.to_owned()));
+        }
+        let changes = plan(membership, change, &self.ready())?;
         let Some(changes) = changes else { return Ok(true) };
         if matches!(change, Change::Add(..)) && membership.nodes().count() == 1 {
             self.engine.end_lazy().await?;
         }
-        let changes = self.with_own_address(&membership, change, changes)?;
-        match self.engine.raft().change_membership(changes, false).await {
+        let changes = self.with_own_address(membership, change, changes)?;
+        // A change whose asker went away goes on behind the lock.
+        let planned_on =
+            Precondition::LastMembershipLogId { last_membership_log_id: *newest.log_id() };
+        match self.engine.raft().change_membership_if(changes, false, [planned_on]).await {
             Ok(_) => {}
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => return Ok(false),
             Err(RaftError::APIError(error)) => {

@@ -84,3 +84,21 @@ async fn the_lead_goes_where_it_is_asked_to() {
     let measures = cluster.store(0).measures();
     assert!(measures.leader_changes >= 2, "{measures:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lead_that_nobody_takes_is_no_end_of_writes() {
+    let mut cluster = Cluster::of(3, 35).await;
+    cluster.start(3).await.unwrap();
+    cluster.add(3).await;
+    let [lost, learner] = [2, 3].map(|machine| cluster.nodes[&machine].members.id());
+    let error = cluster.nodes[&0].members.transfer(learner).await.unwrap_err();
+    assert!(matches!(error, StoreError::Invalid(_)), "{error}");
+    assert_eq!(cluster.leader().await, 0);
+    cluster.crash(2).await;
+    let error = cluster.nodes[&0].members.transfer(lost).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    // Two of three elect one of them.
+    cluster.store(1).txn(put("k", "v")).await.unwrap();
+    cluster.start(2).await.unwrap();
+    assert_eq!(cluster.same_everywhere().await.len(), 1);
+}

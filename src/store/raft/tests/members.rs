@@ -1,5 +1,6 @@
 //! Three members: what is acknowledged survives whoever goes, and nobody is told what is old.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -245,6 +246,44 @@ async fn a_member_that_joins_late_gets_a_checkpoint_and_one_that_is_removed_is_t
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_member_that_knows_who_leads_before_it_has_anything_is_caught_up() {
+    let mut cluster = Cluster::of(1, 24).await;
+    for n in 0..100 {
+        cluster.store(0).txn(put(&format!("k{n}"), "v")).await.unwrap();
+    }
+    crate::raft::write_checkpoint(&cluster.nodes[&0].engine).await.unwrap();
+    cluster.start(1).await.unwrap();
+    cluster.break_bulk_after(Some(1));
+    cluster.add(1).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(cluster.nodes[&1].members.leadership().borrow().leader.is_some());
+    assert!(cluster.nodes[&1].members.list().is_empty());
+    cluster.break_bulk_after(None);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let id = cluster.nodes[&1].members.id();
+    assert_eq!(cluster.nodes[&0].members.ready(), [id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_removed_itself_changes_nothing_more() {
+    let mut cluster = Cluster::of(3, 22).await;
+    cluster.start(3).await.unwrap();
+    let (id, at) = (cluster.nodes[&3].members.id(), address(3));
+    let leader = cluster.leader().await;
+    let [gone, other] =
+        [leader, (leader + 1) % 3].map(|machine| Arc::clone(&cluster.nodes[&machine].members));
+    gone.remove(gone.id()).await.unwrap();
+    assert!(gone.leadership().borrow().leads, "until another one does");
+    let error = gone.add(id, &at).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    // Whoever asks another one is answered by the next leader.
+    other.add(id, &at).await.unwrap();
+    let listed: Vec<u64> = other.list().iter().map(|member| member.id).collect();
+    assert!(listed.contains(&id) && !listed.contains(&gone.id()), "{listed:?}");
+    assert!(!gone.leadership().borrow().leads);
+}
+
+#[tokio::test(start_paused = true)]
 async fn from_three_back_to_one() {
     let mut cluster = Cluster::of(3, 8).await;
     cluster.store(0).txn(put("k", "v")).await.unwrap();
@@ -362,6 +401,28 @@ async fn leases_end_at_the_leader_and_are_renewed_from_anywhere() {
     assert_eq!(cluster.same_everywhere().await.len(), 0);
     let error = cluster.store(1).lease_keep_alive(lease.id).await.unwrap_err();
     assert!(matches!(error, StoreError::LeaseNotFound), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_end_is_under_way_is_not_renewed() {
+    let mut cluster = Cluster::of(3, 23).await;
+    let store = Arc::clone(cluster.store(0));
+    let lease = store.lease_grant(0, 2).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    cluster.crash(1).await;
+    cluster.crash(2).await;
+    // Its end is in the leader's log, and nobody has agreed on it.
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    let others = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cluster.start(1).await.unwrap();
+        cluster.start(2).await.unwrap();
+    };
+    let (renewed, ()) = tokio::join!(store.lease_keep_alive(lease.id), others);
+    let error = renewed.unwrap_err();
+    assert!(matches!(error, StoreError::LeaseNotFound), "{error}");
+    cluster.same_everywhere().await;
+    assert!(cluster.store(1).leases().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

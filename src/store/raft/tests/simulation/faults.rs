@@ -215,11 +215,9 @@ impl Storm {
     async fn transfer(&mut self, victim: usize) {
         self.note("transfer of the lead", victim);
         let to = self.cluster.nodes[&victim].members.id();
-        for node in self.cluster.nodes.values() {
-            if node.members.leadership().borrow().leads && node.members.id() != to {
-                // Who does not lead any more transfers nothing.
-                let _ = node.engine.raft().trigger().transfer_leader(to).await;
-            }
+        if let Some(leader) = self.leader() {
+            let members = std::sync::Arc::clone(&self.cluster.nodes[&leader].members);
+            within(9, members.transfer(to)).await;
         }
     }
 

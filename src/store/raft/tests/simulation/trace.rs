@@ -45,8 +45,46 @@ impl Trace {
         }
     }
 
+    /// With `print`, what the code under test logs on this thread goes to standard error, too, until the guard is dropped.
+    pub(crate) fn follow_logs(&self) -> Option<tracing::subscriber::DefaultGuard> {
+        self.0.print.then(|| tracing::subscriber::set_default(Logs(self.clone())))
+    }
+
     /// The number, and how many things happened.
     pub(crate) fn digest(&self) -> (u64, u64) {
         *self.0.digest.lock()
     }
+}
+
+/// Prints events.
+struct Logs(Trace);
+
+impl tracing::Subscriber for Logs {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = format!("{:>12} {}:", self.0.now(), event.metadata().target());
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            use std::fmt::Write;
+            // Never an error: it goes to memory.
+            let _ = write!(line, " {field}={value:?}");
+        });
+        line.push('\n');
+        // As above.
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }
