@@ -30,7 +30,16 @@ pub(crate) struct Hashing {
     newest: i64,
     leases: Vec<(i64, i64)>,
     entries: Vec<Entry>,
-    any_valid: bool,
+    kept: Kept,
+}
+
+/// Whether etcd finds anything that a compaction at the revision keeps; else all records that are left count.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Kept {
+    /// Who asks for the checksum: a key that was deleted in that very revision is not found, even if it was made anew in it.
+    asked: bool,
+    /// Who compacts: that deletion is found.
+    compacting: bool,
 }
 
 impl State {
@@ -46,7 +55,7 @@ impl State {
             newest: self.revision,
             leases: self.leases().collect(),
             entries: Vec::new(),
-            any_valid: false,
+            kept: Kept::default(),
         })
     }
 }
@@ -61,7 +70,12 @@ impl Hashing {
     pub(crate) fn add(&mut self, key: &Bytes, versions: Vec<Version>) {
         let behind = versions.partition_point(|version| version.modified <= self.compacted);
         let last = versions.len();
-        self.any_valid |= versions.last().is_some_and(|version| !version.is_tombstone());
+        let at = self.revision;
+        let exists = versions.last().is_some_and(|version| !version.is_tombstone());
+        let is_deletion = |version: &Version| version.modified == at && version.is_tombstone();
+        let deleted = versions.iter().rev().take_while(|v| v.modified == at).any(is_deletion);
+        self.kept.asked |= exists && !deleted;
+        self.kept.compacting |= exists || deleted;
         for (index, version) in versions.into_iter().enumerate() {
             let valid = index + 1 == last && !version.is_tombstone();
             let spare = index + 1 == behind && !version.is_tombstone();
@@ -75,20 +89,28 @@ impl Hashing {
     /// The checksums.
     pub(crate) fn finish(mut self) -> KvHash {
         self.entries.sort_by_key(|entry| (entry.version.modified, entry.version.sub));
-        let any_valid = self.any_valid;
-        let counted = self.entries.iter().filter(|entry| !(entry.spare && any_valid));
-        let mut record = Vec::new();
-        let keys = counted.fold(crc32c::crc32c(TABLE), |sum, entry| {
-            record.clear();
-            write_record(&entry.key, &entry.version, &mut record);
-            crc32c::crc32c_append(sum, &record)
-        });
+        let keys = self.sum(self.kept.asked);
+        let compacting = match self.kept {
+            Kept { asked, compacting } if asked == compacting => keys,
+            Kept { compacting, .. } => self.sum(compacting),
+        };
         let all = self.leases.iter().fold(keys, |sum, (id, ttl)| {
             let sum = crc32c::crc32c_append(sum, &id.to_be_bytes());
             crc32c::crc32c_append(sum, &ttl.to_be_bytes())
         });
         let (revision, compacted) = (Revision(self.revision), Revision(self.compacted));
-        KvHash { keys, all, revision, compacted, newest: Revision(self.newest) }
+        KvHash { keys, compacting, all, revision, compacted, newest: Revision(self.newest) }
+    }
+
+    /// The checksum of keys, whose spare versions do not count where something is kept.
+    fn sum(&self, kept: bool) -> u32 {
+        let counted = self.entries.iter().filter(|entry| !(entry.spare && kept));
+        let mut record = Vec::new();
+        counted.fold(crc32c::crc32c(TABLE), |sum, entry| {
+            record.clear();
+            write_record(&entry.key, &entry.version, &mut record);
+            crc32c::crc32c_append(sum, &record)
+        })
     }
 }
 
