@@ -188,12 +188,16 @@ mod tests {
         }
 
         fn hash(&self, revision: i64) -> (u32, i64, i64) {
+            let hash = self.both(revision);
+            (hash.keys, hash.compacted.0, hash.revision.0)
+        }
+
+        fn both(&self, revision: i64) -> KvHash {
             let mut hashing = self.0.hashing(Revision(revision)).unwrap();
             for (key, versions) in self.0.export(None, hashing.revision(), usize::MAX) {
                 hashing.add(&key, versions);
             }
-            let hash = hashing.finish();
-            (hash.keys, hash.compacted.0, hash.revision.0)
+            hashing.finish()
         }
     }
 
@@ -235,6 +239,31 @@ mod tests {
         let leases = world.0.leases().collect::<Vec<_>>().into_iter();
         let back = State::import(8, 6, Vec::new(), Facts::default(), leases, keys);
         assert_eq!(World(back).hash(7), (4_034_566_599, 6, 7));
+    }
+
+    /// As above, by etcd 3.7.3: `del a --from-key` and `put a 3` in one transaction, and compactions of nothing but deletions.
+    #[test]
+    fn what_only_a_deletion_of_the_very_revision_keeps_is_etcds() {
+        let mut world = World::default();
+        world.write(vec![put("a", "1", 0)]);
+        world.write(vec![put("a", "2", 0)]);
+        world.done(Command::Compact(3));
+        let range = KeyRange { start: "a".into(), end: vec![0].into() };
+        world.write(vec![Op::Delete { range, prev_kv: false }, put("a", "3", 0)]);
+        assert_eq!(world.hash(4), (4_190_683_044, 3, 4));
+        world.write(vec![put("b", "4", 0)]);
+        assert_eq!(world.hash(0), (4_249_722_575, 3, 5));
+        assert_eq!(world.hash(4), (4_190_683_044, 3, 4));
+        assert_eq!(world.both(5).compacting, 4_249_722_575);
+        world.done(Command::Compact(5));
+        world.write(vec![delete("a")]);
+        world.write(vec![delete("b")]);
+        assert_eq!(world.hash(0), (3_583_749_105, 5, 7));
+        assert_eq!(world.both(7).compacting, 3_047_929_052);
+        world.done(Command::Compact(7));
+        assert_eq!(world.hash(0), (1_084_519_789, 7, 7));
+        world.write(vec![put("c", "5", 0)]);
+        assert_eq!(world.hash(0), (4_134_959_121, 7, 8));
     }
 
     #[test]

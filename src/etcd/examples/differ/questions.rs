@@ -6,8 +6,20 @@ use proto::etcdserverpb::compare::TargetUnion;
 use proto::etcdserverpb::request_op::Request as Step;
 
 /// What is equal comes in the order of its keys as long as there are few: Go sorts more than twelve another way.
-const KEYS: [&[u8]; 12] =
-    [b"k0", b"k1", b"k1\0", b"k1\0a", b"k2", b"k3", b"k4", b"k5", b"k6", b"k7", b"k\xc3\xa9", b"k\xff\xff"];
+const KEYS: [&[u8]; 12] = [
+    b"k0",
+    b"k1",
+    b"k1\0",
+    b"k1\0a",
+    b"k2",
+    b"k3",
+    b"k4",
+    b"k5",
+    b"k6",
+    b"k7",
+    b"k\xc3\xa9",
+    b"k\xff\xff",
+];
 
 /// What the questions are about.
 #[derive(Debug, Default)]
@@ -113,11 +125,7 @@ fn put(random: &mut Random) -> pb::PutRequest {
 }
 
 fn delete(random: &mut Random) -> pb::DeleteRangeRequest {
-    pb::DeleteRangeRequest {
-        key: random.key(),
-        range_end: random.end(),
-        prev_kv: random.one_in(2),
-    }
+    pb::DeleteRangeRequest { key: random.key(), range_end: random.end(), prev_kv: random.one_in(2) }
 }
 
 fn txn(random: &mut Random, newest: i64, depth: u64) -> pb::TxnRequest {
@@ -215,7 +223,9 @@ fn summed(random: &mut Random, known: &Known) -> i64 {
         return sums.get(random.below(sums.len() as u64) as usize).copied().unwrap_or(0);
     }
     match newest - compacted {
-        2.. if random.one_in(2) => newest - random.signed((newest - compacted).min(30).unsigned_abs()),
+        2.. if random.one_in(2) => {
+            newest - random.signed((newest - compacted).min(30).unsigned_abs())
+        }
         _ => 0,
     }
 }

@@ -33,6 +33,8 @@ pub(crate) enum End {
 pub(crate) struct Program {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<String>,
+    /// One thing is asked after another: more threads would only wake each other.
+    pub(crate) environment: &'static [(&'static str, &'static str)],
     pub(crate) address: SocketAddr,
 }
 
@@ -51,13 +53,16 @@ impl Program {
             "--election-timeout=100".to_owned(),
             "--unsafe-no-fsync".to_owned(),
         ];
-        Ok(Self { program, arguments: arguments.into(), address })
+        let environment = &[("GOMAXPROCS", "1"), ("GOGC", "800")];
+        Ok(Self { program, arguments: arguments.into(), environment, address })
     }
 
     /// The example `serve`.
     pub(crate) fn serve(program: PathBuf, directory: String) -> Result<Self, Box<dyn Error>> {
         let address = free_address()?;
-        Ok(Self { program, arguments: vec![address.to_string(), directory], address })
+        let environment = &[("TOKIO_WORKER_THREADS", "1")];
+        let arguments = vec![address.to_string(), directory];
+        Ok(Self { program, arguments, environment, address })
     }
 
     /// Starts it, and waits until it serves.
@@ -65,6 +70,7 @@ impl Program {
         let name = self.program.display();
         let mut child = Command::new(&self.program)
             .args(&self.arguments)
+            .envs(self.environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -165,7 +171,8 @@ impl Side {
 
     /// CPU seconds of the process so far, by the kernel's hundredths.
     pub(crate) fn cpu_seconds(&self) -> f64 {
-        let stat = self.child.id().and_then(|id| std::fs::read_to_string(format!("/proc/{id}/stat")).ok());
+        let stat =
+            self.child.id().and_then(|id| std::fs::read_to_string(format!("/proc/{id}/stat")).ok());
         let ticks = |stat: &str| -> Option<u64> {
             let (_, fields) = stat.rsplit_once(") ")?;
             let mut fields = fields.split(' ').skip(11).map(str::parse::<u64>);

@@ -78,7 +78,8 @@ impl Stream {
     async fn next(&mut self, waits_for: &str) -> Result<pb::WatchResponse, Box<dyn Error>> {
         for _ in 0..ATTEMPTS {
             if let Ok(message) = timeout(PATIENCE, self.responses.message()).await {
-                let message = message?.ok_or_else(|| format!("a stream of watches ended before {waits_for}"))?;
+                let message = message?
+                    .ok_or_else(|| format!("a stream of watches ended before {waits_for}"))?;
                 return Ok(self.take(message));
             }
         }
@@ -165,8 +166,14 @@ impl Stream {
             match timeout(ASKED_AGAIN, told).await {
                 Ok(told) => {
                     told?;
-                    return if self.progress == revision { Ok(()) } else {
-                        Err(format!("watches are said to be at {}, the newest is {revision}", self.progress).into())
+                    return if self.progress == revision {
+                        Ok(())
+                    } else {
+                        Err(format!(
+                            "watches are said to be at {}, the newest is {revision}",
+                            self.progress
+                        )
+                        .into())
                     };
                 }
                 Err(_) => continue,

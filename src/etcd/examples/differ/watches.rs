@@ -92,7 +92,11 @@ impl Pair {
         Ok(Some(a.watch_id))
     }
 
-    async fn cancel(&mut self, id: i64, differences: &mut Vec<String>) -> Result<(), Box<dyn Error>> {
+    async fn cancel(
+        &mut self,
+        id: i64,
+        differences: &mut Vec<String>,
+    ) -> Result<(), Box<dyn Error>> {
         let [one, other] = &mut self.sides;
         let (a, b) = tokio::try_join!(one.cancel(id), other.cancel(id))?;
         if a != b {
@@ -186,7 +190,8 @@ impl Watches {
             tokio::try_join!(one.reach(ALL, known.newest), other.reach(ALL, known.newest))?;
             let events = one.told.get(&ALL).map_or(&[][..], |told| &told.events);
             for change in events.iter().filter_map(Change::of) {
-                for watch in self.begun.running.values_mut().chain(self.apart.running.values_mut()) {
+                for watch in self.begun.running.values_mut().chain(self.apart.running.values_mut())
+                {
                     watch.note(&change);
                 }
                 self.history.push_back(change);
@@ -234,7 +239,11 @@ impl Watches {
             let request = watch(random, known, id);
             let start = request.start_revision;
             let is_compacted = start > 0 && start < known.compacted;
-            let pair = if is_compacted || start > known.newest { &mut self.apart } else { &mut self.begun };
+            let pair = if is_compacted || start > known.newest {
+                &mut self.apart
+            } else {
+                &mut self.begun
+            };
             if pair.running.len() > OTHERS {
                 continue;
             }
@@ -285,7 +294,8 @@ impl Watches {
         let before = std::mem::replace(&mut self.begun, Pair::open(channels));
         let [one, other] = before.sides;
         for (id, watch) in &before.running {
-            let next = |side: &Stream| side.seen.get(id).map_or(0, |seen| *seen).max(self.synced) + 1;
+            let next =
+                |side: &Stream| side.seen.get(id).map_or(0, |seen| *seen).max(self.synced) + 1;
             let from = |next: i64| pb::WatchCreateRequest {
                 start_revision: next,
                 watch_id: *id,
