@@ -156,6 +156,8 @@ pub(crate) struct Watches {
     history: VecDeque<Change>,
     /// Everything up to here was told and compared.
     synced: i64,
+    /// At this revision it was asked how far all are: an answer to that may still come.
+    settled: i64,
     /// Events that were compared.
     pub(crate) events: usize,
 }
@@ -167,7 +169,8 @@ impl Watches {
     ) -> Result<Self, Box<dyn Error>> {
         let begun = Pair::open(channels.clone());
         let apart = Pair::open(channels);
-        let mut watches = Self { begun, apart, history: VecDeque::new(), synced: 1, events: 0 };
+        let mut watches =
+            Self { begun, apart, history: VecDeque::new(), synced: 1, settled: 1, events: 0 };
         let all = pb::WatchCreateRequest {
             key: vec![0].into(),
             range_end: vec![0].into(),
@@ -219,13 +222,16 @@ impl Watches {
         self.history.drain(..behind);
     }
 
-    /// Ends some watches, begins others, and asks how far they are; all must be synced.
+    /// Ends some watches, begins others, and asks how far they are, unless nothing was written since that was asked; all must be synced.
     pub(crate) async fn change(
         &mut self,
         random: &mut Random,
         known: &Known,
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
+        if known.newest <= self.settled {
+            return Ok(());
+        }
         for pair in [&mut self.begun, &mut self.apart] {
             let others: Vec<i64> = pair.running.keys().copied().filter(|id| *id != ALL).collect();
             for id in others {
@@ -268,6 +274,7 @@ impl Watches {
         known: &Known,
         differences: &mut Vec<String>,
     ) -> Result<(), Box<dyn Error>> {
+        self.settled = known.newest;
         let [one, other] = &mut self.begun.sides;
         tokio::try_join!(one.settle(known.newest), other.settle(known.newest))?;
         for (id, watch) in self.begun.running.iter().filter(|(_, watch)| watch.due > 0) {
