@@ -16,6 +16,7 @@ pub(crate) struct Sums(Mutex<VecDeque<KvHash>>);
 impl Sums {
     /// Keeps the sum of a compaction's revision, taken before it.
     pub(crate) fn keep(&self, sum: KvHash) {
+        let sum = KvHash { keys: sum.compacting, ..sum };
         let mut kept = self.0.lock();
         // Two compactions beside each other may end in either order.
         let at = kept.partition_point(|other| other.revision < sum.revision);
@@ -40,7 +41,7 @@ mod tests {
         let sums = Sums::default();
         for revision in [3, 1, 2].into_iter().chain(4..=12).map(Revision) {
             let (compacted, newest) = (Revision(0), revision);
-            sums.keep(KvHash { keys: 7, all: 7, revision, compacted, newest });
+            sums.keep(KvHash { keys: 7, compacting: 7, all: 7, revision, compacted, newest });
         }
         let kept = |n| sums.of(Revision(n)).is_some();
         assert_eq!((kept(2), kept(3), kept(12), kept(13)), (false, true, true, false));

@@ -322,10 +322,14 @@ async fn watches_share_a_stream_and_tell_of_history_compaction_and_progress() {
         (-1, 0, 6)
     );
 
-    let cancel = RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id: 0 });
-    sender.send(pb::WatchRequest { request_union: Some(cancel) }).await.unwrap();
-    let end = next().await;
-    assert_eq!((end.watch_id, end.canceled, end.compact_revision), (0, true, 0));
+    // What a compaction has ended is ended once more for who asks, and has its id until then.
+    for watch_id in [0, 1] {
+        let cancel = RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id });
+        sender.send(pb::WatchRequest { request_union: Some(cancel) }).await.unwrap();
+        let end = next().await;
+        assert_eq!((end.watch_id, end.canceled, end.compact_revision), (watch_id, true, 0));
+        assert_eq!(end.header.unwrap().revision, 6);
+    }
 }
 
 /// What a watch was told: 0 for a put, 1 for a deletion, the value, and the value before.

@@ -5,7 +5,7 @@
 
 mod wire;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -93,6 +93,7 @@ impl StreamingService<pb::WatchRequest> for Streams {
             responses,
             together: Vec::new(),
             running: BTreeMap::new(),
+            ended: BTreeSet::new(),
             group: WatchGroup::default(),
             encoded: Encoded::default(),
             next_id: 0,
@@ -154,6 +155,8 @@ struct Watches {
     /// What goes out next.
     together: Vec<Outgoing>,
     running: BTreeMap<i64, Running>,
+    /// Those that a compaction has ended: their ids stay theirs until the client, too, ends them, as in etcd.
+    ended: BTreeSet<i64>,
     group: WatchGroup,
     encoded: Encoded,
     next_id: i64,
@@ -236,7 +239,7 @@ impl Watches {
         match request.request_union {
             Some(RequestUnion::CreateRequest(request)) => self.create(request).await,
             Some(RequestUnion::CancelRequest(request)) => {
-                if self.remove(request.watch_id) {
+                if self.remove(request.watch_id) || self.ended.remove(&request.watch_id) {
                     let mut response = self.response(request.watch_id);
                     response.canceled = true;
                     self.send(response).await?;
@@ -282,6 +285,11 @@ impl Watches {
     }
 
     async fn compacted(&mut self, id: i64, oldest: i64) -> Result<(), Gone> {
+        // A client that never ends them gets back the ids of the first.
+        if self.ended.len() == MAX_WATCHES {
+            self.ended.pop_first();
+        }
+        self.ended.insert(id);
         let mut response = self.response(id);
         response.canceled = true;
         response.compact_revision = oldest;
@@ -292,15 +300,19 @@ impl Watches {
         self.send(response).await
     }
 
+    fn has(&self, id: i64) -> bool {
+        self.running.contains_key(&id) || self.ended.contains(&id)
+    }
+
     fn choose_id(&mut self, wanted: i64) -> Result<i64, Refused> {
         if wanted != 0 {
-            return if self.running.contains_key(&wanted) {
+            return if self.has(wanted) {
                 Err(Refused::With("mvcc: duplicate watch ID provided on the WatchStream"))
             } else {
                 Ok(wanted)
             };
         }
-        while self.running.contains_key(&self.next_id) {
+        while self.has(self.next_id) {
             self.next_id += 1;
         }
         self.next_id += 1;

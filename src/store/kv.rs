@@ -414,7 +414,10 @@ impl Alarm {
 pub struct KvHash {
     /// etcd's `HashKV`: CRC32C over the versions from the compacted revision on, in their order.
     pub keys: u32,
-    /// The same with the leases behind.
+    /// What etcd sums up when it compacts to the revision. It is another one where of all keys only deletions in that very
+    /// revision are found: then what the compaction before has left does not count.
+    pub compacting: u32,
+    /// The same as `keys` with the leases behind.
     pub all: u32,
     /// The revision.
     pub revision: Revision,

@@ -30,7 +30,16 @@ pub(crate) struct Hashing {
     newest: i64,
     leases: Vec<(i64, i64)>,
     entries: Vec<Entry>,
-    any_valid: bool,
+    kept: Kept,
+}
+
+/// Whether etcd finds anything that a compaction at the revision keeps; else all records that are left count.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Kept {
+    /// Who asks for the checksum: a key that was deleted in that very revision is not found, even if it was made anew in it.
+    asked: bool,
+    /// Who compacts: that deletion is found.
+    compacting: bool,
 }
 
 impl State {
@@ -46,7 +55,7 @@ impl State {
             newest: self.revision,
             leases: self.leases().collect(),
             entries: Vec::new(),
-            any_valid: false,
+            kept: Kept::default(),
         })
     }
 }
@@ -61,7 +70,12 @@ impl Hashing {
     pub(crate) fn add(&mut self, key: &Bytes, versions: Vec<Version>) {
         let behind = versions.partition_point(|version| version.modified <= self.compacted);
         let last = versions.len();
-        self.any_valid |= versions.last().is_some_and(|version| !version.is_tombstone());
+        let at = self.revision;
+        let exists = versions.last().is_some_and(|version| !version.is_tombstone());
+        let is_deletion = |version: &Version| version.modified == at && version.is_tombstone();
+        let deleted = versions.iter().rev().take_while(|v| v.modified == at).any(is_deletion);
+        self.kept.asked |= exists && !deleted;
+        self.kept.compacting |= exists || deleted;
         for (index, version) in versions.into_iter().enumerate() {
             let valid = index + 1 == last && !version.is_tombstone();
             let spare = index + 1 == behind && !version.is_tombstone();
@@ -75,20 +89,28 @@ impl Hashing {
     /// The checksums.
     pub(crate) fn finish(mut self) -> KvHash {
         self.entries.sort_by_key(|entry| (entry.version.modified, entry.version.sub));
-        let any_valid = self.any_valid;
-        let counted = self.entries.iter().filter(|entry| !(entry.spare && any_valid));
-        let mut record = Vec::new();
-        let keys = counted.fold(crc32c::crc32c(TABLE), |sum, entry| {
-            record.clear();
-            write_record(&entry.key, &entry.version, &mut record);
-            crc32c::crc32c_append(sum, &record)
-        });
+        let keys = self.sum(self.kept.asked);
+        let compacting = match self.kept {
+            Kept { asked, compacting } if asked == compacting => keys,
+            Kept { compacting, .. } => self.sum(compacting),
+        };
         let all = self.leases.iter().fold(keys, |sum, (id, ttl)| {
             let sum = crc32c::crc32c_append(sum, &id.to_be_bytes());
             crc32c::crc32c_append(sum, &ttl.to_be_bytes())
         });
         let (revision, compacted) = (Revision(self.revision), Revision(self.compacted));
-        KvHash { keys, all, revision, compacted, newest: Revision(self.newest) }
+        KvHash { keys, compacting, all, revision, compacted, newest: Revision(self.newest) }
+    }
+
+    /// The checksum of keys, whose spare versions do not count where something is kept.
+    fn sum(&self, kept: bool) -> u32 {
+        let counted = self.entries.iter().filter(|entry| !(entry.spare && kept));
+        let mut record = Vec::new();
+        counted.fold(crc32c::crc32c(TABLE), |sum, entry| {
+            record.clear();
+            write_record(&entry.key, &entry.version, &mut record);
+            crc32c::crc32c_append(sum, &record)
+        })
     }
 }
 
@@ -166,12 +188,16 @@ mod tests {
         }
 
         fn hash(&self, revision: i64) -> (u32, i64, i64) {
+            let hash = self.both(revision);
+            (hash.keys, hash.compacted.0, hash.revision.0)
+        }
+
+        fn both(&self, revision: i64) -> KvHash {
             let mut hashing = self.0.hashing(Revision(revision)).unwrap();
             for (key, versions) in self.0.export(None, hashing.revision(), usize::MAX) {
                 hashing.add(&key, versions);
             }
-            let hash = hashing.finish();
-            (hash.keys, hash.compacted.0, hash.revision.0)
+            hashing.finish()
         }
     }
 
@@ -213,6 +239,31 @@ mod tests {
         let leases = world.0.leases().collect::<Vec<_>>().into_iter();
         let back = State::import(8, 6, Vec::new(), Facts::default(), leases, keys);
         assert_eq!(World(back).hash(7), (4_034_566_599, 6, 7));
+    }
+
+    /// As above, by etcd 3.7.3: `del a --from-key` and `put a 3` in one transaction, and compactions of nothing but deletions.
+    #[test]
+    fn what_only_a_deletion_of_the_very_revision_keeps_is_etcds() {
+        let mut world = World::default();
+        world.write(vec![put("a", "1", 0)]);
+        world.write(vec![put("a", "2", 0)]);
+        world.done(Command::Compact(3));
+        let range = KeyRange { start: "a".into(), end: vec![0].into() };
+        world.write(vec![Op::Delete { range, prev_kv: false }, put("a", "3", 0)]);
+        assert_eq!(world.hash(4), (4_190_683_044, 3, 4));
+        world.write(vec![put("b", "4", 0)]);
+        assert_eq!(world.hash(0), (4_249_722_575, 3, 5));
+        assert_eq!(world.hash(4), (4_190_683_044, 3, 4));
+        assert_eq!(world.both(5).compacting, 4_249_722_575);
+        world.done(Command::Compact(5));
+        world.write(vec![delete("a")]);
+        world.write(vec![delete("b")]);
+        assert_eq!(world.hash(0), (3_583_749_105, 5, 7));
+        assert_eq!(world.both(7).compacting, 3_047_929_052);
+        world.done(Command::Compact(7));
+        assert_eq!(world.hash(0), (1_084_519_789, 7, 7));
+        world.write(vec![put("c", "5", 0)]);
+        assert_eq!(world.hash(0), (4_134_959_121, 7, 8));
     }
 
     #[test]
