@@ -1,5 +1,6 @@
 //! What etcd 3.7.3 answered to the same requests, asked over the wire.
 
+mod external;
 mod wire;
 
 use proto::etcdserverpb as pb;
