@@ -10,6 +10,7 @@ use store::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tonic::{Request, Response};
 
 use super::*;
 
@@ -57,6 +58,13 @@ async fn held() {
 #[tokio::test]
 async fn pages() {
     facts::pages(&place(&[World::new().await.address])).await;
+}
+
+#[tokio::test]
+async fn whole() {
+    let (dir, tasks) = (tempfile::tempdir().unwrap(), Tasks::default());
+    let store = store::open(store::Config::new(dir.path()), &tasks).await.unwrap();
+    facts::whole(&place(&[World::of(store, tasks).await.address])).await;
 }
 
 /// A wire to `to`, on which, while the channel says so, answers are lost and the connection with them.

@@ -89,7 +89,7 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
 fn restore(
     source: &source::Source,
     db: &Path,
-    look: &mut Look,
+    look: &mut Look<'_>,
     bytes: &mut usize,
 ) -> Result<String, Refusal> {
     let snapshot = Some((&source.file, source.path.as_path()));

@@ -37,6 +37,8 @@ use crate::watch::{Feed, WatchGroup, Watching};
 const PAGE: usize = 2000;
 /// How long what goes through all of etcd's data may take: checksums, defragmentation.
 const LONG: std::time::Duration = std::time::Duration::from_secs(300);
+/// How long an answer waits for the watch that follows etcd, which has it at about the same time.
+const SETTLE: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often a read of the newest state starts over because its revision was compacted between two pages.
 const AGAIN_MAX: usize = 3;
 
@@ -171,6 +173,12 @@ impl Etcd {
         convert::done(txn, inner.unwrap_or_default(), revision)
     }
 
+    /// Waits until watchers can be told of what was just answered: who got a revision here may ask a cache for it at once. Where
+    /// the watch does not come along the answer is no less true.
+    async fn settle(&self, revision: Revision) {
+        drop(tokio::time::timeout(SETTLE, self.keeper.follower.reach(revision.0)).await);
+    }
+
     async fn begin_watch<T>(
         &self,
         range: KeyRange,
@@ -224,7 +232,12 @@ impl Backend for Etcd {
         let mut again = 0;
         loop {
             let refusal = match self.pages(&request).await {
-                Ok(found) => return Ok(found),
+                Ok(found) => {
+                    if request.revision.is_none() {
+                        self.settle(found.revision).await;
+                    }
+                    return Ok(found);
+                }
                 Err(refusal) => refusal,
             };
             match self.told(refusal, requested).await {
@@ -256,10 +269,14 @@ impl Backend for Etcd {
             self.write(&txn).await
         };
         match done {
+            Ok(done) => {
+                self.settle(done.revision).await;
+                Ok(done)
+            }
             Err(StoreError::Invalid(text)) if text == "etcdserver: request is too large" => {
                 Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES })
             }
-            done => done,
+            refused => refused,
         }
     }
 

@@ -266,8 +266,13 @@ impl Follower {
                 return Ok((other, None));
             }
         }
-        let place = Arc::clone(&self.histories).acquire_owned().await;
-        let place = place.map_err(|_| StoreError::Unavailable("the store ends".to_owned()))?;
+        let place = Arc::clone(&self.histories).acquire_owned();
+        let many = || {
+            let text = format!("{HISTORIES_MAX} watches read etcd's history already");
+            StoreError::Unavailable(text)
+        };
+        let place = tokio::time::timeout(ANSWER, place).await.ok().and_then(Result::ok);
+        let place = place.ok_or_else(many)?;
         let (all, first) = self.history(start).await?;
         let (feed, other) = make(range, start);
         let this = Arc::clone(self);

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tonic::Request;
 
 use super::backend::{Counts, Etcd, newest};
-use super::calls::{Calls, plain};
+use super::calls::{ANSWER, Calls, plain};
 use super::follow::Follower;
 use super::hold::{Hold, NotHeld};
 use super::keep::{Facts, Keeper};
@@ -50,7 +50,13 @@ async fn reach(place: Place, tls: DatastoreTls, shutdown: Shutdown) -> Result<Ca
     let lines = Lines::connect(place, tls).await;
     let lines = lines.map_err(|why| Unusable::Failed(format!("{why}{}", advice(&why))))?;
     let calls = Calls { lines: Arc::new(lines), seen: Arc::default(), shutdown };
-    let version = calls.status().await.map_err(|refusal| failed(&refusal))?.version;
+    // Once, without a second try: what TLS refuses is met here, and told at once.
+    let line = calls.lines.line().await;
+    let mut client = line.maintenance();
+    let asked = client.status(Request::new(pb::StatusRequest {}));
+    let late = || Refusal::Untouched(format!("{} does not answer", calls.lines.place));
+    let asked = tokio::time::timeout(ANSWER, asked).await.map_err(|_| failed(&late()))?;
+    let version = plain(asked).map_err(|refusal| failed(&refusal))?.version;
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
     let numbers = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     if numbers < OLDEST {
@@ -73,7 +79,9 @@ pub(crate) async fn open(
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, Unusable> {
     let name = place.to_string();
-    let calls = reach(place, tls, tasks.shutdown().clone()).await?;
+    let shutdown = tasks.shutdown();
+    let calls = reach(place, tls, shutdown.clone()).await?;
+    tasks.spawn(Kind::Critical, "etcd line", Arc::clone(&calls.lines).keep(shutdown.clone()));
     calls.newest().await.map_err(|refusal| failed(&refusal))?;
     let hold = match holder {
         Some(holder) => {
@@ -98,9 +106,7 @@ pub(crate) async fn open(
         silent: false.into(),
     });
     keeper.measure(true).await;
-    let shutdown = tasks.shutdown();
     let (asks, asked) = mpsc::channel(ASKS_MAX);
-    tasks.spawn(Kind::Critical, "etcd line", Arc::clone(&calls.lines).keep(shutdown.clone()));
     tasks.spawn(Kind::Critical, "etcd watch", follower.run(shutdown.clone()));
     tasks.spawn(Kind::Critical, "etcd revision", newest(calls, asked));
     tasks.spawn(Kind::Critical, "datastore", Arc::clone(&keeper).run(shutdown.clone()));
@@ -117,10 +123,20 @@ pub(crate) async fn snapshot(
     tls: DatastoreTls,
     file: File,
 ) -> Result<Saved, Unusable> {
-    let calls = reach(place, tls, Shutdown::new()).await?;
-    // Here a refusal is told in a sentence.
-    calls.newest().await.map_err(|refusal| failed(&refusal))?;
-    save(&calls, file).await.map_err(|error| Unusable::Failed(format!("its snapshot: {error}")))
+    let shutdown = Shutdown::new();
+    let calls = reach(place, tls, shutdown.clone()).await?;
+    let copy = async {
+        // Here a refusal is told in a sentence.
+        calls.newest().await.map_err(|refusal| failed(&refusal))?;
+        let saved = save(&calls, file).await;
+        saved.map_err(|error| Unusable::Failed(format!("its snapshot: {error}")))
+    };
+    let lines = Arc::clone(&calls.lines).keep(shutdown);
+    tokio::select! {
+        copied = copy => copied,
+        // It goes on until shutdown.
+        _ = lines => Err(Unusable::Failed("the connection was given up".to_owned())),
+    }
 }
 
 /// Writes etcd's snapshot to an empty file, synced, and reads it back.
