@@ -19,7 +19,7 @@ use super::hold::{Hold, NotHeld};
 use super::keep::{Facts, Keeper};
 use super::line::Lines;
 use super::place::Place;
-use super::refusal::{Refusal, advice};
+use super::refusal::{Refusal, WANTS_CERTIFICATE, advice};
 use crate::datastore::{DatastoreTls, Holder};
 use crate::kv::Backend;
 use crate::snapshot::{Saved, inspect};
@@ -56,7 +56,14 @@ async fn reach(place: Place, tls: DatastoreTls, shutdown: Shutdown) -> Result<Ca
     let asked = client.status(Request::new(pb::StatusRequest {}));
     let late = || Refusal::Untouched(format!("{} does not answer", calls.lines.place));
     let asked = tokio::time::timeout(ANSWER, asked).await.map_err(|_| failed(&late()))?;
-    let version = plain(asked).map_err(|refusal| failed(&refusal))?.version;
+    let version = plain(asked).map_err(|refusal| match (&refusal, calls.lines.place.is_tls()) {
+        // Who refuses a certificate may have closed the connection before its word of that is read.
+        (Refusal::Unknown(why) | Refusal::Untouched(why), true) if advice(why).is_empty() => {
+            Unusable::Failed(format!("{why}: it may be that {WANTS_CERTIFICATE}"))
+        }
+        _ => failed(&refusal),
+    })?;
+    let version = version.version;
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or_default());
     let numbers = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     if numbers < OLDEST {

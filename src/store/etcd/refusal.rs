@@ -127,6 +127,10 @@ pub(super) fn causes(
     text
 }
 
+/// Said to whom etcd lets in no further.
+pub(super) const WANTS_CERTIFICATE: &str =
+    "etcd wants a certificate of a CA of its own, by --datastore-certfile and --datastore-keyfile";
+
 /// What an administrator has to know of a refusal that a start or a migration ends with.
 pub(super) fn advice(why: &str) -> &'static str {
     let users = "etcdserver: user name is empty";
