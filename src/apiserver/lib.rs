@@ -10,6 +10,7 @@ pub mod authz;
 pub mod body;
 pub mod bootstrap;
 mod changes;
+mod compaction;
 pub mod connect;
 mod context;
 mod convert;

@@ -81,7 +81,7 @@ pub(crate) fn of_store(error: &StoreError) -> Status {
         }
         StoreError::Future { requested, newest } => too_large_resource_version(*requested, *newest),
         StoreError::TooLarge { .. } => unmapped(500, "etcdserver: request is too large"),
-        StoreError::Unavailable(_) | StoreError::Overrun => {
+        StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::Overrun => {
             let mut status = Status::failure(500, "ServerTimeout", error.to_string());
             status.details =
                 Some(api::status::Details { retry_after_seconds: 2, ..Default::default() });

@@ -26,6 +26,7 @@ pub(crate) fn status(error: StoreError) -> Status {
         ),
         StoreError::TooLarge { .. } => (Code::InvalidArgument, "etcdserver: request is too large"),
         StoreError::Unavailable(_) => (Code::Unavailable, "etcdserver: no leader"),
+        StoreError::Unknown(_) => (Code::Unavailable, "etcdserver: request timed out"),
         StoreError::NoSpace(_) => {
             (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded")
         }

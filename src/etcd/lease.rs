@@ -72,7 +72,8 @@ impl Lease for Etcd {
         _: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
         self.backend.quiet_barrier().await.map_err(status)?;
-        let leases = self.backend.leases().into_iter().map(|id| pb::LeaseStatus { id }).collect();
+        let leases = self.backend.leases().await.map_err(status)?;
+        let leases = leases.into_iter().map(|id| pb::LeaseStatus { id }).collect();
         Ok(Response::new(pb::LeaseLeasesResponse { header: self.header_now(), leases }))
     }
 }

@@ -1,5 +1,6 @@
 //! What etcd 3.7.3 answered to the same requests, asked over the wire.
 
+mod external;
 mod wire;
 
 use proto::etcdserverpb as pb;
@@ -34,11 +35,16 @@ impl Drop for World {
 impl World {
     async fn new() -> Self {
         let tasks = Tasks::default();
+        let store = store::open_memory_with(&tasks);
+        Self::of(store, tasks).await
+    }
+
+    /// Serves a store of `tasks`.
+    async fn of(store: Arc<dyn Backend>, tasks: Tasks) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let url = format!("http://{address}");
         let profile = Profile { name: "n1".to_owned(), client_urls: vec![url.clone()] };
-        let store = store::open_memory_with(&tasks);
         let etcd = Etcd::new(store, profile, std::env::temp_dir(), tasks.clone());
         tasks.spawn(base::Kind::Request, "etcd", serve(etcd, listener, None));
         let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();

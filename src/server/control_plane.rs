@@ -268,7 +268,7 @@ async fn open(
     let telling = members::tell_address(Arc::clone(&all), address, shutdown.clone());
     tasks.spawn(Kind::Request, "member address", telling);
     let store = match &config.datastore {
-        Some(endpoint) => datastore::open(endpoint, store_tasks).await?,
+        Some(endpoint) => datastore::open(endpoint, config, all.id(), store_tasks).await?,
         None => store,
     };
     let promoting = members::promote(Arc::clone(&all), shutdown.clone());

@@ -1,4 +1,4 @@
-//! `--datastore-endpoint`: the cluster in a database instead of the embedded store.
+//! `--datastore-endpoint`: the cluster in a database or an etcd instead of the embedded store.
 //!
 //! This server stays a member of its own, alone and without keys, in a folder of the data directory: that is where its
 //! identity is, and what leads there leads the controllers.
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::Tasks;
-use store::{Backend, DatastoreError, DatastoreTls, Endpoint, open_external};
+use store::{Backend, DatastoreError, DatastoreTls, Endpoint, Holder, open_external};
 
 use crate::catalogue::{BAD_VALUE, DATA_DIR, DATASTORE, Refusal};
 use crate::cli::{DatastoreTlsArgs, ServerArgs};
@@ -25,7 +25,7 @@ pub(crate) fn tls(args: &DatastoreTlsArgs) -> DatastoreTls {
     }
 }
 
-/// The database that the flags name.
+/// The datastore that the flags name.
 ///
 /// # Errors
 /// A flag that does not make sense, or needs the embedded store.
@@ -43,13 +43,13 @@ pub(crate) fn endpoint(args: &ServerArgs) -> Result<Option<Endpoint>, Refusal> {
     };
     let endpoint = Endpoint::parse(text.reveal(), tls).map_err(|why| bad(&why))?;
     let embedded = [
-        ("--server", args.server.is_some(), "a database has one server"),
-        ("--cluster-init", args.cluster_init, "a database has one server"),
-        ("--cluster-reset", args.snapshots.cluster_reset, "restore the database by its own means"),
+        ("--server", args.server.is_some(), "an external datastore has one server"),
+        ("--cluster-init", args.cluster_init, "an external datastore has one server"),
+        ("--cluster-reset", args.snapshots.cluster_reset, "restore the datastore by its own means"),
         (
             "--etcd-quota-backend-bytes",
             args.etcd_quota_backend_bytes.is_some(),
-            "a database has limits of its own",
+            "the datastore has limits of its own",
         ),
     ];
     match embedded.iter().find(|(_, given, _)| *given) {
@@ -81,15 +81,18 @@ pub(crate) fn folder(config: &Config) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Opens the database.
+/// Opens the datastore, for this server alone; `member` is what it is among members.
 ///
 /// # Errors
 /// Why it cannot be used, and who has it.
 pub(crate) async fn open(
     endpoint: &Endpoint,
+    config: &Config,
+    member: u64,
     store_tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, Refusal> {
-    let opened = open_external(endpoint.clone(), store_tasks).await;
+    let holder = Holder { id: member, name: config.machine.node_name.clone() };
+    let opened = open_external(endpoint.clone(), Some(holder), store_tasks).await;
     opened.map_err(|error: DatastoreError| DATASTORE.refuse(error))
 }
 
@@ -126,6 +129,18 @@ mod tests {
         }
         let refused = told(&["--datastore-cafile=/ca"]).unwrap_err();
         assert!(refused.starts_with("--datastore-endpoint: is needed for"), "{refused}");
+        let etcd = "--datastore-endpoint=https://10.0.0.1:2379,https://10.0.0.2:2379";
+        assert_eq!(
+            told(&[
+                etcd,
+                "--datastore-cafile=/ca",
+                "--datastore-certfile=/c",
+                "--datastore-keyfile=/k"
+            ]),
+            Ok(Some("https://10.0.0.1:2379,https://10.0.0.2:2379".to_owned()))
+        );
+        let refused = told(&[etcd, "--datastore-certfile=/c"]).unwrap_err();
+        assert!(refused.contains("given together"), "{refused}");
         let refused = told(&["--datastore-endpoint=oracle://u:hunter2@h"]).unwrap_err();
         assert!(refused.contains("no driver oracle") && !refused.contains("hunter2"), "{refused}");
     }

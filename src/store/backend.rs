@@ -506,8 +506,8 @@ impl<E: Engine> Backend for Store<E> {
         Ok((Lease { id, granted_ttl, remaining_ttl }, keys.collect()))
     }
 
-    fn leases(&self) -> Vec<i64> {
-        self.shared.state.read().leases().map(|(id, _)| id).collect()
+    async fn leases(&self) -> Result<Vec<i64>, StoreError> {
+        Ok(self.shared.state.read().leases().map(|(id, _)| id).collect())
     }
 
     fn is_alone(&self) -> bool {

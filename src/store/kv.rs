@@ -310,6 +310,9 @@ pub enum StoreError {
     /// No quorum or no leader; try again.
     #[error("the store has no leader now: {0}")]
     Unavailable(String),
+    /// The answer to a write is lost: it may have happened, or not. Never try again without looking.
+    #[error("it is not known whether the write happened: {0}")]
+    Unknown(String),
     /// No space on the device, or the quota is used up: reads go on, writes are refused until there is space.
     #[error("no space left for the store: {0}")]
     NoSpace(String),
@@ -364,11 +367,15 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     /// A lease as who watches over its end counts it, and the keys that hang on it here, in their order.
     async fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError>;
     /// Ids of all leases, in their order.
-    fn leases(&self) -> Vec<i64>;
+    async fn leases(&self) -> Result<Vec<i64>, StoreError>;
     /// Starts the lease's time again.
     async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError>;
     /// Whether this member decides alone: there is no other voter.
     fn is_alone(&self) -> bool;
+    /// Whether others than this program's members may compact it, so that who does is agreed on in the store itself.
+    fn is_shared(&self) -> bool {
+        false
+    }
     /// Writes everything that is kept, and was acknowledged before the call, to an empty file as a database of etcd with its
     /// sha256 behind it; synced, and read back.
     async fn save(&self, file: File) -> io::Result<Saved>;

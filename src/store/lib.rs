@@ -9,8 +9,11 @@ extern crate self as store;
 mod backend;
 mod bolt;
 mod command;
+mod datastore;
 pub mod disk;
+mod endpoint;
 mod engine;
+mod etcd;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 pub mod kv;
@@ -24,10 +27,12 @@ mod sql;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
+pub use datastore::{DatastoreError, DatastoreTls, Holder, copy_etcd, open_external};
 pub use disk::{
     ClusterId, Config, DEFAULT_QUOTA_BYTES, OpenError, Opening, Seat, let_go_of_pages, open,
     open_member,
 };
+pub use endpoint::Endpoint;
 pub use kv::*;
 pub use measures::{BOUNDS, Histogram, KeyMeasures, LeaseMeasures, Measures};
 pub use memory::{open_memory, open_memory_with};
@@ -40,5 +45,4 @@ pub use snapshot::{
     Facts, Reset, ResetError, Saved, SnapshotError, has_store, inspect, inspect_bytes, migrate,
     reset,
 };
-pub use sql::{DatastoreError, DatastoreTls, Endpoint, open_external};
 pub use watch::{GroupBatch, GroupItem, WatchGroup, Watching};

@@ -1,4 +1,4 @@
-//! External datastores: SQLite, PostgreSQL and MySQL in the schema of kine, k3s' interface to databases.
+//! Databases as the store: SQLite, PostgreSQL and MySQL in the schema of kine, k3s' interface to databases.
 //!
 //! kine's table is the log: a row is one change of one key, its id the revision. The rows are read once; from then on the
 //! state in memory answers, as over any engine, and the table is written to. So a database of k3s opens as it is, and k3s can
@@ -17,16 +17,13 @@
 mod connect;
 mod database;
 mod dialect;
-mod endpoint;
 mod engine;
 mod load;
 mod plan;
 mod session;
 mod writer;
 
-pub use endpoint::{DatastoreTls, Endpoint};
-pub(crate) use engine::read_external;
-pub use engine::{DatastoreError, open_external};
+pub(crate) use engine::{open, read};
 
 #[cfg(test)]
 mod tests;

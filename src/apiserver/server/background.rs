@@ -5,9 +5,11 @@ use std::sync::Arc;
 use api::Status;
 use base::Tasks;
 use http::Response;
+use store::StoreError;
 
 use super::ApiServer;
 use crate::body::Body;
+use crate::compaction::Compaction;
 use crate::{audit, status, track};
 
 /// Upstream's `DefaultCompactInterval`.
@@ -20,21 +22,33 @@ impl ApiServer {
         let shutdown = self.inner.tasks.shutdown().clone();
         self.inner.tasks.spawn(base::tasks::Kind::Critical, "compaction", async move {
             let mut before: Option<i64> = None;
+            let mut shared = Compaction::default();
             loop {
                 tokio::select! {
                     () = base::clock::sleep(COMPACTION_INTERVAL) => {}
                     () = shutdown.requested() => return Ok::<(), String>(()),
                 }
-                let storage = inner.objects.storage();
-                if let Some(revision) = before
-                    && let Err(error) = storage.compact(revision).await
-                {
-                    tracing::warn!(%error, "history is not compacted, the next round tries again");
+                let backend = inner.objects.storage().backend();
+                if backend.is_shared() {
+                    match shared.round(&**backend).await {
+                        Ok(()) | Err(StoreError::Compacted { .. }) => {}
+                        Err(error) => not_compacted(&error),
+                    }
+                    continue;
                 }
-                before = Some(storage.backend().revision().0);
+                if let Some(revision) = before
+                    && let Err(error) = inner.objects.storage().compact(revision).await
+                {
+                    not_compacted(&error);
+                }
+                before = Some(backend.revision().0);
             }
         });
     }
+}
+
+fn not_compacted(error: &StoreError) {
+    tracing::warn!(%error, "history is not compacted, the next round tries again");
 }
 
 /// Runs to its end even when nobody waits for the answer any more.

@@ -53,6 +53,14 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
     let mut look = Look::new(keys.as_deref());
     let mut bytes = 0_usize;
     let (text, from) = match &from {
+        Origin::Datastore(endpoint) if endpoint.is_etcd() => {
+            let file = base::fs::scratch(&db).map_err(|e| DATA_DIR.refuse(e))?;
+            let into = file.try_clone().map_err(|e| DATA_DIR.refuse(e))?;
+            store::copy_etcd(endpoint, into).await.map_err(|error| refuse(error.to_string()))?;
+            let path = PathBuf::from(endpoint.to_string());
+            let source = source::Source { path, file, of_directory: false };
+            (restore(&source, &db, &mut look, &mut bytes)?, endpoint.to_string())
+        }
         Origin::Datastore(endpoint) => {
             let mut look_at = |key: &Bytes, value: &Bytes| {
                 bytes += value.len();
@@ -66,13 +74,7 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
         }
         Origin::Etcd(path) => {
             let source = source::open(path, &db).map_err(refuse)?;
-            let snapshot = Some((&source.file, source.path.as_path()));
-            let done = store::reset(&db, snapshot, &mut |key, value| {
-                bytes += value.len();
-                look.at(key, value)
-            });
-            let done = done.map_err(|error| told(&error))?;
-            (report(&done, Some(&source), look.k3s), path.display().to_string())
+            (restore(&source, &db, &mut look, &mut bytes)?, path.display().to_string())
         }
     };
     // What this server was for an external datastore it is no more.
@@ -81,6 +83,22 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
     let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
     let begin = format!("kube-lite server --data-dir {}", to.display());
     Ok(format!("migrated  {bytes} bytes of values from {from}\n{rest}next      {begin}\n"))
+}
+
+/// A snapshot becomes the store; what to tell.
+fn restore(
+    source: &source::Source,
+    db: &Path,
+    look: &mut Look<'_>,
+    bytes: &mut usize,
+) -> Result<String, Refusal> {
+    let snapshot = Some((&source.file, source.path.as_path()));
+    let done = store::reset(db, snapshot, &mut |key, value| {
+        *bytes += value.len();
+        look.at(key, value)
+    });
+    let done = done.map_err(|error| told(&error))?;
+    Ok(report(&done, Some(source), look.k3s))
 }
 
 fn told(error: &store::ResetError) -> Refusal {

@@ -1,34 +1,62 @@
-//! The facts that the tests hold every engine to, over a database server: `contract ENDPOINT`, whose last part is the beginning
-//! of the names of the databases, one for each fact, all new.
+//! The facts that the tests hold every engine to, over a datastore: `contract ENDPOINT`, whose last part is the beginning of the
+//! names of the databases, one for each fact, all new; or `contract http://HOST:PORT FACT`, over an etcd that is new for the fact.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, as a program")]
 
 #[path = "../sql/tests/contract.rs"]
 mod contract;
+#[path = "../etcd/tests/facts.rs"]
+mod etcd;
+
+use std::sync::Arc;
 
 use base::{Shutdown, Tasks};
-use store::{DatastoreTls, Endpoint, open_external};
+use store::{Backend, DatastoreTls, Endpoint, open_external};
+
+fn endpoint(at: &str) -> Endpoint {
+    Endpoint::parse(at, DatastoreTls::default()).unwrap()
+}
+
+async fn open(endpoint: &Endpoint) -> (Arc<dyn Backend>, Tasks) {
+    let tasks = Tasks::new(Shutdown::new());
+    let store = open_external(endpoint.clone(), None, &tasks).await.unwrap();
+    (store, tasks)
+}
+
+async fn end(tasks: Tasks) {
+    tasks.shutdown().request();
+    assert!(tasks.drain(std::time::Duration::from_secs(10)).await.is_empty());
+    assert_eq!(tasks.fault(), None);
+}
 
 macro_rules! facts {
-    ($prefix:expr, $($fact:ident),*) => {$(
-        let at = format!("{}_{}", $prefix, stringify!($fact));
-        let endpoint = Endpoint::parse(&at, DatastoreTls::default()).unwrap();
-        let tasks = Tasks::new(Shutdown::new());
-        let store = open_external(endpoint.clone(), &tasks).await.unwrap();
-        contract::$fact(store).await;
-        tasks.shutdown().request();
-        assert!(tasks.drain(std::time::Duration::from_secs(10)).await.is_empty());
-        assert_eq!(tasks.fault(), None);
-        // What was acknowledged opens again.
-        let tasks = Tasks::new(Shutdown::new());
-        let store = open_external(endpoint, &tasks).await.unwrap();
-        println!("ok {} at revision {}", stringify!($fact), store.revision().0);
-        tasks.shutdown().request();
-        assert!(tasks.drain(std::time::Duration::from_secs(10)).await.is_empty());
+    ($place:expr, $only:expr, $($fact:ident),*) => {$(
+        if $only.as_deref().is_none_or(|only| only == stringify!($fact)) {
+            let at = match $only {
+                Some(_) => $place.clone(),
+                None => format!("{}_{}", $place, stringify!($fact)),
+            };
+            let endpoint = endpoint(&at);
+            let (store, tasks) = open(&endpoint).await;
+            contract::$fact(store).await;
+            end(tasks).await;
+            // What was acknowledged opens again.
+            let (store, tasks) = open(&endpoint).await;
+            println!("ok {} at revision {}", stringify!($fact), store.revision().0);
+            end(tasks).await;
+        }
     )*};
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let prefix = std::env::args().nth(1).unwrap_or_default();
-    facts!(prefix, revisions, guards, crowds, history, leases, updates);
+    let mut args = std::env::args().skip(1);
+    let (place, only) = (args.next().unwrap_or_default(), args.next());
+    facts!(place, only, revisions, guards, crowds, history, leases, updates);
+    match only.as_deref() {
+        Some("held") => etcd::held(&endpoint(&place)).await,
+        Some("pages") => etcd::pages(&endpoint(&place)).await,
+        Some("whole") => etcd::whole(&endpoint(&place)).await,
+        _ => return,
+    }
+    println!("ok {}", only.unwrap_or_default());
 }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::engine::RaftEngine;
 use super::members::{Members, Role};
 use super::{LogId, Types, Vote};
-use crate::backend::Engine;
+use crate::engine::Engine;
 use crate::kv::StoreError;
 
 /// Longest wait for another member to take the lead. Meanwhile this one takes no writes: as long as an election at most.

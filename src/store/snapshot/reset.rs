@@ -14,13 +14,13 @@ use parking_lot::RwLock;
 pub use self::import::{has_store, migrate};
 use super::{Facts, SnapshotError, load};
 use crate::command::Command;
+use crate::datastore::DatastoreError;
 use crate::disk::{
     ClusterId, Description, Directory, Disk, Identity, Lock, OpenError, begin_at, first_member,
     recover, write_checkpoint,
 };
 use crate::mvcc::{self, State};
 use crate::raft::{Address, Applied, LogId, Membership, Payload, StoredMembership};
-use crate::sql::DatastoreError;
 
 mod import;
 

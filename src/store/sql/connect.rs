@@ -13,8 +13,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteLockingMode, S
 use url::Url;
 
 use super::dialect::{Dialect, MYSQL, POSTGRES, SQLITE};
-use super::endpoint::{Endpoint, Mysql, MysqlAddress, MysqlTls, Place};
 use super::session::{Arg, Failure, Open, Session, failure};
+use crate::endpoint::{Endpoint, Mysql, MysqlAddress, MysqlTls, Place, Sql};
 
 /// The advisory lock in PostgreSQL, one in each database: `kubelite` in ASCII.
 const LOCK: i64 = 0x6b75_6265_6c69_7465;
@@ -33,11 +33,21 @@ pub(super) enum Hold {
 }
 
 /// What the endpoint's statements are.
-pub(super) fn dialect(endpoint: &Endpoint) -> &'static Dialect {
+///
+/// # Errors
+/// When it is no database.
+pub(super) fn dialect(endpoint: &Endpoint) -> Result<&'static Dialect, Failure> {
+    Ok(match place(endpoint)? {
+        Sql::Sqlite(_) => &SQLITE,
+        Sql::Postgres(_) => &POSTGRES,
+        Sql::Mysql(_) => &MYSQL,
+    })
+}
+
+fn place(endpoint: &Endpoint) -> Result<&Sql, Failure> {
     match &endpoint.place {
-        Place::Sqlite(_) => &SQLITE,
-        Place::Postgres(_) => &POSTGRES,
-        Place::Mysql(_) => &MYSQL,
+        Place::Sql(place) => Ok(place),
+        Place::Etcd(_) => Err(Failure::Failed(format!("{endpoint} is no database"))),
     }
 }
 
@@ -46,9 +56,9 @@ pub(super) fn dialect(endpoint: &Endpoint) -> &'static Dialect {
 /// # Errors
 /// [`Failure::Held`] says who has the database.
 pub(super) async fn connect(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Failure> {
-    match &endpoint.place {
-        Place::Sqlite(path) => sqlite(path, hold).await,
-        Place::Postgres(_) | Place::Mysql(_) => {
+    match place(endpoint)? {
+        Sql::Sqlite(path) => sqlite(path, hold).await,
+        Sql::Postgres(_) | Sql::Mysql(_) => {
             let connecting = remote(endpoint, hold);
             let late = || Failure::Lost(format!("{endpoint} does not answer"));
             tokio::time::timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(late()))
@@ -61,8 +71,8 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
         let who = who.unwrap_or_else(|| "another session".to_owned());
         Failure::Held(format!("{endpoint} is in use by {who}: one server at a time writes to it"))
     };
-    match &endpoint.place {
-        Place::Postgres(url) => {
+    match place(endpoint)? {
+        Sql::Postgres(url) => {
             let options = postgres(url, endpoint)?;
             let connected = match options.connect().await.map_err(failure) {
                 Err(Failure::NoDatabase(_)) if hold == Hold::Alone => {
@@ -96,7 +106,7 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
             }
             Ok(Box::new(session))
         }
-        Place::Mysql(place) => {
+        Sql::Mysql(place) => {
             let options = mysql(place, endpoint);
             let connected = match options.connect().await.map_err(failure) {
                 Err(Failure::NoDatabase(_)) if hold == Hold::Alone => {
@@ -132,7 +142,7 @@ async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Fai
             }
             Ok(Box::new(session))
         }
-        Place::Sqlite(path) => sqlite(path, hold).await,
+        Sql::Sqlite(path) => sqlite(path, hold).await,
     }
 }
 

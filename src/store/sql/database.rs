@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::connect::{Hold, connect, dialect};
 use super::dialect::Dialect;
-use super::endpoint::Endpoint;
 use super::load::{Leases, Loader};
 use super::plan::{COMPACT_KEY, Changes, LeaseChange, Row};
 use super::session::{Arg, Failure, Session};
+use crate::endpoint::Endpoint;
 use crate::mvcc::State;
 
 /// How long a statement may take over a network before the connection counts as lost; a compaction of kine's size takes
@@ -34,7 +34,7 @@ impl Database {
     /// See [`Failure`].
     pub(super) async fn open(endpoint: Endpoint, hold: Hold) -> Result<Self, Failure> {
         let session = connect(&endpoint, hold).await?;
-        Ok(Self { dialect: dialect(&endpoint), endpoint, session: Some(session) })
+        Ok(Self { dialect: dialect(&endpoint)?, endpoint, session: Some(session) })
     }
 
     /// Connects again and takes the lock again.

@@ -10,11 +10,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::connect::Hold;
 use super::database::Database;
-use super::endpoint::Endpoint;
 use super::session::Failure;
 use super::writer::{Job, Reply, Writer};
 use crate::backend::{Limits, Shared, Store};
 use crate::command::Command;
+use crate::datastore::DatastoreError;
+use crate::endpoint::Endpoint;
 use crate::engine::Engine;
 use crate::kv::{Backend, Durability, StoreError};
 use crate::measures::{Measures, Timing};
@@ -24,27 +25,12 @@ use crate::raft::Leadership;
 /// Commands that may wait; more wait before they queue.
 const JOBS_MAX: usize = 256;
 
-/// Why an external datastore cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DatastoreError {
-    /// Another server, or k3s, has it.
-    #[error("{0}")]
-    Held(String),
-    /// Everything else.
-    #[error("the datastore {endpoint} cannot be used: {why}")]
-    Unusable {
-        /// Where it is, without a password.
-        endpoint: String,
-        /// What the database or the way to it said.
-        why: String,
-    },
-}
-
-impl DatastoreError {
-    pub(super) fn of(endpoint: &Endpoint) -> impl Fn(Failure) -> Self + '_ {
-        move |failure| match failure {
-            Failure::Held(who) => Self::Held(who),
-            other => Self::Unusable { endpoint: endpoint.to_string(), why: other.to_string() },
+/// What a failure at a start is.
+fn told(endpoint: &Endpoint) -> impl Fn(Failure) -> DatastoreError + '_ {
+    move |failure| match failure {
+        Failure::Held(who) => DatastoreError::Held(who),
+        other => {
+            DatastoreError::Unusable { endpoint: endpoint.to_string(), why: other.to_string() }
         }
     }
 }
@@ -134,26 +120,25 @@ impl Engine for Sql {
     }
 }
 
-/// Opens an external datastore in kine's schema, makes its tables where there are none, and holds it alone until `tasks`
-/// shuts down; give it a set that is shut down behind everything that writes.
+/// Opens a database in kine's schema, makes its tables where there are none, and holds it alone until `tasks` shuts down.
 ///
 /// # Errors
 /// [`DatastoreError`]; who holds it is named.
-pub async fn open_external(
+pub(crate) async fn open(
     endpoint: Endpoint,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, DatastoreError> {
     let database = Database::open(endpoint.clone(), Hold::Alone).await;
-    begin(database.map_err(DatastoreError::of(&endpoint))?, tasks).await
+    begin(database.map_err(told(&endpoint))?, tasks).await
 }
 
-/// As [`open_external`], over a connection that is there.
+/// As [`open`], over a connection that is there.
 pub(super) async fn begin(
     mut database: Database,
     tasks: &Tasks,
 ) -> Result<Arc<dyn Backend>, DatastoreError> {
     let endpoint = database.endpoint().clone();
-    let failed = DatastoreError::of(&endpoint);
+    let failed = told(&endpoint);
     database.prepare().await.map_err(&failed)?;
     let state = database.load().await.map_err(&failed)?;
     let local = !database.dialect().remote;
@@ -180,12 +165,12 @@ pub(super) async fn begin(
     Ok(Store::start(shared, engine, Limits::default(), tasks))
 }
 
-/// Reads an external datastore as it is at one moment, changing nothing; a k3s may go on writing.
+/// Reads a database as it is at one moment, changing nothing; a k3s may go on writing.
 ///
 /// # Errors
 /// [`DatastoreError`].
-pub(crate) async fn read_external(endpoint: &Endpoint) -> Result<State, DatastoreError> {
-    let failed = DatastoreError::of(endpoint);
+pub(crate) async fn read(endpoint: &Endpoint) -> Result<State, DatastoreError> {
+    let failed = told(endpoint);
     let mut database = Database::open(endpoint.clone(), Hold::Read).await.map_err(&failed)?;
     let state = database.load_as_of_one_moment().await.map_err(&failed)?;
     database.close().await.map_err(&failed)?;

@@ -29,7 +29,7 @@ fn endpoint(path: &Path) -> Endpoint {
 }
 
 async fn sqlite(path: &Path, tasks: &Tasks) -> Arc<dyn Backend> {
-    open_external(endpoint(path), tasks).await.unwrap()
+    open_external(endpoint(path), None, tasks).await.unwrap()
 }
 
 macro_rules! every_engine {

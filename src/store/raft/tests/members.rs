@@ -422,7 +422,7 @@ async fn a_lease_whose_end_is_under_way_is_not_renewed() {
     let error = renewed.unwrap_err();
     assert!(matches!(error, StoreError::LeaseNotFound), "{error}");
     cluster.same_everywhere().await;
-    assert!(cluster.store(1).leases().is_empty());
+    assert!(cluster.store(1).leases().await.unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -147,7 +147,7 @@ async fn settle(storm: &mut Storm) -> Result<(), String> {
         }
     }
     for machine in &members {
-        let leases = storm.cluster.store(*machine).leases();
+        let leases = storm.cluster.store(*machine).leases().await.map_err(|e| e.to_string())?;
         if !leases.is_empty() {
             return Err(format!("leases that nobody renews are still there: {leases:?}"));
         }

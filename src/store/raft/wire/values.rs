@@ -157,6 +157,8 @@ pub(super) fn encode_error(error: &StoreError, out: &mut Vec<u8>) {
         StoreError::Unavailable(text) => (11, text.as_str()),
         // That another member has stopped is no reason for this one to.
         StoreError::Stopped(text) => (11, text.as_str()),
+        // Said of an external etcd alone, which has no members here.
+        StoreError::Unknown(text) => (11, text.as_str()),
     };
     out.push(tag);
     out.put_bytes(text.as_bytes());

@@ -7,9 +7,10 @@ use bytes::Bytes;
 
 use super::{BUMP, COMPLETE, FOLDER, Reset, ResetError, finish, store_files, write};
 use crate::command::Command;
+use crate::datastore::read_external;
 use crate::disk::{ClusterId, Directory, Disk, Identity, Lock, OpenError, recover};
+use crate::endpoint::Endpoint;
 use crate::mvcc::State;
-use crate::sql::{Endpoint, read_external};
 
 /// Whether there is a store with data in `dir`; a directory that is not there has none.
 ///

@@ -158,7 +158,7 @@ pub(super) async fn leases(store: Arc<dyn Backend>) {
     let left = store.range(RangeRequest::new(KeyRange::prefix(""))).await.unwrap();
     let left: Vec<_> = left.kvs.iter().map(|kv| kv.key.clone()).collect();
     assert_eq!(left, ["b"]);
-    assert_eq!(store.leases(), Vec::<i64>::new());
+    assert_eq!(store.leases().await.unwrap(), Vec::<i64>::new());
 }
 
 /// An update keeps what it does not say, and wants the key to be there.

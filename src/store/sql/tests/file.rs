@@ -75,7 +75,7 @@ async fn what_was_acknowledged_is_there_after_a_restart() {
         .map(|kv| (kv.key.as_ref(), kv.value.as_ref(), kv.create_revision.0, kv.mod_revision.0))
         .collect();
     assert_eq!(shown, [(&b"a"[..], &b"3"[..], 6, 6), (b"b", b"1", 3, 3)]);
-    assert_eq!(store.leases(), [1 << 40]);
+    assert_eq!(store.leases().await.unwrap(), [1 << 40]);
     assert_eq!(store.lease(1 << 40).await.unwrap().1, ["b"]);
     store.lease_revoke(1 << 40).await.unwrap();
     assert_eq!(store.txn(put("c", "1", 0)).await.unwrap().revision, Revision(8));
@@ -144,7 +144,7 @@ async fn a_second_one_is_refused_and_told_who_has_the_file() {
         .await
         .unwrap();
     let tasks_here = tasks();
-    let refused = open_external(endpoint(&path), &tasks_here).await.unwrap_err();
+    let refused = open_external(endpoint(&path), None, &tasks_here).await.unwrap_err();
     assert!(matches!(&refused, DatastoreError::Held(why) if why.contains("stop k3s")), "{refused}");
     other.close().await.unwrap();
 

@@ -99,7 +99,7 @@ async fn lose(left: usize, happens: bool) {
     let again = super::tasks();
     let store = super::sqlite(&path, &again).await;
     assert_eq!((store.revision(), store.compacted()), (Revision(4), Revision(3)));
-    assert_eq!(store.leases(), [9]);
+    assert_eq!(store.leases().await.unwrap(), [9]);
     end(again).await;
 }
 

@@ -5,32 +5,31 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
+use crate::datastore::DatastoreTls;
+use crate::etcd;
+
 /// The database that k3s makes where the endpoint names none.
 const DATABASE: &str = "kubernetes";
 /// Parameters of PostgreSQL's address that mean something here.
 const POSTGRES_PARAMETERS: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
 
-/// Certificates for the way to a database.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct DatastoreTls {
-    /// CA that the database's certificate must come from.
-    pub ca: Option<PathBuf>,
-    /// Certificate to show.
-    pub certificate: Option<PathBuf>,
-    /// Its key.
-    pub key: Option<PathBuf>,
-}
-
 /// An external datastore. It may hold a password: shown, it does not.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    pub(super) place: Place,
-    pub(super) tls: DatastoreTls,
+    pub(crate) place: Place,
+    pub(crate) tls: DatastoreTls,
 }
 
 /// Which database, and how it is reached.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
+    Etcd(etcd::Place),
+    Sql(Sql),
+}
+
+/// A database in kine's schema.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Sql {
     Sqlite(PathBuf),
     Postgres(Box<Url>),
     Mysql(Mysql),
@@ -38,22 +37,22 @@ pub(super) enum Place {
 
 /// A data source name of Go's driver for MySQL, in its parts.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Mysql {
-    pub(super) user: String,
-    pub(super) password: Option<String>,
-    pub(super) address: MysqlAddress,
-    pub(super) database: String,
-    pub(super) tls: Option<MysqlTls>,
+pub(crate) struct Mysql {
+    pub(crate) user: String,
+    pub(crate) password: Option<String>,
+    pub(crate) address: MysqlAddress,
+    pub(crate) database: String,
+    pub(crate) tls: Option<MysqlTls>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum MysqlAddress {
+pub(crate) enum MysqlAddress {
     Tcp(String, u16),
     Unix(PathBuf),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MysqlTls {
+pub(crate) enum MysqlTls {
     Off,
     Preferred,
     Unverified,
@@ -70,24 +69,32 @@ impl Endpoint {
             return Err("a certificate and its key are given together".to_owned());
         }
         let place = match text.split_once("://") {
-            None if text.starts_with('/') => Place::Sqlite(sqlite(text)?),
+            None if text.starts_with('/') => Place::Sql(Sql::Sqlite(sqlite(text)?)),
             None => {
-                return Err("is neither an absolute path nor a URL; write sqlite:///PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE or mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE".to_owned());
+                return Err("is neither an absolute path nor a URL; write sqlite:///PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE or https://HOST:PORT of an etcd".to_owned());
             }
-            Some(("sqlite", path)) => Place::Sqlite(sqlite(path)?),
-            Some(("postgres" | "postgresql", rest)) => Place::Postgres(Box::new(postgres(rest)?)),
-            Some(("mysql", rest)) => Place::Mysql(mysql(rest)?),
-            Some(("http" | "https" | "etcd", _)) => {
-                return Err("an external etcd is not supported yet: take a snapshot of it (etcdctl snapshot save) and restore it with --cluster-reset --cluster-reset-restore-path".to_owned());
+            Some(("sqlite", path)) => Place::Sql(Sql::Sqlite(sqlite(path)?)),
+            Some(("postgres" | "postgresql", rest)) => {
+                Place::Sql(Sql::Postgres(Box::new(postgres(rest)?)))
             }
+            Some(("mysql", rest)) => Place::Sql(Sql::Mysql(mysql(rest)?)),
+            Some(("http" | "https", _)) => Place::Etcd(etcd::Place::parse(text)?),
             Some((scheme, _)) => {
                 return Err(format!(
-                    "there is no driver {scheme}: known are sqlite, postgres and mysql"
+                    "there is no driver {scheme}: known are sqlite, postgres and mysql, and http and https for an etcd"
                 ));
             }
         };
-        if matches!(place, Place::Sqlite(_)) && tls != DatastoreTls::default() {
-            return Err("is a file, to which certificates mean nothing".to_owned());
+        let untold = match &place {
+            Place::Sql(Sql::Sqlite(_)) => Some("is a file"),
+            Place::Etcd(etcd) if !etcd.is_tls() => Some("is an http:// URL"),
+            Place::Etcd(_) | Place::Sql(_) => None,
+        };
+        match untold {
+            Some(what) if tls != DatastoreTls::default() => {
+                return Err(format!("{what}, to which certificates mean nothing"));
+            }
+            _ => {}
         }
         Ok(Self { place, tls })
     }
@@ -95,23 +102,32 @@ impl Endpoint {
     /// The file, where the datastore is one.
     pub fn file(&self) -> Option<&Path> {
         match &self.place {
-            Place::Sqlite(path) => Some(path),
-            Place::Postgres(_) | Place::Mysql(_) => None,
+            Place::Sql(Sql::Sqlite(path)) => Some(path),
+            Place::Sql(_) | Place::Etcd(_) => None,
         }
+    }
+
+    /// Whether it is an etcd: then it can be copied as a snapshot.
+    pub fn is_etcd(&self) -> bool {
+        matches!(self.place, Place::Etcd(_))
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
-            Place::Postgres(url) => {
+        let sql = match &self.place {
+            Place::Etcd(etcd) => return write!(f, "{etcd}"),
+            Place::Sql(sql) => sql,
+        };
+        match sql {
+            Sql::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
+            Sql::Postgres(url) => {
                 let host = url.host_str().unwrap_or("localhost");
                 write!(f, "postgres://{}@{host}", url.username())?;
                 url.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
                 write!(f, "{}", url.path())
             }
-            Place::Mysql(Mysql { user, address, database, .. }) => match address {
+            Sql::Mysql(Mysql { user, address, database, .. }) => match address {
                 MysqlAddress::Tcp(host, port) => {
                     write!(f, "mysql://{user}@tcp({host}:{port})/{database}")
                 }
@@ -244,6 +260,7 @@ mod tests {
             ("mysql://u:sec@ret/secret@tcp(h)/", "mysql://u@tcp(h:3306)/kubernetes"),
             ("mysql://u:secret@unix(/run/m.sock)/k", "mysql://u@unix(/run/m.sock)/k"),
             ("mysql://u:secret@tcp([::1]:3306)/k?tls=true", "mysql://u@tcp([::1]:3306)/k"),
+            ("https://a:2379,https://b:2379", "https://a:2379,https://b:2379"),
             ("mysql://", "a form"),
         ] {
             match shown(text) {
@@ -259,7 +276,8 @@ mod tests {
             ("state.db", "absolute path"),
             ("sqlite://state.db", "absolute path"),
             ("sqlite:///x?cache=shared", "settings of k3s' driver"),
-            ("https://etcd:2379", "external etcd is not supported yet"),
+            ("https://u:secret@etcd:2379", "has a user of etcd"),
+            ("etcd://etcd:2379", "no driver etcd"),
             ("nats://x", "no driver nats"),
             ("postgres://u:secret@h/k?target_session_attrs=any", "parameter target_session_attrs"),
             ("postgres://u:secret@h/a;b", "other signs"),
@@ -271,7 +289,8 @@ mod tests {
             assert!(refused.contains(why) && !refused.contains("secret"), "{text}: {refused}");
         }
         let tls = DatastoreTls { ca: Some("/ca".into()), ..DatastoreTls::default() };
-        assert!(Endpoint::parse("/x", tls).unwrap_err().contains("is a file"));
+        assert!(Endpoint::parse("/x", tls.clone()).unwrap_err().contains("is a file"));
+        assert!(Endpoint::parse("http://h:1", tls).unwrap_err().contains("is an http:// URL"));
         let tls = DatastoreTls { key: Some("/key".into()), ..DatastoreTls::default() };
         assert!(Endpoint::parse("postgres://h", tls).unwrap_err().contains("together"));
     }

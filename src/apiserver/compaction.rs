@@ -1,0 +1,86 @@
+//! Compaction of a store that other API servers may use, too: one of them each time, as upstream agrees on it.
+
+use bytes::Bytes;
+use store::{
+    Backend, Compare, KeyRange, Op, OpResponse, Ordering, RangeRequest, Revision, StoreError,
+    Target, Txn,
+};
+
+/// Upstream's `compactRevKey` (`k8s.io/apiserver/pkg/storage/etcd3/compact.go`): its version counts the rounds, its value is the
+/// revision at which a round began.
+const KEY: &str = "compact_rev_key";
+
+/// What the last round knew: its number, and the newest revision then.
+#[derive(Debug, Default)]
+pub(crate) struct Compaction {
+    number: i64,
+    revision: i64,
+}
+
+impl Compaction {
+    /// One round: whoever counts it up first compacts to where the store was at the round before, the others remember where it
+    /// is now.
+    ///
+    /// # Errors
+    /// As the store.
+    pub(crate) async fn round(&mut self, store: &dyn Backend) -> Result<(), StoreError> {
+        let (key, range) = (Bytes::from_static(KEY.as_bytes()), KeyRange::key(KEY));
+        let compare = Compare {
+            range: range.clone(),
+            target: Target::Version(self.number),
+            ordering: Ordering::Equal,
+        };
+        let value = Bytes::from(self.revision.to_string());
+        let txn = Txn {
+            compare: vec![compare],
+            success: vec![Op::Put { key, value, lease: 0, prev_kv: false }],
+            failure: vec![Op::Range(RangeRequest::new(range))],
+            ..Txn::default()
+        };
+        let answer = store.txn(txn).await?;
+        let compacts_to = std::mem::replace(&mut self.revision, answer.revision.0);
+        if !answer.succeeded {
+            let there = answer.responses.first().and_then(|found| match found {
+                OpResponse::Range(found) => found.kvs.first(),
+                _ => None,
+            });
+            self.number = there.map_or(0, |kv| kv.version);
+            return Ok(());
+        }
+        self.number += 1;
+        if compacts_to == 0 {
+            return Ok(());
+        }
+        store.compact(Revision(compacts_to)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rounds of upstream's `TestCompact`: each compacts to where the store was a round before, whoever does it.
+    #[tokio::test]
+    async fn of_two_servers_one_compacts_each_round() {
+        let store = store::open_memory();
+        let put = |value: &'static str| {
+            let put = Op::Put { key: "k".into(), value: value.into(), lease: 0, prev_kv: false };
+            store.txn(Txn { success: vec![put], ..Txn::default() })
+        };
+        let (mut one, mut other) = (Compaction::default(), Compaction::default());
+        put("1").await.unwrap();
+        // Revision 3 is the key's.
+        one.round(&*store).await.unwrap();
+        other.round(&*store).await.unwrap();
+        assert_eq!((store.revision(), store.compacted()), (Revision(3), Revision(0)));
+        put("2").await.unwrap();
+        put("3").await.unwrap();
+        other.round(&*store).await.unwrap();
+        assert_eq!((store.revision(), store.compacted()), (Revision(6), Revision(3)));
+        one.round(&*store).await.unwrap();
+        assert_eq!((store.revision(), store.compacted()), (Revision(6), Revision(3)));
+        put("4").await.unwrap();
+        one.round(&*store).await.unwrap();
+        assert_eq!((store.revision(), store.compacted()), (Revision(8), Revision(6)));
+    }
+}

@@ -1,0 +1,144 @@
+//! Where an etcd is: the URLs of its members, in the form of k3s and of etcd's own clients.
+
+use std::fmt;
+
+use url::Url;
+
+/// Members that may be named; more would be a mistake, etcd itself advises against more than seven.
+const MEMBERS_MAX: usize = 32;
+
+/// One member's address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Name or address, without brackets.
+    pub(super) host: String,
+    /// Port.
+    pub(super) port: u16,
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// An etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Never empty.
+    pub(super) members: Vec<Member>,
+    /// Reached over TLS.
+    pub(super) tls: bool,
+}
+
+impl Place {
+    /// Reads `http://HOST:PORT[,http://HOST:PORT…]`, or all of them with `https`.
+    ///
+    /// # Errors
+    /// What is wrong, without what may be a password.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut members = Vec::new();
+        let mut schemes = Vec::new();
+        for part in text.split(',').map(str::trim) {
+            let (scheme, member) = member(part)?;
+            schemes.push(scheme);
+            members.push(member);
+        }
+        if members.len() > MEMBERS_MAX {
+            return Err(format!("names {} members of etcd: at most {MEMBERS_MAX}", members.len()));
+        }
+        let tls = schemes.contains(&true);
+        if tls && schemes.contains(&false) {
+            return Err(
+                "mixes http:// and https://: all members of an etcd are reached in one way"
+                    .to_owned(),
+            );
+        }
+        Ok(Self { members, tls })
+    }
+
+    /// Whether it is reached over TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls
+    }
+
+    /// The scheme of its URLs.
+    pub(super) fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, member) in self.members.iter().enumerate() {
+            let comma = if n == 0 { "" } else { "," };
+            write!(f, "{comma}{}://{member}", self.scheme())?;
+        }
+        Ok(())
+    }
+}
+
+/// One URL; whether it is of TLS, and whom it names.
+fn member(text: &str) -> Result<(bool, Member), String> {
+    let form = "is a list of http://HOST:PORT or https://HOST:PORT, with commas between";
+    let tls = match text.split_once("://") {
+        Some(("https", _)) => true,
+        Some(("http", _)) => false,
+        _ => return Err(form.to_owned()),
+    };
+    // What could not be read may be a password: it is not repeated.
+    let url = Url::parse(text).map_err(|why| format!("{form}; one is no URL ({why})"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("has a user of etcd, who would be ignored: etcd knows this server by its certificate (--datastore-certfile), and needs no users for it".to_owned());
+    }
+    if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
+        return Err(format!("{form}; one has something behind its port"));
+    }
+    let host = url.host_str().filter(|host| !host.is_empty()).ok_or(form)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    // The parser takes a scheme's own port for none.
+    let own = if tls { ":443" } else { ":80" };
+    let given = text.trim_end_matches('/').ends_with(own);
+    let port = url.port().or(given.then_some(if tls { 443 } else { 80 }));
+    let port = port.ok_or_else(|| format!("{form}; {host} has no port, etcd's is 2379"))?;
+    Ok((tls, Member { host, port }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_read_and_what_would_be_ignored_is_refused() {
+        for (text, want) in [
+            (
+                "https://10.0.0.1:2379,https://10.0.0.2:2379",
+                Ok("https://10.0.0.1:2379,https://10.0.0.2:2379"),
+            ),
+            ("http://etcd:2379/", Ok("http://etcd:2379")),
+            (
+                "https://[fd00::1]:2379, https://etcd:443",
+                Ok("https://[fd00::1]:2379,https://etcd:443"),
+            ),
+            ("https://etcd", Err("etcd has no port, etcd's is 2379")),
+            ("https://a:1,http://b:1", Err("mixes http:// and https://")),
+            ("https://u:secret@a:1", Err("has a user of etcd")),
+            ("https://a:1/x", Err("behind its port")),
+            ("https://a:1,", Err("a list of http://HOST:PORT")),
+            ("https://a:secret", Err("one is no URL")),
+        ] {
+            let got = Place::parse(text).map(|place| place.to_string());
+            match (&got, want) {
+                (Ok(got), Ok(want)) => assert_eq!(got, want),
+                (Err(got), Err(want)) => {
+                    assert!(got.contains(want) && !got.contains("secret"), "{got}")
+                }
+                _ => panic!("{text}: {got:?}"),
+            }
+        }
+    }
+}
