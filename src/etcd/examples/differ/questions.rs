@@ -283,16 +283,18 @@ pub(crate) fn no_alarm(member_id: u64) -> pb::AlarmRequest {
 /// A watch; its id is chosen by the server where it is 0.
 pub(crate) fn watch(random: &mut Random, known: &Known, id: i64) -> pb::WatchCreateRequest {
     let Known { newest, compacted, .. } = *known;
+    let (key, range_end) = (random.key(), random.end());
+    let start_revision = match random.below(8) {
+        0 => newest + 1 + random.signed(20),
+        1..=4 => newest - random.signed(40),
+        5 => compacted + random.signed(3) - 1,
+        6 if random.one_in(8) => -1,
+        _ => 0,
+    };
     pb::WatchCreateRequest {
-        key: random.key(),
-        range_end: random.end(),
-        start_revision: match random.below(8) {
-            0 => newest + 1 + random.signed(20),
-            1..=4 => newest - random.signed(40),
-            5 => compacted + random.signed(3) - 1,
-            6 if random.one_in(8) => -1,
-            _ => 0,
-        },
+        key,
+        range_end,
+        start_revision,
         progress_notify: false,
         filters: match random.below(6) {
             0 => vec![0],
@@ -300,7 +302,8 @@ pub(crate) fn watch(random: &mut Random, known: &Known, id: i64) -> pb::WatchCre
             2 if random.one_in(4) => vec![0, 1],
             _ => Vec::new(),
         },
-        prev_kv: random.one_in(2),
+        // What was before the revision of a compaction is compacted for etcd, and still there for ours.
+        prev_kv: start_revision != compacted && random.one_in(2),
         watch_id: id,
         fragment: random.one_in(2),
     }

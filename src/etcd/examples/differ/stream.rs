@@ -35,14 +35,14 @@ pub(crate) struct Told {
 /// etcd says that a stream is there with its first message.
 enum Responses {
     Opening(BoxFuture<'static, Result<Response<Streaming<pb::WatchResponse>>, Status>>),
-    Open(Streaming<pb::WatchResponse>),
+    Open(Box<Streaming<pb::WatchResponse>>),
 }
 
 impl Responses {
     async fn message(&mut self) -> Result<Option<pb::WatchResponse>, Status> {
         loop {
             match self {
-                Self::Opening(opening) => *self = Self::Open(opening.await?.into_inner()),
+                Self::Opening(opening) => *self = Self::Open(Box::new(opening.await?.into_inner())),
                 Self::Open(responses) => return responses.message().await,
             }
         }
