@@ -46,14 +46,10 @@ fn line(event: &[u8]) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Starts logging at `info` (`debug` with `--debug`; `-v N` from 4 on is debug, from 8 on trace, as klog's habit).
+/// Starts logging at `info` (`debug` with `--debug`; `-v N` from 4 on is debug, as klog's habit: there is nothing finer).
 /// `filter` overrides both (the variable `KUBE_LITE_LOG`).
 pub fn start(debug: bool, verbosity: u8, filter: Option<&str>) {
-    let level = match (debug, verbosity) {
-        (_, 8..) => "trace",
-        (true, _) | (_, 4..) => "debug",
-        _ => "info",
-    };
+    let level = if debug || verbosity >= 4 { "debug" } else { "info" };
     // Libraries are heard only when something is wrong.
     let default = format!(
         "warn,kube_lite={level},base={level},store={level},apiserver={level},client={level},controllers={level},scheduler={level},node={level},net={level},cluster={level}"
