@@ -23,7 +23,7 @@ pub struct GeneralArgs {
     /// Log why things happen, too [env: KUBE_LITE_DEBUG]
     #[arg(long, help_heading = "General", num_args = 0..=1, default_missing_value = "true", default_value = "false", require_equals = true)]
     pub debug: bool,
-    /// Log verbosity, 0 to 10; 4 is debug, 8 is trace
+    /// Log verbosity, 0 to 10; from 4 on debug, there is nothing finer
     #[arg(short = 'v', value_name = "N", default_value_t = 0, help_heading = "General")]
     pub verbosity: u8,
 }
