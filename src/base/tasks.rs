@@ -1,6 +1,7 @@
 //! Every task has an owner, a name and an end: spawn through [`Tasks`], stop through [`Shutdown`].
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -111,6 +112,20 @@ impl Tasks {
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: std::fmt::Display + Send + 'static,
     {
+        // In a box, so that the runtime's part of a task is compiled once and not for each of some two hundred kinds of futures.
+        self.spawn_boxed(
+            kind,
+            name,
+            Box::pin(async move { future.await.map_err(|error| error.to_string()) }),
+        );
+    }
+
+    fn spawn_boxed(
+        &self,
+        kind: Kind,
+        name: &'static str,
+        future: Pin<Box<dyn Future<Output = Result<(), String>> + Send>>,
+    ) {
         let inner = Arc::clone(&self.inner);
         let id = inner.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         if kind == Kind::Critical {
@@ -122,7 +137,7 @@ impl Tasks {
             inner.running.lock().remove(&id);
             let fault = match outcome {
                 Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
+                Ok(Err(error)) => Some(error),
                 Err(_) => Some("panicked".to_owned()),
             };
             match (kind, fault) {

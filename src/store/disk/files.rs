@@ -123,11 +123,11 @@ fn reserve(file: &File, size: u64) -> io::Result<()> {
 
 /// Writes zeros behind the end of a file up to `size`.
 fn fill(file: &File, size: u64) -> io::Result<()> {
-    static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    let zeros = vec![0; 64 * 1024];
     let mut at = file.metadata()?.len();
     while at < size {
-        let count = usize::try_from(size - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
-        file.write_all_at(ZEROS.get(..count).unwrap_or_default(), at)?;
+        let count = usize::try_from(size - at).unwrap_or(zeros.len()).min(zeros.len());
+        file.write_all_at(zeros.get(..count).unwrap_or_default(), at)?;
         at += count as u64;
     }
     Ok(())
