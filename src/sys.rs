@@ -1,23 +1,15 @@
 //! Calls of the C library that no safe wrapper has.
 
-/// Pieces of so many bytes and more are mapped, and unmapped once they are free, instead of leaving holes between small ones.
-/// Glibc's own bound, 128 KiB, rises with the largest piece that was ever freed.
-#[cfg(target_env = "gnu")]
-const MAPPED_FROM: nix::libc::c_int = 128 * 1024;
-
 /// One for each worker of the runtime; glibc makes up to eight for each processor, and most threads live for one call.
 #[cfg(target_env = "gnu")]
 const POOLS: nix::libc::c_int = 2;
 
-/// Has glibc's allocator keep few pools, and map large pieces whatever was freed before. Only before there are other threads.
+/// Has glibc's allocator keep few pools. Only before there are other threads.
 #[cfg(target_env = "gnu")]
 #[expect(unsafe_code, reason = "no safe wrapper exists")]
 pub(crate) fn bound_allocator() {
     // SAFETY: mallopt takes two numbers by value; nobody else allocates now.
-    unsafe {
-        nix::libc::mallopt(nix::libc::M_ARENA_MAX, POOLS);
-        nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, MAPPED_FROM);
-    }
+    unsafe { nix::libc::mallopt(nix::libc::M_ARENA_MAX, POOLS) };
 }
 
 /// Gives free pages of the allocator back to the system; costs milliseconds, and holds up who allocates meanwhile.
