@@ -35,6 +35,19 @@ const REPLAY_CHUNK: usize = 1000;
 /// Longest wait for the end of a lease that has run out, as etcd's for a request.
 const LEASE_END_WAIT: std::time::Duration = std::time::Duration::from_secs(7);
 
+/// Bytes of a transaction that is no larger and no other than any store takes.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check_txn(txn: &Txn) -> Result<usize, StoreError> {
+    let size = request_size(txn);
+    if size > MAX_REQUEST_BYTES {
+        return Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES });
+    }
+    check_request(txn)?;
+    Ok(size)
+}
+
 /// The applied state, its watchers and its leases' deadlines.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
@@ -397,11 +410,7 @@ impl<E: Engine> Backend for Store<E> {
 
     async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
         self.check_running()?;
-        let size = request_size(&txn);
-        if size > MAX_REQUEST_BYTES {
-            return Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES });
-        }
-        check_request(&txn)?;
+        check_txn(&txn)?;
         if !only_reads(&txn) {
             self.check_space(cost(&txn)).await?;
         }

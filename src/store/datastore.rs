@@ -89,9 +89,9 @@ pub(crate) async fn read_external(endpoint: &Endpoint) -> Result<State, Datastor
 /// [`DatastoreError`].
 pub async fn copy_etcd(endpoint: &Endpoint, file: File) -> Result<Saved, DatastoreError> {
     let name = endpoint.to_string();
-    match endpoint.clone().place {
+    match &endpoint.place {
         Place::Etcd(place) => {
-            let copied = etcd::snapshot(place, endpoint.tls.clone(), file).await;
+            let copied = etcd::snapshot(place.clone(), endpoint.tls.clone(), file).await;
             copied.map_err(|why| told(name, why))
         }
         Place::Sql(_) => {

@@ -16,19 +16,19 @@ use proto::etcdserverpb::response_op::Response as StepAnswer;
 use tokio::sync::{mpsc, oneshot};
 use tonic::Request;
 
-use super::calls::{ANSWER, Asks, Calls, plain, with_leader};
+use super::calls::{ANSWER, Asks, Calls, plain, revision_of, with_leader};
 use super::convert;
 use super::keep::{Keeper, alarms_of};
 use super::line::Line;
 use super::open::save;
 use super::refusal::Refusal;
-use crate::backend::MAX_REQUEST_BYTES;
+use crate::backend::{MAX_REQUEST_BYTES, check_txn};
 use crate::kv::{
     Alarm, Backend, KeyRange, KvHash, Lease, RangeRequest, RangeResponse, Revision, StoreError,
     StoreSize, Txn, TxnResponse, Watcher,
 };
 use crate::measures::{KeyMeasures, LeaseMeasures, Measures, Timing};
-use crate::mvcc::{check_request, only_reads, request_size};
+use crate::mvcc::only_reads;
 use crate::raft::Members;
 use crate::snapshot::Saved;
 use crate::watch::{Feed, WatchGroup, Watching};
@@ -120,7 +120,7 @@ impl Etcd {
             asked.limit = page(most);
         }
         let first = self.calls().range(&asked).await?;
-        let now = first.header.as_ref().map_or(0, |header| header.revision);
+        let now = revision_of(first.header.as_ref());
         let mut found = convert::found(first, now);
         while found.more && found.kvs.len() < most {
             let Some(last) = found.kvs.last() else { break };
@@ -138,30 +138,26 @@ impl Etcd {
     /// A write on the condition that this server has etcd to itself.
     async fn write(&self, txn: &Txn) -> Result<TxnResponse, StoreError> {
         let begun = base::clock::now();
+        let hold = self.keeper.hold.as_ref();
         let inner = convert::txn(txn);
-        let revision_read = convert::reads_at(txn);
-        let Some(hold) = &self.keeper.hold else {
-            let answer = self.calls().txn(Asks::Once, &inner).await;
-            self.counts.writes.observe(begun.elapsed());
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(refusal) => return Err(self.told(refusal, revision_read).await),
-            };
-            let revision = answer.header.as_ref().map_or(0, |header| header.revision);
-            return convert::done(txn, answer, revision);
-        };
-        let request = pb::TxnRequest {
-            compare: vec![hold.condition()],
-            success: vec![pb::RequestOp { request: Some(Step::RequestTxn(inner)) }],
-            failure: Vec::new(),
+        let request = match hold {
+            Some(hold) => pb::TxnRequest {
+                compare: vec![hold.condition()],
+                success: vec![pb::RequestOp { request: Some(Step::RequestTxn(inner)) }],
+                failure: Vec::new(),
+            },
+            None => inner,
         };
         let answer = self.calls().txn(Asks::Once, &request).await;
         self.counts.writes.observe(begun.elapsed());
         let answer = match answer {
             Ok(answer) => answer,
-            Err(refusal) => return Err(self.told(refusal, revision_read).await),
+            Err(refusal) => return Err(self.told(refusal, convert::reads_at(txn)).await),
         };
-        let revision = answer.header.as_ref().map_or(0, |header| header.revision);
+        let revision = revision_of(answer.header.as_ref());
+        if hold.is_none() {
+            return convert::done(txn, answer, revision);
+        }
         if !answer.succeeded {
             let text = "this server does not hold etcd now, and takes it again if no other does";
             return Err(StoreError::Unavailable(text.to_owned()));
@@ -251,16 +247,12 @@ impl Backend for Etcd {
 
     async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
         self.check()?;
-        let size = request_size(&txn);
-        if size > MAX_REQUEST_BYTES {
-            return Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES });
-        }
-        check_request(&txn)?;
+        let size = check_txn(&txn)?;
         self.counts.txns.fetch_add(1, Relaxed);
         let done = if only_reads(&txn) {
             match self.calls().txn(Asks::Often, &convert::txn(&txn)).await {
                 Ok(answer) => {
-                    let revision = answer.header.as_ref().map_or(0, |header| header.revision);
+                    let revision = revision_of(answer.header.as_ref());
                     convert::done(&txn, answer, revision)
                 }
                 Err(refusal) => Err(self.told(refusal, convert::reads_at(&txn)).await),

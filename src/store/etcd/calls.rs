@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use base::{Backoff, Shutdown};
+use futures::{StreamExt, stream};
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::kv_client::KvClient;
 use proto::etcdserverpb::lease_client::LeaseClient;
 use proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use proto::etcdserverpb::watch_client::WatchClient;
+use proto::etcdserverpb::watch_request::RequestUnion;
 use tonic::transport::Channel;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::line::{Line, Lines};
 use super::refusal::Refusal;
@@ -52,8 +54,20 @@ impl Line {
         KvClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
 
-    pub(super) fn watches(&self) -> WatchClient<Channel> {
-        WatchClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
+    /// Begins one watch on a stream of its own, which it ends with.
+    ///
+    /// # Errors
+    /// Why the stream did not begin.
+    pub(super) async fn watch(
+        &self,
+        create: pb::WatchCreateRequest,
+    ) -> Result<Streaming<pb::WatchResponse>, Refusal> {
+        let create = pb::WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+        // The end of the requests would end the watch.
+        let requests = stream::iter([create]).chain(stream::pending());
+        let client = WatchClient::new(self.channel.clone());
+        let mut client = client.max_decoding_message_size(MESSAGE_MAX);
+        plain(client.watch(with_leader(requests)).await)
     }
 
     pub(super) fn leases(&self) -> LeaseClient<Channel> {
@@ -71,6 +85,11 @@ pub(super) fn with_leader<T>(message: T) -> Request<T> {
     let metadata = request.metadata_mut();
     metadata.insert("hasleader", tonic::metadata::MetadataValue::from_static("true"));
     request
+}
+
+/// The revision that an answer was given at; 0 where it says none.
+pub(super) fn revision_of(header: Option<&pb::ResponseHeader>) -> i64 {
+    header.map_or(0, |header| header.revision)
 }
 
 /// An answer without what stands around it.
@@ -163,7 +182,7 @@ impl Calls {
     pub(super) async fn newest(&self) -> Result<i64, Refusal> {
         let key = bytes::Bytes::from_static(super::hold::KEY.as_bytes());
         let request = pb::RangeRequest { key, count_only: true, ..Default::default() };
-        Ok(self.range(&request).await?.header.map_or(0, |header| header.revision))
+        Ok(revision_of(self.range(&request).await?.header.as_ref()))
     }
 
     /// Compares and writes.
@@ -213,7 +232,7 @@ impl Calls {
     /// See [`Calls::ask`].
     pub(super) async fn renew(&self, id: i64) -> Result<i64, Refusal> {
         let ask = |line: Line| async move {
-            let requests = futures::stream::iter([pb::LeaseKeepAliveRequest { id }]);
+            let requests = stream::iter([pb::LeaseKeepAliveRequest { id }]);
             let mut client = line.leases();
             let mut answers = plain(client.lease_keep_alive(with_leader(requests)).await)?;
             answers.message().await.map_err(Refusal::of)

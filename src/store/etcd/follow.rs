@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use base::{Backoff, Shutdown};
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
 use proto::etcdserverpb as pb;
-use proto::etcdserverpb::watch_request::RequestUnion;
 use tokio::sync::{Semaphore, watch};
 use tonic::Streaming;
 
-use super::calls::{ANSWER, Asks, Calls, with_leader};
+use super::calls::{ANSWER, Asks, Calls};
 use super::convert::event;
 use super::line::Line;
 use super::refusal::Refusal;
@@ -74,12 +73,7 @@ impl All {
             fragment: true,
             ..Default::default()
         };
-        let create = pb::WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-        // The end of the requests would end the watch.
-        let requests = stream::iter([create]).chain(stream::pending());
-        let mut client = line.watches();
-        let answers = client.watch(with_leader(requests)).await.map_err(Refusal::of)?;
-        Ok(Self { answers: answers.into_inner(), parts: Vec::new() })
+        Ok(Self { answers: line.watch(create).await?, parts: Vec::new() })
     }
 
     /// The next changes, whole revisions of them.

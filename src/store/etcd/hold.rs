@@ -8,16 +8,14 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, stream};
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use proto::etcdserverpb::request_op::Request as Step;
 use proto::etcdserverpb::response_op::Response as StepAnswer;
-use proto::etcdserverpb::watch_request::RequestUnion;
 use proto::mvccpb::KeyValue;
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Asks, Calls, plain, with_leader};
+use super::calls::{Asks, Calls};
 use super::refusal::Refusal;
 use crate::datastore::Holder;
 use crate::kv::StoreError;
@@ -103,11 +101,7 @@ impl Hold {
             key: Bytes::from_static(KEY.as_bytes()),
             ..Default::default()
         };
-        let create = pb::WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
-        let requests = stream::iter([create]).chain(stream::pending());
-        let line = self.calls.lines.line().await;
-        let mut client = line.watches();
-        let mut answers = plain(client.watch(with_leader(requests)).await)?;
+        let mut answers = self.calls.lines.line().await.watch(create).await?;
         while let Some(answer) = answers.message().await.map_err(Refusal::of)? {
             if answer.canceled || !answer.events.is_empty() {
                 break;

@@ -41,7 +41,7 @@ pub(super) struct Keeper {
     pub(super) calls: Calls,
     pub(super) follower: Arc<Follower>,
     /// None: others may write, too.
-    pub(super) hold: Option<Arc<Hold>>,
+    pub(super) hold: Option<Hold>,
     pub(super) facts: Mutex<Facts>,
     /// What etcd says of itself could not be had, which was told.
     pub(super) silent: AtomicBool,

@@ -40,15 +40,20 @@ pub(crate) enum Unusable {
     Failed(String),
 }
 
+fn unusable(why: String) -> Unusable {
+    Unusable::Failed(match advice(&why) {
+        Some(advice) => format!("{why}: {advice}"),
+        None => why,
+    })
+}
+
 fn failed(refusal: &Refusal) -> Unusable {
-    let why = refusal.to_string();
-    Unusable::Failed(format!("{why}{}", advice(&why)))
+    unusable(refusal.to_string())
 }
 
 /// Connects, and refuses what is too old.
 async fn reach(place: Place, tls: DatastoreTls, shutdown: Shutdown) -> Result<Calls, Unusable> {
-    let lines = Lines::connect(place, tls).await;
-    let lines = lines.map_err(|why| Unusable::Failed(format!("{why}{}", advice(&why))))?;
+    let lines = Lines::connect(place, tls).await.map_err(unusable)?;
     let calls = Calls { lines: Arc::new(lines), seen: Arc::default(), shutdown };
     // Once, without a second try: what TLS refuses is met here, and told at once.
     let line = calls.lines.line().await;
@@ -58,7 +63,7 @@ async fn reach(place: Place, tls: DatastoreTls, shutdown: Shutdown) -> Result<Ca
     let asked = tokio::time::timeout(ANSWER, asked).await.map_err(|_| failed(&late()))?;
     let version = plain(asked).map_err(|refusal| match (&refusal, calls.lines.place.is_tls()) {
         // Who refuses a certificate may have closed the connection before its word of that is read.
-        (Refusal::Unknown(why) | Refusal::Untouched(why), true) if advice(why).is_empty() => {
+        (Refusal::Unknown(why) | Refusal::Untouched(why), true) if advice(why).is_none() => {
             Unusable::Failed(format!("{why}: it may be that {WANTS_CERTIFICATE}"))
         }
         _ => failed(&refusal),
@@ -92,7 +97,7 @@ pub(crate) async fn open(
     calls.newest().await.map_err(|refusal| failed(&refusal))?;
     let hold = match holder {
         Some(holder) => {
-            let hold = Arc::new(Hold::new(calls.clone(), holder));
+            let hold = Hold::new(calls.clone(), holder);
             hold.take_patiently().await.map_err(|why| match why {
                 NotHeld::By(who) => Unusable::Held(format!(
                     "{name} is in use by {who}: one server at a time writes to it; what a server that was killed had is free after 20 s"

@@ -132,24 +132,25 @@ pub(super) const WANTS_CERTIFICATE: &str =
     "etcd wants a certificate of a CA of its own, by --datastore-certfile and --datastore-keyfile";
 
 /// What an administrator has to know of a refusal that a start or a migration ends with.
-pub(super) fn advice(why: &str) -> &'static str {
+pub(super) fn advice(why: &str) -> Option<&'static str> {
     let users = "etcdserver: user name is empty";
-    if why.contains(users) || why.contains("etcdserver: invalid auth token") {
-        ": this etcd has users in force (auth enable), who are not supported; let it know clients by their certificates, or disable its users"
+    let advice = if why.contains(users) || why.contains("etcdserver: invalid auth token") {
+        "this etcd has users in force (auth enable), who are not supported; let it know clients by their certificates, or disable its users"
     } else if why.contains("etcdserver: permission denied") {
-        ": the user whom the certificate names may not use all keys, which takes etcd's role root"
+        "the user whom the certificate names may not use all keys, which takes etcd's role root"
     } else if why.contains("UnknownIssuer") {
-        ": another CA made its certificate than --datastore-cafile names"
+        "another CA made its certificate than --datastore-cafile names"
     } else if why.contains("CertificateRequired")
         || why.contains("BadCertificate")
         || why.contains("UnknownCA")
         || why.contains("HandshakeFailure")
         || why.contains("DecryptError")
     {
-        ": etcd wants a certificate of a CA of its own, by --datastore-certfile and --datastore-keyfile"
+        WANTS_CERTIFICATE
     } else {
-        ""
-    }
+        return None;
+    };
+    Some(advice)
 }
 
 #[cfg(test)]
@@ -179,6 +180,6 @@ mod tests {
         let none = Status::not_found("etcdserver: requested lease not found");
         assert!(matches!(Refusal::of(none).told(0), StoreError::LeaseNotFound));
         let users = Status::invalid_argument("etcdserver: user name is empty");
-        assert!(advice(&Refusal::of(users).to_string()).contains("disable its users"));
+        assert!(advice(&Refusal::of(users).to_string()).unwrap().contains("disable its users"));
     }
 }
