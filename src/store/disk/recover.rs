@@ -79,6 +79,8 @@ struct Replay {
     meta: Meta,
     clean: bool,
     log_bytes: u64,
+    /// Index behind the checkpoint's entries.
+    checkpoint: u64,
     /// Index of the entry that follows.
     next: u64,
     /// Index behind the last entry of the segment that is read.
@@ -148,7 +150,11 @@ impl Replay {
             }
             Kind::Truncate => {
                 let next = Reader::new(record.payload).u64().map_err(corrupt)?;
-                self.truncate(next).map_err(corrupt)
+                self.truncate(next).map_err(|what| OpenError::Corrupt {
+                    file: segment_name(sequence),
+                    offset: record.offset as u64,
+                    what,
+                })
             }
             Kind::Commands | Kind::Blank | Kind::Members => {
                 let payload = Reader::sharing(content, record.payload);
@@ -158,13 +164,18 @@ impl Replay {
         }
     }
 
-    fn truncate(&mut self, next: u64) -> Result<(), Malformed> {
-        if next < behind(self.applied.id.as_ref()) {
-            return Err(Malformed { at: 0 });
+    /// The entries from `next` on are no part of the log any more. Where the checkpoint has some of these indexes, it has
+    /// the entries that came in their place; they follow, and are passed over.
+    fn truncate(&mut self, next: u64) -> Result<(), String> {
+        let applied = behind(self.applied.id.as_ref());
+        if next < applied && applied > self.checkpoint {
+            return Err(format!(
+                "the record drops the entries from {next} on, but those before {applied} are known to be committed"
+            ));
         }
         while self.view.recent.pop_back_if(|entry| entry.log_id.index() >= next).is_some() {}
         self.view.marks.truncate(next);
-        self.next = self.next.min(next);
+        self.next = self.next.min(next).max(self.checkpoint);
         Ok(())
     }
 
@@ -372,7 +383,8 @@ fn load_checkpoint(
     let (cluster, description, state, bytes) = checkpoint::read(disk.as_ref(), &name)?;
     check_cluster(&name, cluster, expected)?;
     let Description { applied, .. } = description;
-    replay.next = behind(applied.id.as_ref());
+    replay.checkpoint = behind(applied.id.as_ref());
+    replay.next = replay.checkpoint;
     (replay.state, replay.applied) = (state, applied.clone());
     Ok((replay, Some(Newest { index, applied, bytes })))
 }

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use base::{Shutdown, Tasks};
 use openraft::StorageError;
-use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
+use openraft::storage::{
+    RaftLogReader, RaftLogStorage, RaftLogStorageExt, RaftSnapshotBuilder, RaftStateMachine,
+};
 use openraft::testing::log::{StoreBuilder, Suite};
 
 use super::log_store::LogStore;
@@ -94,8 +96,32 @@ async fn a_replaced_end_of_the_log_a_vote_and_members_survive_a_start() {
     assert_eq!(log.read_committed().await.unwrap(), Some(id(1, 2)));
     let vote = log.get_log_reader().await.read_vote().await.unwrap();
     assert_eq!(vote, Some(Vote::new_committed(3, 2)));
-    use openraft::storage::RaftStateMachine;
     let (applied, membership) = machine.applied_state().await.unwrap();
     assert_eq!(applied, Some(id(1, 2)), "only what is known to be committed is applied");
     assert_eq!(membership.voter_ids().collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn an_end_that_was_replaced_before_a_checkpoint_does_not_hinder_a_start() {
+    let disk = SimDisk::new();
+    let (_guard, Parts { mut log, mut machine, .. }) = parts(&disk);
+    let members = Membership::new_with_defaults(vec![BTreeSet::from([1, 2, 3])], []);
+    let first = Entry { log_id: id(0, 0), payload: Payload::Membership(members) };
+    log.blocking_append([first.clone()]).await.unwrap();
+    log.blocking_append((1..10).map(|index| entry(1, index))).await.unwrap();
+    log.truncate_after(Some(id(1, 4))).await.unwrap();
+    log.blocking_append((5..8).map(|index| entry(3, index))).await.unwrap();
+    // The checkpoint goes beyond where the old end began, but not to where it ended.
+    log.save_committed(Some(id(3, 6))).await.unwrap();
+    let entries = [first].into_iter().chain((1..5).map(|index| entry(1, index)));
+    let entries = entries.chain((5..7).map(|index| entry(3, index)));
+    let entries = entries.map(|entry| Ok((entry, None)));
+    machine.apply(futures::stream::iter(entries)).await.unwrap();
+    machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
+
+    let (_guard, Parts { mut log, mut machine, .. }) = parts(&disk.copy());
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(id(3, 7)));
+    let left = log.get_log_reader().await.try_get_log_entries(7..).await.unwrap();
+    assert_eq!(left.iter().map(|entry| entry.log_id).collect::<Vec<_>>(), [id(3, 7)]);
+    assert_eq!(machine.applied_state().await.unwrap().0, Some(id(3, 6)));
 }

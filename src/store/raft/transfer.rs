@@ -16,6 +16,9 @@ use crate::kv::StoreError;
 /// Longest wait for another member to take the lead. Meanwhile this one takes no writes: as long as an election at most.
 const TAKE_WAIT: Duration = Duration::from_secs(2);
 
+/// The id of no member: what a log has that belongs to none yet.
+const NOBODY: u64 = 0;
+
 fn unavailable(text: &str) -> StoreError {
     StoreError::Unavailable(text.to_owned())
 }
@@ -61,15 +64,16 @@ impl RaftEngine {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(unavailable("this member has ended")),
             Err(_) => {
-                self.give_up_lead(id, term).await?;
+                self.give_up_lead(term).await?;
                 Err(unavailable("the other member did not take the lead in time"))
             }
         }
     }
 
     /// Leads no more, if it still does in that term: openraft's leader waits for ever for who does not take the lead. It gives
-    /// its vote to that one, as it would have been asked to, and may be elected again like any other.
-    async fn give_up_lead(&self, to: u64, term: u64) -> Result<(), StoreError> {
+    /// its vote of the next term to nobody, and may be elected again like any other. Never to who was to take the lead: only
+    /// that member itself may begin a term in its own name, and it would be confused to hear of one.
+    async fn give_up_lead(&self, term: u64) -> Result<(), StoreError> {
         let newest = |state: &openraft::RaftState<Types>| -> (Vote, Option<LogId>) {
             (*state.vote_ref(), state.log_ids.last().copied())
         };
@@ -78,7 +82,7 @@ impl RaftEngine {
         if vote != Vote::new_committed(term, self.link().me) {
             return Ok(());
         }
-        let mut request = VoteRequest::new(Vote::new(term + 1, to), last);
+        let mut request = VoteRequest::new(Vote::new(term + 1, NOBODY), last);
         request.leadership_transfer = true;
         match self.raft().vote(request).await {
             Ok(_) => Ok(()),

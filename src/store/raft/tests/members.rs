@@ -284,6 +284,25 @@ async fn a_leader_that_removed_itself_changes_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_cut_off_goes_on_after_another_one_tried_to_give_it_the_lead() {
+    let cluster = Cluster::of(3, 25).await;
+    assert_eq!(cluster.leader().await, 0);
+    cluster.partition(&[0]);
+    let leader = cluster.leader_among(&[1, 2]).await;
+    let lost = cluster.nodes[&0].members.id();
+    let error = cluster.nodes[&leader].members.transfer(lost).await.unwrap_err();
+    let expected = "the other member did not take the lead in time";
+    assert!(matches!(&error, StoreError::Unavailable(text) if text == expected), "{error}");
+    // The one that was cut off hears of the term in which the lead was given up before anybody leads the next one.
+    cluster.heal();
+    for machine in 0..3 {
+        cluster.store(machine).txn(put(&format!("k{machine}"), "v")).await.unwrap();
+    }
+    assert_eq!(cluster.same_everywhere().await.len(), 3);
+    assert!(cluster.nodes.values().all(|node| node.fault().is_none()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn from_three_back_to_one() {
     let mut cluster = Cluster::of(3, 8).await;
     cluster.store(0).txn(put("k", "v")).await.unwrap();

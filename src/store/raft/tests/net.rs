@@ -20,6 +20,9 @@ use crate::raft::{CallError, Lane, Members, Options, Peer, RaftEngine, Role, Sta
 
 const CLUSTER: ClusterId = ClusterId(*b"members in tests");
 
+/// After which members close a connection over which nothing comes (`cluster::peers`).
+const UNANSWERED: Duration = Duration::from_secs(4);
+
 #[derive(Debug)]
 struct Inner {
     members: BTreeMap<String, Arc<Members>>,
@@ -121,6 +124,12 @@ impl Inner {
     }
 }
 
+/// What comes of a message that, or whose answer, is lost: real connections notice after some seconds that nothing comes.
+async fn unanswered() -> Result<Bytes, CallError> {
+    tokio::time::sleep(UNANSWERED).await;
+    Err(CallError::Unanswered("the connection is dead".to_owned()))
+}
+
 impl Way {
     /// Takes a message to where it goes; the answer unless that is lost.
     fn deliver(
@@ -153,14 +162,14 @@ impl Transport for Way {
     async fn call(&self, to: &Peer, lane: Lane, request: Bytes) -> Result<Bytes, CallError> {
         match self.net.fate(&self.from, to, lane, &request) {
             Fate::Refused => Err(CallError::NotSent(format!("nobody is at {}", to.address))),
-            Fate::Lost => std::future::pending().await,
+            Fate::Lost => unanswered().await,
             Fate::Arrives(there, twice, back) => {
                 if let Some(later) = twice {
                     drop(self.deliver(to, request.clone(), later, None));
                 }
                 match self.deliver(to, request, there, back).await {
                     Ok(answer) => Ok(answer.into()),
-                    Err(_) => std::future::pending().await,
+                    Err(_) => unanswered().await,
                 }
             }
         }
