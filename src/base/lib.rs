@@ -5,6 +5,7 @@
 pub mod accept;
 pub mod backoff;
 pub mod clock;
+mod cork;
 pub mod error_list;
 pub mod fs;
 pub mod io;
@@ -18,6 +19,7 @@ pub mod tasks;
 mod wiped;
 
 pub use backoff::Backoff;
+pub use cork::Cork;
 pub use error_list::ErrorList;
 pub use nested::Nested;
 pub use problems::{Problem, Problems};

@@ -6,7 +6,6 @@
 mod answer;
 mod auth;
 mod cluster;
-mod cork;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod health;

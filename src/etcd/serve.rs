@@ -8,10 +8,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Nested;
 use base::accept::{Accepted, accept};
 use base::io::BoxIo;
 use base::tasks::{Kind, Shutdown};
+use base::{Cork, Nested};
 use futures::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -27,7 +27,6 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
-use crate::cork::Cork;
 use crate::http::Front;
 use crate::watch::WatchService;
 use crate::{Etcd, MESSAGE_BYTES};

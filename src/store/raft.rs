@@ -89,6 +89,14 @@ pub(crate) fn behind(id: Option<&LogId>) -> u64 {
     id.map_or(0, |id| id.index() + 1)
 }
 
+/// About how many bytes an entry has in the log.
+pub(crate) fn entry_bytes(entry: &Entry) -> usize {
+    match &entry.payload {
+        Payload::Normal(batch) => batch.encoded().len(),
+        Payload::Blank | Payload::Membership(_) => 64,
+    }
+}
+
 /// The commands of one entry; clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Batch(Arc<Proposal>);

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Nested;
 use base::io::{Dial, Tcp};
 use base::tasks::{Kind, Tasks};
+use base::{Cork, Nested};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Request, StatusCode};
@@ -206,7 +206,8 @@ async fn connect(
     let port = port.parse().map_err(|_| invalid())?;
     let stream = Tcp.dial(host.trim_matches(['[', ']']), port).await?;
     let name = ServerName::try_from(PEER_NAME).map_err(io::Error::other)?;
-    let stream = tls.connect(name, stream).await?;
+    // The head of a message and its body go together.
+    let cork = Cork::new(Box::new(tls.connect(name, stream).await?));
     let nested = Nested::default();
     let (sender, connection) = http2::Builder::new(nested.clone())
         .timer(TokioTimer::new())
@@ -214,8 +215,10 @@ async fn connect(
         .initial_connection_window_size(WINDOWS.1)
         .keep_alive_interval(KEEPALIVE.0)
         .keep_alive_timeout(KEEPALIVE.1)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(cork.clone()))
         .await
         .map_err(io::Error::other)?;
-    Ok((sender, async move { nested.drive(connection).await }))
+    // What fails is told with the next read or write.
+    let turn = move |cx: &mut std::task::Context<'_>| drop(cork.poll_flush(cx));
+    Ok((sender, async move { nested.drive_in_turns(connection, turn).await }))
 }

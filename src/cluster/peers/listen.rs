@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::Nested;
 use base::accept::{Accepted, accept};
 use base::tasks::{Kind, Tasks};
+use base::{Cork, Nested};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode};
@@ -92,6 +92,7 @@ async fn carry(
     answers: &dyn Answers,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await??;
+    let cork = Cork::new(Box::new(stream));
     let connected = answers.connected();
     let service = service_fn(move |request| {
         let connected = Arc::clone(&connected);
@@ -100,13 +101,15 @@ async fn carry(
     let nested = Nested::default();
     let connection = hyper::server::conn::http2::Builder::new(nested.clone())
         .timer(TokioTimer::new())
+        .auto_date_header(false)
         .max_concurrent_streams(STREAMS_MAX)
         .initial_stream_window_size(WINDOWS.0)
         .initial_connection_window_size(WINDOWS.1)
         .keep_alive_interval(KEEPALIVE.0)
         .keep_alive_timeout(KEEPALIVE.1)
-        .serve_connection(TokioIo::new(stream), service);
-    Ok(nested.drive(connection).await?)
+        .serve_connection(TokioIo::new(cork.clone()), service);
+    // What fails is told with the next read or write.
+    Ok(nested.drive_in_turns(connection, |cx| drop(cork.poll_flush(cx))).await?)
 }
 
 async fn answer(

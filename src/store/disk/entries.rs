@@ -6,14 +6,21 @@ use std::ops::Range;
 
 use parking_lot::Mutex;
 
-use super::files::Disk;
+use super::files::{Disk, DiskFile};
 use super::log::segment_name;
 use super::record::{HEAD, Head, Kind};
 use crate::command::Reader;
-use crate::raft::{Entry, LogId, Vote, behind, decode_head};
+use crate::raft::{Entry, LogId, Vote, behind, decode_head, entry_bytes};
 
 /// Bytes of log between two marks: how much is read over to find one entry.
 const MARK_BYTES: u64 = 64 * 1024;
+
+/// Bytes that are read at once: two records for each call into the kernel would take as long as all the rest.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Bytes of applied entries that stay in memory where there are other members: the slower ones of them are sent the newest
+/// entries a little later than these are applied here.
+const KEPT_BYTES: usize = 64 * 1024;
 
 /// Where an entry's record begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +75,46 @@ impl Marks {
     }
 }
 
+/// Entries that follow each other, and their bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+}
+
+impl Recent {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter()
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.entries.front().map(|entry| entry.log_id.index())
+    }
+
+    pub(crate) fn last(&self) -> Option<&Entry> {
+        self.entries.back()
+    }
+
+    pub(crate) fn push(&mut self, entry: Entry) {
+        self.bytes += entry_bytes(&entry);
+        self.entries.push_back(entry);
+    }
+
+    /// Takes the first one if it is before `index`.
+    pub(crate) fn pop_before(&mut self, index: u64) -> Option<Entry> {
+        let entry = self.entries.pop_front_if(|entry| entry.log_id.index() < index)?;
+        self.bytes -= entry_bytes(&entry);
+        Some(entry)
+    }
+
+    /// Forgets those from `index` on.
+    pub(crate) fn truncate(&mut self, index: u64) {
+        while let Some(entry) = self.entries.pop_back_if(|entry| entry.log_id.index() >= index) {
+            self.bytes -= entry_bytes(&entry);
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct View {
@@ -78,7 +125,7 @@ pub(crate) struct View {
     pub(crate) purged: Option<LogId>,
     pub(crate) last: Option<LogId>,
     /// The newest entries, at least all that are not applied.
-    pub(crate) recent: VecDeque<Entry>,
+    pub(crate) recent: Recent,
     pub(crate) marks: Marks,
     /// Index behind the last entry that has a place on disk.
     pub(crate) written: u64,
@@ -98,21 +145,20 @@ impl Entries {
     /// Adds entries behind the last one.
     pub(crate) fn append(&self, entries: &[Entry]) {
         let mut view = self.0.lock();
-        view.recent.extend(entries.iter().cloned());
+        entries.iter().cloned().for_each(|entry| view.recent.push(entry));
         if let Some(last) = entries.last() {
             view.last = Some(last.log_id);
         }
     }
 
-    /// Lets go of applied entries that can be read from disk.
-    pub(crate) fn applied(&self, applied: &LogId) {
+    /// Lets go of applied entries that can be read from disk, of the newest only where no `others` are to have them.
+    pub(crate) fn applied(&self, applied: &LogId, others: bool) {
         let mut view = self.0.lock();
         let end = (applied.index() + 1).min(view.written);
-        while view.recent.front().is_some_and(|entry| entry.log_id.index() < end) {
-            view.recent.pop_front();
-        }
-        if view.recent.is_empty() {
-            view.recent.shrink_to(64);
+        let keep = if others { KEPT_BYTES } else { 0 };
+        while view.recent.bytes > keep && view.recent.pop_before(end).is_some() {}
+        if view.recent.entries.len() < 64 {
+            view.recent.entries.shrink_to(64);
         }
     }
 
@@ -123,9 +169,7 @@ impl Entries {
         if next >= behind(view.last.as_ref()) {
             return false;
         }
-        while view.recent.back().is_some_and(|entry| entry.log_id.index() >= next) {
-            view.recent.pop_back();
-        }
+        view.recent.truncate(next);
         view.last = last;
         true
     }
@@ -133,9 +177,7 @@ impl Entries {
     /// Forgets the entries up to `id`.
     pub(crate) fn purge(&self, id: LogId) {
         let mut view = self.0.lock();
-        while view.recent.front().is_some_and(|entry| entry.log_id.index() <= id.index()) {
-            view.recent.pop_front();
-        }
+        while view.recent.pop_before(id.index() + 1).is_some() {}
         if behind(view.last.as_ref()) <= id.index() {
             view.last = Some(id);
         }
@@ -149,7 +191,7 @@ impl Entries {
         let view = self.0.lock();
         let start = range.start.max(behind(view.purged.as_ref()));
         let end = range.end.min(behind(view.last.as_ref()));
-        let memory = view.recent.front().map_or(end, |entry| entry.log_id.index());
+        let memory = view.recent.first().unwrap_or(end);
         let on_disk = start..end.min(memory);
         let pieces = if on_disk.is_empty() { Vec::new() } else { view.marks.pieces(&on_disk) };
         let in_range = |entry: &&Entry| (start..end).contains(&entry.log_id.index());
@@ -177,6 +219,32 @@ impl Found {
     }
 }
 
+/// A file, and what was read of it last.
+struct Ahead {
+    file: Box<dyn DiskFile>,
+    begin: u64,
+    bytes: Vec<u8>,
+}
+
+impl Ahead {
+    /// So many bytes at `offset`, fewer at the end of the file.
+    fn at(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
+        let place = |begin: u64| offset.checked_sub(begin).and_then(|at| usize::try_from(at).ok());
+        let held = place(self.begin).and_then(|at| Some(at..at.checked_add(length)?));
+        let held = match held.filter(|held| held.end <= self.bytes.len()) {
+            Some(held) => held,
+            None => {
+                self.bytes.resize(length.max(READ_BYTES), 0);
+                let read = self.file.read_at(offset, &mut self.bytes)?;
+                self.bytes.truncate(read);
+                self.begin = offset;
+                0..length.min(read)
+            }
+        };
+        Ok(self.bytes.get(held).unwrap_or_default())
+    }
+}
+
 /// Reads the entries `range`, which follow each other from `mark` on.
 fn read_piece(
     disk: &dyn Disk,
@@ -187,23 +255,19 @@ fn read_piece(
     let name = segment_name(mark.sequence);
     let file = disk.open(&name)?;
     let mut offset = mark.offset;
-    let mut payload = Vec::new();
+    let mut ahead = Ahead { file, begin: 0, bytes: Vec::new() };
     let mut wanted = range.start;
     while wanted < range.end {
         let damaged = || {
             let text = format!("{name} is damaged at byte {offset}, where an entry was written");
             io::Error::new(io::ErrorKind::InvalidData, text)
         };
-        let mut head = [0; HEAD];
-        let read = file.read_at(offset, &mut head)?;
-        let head = head.get(..read).and_then(Head::parse).ok_or_else(damaged)?;
-        payload.resize(head.length, 0);
-        let read = file.read_at(offset + HEAD as u64, &mut payload)?;
-        if read != head.length || !head.matches(&payload) {
-            return Err(damaged());
-        }
+        let head = Head::parse(ahead.at(offset, HEAD)?).ok_or_else(damaged)?;
+        let record = ahead.at(offset, HEAD + head.length)?;
+        let whole = record.get(HEAD..).filter(|payload| payload.len() == head.length);
+        let payload = whole.filter(|payload| head.matches(payload)).ok_or_else(damaged)?;
         if matches!(head.kind, Kind::Commands | Kind::Blank | Kind::Members) {
-            let (entry, mut reader) = decode_head(Reader::new(&payload)).map_err(|_| damaged())?;
+            let (entry, mut reader) = decode_head(Reader::new(payload)).map_err(|_| damaged())?;
             if entry.id.index() >= wanted {
                 entries.push(entry.body(head.kind, &mut reader).map_err(|_| damaged())?);
                 wanted = entry.id.index() + 1;

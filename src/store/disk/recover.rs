@@ -100,9 +100,7 @@ impl Replay {
 
     /// Applies what is known to be committed.
     fn apply(&mut self, committed: u64) {
-        while let Some(entry) =
-            self.view.recent.pop_front_if(|entry| entry.log_id.index() < committed)
-        {
+        while let Some(entry) = self.view.recent.pop_before(committed) {
             self.applied.id = Some(entry.log_id);
             match &entry.payload {
                 Payload::Blank => {}
@@ -173,7 +171,7 @@ impl Replay {
                 "the record drops the entries from {next} on, but those before {applied} are known to be committed"
             ));
         }
-        while self.view.recent.pop_back_if(|entry| entry.log_id.index() >= next).is_some() {}
+        self.view.recent.truncate(next);
         self.view.marks.truncate(next);
         self.next = self.next.min(next).max(self.checkpoint);
         Ok(())
@@ -205,7 +203,7 @@ impl Replay {
         self.log_bytes += record.payload.len() as u64;
         let entry: Entry = head.body(record.kind, &mut reader).map_err(&corrupt)?;
         self.next = index + 1;
-        self.view.recent.push_back(entry);
+        self.view.recent.push(entry);
         self.apply(head.committed);
         Ok(())
     }
@@ -215,7 +213,7 @@ impl Replay {
         let mut view = std::mem::take(&mut self.view);
         view.vote = self.meta.vote;
         view.committed = self.applied.id;
-        view.last = view.recent.back().map(|entry| entry.log_id).or(self.applied.id);
+        view.last = view.recent.last().map(|entry| entry.log_id).or(self.applied.id);
         view.written = self.next;
         view
     }

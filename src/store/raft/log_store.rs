@@ -8,7 +8,7 @@ use std::sync::Arc;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Entry, LogId, Payload, Types, Vote, behind};
+use super::{Entry, LogId, Types, Vote, behind, entry_bytes};
 use crate::disk::{Disk, DiskWork, Entries, Job};
 
 /// Bytes of commands behind which a message to a follower gets no further entry: an entry has half a segment at most, so the
@@ -17,13 +17,6 @@ const MESSAGE_ENTRIES_BYTES: usize = 1024 * 1024;
 
 /// Entries looked at in one go for a message.
 const STEP: u64 = 16;
-
-pub(super) fn entry_bytes(entry: &Entry) -> usize {
-    match &entry.payload {
-        Payload::Normal(batch) => batch.encoded().len(),
-        Payload::Blank | Payload::Membership(_) => 64,
-    }
-}
 
 /// Reads the log; clones share it.
 #[derive(Debug, Clone)]

@@ -118,7 +118,7 @@ impl RaftStateMachine<Types> for Machine {
         let behind = last.index() + 1;
         let commands = batches.iter().flat_map(|batch| batch.commands());
         let outcomes = self.place.shared.apply(commands, || self.place.set(applied));
-        self.entries.applied(&last);
+        self.entries.applied(&last, self.place.members() > 1);
         drop(batches);
         let mut outcomes = outcomes.into_iter();
         for (commands, responder) in waiting {

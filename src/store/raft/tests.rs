@@ -125,3 +125,41 @@ async fn an_end_that_was_replaced_before_a_checkpoint_does_not_hinder_a_start() 
     assert_eq!(left.iter().map(|entry| entry.log_id).collect::<Vec<_>>(), [id(3, 7)]);
     assert_eq!(machine.applied_state().await.unwrap().0, Some(id(3, 6)));
 }
+
+#[tokio::test]
+async fn applied_entries_are_read_from_disk_whatever_their_sizes_and_the_newest_stay_for_others() {
+    for members in [vec![1], vec![1, 2, 3]] {
+        let (_guard, Parts { mut log, mut machine, .. }) = parts(&SimDisk::new());
+        let others = members.len() > 1;
+        let members = Membership::new_with_defaults(vec![BTreeSet::from_iter(members)], []);
+        let mut entries = vec![Entry { log_id: id(0, 0), payload: Payload::Membership(members) }];
+        for (index, bytes) in (1..).zip([7, 300, 65_000, 4000, 200_000, 1].repeat(8)) {
+            entries.push(sized(index, bytes));
+        }
+        log.blocking_append(entries.clone()).await.unwrap();
+        log.save_committed(Some(id(1, 48))).await.unwrap();
+        let applied = entries.iter().cloned().map(|entry| Ok((entry, None)));
+        machine.apply(futures::stream::iter(applied)).await.unwrap();
+        let mut reader = log.get_log_reader().await;
+        for range in [0..49, 0..1, 1..3, 3..4, 5..6, 6..30, 40..49, 48..49] {
+            let found = reader.try_get_log_entries(range.clone()).await.unwrap();
+            let [start, end] = [range.start, range.end].map(|at| usize::try_from(at).unwrap());
+            assert_eq!(format!("{found:?}"), format!("{:?}", &entries[start..end]), "{range:?}");
+        }
+        // The last one but one has 200,000 bytes, more than is kept.
+        assert_eq!(reader.entries.find(&(48..49)).on_disk(), !others);
+        assert!(reader.entries.find(&(47..49)).on_disk());
+    }
+}
+
+/// An entry that writes a value of so many bytes.
+fn sized(index: u64, bytes: usize) -> Entry {
+    use crate::kv::{Op, Txn};
+    let value = vec![b'v'; bytes].into();
+    let op = Op::Put { key: "key".into(), value, lease: 0, prev_kv: false };
+    let command = Command::Txn(Txn { success: vec![op], ..Txn::default() });
+    let mut encoded = Vec::new();
+    Batch::encode(&command, &mut Vec::new(), &mut encoded);
+    let payload = Payload::Normal(Batch::new(vec![command], encoded, 0, true));
+    Entry { log_id: id(1, index), payload }
+}

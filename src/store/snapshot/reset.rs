@@ -145,7 +145,7 @@ fn own_state(dir: &Path) -> Result<State, ResetError> {
     let disk: Arc<dyn Disk> = Arc::new(Directory(dir.to_owned()));
     let recovered = recover(&disk, None, Identity::First)?;
     let mut state = recovered.state;
-    for entry in &recovered.view.recent {
+    for entry in recovered.view.recent.iter() {
         let Payload::Normal(batch) = &entry.payload else { continue };
         for command in batch.commands() {
             // A refused command has no effect, as everywhere.

@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use base::io::BoxIo;
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::io::BoxIo;
 
 /// Bytes that wait for the end of a turn; with more they are written at once.
 const GATHERED_MAX: usize = 32 * 1024;
@@ -62,11 +63,19 @@ impl Inner {
 }
 
 /// A connection that writes at the end of each turn of its task, by [`Cork::poll_flush`]; clones are the same one.
+/// For [`Nested::drive_in_turns`](crate::Nested::drive_in_turns), which knows where a turn ends.
 #[derive(Clone)]
-pub(crate) struct Cork(Arc<Mutex<Inner>>);
+pub struct Cork(Arc<Mutex<Inner>>);
+
+impl std::fmt::Debug for Cork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Cork").field(&self.0.lock().gathered.len()).finish()
+    }
+}
 
 impl Cork {
-    pub(crate) fn new(io: BoxIo) -> Self {
+    /// Over a connection that nobody else writes to.
+    pub fn new(io: BoxIo) -> Self {
         Self(Arc::new(Mutex::new(Inner { io, gathered: BytesMut::new() })))
     }
 
@@ -74,7 +83,7 @@ impl Cork {
     ///
     /// # Errors
     /// Those of the connection, which it tells whoever writes next, too.
-    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.lock().poll_flush(cx)
     }
 }
