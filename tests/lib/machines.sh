@@ -170,6 +170,15 @@ comes() { # name, want, command...
   until [ "$("${@:3}" 2>&1)" = "$2" ] || [ $SECONDS -ge $end ]; do sleep 0.1; done
   equals "$@"
 }
+# Of several servers: what one says of all, who leads, and how it is asked.
+seconds() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; } # since a moment of EPOCHREALTIME
+status() { "$bin" status --data-dir="$scratch/$1/data" -o json; } # machine
+members() { status "$1" | python3 -c 'import json, sys; print(" ".join(sorted(m["role"] for m in json.load(sys.stdin)["members"])))'; } # machine
+leader() { # machine: name of the machine that leads, as this one knows it
+  status "$1" | python3 -c 'import json, sys; print("".join(m["address"].split(":")[0] for m in json.load(sys.stdin)["members"] if m["role"] == "leader"))' | case $(cat) in
+    192.0.2.2) echo s1 ;; 192.0.2.3) echo s2 ;; 192.0.2.4) echo s3 ;; esac
+}
+at() { local server_name=$1 KUBECONFIG=$scratch/$1.yaml; export KUBECONFIG; shift; k "$@"; } # machine, kubectl's arguments: asks this server
 eval "cleanup_node() $(declare -f cleanup | tail -n +2)"
 cleanup() {
   local name
