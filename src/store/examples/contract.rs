@@ -1,5 +1,6 @@
 //! The facts that the tests hold every engine to, over a datastore: `contract ENDPOINT`, whose last part is the beginning of the
 //! names of the databases, one for each fact, all new; or `contract http://HOST:PORT FACT`, over an etcd that is new for the fact.
+//! --cafile, --certfile and --keyfile, each with its file behind it, are for a datastore with TLS.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, as a program")]
 
 #[path = "../sql/tests/contract.rs"]
@@ -12,8 +13,8 @@ use std::sync::Arc;
 use base::{Shutdown, Tasks};
 use store::{Backend, DatastoreTls, Endpoint, open_external};
 
-fn endpoint(at: &str) -> Endpoint {
-    Endpoint::parse(at, DatastoreTls::default()).unwrap()
+fn endpoint(at: &str, tls: &DatastoreTls) -> Endpoint {
+    Endpoint::parse(at, tls.clone()).unwrap()
 }
 
 async fn open(endpoint: &Endpoint) -> (Arc<dyn Backend>, Tasks) {
@@ -29,13 +30,13 @@ async fn end(tasks: Tasks) {
 }
 
 macro_rules! facts {
-    ($place:expr, $only:expr, $($fact:ident),*) => {$(
+    ($place:expr, $tls:expr, $only:expr, $($fact:ident),*) => {$(
         if $only.as_deref().is_none_or(|only| only == stringify!($fact)) {
             let at = match $only {
                 Some(_) => $place.clone(),
                 None => format!("{}_{}", $place, stringify!($fact)),
             };
-            let endpoint = endpoint(&at);
+            let endpoint = endpoint(&at, $tls);
             let (store, tasks) = open(&endpoint).await;
             contract::$fact(store).await;
             end(tasks).await;
@@ -49,13 +50,23 @@ macro_rules! facts {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let mut args = std::env::args().skip(1);
-    let (place, only) = (args.next().unwrap_or_default(), args.next());
-    facts!(place, only, revisions, guards, crowds, history, leases, updates);
+    let (mut args, mut plain, mut tls) =
+        (std::env::args().skip(1), vec![], DatastoreTls::default());
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--cafile" => tls.ca = args.next().map(Into::into),
+            "--certfile" => tls.certificate = args.next().map(Into::into),
+            "--keyfile" => tls.key = args.next().map(Into::into),
+            _ => plain.push(arg),
+        }
+    }
+    let mut plain = plain.into_iter();
+    let (place, only) = (plain.next().unwrap_or_default(), plain.next());
+    facts!(place, &tls, only, revisions, guards, crowds, history, leases, updates);
     match only.as_deref() {
-        Some("held") => etcd::held(&endpoint(&place)).await,
-        Some("pages") => etcd::pages(&endpoint(&place)).await,
-        Some("whole") => etcd::whole(&endpoint(&place)).await,
+        Some("held") => etcd::held(&endpoint(&place, &tls)).await,
+        Some("pages") => etcd::pages(&endpoint(&place, &tls)).await,
+        Some("whole") => etcd::whole(&endpoint(&place, &tls)).await,
         _ => return,
     }
     println!("ok {}", only.unwrap_or_default());
