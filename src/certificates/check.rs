@@ -79,17 +79,23 @@ fn text(line: &Line, now: i64) -> String {
     format!("{}: certificate {} {says}\n", line.path.display(), shown.subject)
 }
 
+/// What is left in the words and steps k3s shows (go-humanize's `RelTime`: a month has 30 days, a year twelve of them).
 fn residual(seconds: i64) -> String {
-    let several = |count: i64, what: &str| match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
+    const STEPS: [(i64, &str); 7] = [
+        (12 * 30 * DAY, "year"),
+        (30 * DAY, "month"),
+        (7 * DAY, "week"),
+        (DAY, "day"),
+        (60 * 60, "hour"),
+        (60, "minute"),
+        (1, "second"),
+    ];
+    let Some((step, what)) = STEPS.into_iter().find(|(step, _)| seconds >= *step) else {
+        return "none".to_owned();
     };
-    match seconds.div_euclid(DAY) {
-        ..0 => "none".to_owned(),
-        days @ 0..=29 => several(days, "day"),
-        days @ 30..=364 => several(days / 30, "month"),
-        days => several(days / 365, "year"),
-    }
+    // Of the last half of a second year it says two.
+    let count = if seconds >= 18 * 30 * DAY { (seconds / step).max(2) } else { seconds / step };
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn table(lines: &[Line], now: i64) -> String {
@@ -159,8 +165,13 @@ mod tests {
             assert_eq!(status(&shown, day * DAY), wanted);
         }
         assert_eq!(
-            [-1, 0, DAY, 29 * DAY, 60 * DAY, 365 * DAY, 3650 * DAY].map(residual),
-            ["none", "0 days", "1 day", "29 days", "2 months", "1 year", "10 years"]
+            [-1, 0, 59, 3 * 60 * 60, DAY, 13 * DAY, 29 * DAY, 60 * DAY].map(residual),
+            ["none", "none", "59 seconds", "3 hours", "1 day", "1 week", "4 weeks", "2 months"]
+        );
+        // A second after a certificate was made for a year it is still one.
+        assert_eq!(
+            [359 * DAY, 365 * DAY - 1, 365 * DAY, 550 * DAY, 3650 * DAY - 1].map(residual),
+            ["11 months", "1 year", "1 year", "2 years", "10 years"]
         );
     }
 }
