@@ -10,8 +10,10 @@ R, A = "x", "="
 
 
 class Measure:
-    def __init__(self, row, name, unit, sign=None, must=None, aim=None):
+    def __init__(self, row, name, unit, sign=None, must=None, aim=None, of_store=False):
         self.row, self.name, self.unit, self.sign, self.must, self.aim = row, name, unit, sign, must, aim
+        # Whether the store alone is held to it, as there is no API server in the peer's process.
+        self.of_store = of_store
 
     @property
     def key(self):
@@ -28,8 +30,8 @@ MEASURES = [
     Measure("S6", "server CPU of an event to 1000 watches", "us", "<=", (R, 1 / 2), (R, 1 / 6)),
     Measure("S7", "get and compare-and-swap, 64 clients", "/s", ">=", (R, 1.5), (R, 2.5)),
     Measure("S8", "written per isolated put of 500 B", "B", "<=", (R, 1 / 4), (R, 1 / 9)),
-    Measure("S9", "RSS empty", "MB", "<=", (R, 0.6), (R, 0.4)),
-    Measure("S9", "RSS with 100,000 x 1 KiB", "MB", "<=", (R, 0.6), (R, 0.4)),
+    Measure("S9", "RSS empty", "MB", "<=", (R, 0.6), (R, 0.4), of_store=True),
+    Measure("S9", "RSS with 100,000 x 1 KiB", "MB", "<=", (R, 0.6), (R, 0.4), of_store=True),
     Measure("S10", "ready, empty", "ms", "<=", (R, 1 / 4), (R, 1 / 10)),
     Measure("S10", "ready after kill -9 with 100,000 x 1 KiB", "ms", "<=", (R, 1 / 4), (R, 1 / 8)),
     Measure("S11", "three members, put, 64 clients", "/s", ">=", (R, 1.5), (R, 3)),

@@ -63,7 +63,7 @@ impl Inner {
 }
 
 /// A connection that writes at the end of each turn of its task, by [`Cork::poll_flush`]; clones are the same one.
-/// For [`Nested::drive_in_turns`](crate::Nested::drive_in_turns), which knows where a turn ends.
+/// For [`Nested::drive_corked`](crate::Nested::drive_corked), which knows where a turn ends.
 #[derive(Clone)]
 pub struct Cork(Arc<Mutex<Inner>>);
 
@@ -83,7 +83,7 @@ impl Cork {
     ///
     /// # Errors
     /// Those of the connection, which it tells whoever writes next, too.
-    pub fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.lock().poll_flush(cx)
     }
 }

@@ -15,6 +15,8 @@ use futures::{FutureExt as _, StreamExt as _};
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
+use crate::Cork;
+
 type Inner = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Takes futures that run within [`Nested::drive`]; clones take them for the same one.
@@ -41,8 +43,14 @@ impl Nested {
         self.drive_in_turns(outer, |_| {}).await
     }
 
-    /// As [`Nested::drive`]; `pause` is called at the end of each turn, when all of them wait.
-    pub async fn drive_in_turns<T>(
+    /// As [`Nested::drive`], for a connection over `cork`: what was written in a turn goes out at its end, when all of them
+    /// wait.
+    pub async fn drive_corked<T>(&self, connection: impl Future<Output = T>, cork: &Cork) -> T {
+        // What fails is told with the next read or write.
+        self.drive_in_turns(connection, |cx| drop(cork.poll_flush(cx))).await
+    }
+
+    async fn drive_in_turns<T>(
         &self,
         outer: impl Future<Output = T>,
         mut pause: impl FnMut(&mut Context<'_>),

@@ -127,8 +127,7 @@ async fn carry(
         }
         connection.await
     };
-    // What fails is told with the next read or write.
-    nested.drive_in_turns(serving, |cx| drop(cork.poll_flush(cx))).await
+    nested.drive_corked(serving, &cork).await
 }
 
 async fn greet(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<BoxIo> {

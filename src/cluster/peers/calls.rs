@@ -218,7 +218,5 @@ async fn connect(
         .handshake(TokioIo::new(cork.clone()))
         .await
         .map_err(io::Error::other)?;
-    // What fails is told with the next read or write.
-    let turn = move |cx: &mut std::task::Context<'_>| drop(cork.poll_flush(cx));
-    Ok((sender, async move { nested.drive_in_turns(connection, turn).await }))
+    Ok((sender, async move { nested.drive_corked(connection, &cork).await }))
 }

@@ -108,8 +108,7 @@ async fn carry(
         .keep_alive_interval(KEEPALIVE.0)
         .keep_alive_timeout(KEEPALIVE.1)
         .serve_connection(TokioIo::new(cork.clone()), service);
-    // What fails is told with the next read or write.
-    Ok(nested.drive_in_turns(connection, |cx| drop(cork.poll_flush(cx))).await?)
+    Ok(nested.drive_corked(connection, &cork).await?)
 }
 
 async fn answer(
