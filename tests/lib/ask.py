@@ -24,9 +24,7 @@ def ask(protocol, address, port):
         s.settimeout(WAIT)
         try:
             s.connect((address, port))
-            if protocol == "udp":
-                s.send(b"?\n")
-            answer = s.recv(200).decode().strip().split("\n")[0] or "closed"
+            answer = (question(s, begin) if protocol == "udp" else s.recv(200)).decode().strip().split("\n")[0] or "closed"
         except (ConnectionRefusedError, PermissionError):
             # The kernel tells its own machine that a UDP packet was rejected by EPERM.
             answer = "refused"
@@ -35,6 +33,19 @@ def ask(protocol, address, port):
         except OSError as error:
             answer = error.strerror
     return answer, time.monotonic() - begin
+
+
+def question(s, begin):
+    """The answer to a packet. It is repeated each second, as clients of UDP do: the kernel sends an address only so many
+    ICMP errors of a second (`icmp_ratelimit`, `Icmp6OutRateLimitHost`)."""
+    s.settimeout(min(1, WAIT))
+    while True:
+        s.send(b"?\n")
+        try:
+            return s.recv(200)
+        except TimeoutError:
+            if time.monotonic() - begin >= WAIT:
+                raise
 
 
 def ways(arguments):
@@ -99,7 +110,7 @@ def main():
         return
     times = int(sys.argv[4]) if len(sys.argv) > 4 else 1
     answers = [ask(protocol, address, port) for _ in range(times)]
-    if answers[0][0] == "refused" and times == 1:
+    if answers[0][0] == "refused" and times == 1 and protocol == "tcp":
         # The machine may be busy: one of three must come at once.
         soonest = min(answers[0][1], *(ask(protocol, address, port)[1] for _ in range(2)))
         print("refused" if soonest < REPEATED else "refused late")

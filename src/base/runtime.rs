@@ -1,0 +1,56 @@
+//! The runtime of a program that serves.
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+
+/// What still blocks at the end (a resolver, a slow disk) does not hold the exit up for longer.
+const BLOCKED_MAX: Duration = Duration::from_millis(100);
+
+/// Runs what `main` makes to its end, and what it spawns beside it, on stacks of so many bytes. Two workers serve a small machine as well as
+/// more, and keep fewer stacks and buffers. On a single processor there is one thread for all, which need not agree with others
+/// on who does what.
+///
+/// # Errors
+/// When the system gives no threads or descriptors.
+pub fn block_on<F: Future<Output: Send>>(
+    stack: usize,
+    main: impl FnOnce() -> F + Send,
+) -> io::Result<F::Output> {
+    let alone = std::thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
+    let mut builder =
+        if alone { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    builder.worker_threads(2).max_blocking_threads(16).thread_stack_size(stack).enable_all();
+    let runtime = builder.build()?;
+    let ended = if alone {
+        // A thread's stack is chosen where it begins, so that it is not this one.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("runtime".to_owned()).stack_size(stack);
+            let thread = thread.spawn_scoped(scope, || runtime.block_on(main()))?;
+            Ok::<_, io::Error>(thread.join())
+        })?
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    } else {
+        runtime.block_on(main())
+    };
+    runtime.shutdown_timeout(BLOCKED_MAX);
+    Ok(ended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_spawned_runs_beside_it_and_what_blocks_does_not_hold_the_end_up() {
+        let begun = std::time::Instant::now();
+        let sum = block_on(1 << 20, || async {
+            tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(60)));
+            tokio::spawn(async { 40 }).await.unwrap() + 2
+        });
+        assert_eq!(sum.unwrap(), 42);
+        assert!(begun.elapsed() < Duration::from_secs(30));
+    }
+}
