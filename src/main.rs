@@ -67,18 +67,6 @@ fn locations(lookup: &dyn Fn(&str) -> Option<String>) -> Locations {
 /// not used costs addresses alone.
 const STACK_BYTES: usize = 16 << 20;
 
-/// Two workers serve a small machine as well as more, and keep fewer stacks and buffers. On a single processor the second one
-/// would only be woken to find that the first has done the work.
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    let processors = std::thread::available_parallelism().map_or(2, usize::from);
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(processors.min(2))
-        .max_blocking_threads(16)
-        .thread_stack_size(STACK_BYTES)
-        .enable_all()
-        .build()
-}
-
 /// What every long-running command and every client needs.
 fn prepare(general: &GeneralArgs, lookup: &dyn Fn(&str) -> Option<String>) {
     allocator::prepare();
@@ -95,16 +83,14 @@ fn serve(args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode 
     prepare(&args.general, lookup);
     let config = Config::new(args, &locations(lookup));
     if let Ok(Some((config, request))) = config.as_ref().map(|c| c.reset.as_ref().map(|r| (c, r))) {
-        let done = match runtime() {
-            Ok(runtime) => runtime.block_on(server::reset::fetched(config, request)),
-            Err(error) => Err(catalogue::RESET.refuse(error)),
-        };
+        let done = base::runtime::block_on(STACK_BYTES, || server::reset::fetched(config, request))
+            .unwrap_or_else(|error| Err(catalogue::RESET.refuse(error)));
         return match done.and_then(|request| server::reset::run(config, &request)) {
             Ok(text) => print(&text, ExitCode::SUCCESS),
             Err(refusal) => refuse(&refusal),
         };
     }
-    to_the_end(config.map(server::run), catalogue::SERVER_STOPPED)
+    to_the_end(config, server::run, catalogue::SERVER_STOPPED)
 }
 
 fn etcd_snapshot(args: &SnapshotCommandArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
@@ -112,10 +98,8 @@ fn etcd_snapshot(args: &SnapshotCommandArgs, lookup: &dyn Fn(&str) -> Option<Str
         data_dir: cli::data_dir(lookup).unwrap_or_else(|| locations(lookup).data),
         node: kube_lite::machine::host_name(),
     };
-    let outcome = match runtime() {
-        Ok(runtime) => runtime.block_on(snapshots::run(&args.command, &defaults)),
-        Err(error) => Err(catalogue::SNAPSHOT_COMMAND.refuse(error)),
-    };
+    let outcome = base::runtime::block_on(STACK_BYTES, || snapshots::run(&args.command, &defaults))
+        .unwrap_or_else(|error| Err(catalogue::SNAPSHOT_COMMAND.refuse(error)));
     match outcome {
         Ok(text) => print(&text, ExitCode::SUCCESS),
         Err(refusal) => refuse(&refusal),
@@ -124,10 +108,8 @@ fn etcd_snapshot(args: &SnapshotCommandArgs, lookup: &dyn Fn(&str) -> Option<Str
 
 fn secrets_encrypt(args: &EncryptArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     let data_dir = cli::data_dir(lookup).unwrap_or_else(|| locations(lookup).data);
-    let outcome = match runtime() {
-        Ok(runtime) => runtime.block_on(sealing::run(&args.command, &data_dir)),
-        Err(error) => Err(catalogue::SEAL_COMMAND.refuse(error)),
-    };
+    let outcome = base::runtime::block_on(STACK_BYTES, || sealing::run(&args.command, &data_dir))
+        .unwrap_or_else(|error| Err(catalogue::SEAL_COMMAND.refuse(error)));
     match outcome {
         Ok(text) => print(&text, ExitCode::SUCCESS),
         Err(refusal) => refuse(&refusal),
@@ -136,10 +118,9 @@ fn secrets_encrypt(args: &EncryptArgs, lookup: &dyn Fn(&str) -> Option<String>) 
 
 fn certificate(args: &CertificateArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     let data_dir = cli::data_dir(lookup).unwrap_or_else(|| locations(lookup).data);
-    let outcome = match runtime() {
-        Ok(runtime) => runtime.block_on(certificates::run(&args.command, &data_dir)),
-        Err(error) => Err(catalogue::CERTIFICATE_COMMAND.refuse(error)),
-    };
+    let outcome =
+        base::runtime::block_on(STACK_BYTES, || certificates::run(&args.command, &data_dir))
+            .unwrap_or_else(|error| Err(catalogue::CERTIFICATE_COMMAND.refuse(error)));
     match outcome {
         Ok(text) => print(&text, ExitCode::SUCCESS),
         Err(refusal) => refuse(&refusal),
@@ -149,10 +130,9 @@ fn certificate(args: &CertificateArgs, lookup: &dyn Fn(&str) -> Option<String>) 
 fn migrate(args: &MigrateArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     let data_dir = args.data_dir.clone().or_else(|| cli::data_dir(lookup));
     let data_dir = data_dir.unwrap_or_else(|| locations(lookup).data);
-    let outcome = match runtime() {
-        Ok(runtime) => runtime.block_on(server::reset::migrate::run(args, &data_dir)),
-        Err(error) => Err(catalogue::MIGRATE.refuse(error)),
-    };
+    let outcome =
+        base::runtime::block_on(STACK_BYTES, || server::reset::migrate::run(args, &data_dir))
+            .unwrap_or_else(|error| Err(catalogue::MIGRATE.refuse(error)));
     match outcome {
         Ok(text) => print(&text, ExitCode::SUCCESS),
         Err(refusal) => refuse(&refusal),
@@ -162,23 +142,18 @@ fn migrate(args: &MigrateArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitC
 fn run_agent(args: AgentArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     prepare(&args.general, lookup);
     let config = agent::config::Config::new(args, &locations(lookup));
-    to_the_end(config.map(agent::run), catalogue::AGENT_STOPPED)
+    to_the_end(config, agent::run, catalogue::AGENT_STOPPED)
 }
 
-fn to_the_end(
-    run: Result<impl Future<Output = Result<(), Refusal>>, Refusal>,
+fn to_the_end<C: Send, F: Future<Output = Result<(), Refusal>>>(
+    config: Result<C, Refusal>,
+    run: impl FnOnce(C) -> F + Send,
     stopped: catalogue::Entry,
 ) -> ExitCode {
-    let outcome = match (run, runtime()) {
-        (Ok(run), Ok(runtime)) => {
-            let outcome = runtime.block_on(run);
-            // What still blocks (a resolver, a slow disk) must not hold the exit up.
-            runtime.shutdown_timeout(Duration::from_millis(100));
-            outcome
-        }
-        (Err(refusal), _) => Err(refusal),
-        (Ok(_), Err(error)) => Err(stopped.refuse(error)),
-    };
+    let outcome = config.and_then(|config| {
+        let ended = base::runtime::block_on(STACK_BYTES, || run(config));
+        ended.unwrap_or_else(|error| Err(stopped.refuse(error)))
+    });
     outcome.map_or_else(|refusal| refuse(&refusal), |()| ExitCode::SUCCESS)
 }
 
@@ -189,10 +164,9 @@ fn token(args: &TokenArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode 
         kubeconfig: lookup("KUBECONFIG").filter(|v| !v.is_empty()).map(Into::into),
         data_dir: cli::data_dir(lookup),
     };
-    let outcome = match runtime() {
-        Ok(runtime) => runtime.block_on(token_command::run(&args.command, &settings)),
-        Err(error) => Err(catalogue::TOKEN_COMMAND.refuse(error)),
-    };
+    let outcome =
+        base::runtime::block_on(STACK_BYTES, || token_command::run(&args.command, &settings))
+            .unwrap_or_else(|error| Err(catalogue::TOKEN_COMMAND.refuse(error)));
     match outcome {
         Ok(text) => print(&text, ExitCode::SUCCESS),
         Err(refusal) => refuse(&refusal),
@@ -201,11 +175,14 @@ fn token(args: &TokenArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode 
 
 fn show_status(args: &StatusArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     let data_dir = args.data_dir.clone().unwrap_or_else(|| locations(lookup).data);
-    let answer = match runtime() {
-        Ok(runtime) if args.wait.is_some() => {
-            runtime.block_on(status::wait_ready(&data_dir, Duration::from_secs(args.timeout)))
+    let answer = base::runtime::block_on(STACK_BYTES, || async {
+        match args.wait {
+            Some(_) => status::wait_ready(&data_dir, Duration::from_secs(args.timeout)).await,
+            None => status::ask(&data_dir).await,
         }
-        Ok(runtime) => runtime.block_on(status::ask(&data_dir)),
+    });
+    let answer = match answer {
+        Ok(answer) => answer,
         Err(error) => return refuse(&catalogue::SERVER_STOPPED.refuse(error)),
     };
     let Some(answer) = answer else {
@@ -229,8 +206,8 @@ fn show_status(args: &StatusArgs, lookup: &dyn Fn(&str) -> Option<String>) -> Ex
 
 fn etcd_env(args: &EtcdEnvArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     let data_dir = args.data_dir.clone().unwrap_or_else(|| locations(lookup).data);
-    let answer = match runtime() {
-        Ok(runtime) => runtime.block_on(status::ask(&data_dir)),
+    let answer = match base::runtime::block_on(STACK_BYTES, || status::ask(&data_dir)) {
+        Ok(answer) => answer,
         Err(error) => return refuse(&catalogue::SERVER_STOPPED.refuse(error)),
     };
     let Some(store) = answer.and_then(|answer| answer.store) else {

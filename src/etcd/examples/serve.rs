@@ -8,8 +8,11 @@ use base::{Shutdown, Tasks};
 use etcd::Etcd;
 use tokio::signal::unix::{SignalKind, signal};
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
+    base::runtime::block_on(2 << 20, run)?.map_err(|error| -> Box<dyn Error> { error })
+}
+
+async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().ok_or("usage: serve ADDRESS [DIRECTORY [QUOTA [NAME]]]")?;
     let listener = tokio::net::TcpListener::bind(&address).await?;
