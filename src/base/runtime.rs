@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::io;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 
 /// What still blocks at the end (a resolver, a slow disk) does not hold the exit up for longer.
 const BLOCKED_MAX: Duration = Duration::from_millis(100);
@@ -28,15 +29,29 @@ pub fn block_on<F: Future<Output: Send>>(
         // A thread's stack is chosen where it begins, so that it is not this one.
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("runtime".to_owned()).stack_size(stack);
-            let thread = thread.spawn_scoped(scope, || runtime.block_on(main()))?;
+            let thread = thread.spawn_scoped(scope, || drive(&runtime, main()))?;
             Ok::<_, io::Error>(thread.join())
         })?
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     } else {
-        runtime.block_on(main())
+        drive(&runtime, main())
     };
     runtime.shutdown_timeout(BLOCKED_MAX);
-    Ok(ended)
+    ended.ok_or_else(|| io::Error::other("the runtime ended before what it ran"))
+}
+
+/// Runs `main` to its end.
+fn drive<F: Future>(runtime: &Runtime, main: F) -> Option<F::Output> {
+    let mut output = None;
+    drive_unnamed(runtime, pin!(async { output = Some(main.await) }));
+    output
+}
+
+/// On a single processor the loop that runs all tasks is in here: generic, it would be compiled once for each `main`, and in
+/// the program, which is made small instead of fast.
+#[inline(never)]
+fn drive_unnamed(runtime: &Runtime, main: Pin<&mut dyn Future<Output = ()>>) {
+    runtime.block_on(main);
 }
 
 #[cfg(test)]
