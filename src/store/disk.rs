@@ -7,10 +7,11 @@
 //! torn-tail               what the last recovery cut off: bytes that were never acknowledged
 //! ```
 //!
-//! One write and one `fdatasync` make everything durable that was queued while the one before ran. Nothing is acknowledged
-//! before. A failed `fdatasync` is never tried again, for the kernel may have dropped what it could not write: the store stops.
+//! One write and one `fdatasync` make everything durable that was queued while the one before ran, of a small batch one write
+//! that is durable by itself (`direct.rs`). Nothing is acknowledged before. A failed `fdatasync` is never tried again, for the kernel may have dropped what it could not write: the store stops.
 
 mod checkpoint;
+mod direct;
 mod entries;
 mod error;
 mod files;

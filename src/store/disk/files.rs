@@ -5,9 +5,12 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use nix::fcntl::{FallocateFlags, fallocate};
+
+use super::direct::{Direct, Queues};
 
 /// A directory.
 pub(crate) trait Disk: Send + Sync + Debug + 'static {
@@ -40,11 +43,25 @@ pub(crate) trait DiskFile: Send + Debug {
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
     /// Makes the content durable (`fdatasync`).
     fn sync(&mut self) -> io::Result<()>;
+    /// Writes all of `data` and makes it durable, where everything before it is and nothing is behind it.
+    fn write_durable(&mut self, offset: u64, data: &[u8]) -> Result<(), NotDurable> {
+        self.write_at(offset, data).map_err(NotDurable::Unwritten)?;
+        self.sync().map_err(NotDurable::Unsynced)
+    }
     /// Cuts the file at `length`, so that nothing old can be read behind it, and reserves up to `size`.
     fn cut(&mut self, length: u64, size: u64) -> io::Result<()>;
     /// All of it as bytes that are read where they lie, and stay when the file is removed. For what is never written or cut
     /// again; an error says that there are none, and harms nothing.
     fn map(&self) -> io::Result<Bytes>;
+}
+
+/// Why [`DiskFile::write_durable`] failed.
+#[derive(Debug)]
+pub(crate) enum NotDurable {
+    /// What was written of it has to be cut off; then the file is as before.
+    Unwritten(io::Error),
+    /// What is on disk is not known any more.
+    Unsynced(io::Error),
 }
 
 /// Whether the device or the quota is full.
@@ -64,18 +81,32 @@ pub(crate) fn read_all(file: &dyn DiskFile, into: &mut BytesMut) -> io::Result<(
 
 /// A real directory.
 #[derive(Debug)]
-pub(crate) struct Directory(pub(crate) PathBuf);
+pub(crate) struct Directory {
+    path: PathBuf,
+    queues: Arc<Queues>,
+}
+
+impl Directory {
+    /// The directory `path`.
+    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), queues: Arc::default() }
+    }
+
+    fn file(&self, cached: File) -> Box<dyn DiskFile> {
+        Box::new(RealFile { cached, direct: None, queues: Arc::clone(&self.queues) })
+    }
+}
 
 impl Disk for Directory {
     fn list(&self) -> io::Result<Vec<String>> {
         let name = |entry: io::Result<std::fs::DirEntry>| {
             Ok(entry?.file_name().to_string_lossy().into_owned())
         };
-        std::fs::read_dir(&self.0)?.map(name).collect()
+        std::fs::read_dir(&self.path)?.map(name).collect()
     }
 
     fn create(&self, name: &str, size: u64) -> io::Result<Box<dyn DiskFile>> {
-        let path = self.0.join(name);
+        let path = self.path.join(name);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -88,23 +119,23 @@ impl Disk for Directory {
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
-        Ok(Box::new(RealFile(file)))
+        Ok(self.file(file))
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(RealFile(OpenOptions::new().read(true).write(true).open(self.0.join(name))?)))
+        Ok(self.file(OpenOptions::new().read(true).write(true).open(self.path.join(name))?))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        std::fs::rename(self.0.join(from), self.0.join(to))
+        std::fs::rename(self.path.join(from), self.path.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.0.join(name))
+        std::fs::remove_file(self.path.join(name))
     }
 
     fn sync(&self) -> io::Result<()> {
-        File::open(&self.0)?.sync_all()
+        File::open(&self.path)?.sync_all()
     }
 }
 
@@ -134,17 +165,22 @@ fn fill(file: &File, size: u64) -> io::Result<()> {
 }
 
 #[derive(Debug)]
-struct RealFile(File);
+struct RealFile {
+    cached: File,
+    /// The same file past the page cache: from the first durable write on, `None` inside where that is not possible.
+    direct: Option<Option<Direct>>,
+    queues: Arc<Queues>,
+}
 
 impl DiskFile for RealFile {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.cached.metadata()?.len())
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.0.read_at(rest, offset + done as u64) {
+            match self.cached.read_at(rest, offset + done as u64) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -155,24 +191,37 @@ impl DiskFile for RealFile {
     }
 
     fn write_at(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        self.cached.write_all_at(data, offset)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.0.sync_data()
+        self.cached.sync_data()
+    }
+
+    fn write_durable(&mut self, offset: u64, data: &[u8]) -> Result<(), NotDurable> {
+        let direct = self.direct.get_or_insert_with(|| Direct::open(&self.queues, &self.cached));
+        match direct.as_mut().and_then(|direct| direct.write(&self.cached, offset, data)) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) if is_no_space(&error) => Err(NotDurable::Unwritten(error)),
+            Some(Err(error)) => Err(NotDurable::Unsynced(error)),
+            None => {
+                self.write_at(offset, data).map_err(NotDurable::Unwritten)?;
+                self.sync().map_err(NotDurable::Unsynced)
+            }
+        }
     }
 
     fn cut(&mut self, length: u64, size: u64) -> io::Result<()> {
-        self.0.set_len(length)?;
+        self.cached.set_len(length)?;
         // Without the reservation the file grows as it is written; a full device is then met at the write.
-        match reserve(&self.0, size) {
+        match reserve(&self.cached, size) {
             Err(error) if is_no_space(&error) => Ok(()),
             other => other,
         }
     }
 
     fn map(&self) -> io::Result<Bytes> {
-        super::sys::map(&self.0)
+        super::sys::map(&self.cached)
     }
 }
 
@@ -201,7 +250,7 @@ mod tests {
     #[test]
     fn a_map_is_the_file_and_outlives_its_name() {
         let directory = tempfile::tempdir().unwrap();
-        let disk = Directory(directory.path().to_owned());
+        let disk = Directory::new(directory.path());
         let mut file = disk.create("a", 0).unwrap();
         let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
         file.write_at(0, &content).unwrap();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use super::files::{Disk, DiskFile, is_no_space};
+use super::files::{Disk, DiskFile, NotDurable, is_no_space};
 use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC};
 use super::values::Full;
 use super::{ClusterId, OpenError, RESERVE_BYTES, SEGMENT_BYTES};
@@ -288,7 +288,7 @@ impl Log {
     /// After [`WriteError::NoSpace`] the log and the batch are as before, after [`WriteError::Fatal`] the log must not be used
     /// any more.
     pub(crate) fn write(&mut self, sync: bool) -> Result<(u64, u64), WriteError> {
-        let begin = self.write_staged()?;
+        let begin = self.write_staged(sync)?;
         self.unstage();
         if sync {
             self.sync()?;
@@ -296,7 +296,8 @@ impl Log {
         Ok(begin)
     }
 
-    fn write_staged(&mut self) -> Result<(u64, u64), WriteError> {
+    /// Writes the batch, durable at once when `sync` and everything before it is.
+    fn write_staged(&mut self, sync: bool) -> Result<(u64, u64), WriteError> {
         if self.staged.is_empty() {
             return Ok((self.current.sequence, self.current.offset));
         }
@@ -305,7 +306,20 @@ impl Log {
         }
         let segment = &mut self.current;
         let chain = record::seal(&mut self.staged, segment.chain, segment.synced);
-        if let Err(error) = segment.file.write_at(segment.offset, &self.staged) {
+        let durable = sync && segment.synced == segment.offset;
+        let began = base::clock::now();
+        let written = if durable {
+            segment.file.write_durable(segment.offset, &self.staged)
+        } else {
+            segment.file.write_at(segment.offset, &self.staged).map_err(NotDurable::Unwritten)
+        };
+        if let Err(error) = written {
+            let error = match error {
+                NotDurable::Unsynced(error) => {
+                    return Err(WriteError::fatal("sync", segment.sequence, &error));
+                }
+                NotDurable::Unwritten(error) => error,
+            };
             // Part of the batch may stand there; it goes, or nothing may follow it.
             segment
                 .file
@@ -316,6 +330,10 @@ impl Log {
         let begin = (segment.sequence, segment.offset);
         segment.chain = chain;
         segment.offset += self.staged.len() as u64;
+        if durable {
+            self.syncs.observe(began.elapsed());
+            segment.synced = segment.offset;
+        }
         segment.behind = segment.behind.max(self.staged_behind);
         self.meta.next = self.meta.next.max(self.staged_behind);
         self.written += self.staged.len() as u64;

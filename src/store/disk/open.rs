@@ -97,7 +97,7 @@ async fn open_with(
             .map_err(OpenError::io("create", "the directory"))?;
         let lock = Lock::take(&config.dir)?;
         finish_reset(&config.dir).map_err(OpenError::io("finish", "a reset"))?;
-        let disk: Arc<dyn Disk> = Arc::new(Directory(config.dir));
+        let disk: Arc<dyn Disk> = Arc::new(Directory::new(config.dir));
         Ok((recover(&disk, config.cluster, identity)?, lock))
     });
     let failed = |panic| OpenError::Io {

@@ -142,7 +142,7 @@ fn own_state(dir: &Path) -> Result<State, ResetError> {
     if store_files(dir).is_ok_and(|files| files.is_empty()) {
         return Err(ResetError::Nothing(dir.to_owned()));
     }
-    let disk: Arc<dyn Disk> = Arc::new(Directory(dir.to_owned()));
+    let disk: Arc<dyn Disk> = Arc::new(Directory::new(dir));
     let recovered = recover(&disk, None, Identity::First)?;
     let mut state = recovered.state;
     for entry in recovered.view.recent.iter() {
@@ -165,7 +165,7 @@ fn own_state(dir: &Path) -> Result<State, ResetError> {
 /// Writes the new store: a checkpoint that stands for its first entry, and an empty log behind it.
 fn write(folder: &Path, cluster: ClusterId, state: State) -> Result<(), ResetError> {
     let failed = |source| ResetError::Io { dir: folder.to_owned(), source };
-    let disk: Arc<dyn Disk> = Arc::new(Directory(folder.to_owned()));
+    let disk: Arc<dyn Disk> = Arc::new(Directory::new(folder));
     let node = first_member(cluster);
     let nodes = std::collections::BTreeMap::from([(node, Address::default())]);
     let membership = Membership::new(vec![std::collections::BTreeSet::from([node])], nodes);
@@ -180,7 +180,7 @@ fn write(folder: &Path, cluster: ClusterId, state: State) -> Result<(), ResetErr
 
 /// Files of a store: log, checkpoints and what recovery put aside.
 fn store_files(dir: &Path) -> io::Result<Vec<String>> {
-    let mut files = Directory(dir.to_owned()).list()?;
+    let mut files = Directory::new(dir).list()?;
     files.retain(|name| {
         ["log-", "checkpoint-"].iter().any(|prefix| name.starts_with(prefix)) || name == "torn-tail"
     });

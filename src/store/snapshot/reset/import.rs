@@ -71,7 +71,7 @@ fn import(
 
 /// Reads back what was written.
 fn check(folder: &Path, cluster: ClusterId, copied: &[(Bytes, Bytes)]) -> Result<(), ResetError> {
-    let disk: Arc<dyn Disk> = Arc::new(Directory(folder.to_owned()));
+    let disk: Arc<dyn Disk> = Arc::new(Directory::new(folder));
     let back = recover(&disk, Some(cluster), Identity::First)?.state;
     let same = back.existing_keys().eq(copied.iter().map(|(key, value)| (key.clone(), value)));
     if same {
