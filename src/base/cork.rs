@@ -8,9 +8,12 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{client, server};
 
-use crate::io::BoxIo;
+use crate::io::{BoxIo, Io};
 
 /// Bytes that wait for the end of a turn; with more they are written at once.
 const GATHERED_MAX: usize = 32 * 1024;
@@ -21,12 +24,57 @@ const COPIED_MAX: usize = 4 * 1024;
 /// Room that is kept from turn to turn.
 const KEPT: usize = 4 * 1024;
 
+/// A connection that can be told that more comes.
+pub trait Hold: Io {
+    /// Has the kernel wait for whole segments, until it is told not to; where it cannot, each write goes out by itself.
+    fn hold(&self, _on: bool) {}
+}
+
+impl Hold for TcpStream {
+    fn hold(&self, on: bool) {
+        if let Err(error) = SockRef::from(self).set_tcp_cork(on) {
+            // It has ended, which the next write tells.
+            tracing::debug!(%error, "a connection cannot be corked");
+        }
+    }
+}
+
+impl Hold for server::TlsStream<TcpStream> {
+    fn hold(&self, on: bool) {
+        self.get_ref().0.hold(on);
+    }
+}
+
+/// Members send each other what fits into few writes.
+impl Hold for client::TlsStream<BoxIo> {}
+
 struct Inner {
-    io: BoxIo,
+    io: Box<dyn Hold>,
     gathered: BytesMut,
+    /// Large pieces of this turn.
+    large: usize,
+    held: bool,
 }
 
 impl Inner {
+    /// Writes a piece that is not gathered. HTTP/2 makes a long answer of frames of 16 KiB; the kernel, which would push and
+    /// tell each of them, is told from the second one of a turn on that more comes.
+    fn poll_write_large(&mut self, cx: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
+        self.large += usize::from(piece.len() > COPIED_MAX);
+        if self.large > 1 && !self.held {
+            self.held = true;
+            self.io.hold(true);
+        }
+        self.poll_write(cx, piece)
+    }
+
+    fn let_go(&mut self) {
+        self.large = 0;
+        if std::mem::take(&mut self.held) {
+            self.io.hold(false);
+        }
+    }
+
     /// Writes what was gathered, and of `more` as much as goes with it; how many bytes of `more` were written, some unless it
     /// is empty.
     fn poll_write(&mut self, cx: &mut Context<'_>, more: &[u8]) -> Poll<io::Result<usize>> {
@@ -58,7 +106,9 @@ impl Inner {
         if self.gathered.capacity() > KEPT {
             self.gathered = BytesMut::new();
         }
-        Pin::new(&mut self.io).poll_flush(cx)
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        self.let_go();
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -75,8 +125,9 @@ impl std::fmt::Debug for Cork {
 
 impl Cork {
     /// Over a connection that nobody else writes to.
-    pub fn new(io: BoxIo) -> Self {
-        Self(Arc::new(Mutex::new(Inner { io, gathered: BytesMut::new() })))
+    pub fn new(io: Box<dyn Hold>) -> Self {
+        let inner = Inner { io, gathered: BytesMut::new(), large: 0, held: false };
+        Self(Arc::new(Mutex::new(inner)))
     }
 
     /// Writes what was gathered.
@@ -106,7 +157,7 @@ impl AsyncWrite for Cork {
     ) -> Poll<io::Result<usize>> {
         let mut inner = self.0.lock();
         if bytes.len() > COPIED_MAX || inner.gathered.len() + bytes.len() > GATHERED_MAX {
-            return inner.poll_write(cx, bytes);
+            return inner.poll_write_large(cx, bytes);
         }
         inner.gathered.extend_from_slice(bytes);
         Poll::Ready(Ok(bytes.len()))
@@ -146,6 +197,8 @@ impl AsyncWrite for Cork {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.lock();
         ready!(inner.poll_write(cx, &[]))?;
+        ready!(Pin::new(&mut inner.io).poll_flush(cx))?;
+        inner.let_go();
         Pin::new(&mut inner.io).poll_shutdown(cx)
     }
 }
@@ -155,6 +208,72 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::*;
+
+    impl Hold for DuplexStream {}
+
+    /// A connection that tells what was done to it: bytes written, and whether it was held.
+    #[derive(Clone, Default)]
+    struct Told(Arc<Mutex<Vec<Result<usize, bool>>>>);
+
+    impl Hold for Told {
+        fn hold(&self, on: bool) {
+            self.0.lock().push(Err(on));
+        }
+    }
+
+    impl AsyncRead for Told {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl AsyncWrite for Told {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.0.lock().push(Ok(bytes.len()));
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn of_several_large_pieces_the_kernel_is_told_that_more_comes_until_the_turn_ends() {
+        let told = Told::default();
+        let mut cork = Cork::new(Box::new(told.clone()));
+        let done = || std::mem::take(&mut *told.0.lock());
+        let (small, large) = (vec![0; 100], vec![0; 16_000]);
+        cork.write_all(&large).await.unwrap();
+        turn(&cork).await;
+        assert_eq!(done(), [Ok(16_000)], "one alone goes out as it is");
+        for piece in [&large, &large, &large, &small] {
+            cork.write_all(piece).await.unwrap();
+        }
+        assert_eq!(done(), [Ok(16_000), Err(true), Ok(16_000), Ok(16_000)]);
+        turn(&cork).await;
+        assert_eq!(done(), [Ok(100), Err(false)]);
+        cork.write_all(&small).await.unwrap();
+        turn(&cork).await;
+        assert_eq!(done(), [Ok(100)]);
+        for piece in [&large, &large] {
+            cork.write_all(piece).await.unwrap();
+        }
+        cork.shutdown().await.unwrap();
+        assert_eq!(done(), [Ok(16_000), Err(true), Ok(16_000), Err(false)], "also at the end");
+    }
 
     /// A connection through which so many bytes go before the other end reads, and that end.
     fn corked(room: usize) -> (Cork, DuplexStream) {

@@ -20,7 +20,7 @@ pub mod tasks;
 mod wiped;
 
 pub use backoff::Backoff;
-pub use cork::Cork;
+pub use cork::{Cork, Hold};
 pub use error_list::ErrorList;
 pub use nested::Nested;
 pub use problems::{Problem, Problems};

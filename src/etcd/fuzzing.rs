@@ -63,7 +63,7 @@ async fn call(etcd: &Etcd, which: u8, message: Bytes) -> Result<(), Status> {
 
 /// A read, whose answer is written in two ways.
 async fn range(etcd: &Etcd, message: Bytes) -> Result<(), Status> {
-    let answer = unary::run(etcd, Hot::Range, message.clone()).await?;
+    let answer = unary::run(etcd, Hot::Range, message.clone()).await?.joined();
     let request =
         pb::RangeRequest::decode(message).map_err(|error| Status::internal(error.to_string()))?;
     let (plan, found) = etcd.find(&request).await?;

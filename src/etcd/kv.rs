@@ -9,8 +9,10 @@ use tonic::{Request, Response, Status};
 
 use crate::Etcd;
 use crate::answer::status;
+use crate::listing::{Listing, Pieces};
 use crate::range::{Plan, key_value};
 use crate::txn;
+use crate::unary::encoded;
 
 /// Bytes of keys and values in one message of a streamed read; one larger pair goes alone.
 const CHUNK_BYTES: usize = 1024 * 1024;
@@ -21,12 +23,31 @@ impl Etcd {
         &self,
         request: &pb::RangeRequest,
     ) -> Result<(Plan, store::RangeResponse), Status> {
+        let plan = self.plan(request).await?;
+        let found = self.backend.range(plan.request.clone()).await.map_err(status)?;
+        Ok((plan, found))
+    }
+
+    /// What is asked of the store for a read, which it may be asked now.
+    async fn plan(&self, request: &pb::RangeRequest) -> Result<Plan, Status> {
         let plan = Plan::of(request)?;
         if !request.serializable {
             self.backend.quiet_barrier().await.map_err(status)?;
         }
+        Ok(plan)
+    }
+
+    /// Answers a read; where what the store finds is the answer, while it is found.
+    pub(crate) async fn list(&self, request: &pb::RangeRequest) -> Result<Pieces, Status> {
+        let plan = self.plan(request).await?;
+        if plan.is_plain() {
+            let mut listing = Listing::new(self);
+            let found = self.backend.range_each(plan.request, &mut listing).await;
+            return listing.end(&found.map_err(status)?);
+        }
         let found = self.backend.range(plan.request.clone()).await.map_err(status)?;
-        Ok((plan, found))
+        let header = self.header(found.revision);
+        encoded(&plan.answer(found, header)).map(Pieces::from)
     }
 
     async fn read(&self, request: &pb::RangeRequest) -> Result<pb::RangeResponse, Status> {

@@ -12,6 +12,7 @@ mod health;
 mod http;
 mod kv;
 mod lease;
+mod listing;
 mod maintenance;
 mod metrics;
 mod range;

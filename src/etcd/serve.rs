@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::accept::{Accepted, accept};
-use base::io::BoxIo;
 use base::tasks::{Kind, Shutdown};
-use base::{Cork, Nested};
+use base::{Cork, Hold, Nested};
 use futures::future::BoxFuture;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -130,7 +129,7 @@ async fn carry(
     nested.drive_corked(serving, &cork).await
 }
 
-async fn greet(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<BoxIo> {
+async fn greet(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<Box<dyn Hold>> {
     match acceptor {
         Some(acceptor) => {
             let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;

@@ -11,18 +11,16 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
-use proto::etcdserverpb as pb;
 use proto::etcdserverpb::kv_server::Kv;
-use store::{KeyValue, RangeResponse};
 use tonic::Status;
 use tonic::body::Body;
 
+use crate::listing::Pieces;
 use crate::metrics::Call;
 use crate::{Etcd, MESSAGE_BYTES};
 
 /// What precedes each message: whether it is compressed, and its length.
-const PREFIX: usize = 5;
+pub(crate) const PREFIX: usize = 5;
 
 /// A call that is answered here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,9 +59,9 @@ where
         Err(status) => Err(status),
     };
     match said {
-        Ok(data) => {
-            call.sent(data.len());
-            let mut response = Response::new(Said::Whole(Some(data), Some(call)));
+        Ok(pieces) => {
+            call.sent(pieces.len());
+            let mut response = Response::new(Said::Whole(pieces, Some(call)));
             let kind = HeaderValue::from_static("application/grpc");
             response.headers_mut().insert(header::CONTENT_TYPE, kind);
             response
@@ -75,23 +73,16 @@ where
     }
 }
 
-pub(crate) async fn run(etcd: &Etcd, hot: Hot, message: Bytes) -> Result<Bytes, Status> {
-    match hot {
-        Hot::Range => {
-            let (plan, found) = etcd.find(&decoded(message)?).await?;
-            let header = etcd.header(found.revision);
-            if plan.is_plain() {
-                plain(found, header)
-            } else {
-                encoded(&plan.answer(found, header))
-            }
-        }
+pub(crate) async fn run(etcd: &Etcd, hot: Hot, message: Bytes) -> Result<Pieces, Status> {
+    let whole = match hot {
+        Hot::Range => return etcd.list(&decoded(message)?).await,
         Hot::Put => encoded(etcd.put(tonic::Request::new(decoded(message)?)).await?.get_ref()),
         Hot::DeleteRange => {
             encoded(etcd.delete_range(tonic::Request::new(decoded(message)?)).await?.get_ref())
         }
         Hot::Txn => encoded(etcd.txn(tonic::Request::new(decoded(message)?)).await?.get_ref()),
-    }
+    };
+    whole.map(Pieces::from)
 }
 
 /// The request's message.
@@ -175,84 +166,28 @@ pub(crate) fn encoded(message: &impl Message) -> Result<Bytes, Status> {
     Ok(out.freeze())
 }
 
-/// The prefix of a message of this length, and room for it.
-fn begin(length: usize) -> Result<BytesMut, Status> {
-    let told = u32::try_from(length).map_err(|_| {
+/// The length of a message as its prefix says it.
+pub(crate) fn told_length(length: usize) -> Result<u32, Status> {
+    u32::try_from(length).map_err(|_| {
         Status::resource_exhausted(format!(
             "Cannot return body with more than 4GB of data but got {length} bytes"
         ))
-    })?;
+    })
+}
+
+/// The prefix of a message of this length, and room for it.
+fn begin(length: usize) -> Result<BytesMut, Status> {
+    let told = told_length(length)?;
     let mut out = BytesMut::with_capacity(PREFIX + length);
     out.put_u8(0);
     out.put_u32(told);
     Ok(out)
 }
 
-/// A `RangeResponse` of pairs as the store has them. Lists are long: no pair is copied but into the answer, and each is
-/// measured once.
-fn plain(found: RangeResponse, header: Option<pb::ResponseHeader>) -> Result<Bytes, Status> {
-    let head = pb::RangeResponse { header, ..Default::default() };
-    let tail = pb::RangeResponse {
-        more: found.more,
-        count: i64::try_from(found.count).unwrap_or(i64::MAX),
-        ..Default::default()
-    };
-    let lengths: Vec<usize> = found.kvs.iter().map(pair_length).collect();
-    let pairs: usize =
-        lengths.iter().map(|length| 1 + encoded_len_varint(*length as u64) + length).sum();
-    let mut out = begin(head.encoded_len() + pairs + tail.encoded_len())?;
-    head.encode_raw(&mut out);
-    for (kv, length) in found.kvs.iter().zip(lengths) {
-        encode_key(2, WireType::LengthDelimited, &mut out);
-        encode_varint(length as u64, &mut out);
-        put_bytes(1, &kv.key, &mut out);
-        for (field, number) in pair_numbers(kv) {
-            put_number(field, number, &mut out);
-        }
-        put_bytes(5, &kv.value, &mut out);
-        put_number(6, kv.lease, &mut out);
-    }
-    tail.encode_raw(&mut out);
-    Ok(out.freeze())
-}
-
-fn pair_numbers(kv: &KeyValue) -> [(u32, i64); 3] {
-    [(2, kv.create_revision.0), (3, kv.mod_revision.0), (4, kv.version)]
-}
-
-/// Bytes of an `mvccpb.KeyValue`: what is zero or empty is left out, as by every encoder.
-fn pair_length(kv: &KeyValue) -> usize {
-    let bytes = |value: &Bytes| match value.len() {
-        0 => 0,
-        length => 1 + encoded_len_varint(length as u64) + length,
-    };
-    let number = |value: i64| match value {
-        0 => 0,
-        value => 1 + encoded_len_varint(value.cast_unsigned()),
-    };
-    let numbers: usize = pair_numbers(kv).iter().map(|(_, value)| number(*value)).sum();
-    bytes(&kv.key) + numbers + bytes(&kv.value) + number(kv.lease)
-}
-
-fn put_bytes(field: u32, value: &Bytes, out: &mut BytesMut) {
-    if !value.is_empty() {
-        encode_key(field, WireType::LengthDelimited, out);
-        encode_varint(value.len() as u64, out);
-        out.put_slice(value);
-    }
-}
-
-fn put_number(field: u32, value: i64, out: &mut BytesMut) {
-    if value != 0 {
-        encode_key(field, WireType::Varint, out);
-        encode_varint(value.cast_unsigned(), out);
-    }
-}
-
 /// The body of an answer.
 pub(crate) enum Said {
     /// The data, then that it went well, which is counted.
-    Whole(Option<Bytes>, Option<Call>),
+    Whole(Pieces, Option<Call>),
     /// Whatever a service answers.
     Any(Body),
 }
@@ -271,12 +206,12 @@ impl http_body::Body for Said {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let (data, call) = match &mut *self {
-            Self::Whole(data, call) => (data, call),
+        let (pieces, call) = match &mut *self {
+            Self::Whole(pieces, call) => (pieces, call),
             Self::Any(body) => return Pin::new(body).poll_frame(cx),
         };
-        if let Some(data) = data.take() {
-            return Poll::Ready(Some(Ok(Frame::data(data))));
+        if let Some(piece) = pieces.next() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         let Some(mut call) = call.take() else { return Poll::Ready(None) };
         call.count(tonic::Code::Ok);
@@ -287,7 +222,7 @@ impl http_body::Body for Said {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(data, call) => data.is_none() && call.is_none(),
+            Self::Whole(pieces, call) => pieces.is_empty() && call.is_none(),
             Self::Any(body) => body.is_end_stream(),
         }
     }
@@ -355,33 +290,6 @@ mod tests {
         ] {
             let status = received(frames).await.unwrap_err();
             assert_eq!((status.code(), status.message()), (code, text), "{frames:?}");
-        }
-    }
-
-    #[test]
-    fn a_list_is_what_the_generated_encoder_writes() {
-        let kv = |key: &'static str, value: usize, revision: i64, lease: i64| KeyValue {
-            key: key.into(),
-            value: vec![b'v'; value].into(),
-            create_revision: store::Revision(revision),
-            mod_revision: store::Revision(revision * 1000),
-            version: revision % 3,
-            lease,
-        };
-        let pairs = [
-            kv("a", 0, 1, 0),
-            kv("bb", 127, 128, -5),
-            kv("c", 128, 1 << 40, 7),
-            kv("d", 70_000, 3, 1),
-        ];
-        for (count, more) in [(0, false), (4, true)] {
-            let kvs = pairs.iter().take(count).cloned().collect::<Vec<_>>();
-            let header =
-                Some(pb::ResponseHeader { cluster_id: 9, revision: 300, ..Default::default() });
-            let found = RangeResponse { kvs: kvs.clone(), count, more, ..RangeResponse::default() };
-            let kvs = kvs.into_iter().map(crate::range::key_value).collect();
-            let want = pb::RangeResponse { header, more, kvs, count: count as i64 };
-            assert_eq!(plain(found, header).unwrap(), encoded(&want).unwrap(), "{count} pairs");
         }
     }
 

@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 use crate::command::Command;
 use crate::engine::Engine;
 use crate::kv::{
-    Alarm, Backend, Durability, KeyRange, KvHash, Lease, RangeRequest, RangeResponse, Revision,
-    StoreError, StoreSize, Txn, TxnResponse, Watcher,
+    Alarm, Backend, Durability, Found, KeyRange, KvHash, Lease, Pairs, RangeRequest, RangeResponse,
+    Revision, StoreError, StoreSize, Txn, TxnResponse, Watcher,
 };
 use crate::lease::{Deadlines, MAX_TTL, MIN_TTL};
 use crate::measures::{LeaseMeasures, Measures};
@@ -406,6 +406,15 @@ impl<E: Engine> Backend for Store<E> {
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {
         self.shared.counts.ranges.fetch_add(1, Relaxed);
         self.shared.state.read().range(&request)
+    }
+
+    async fn range_each(
+        &self,
+        request: RangeRequest,
+        pairs: &mut dyn Pairs,
+    ) -> Result<Found, StoreError> {
+        self.shared.counts.ranges.fetch_add(1, Relaxed);
+        self.shared.state.read().range_each(&request, pairs)
     }
 
     async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError> {

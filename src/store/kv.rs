@@ -101,6 +101,54 @@ pub struct RangeResponse {
     pub revision: Revision,
 }
 
+/// A version of a key where the store has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair<'a> {
+    /// Key.
+    pub key: &'a [u8],
+    /// Value; one of 512 bytes and more may lie in a file, and is not to be looked at while the store waits: clones are.
+    pub value: &'a Bytes,
+    /// As in [`KeyValue`].
+    pub create_revision: Revision,
+    /// As in [`KeyValue`].
+    pub mod_revision: Revision,
+    /// As in [`KeyValue`].
+    pub version: i64,
+    /// As in [`KeyValue`].
+    pub lease: i64,
+}
+
+impl<'a> Pair<'a> {
+    /// What was found.
+    pub fn of(kv: &'a KeyValue) -> Self {
+        Self {
+            key: &kv.key,
+            value: &kv.value,
+            create_revision: kv.create_revision,
+            mod_revision: kv.mod_revision,
+            version: kv.version,
+            lease: kv.lease,
+        }
+    }
+}
+
+/// Takes what a read finds, one after another, while the store waits: it must do so at once.
+pub trait Pairs: Send {
+    /// The revision of the store when the read runs; once, before all pairs.
+    fn begin(&mut self, revision: Revision);
+    /// The next one, in the order of the keys.
+    fn pair(&mut self, pair: Pair<'_>);
+}
+
+/// What a read found beside the pairs that it gave out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Keys in the range, whatever the limit.
+    pub count: usize,
+    /// There are more than the limit let through.
+    pub more: bool,
+}
+
 /// What a transaction compares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -346,6 +394,17 @@ pub trait Backend: Send + Sync + std::fmt::Debug + 'static {
     fn tell_progress(&self, range: &KeyRange);
     /// Reads locally applied state; for a consistent read await `read_barrier` first.
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError>;
+    /// As [`Backend::range`], giving each pair out where it lies. After an error nothing may have been given out.
+    async fn range_each(
+        &self,
+        request: RangeRequest,
+        pairs: &mut dyn Pairs,
+    ) -> Result<Found, StoreError> {
+        let found = self.range(request).await?;
+        pairs.begin(found.revision);
+        found.kvs.iter().for_each(|kv| pairs.pair(Pair::of(kv)));
+        Ok(Found { count: found.count, more: found.more })
+    }
     /// Writes; resolves once as durable as asked.
     async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError>;
     /// Watches `range` for changes with revision ≥ `start` (`None`: from the next one on).

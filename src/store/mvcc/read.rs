@@ -8,7 +8,9 @@ use bytes::{Bytes, BytesMut};
 use super::history::{History, Version};
 use super::key::Key;
 use super::state::{State, event_in_memory};
-use crate::kv::{Event, KeyRange, RangeRequest, RangeResponse, Revision, StoreError};
+use crate::kv::{
+    Event, Found, KeyRange, Pair, Pairs, RangeRequest, RangeResponse, Revision, StoreError,
+};
 
 type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
@@ -74,39 +76,73 @@ impl State {
         Ok(self.range_unchecked(request, self.revision))
     }
 
-    /// Reads a range whose revision was checked; `newest` is what the answer says as its revision.
-    pub(super) fn range_unchecked(&self, request: &RangeRequest, newest: i64) -> RangeResponse {
+    /// As [`State::range`], giving each pair out.
+    ///
+    /// # Errors
+    /// As [`State::range`]; nothing was given out then.
+    pub(crate) fn range_each(
+        &self,
+        request: &RangeRequest,
+        pairs: &mut dyn Pairs,
+    ) -> Result<Found, StoreError> {
+        self.check_revision(request.revision, self.revision)?;
+        pairs.begin(Revision(self.revision));
+        let none = Bytes::new();
+        Ok(self.walk(request, |key, version| {
+            pairs.pair(Pair {
+                key,
+                value: if request.keys_only { &none } else { &version.value },
+                create_revision: Revision(version.created),
+                mod_revision: Revision(version.modified),
+                version: version.version,
+                lease: version.lease,
+            });
+        }))
+    }
+
+    /// Goes through a range whose revision was checked.
+    fn walk(&self, request: &RangeRequest, mut give: impl FnMut(&Key, &Version)) -> Found {
         let at = request.revision.map_or(0, |r| r.0);
-        let mut response = RangeResponse { revision: Revision(newest), ..RangeResponse::default() };
-        // One allocation for all keys of an answer, which they share.
-        let (mut keys, mut ends) = (BytesMut::new(), Vec::new());
-        let single = request.range.end.is_empty();
+        let (mut found, mut given) = (Found::default(), 0);
         for (key, history) in self.histories(&request.range) {
-            let found = if at > 0 { history.at(at) } else { history.live().map(Cow::Borrowed) };
-            let Some(version) = found else { continue };
-            response.count += 1;
+            let version = if at > 0 { history.at(at) } else { history.live().map(Cow::Borrowed) };
+            let Some(version) = version else { continue };
+            found.count += 1;
             if request.count_only {
                 continue;
             }
-            if request.limit == 0 || response.kvs.len() < request.limit {
-                let key = if single {
-                    key.shared()
-                } else {
-                    keys.extend_from_slice(key);
-                    ends.push(keys.len());
-                    Bytes::new()
-                };
-                response.kvs.push(version.to_kv(key, request.keys_only));
+            if request.limit == 0 || given < request.limit {
+                give(key, &version);
+                given += 1;
             } else {
-                response.more = true;
+                found.more = true;
             }
         }
+        found
+    }
+
+    /// Reads a range whose revision was checked; `newest` is what the answer says as its revision.
+    pub(super) fn range_unchecked(&self, request: &RangeRequest, newest: i64) -> RangeResponse {
+        let mut kvs = Vec::new();
+        // One allocation for all keys of an answer, which they share.
+        let (mut keys, mut ends) = (BytesMut::new(), Vec::new());
+        let single = request.range.end.is_empty();
+        let found = self.walk(request, |key, version| {
+            let key = if single {
+                key.shared()
+            } else {
+                keys.extend_from_slice(key);
+                ends.push(keys.len());
+                Bytes::new()
+            };
+            kvs.push(version.to_kv(key, request.keys_only));
+        });
         let (keys, mut begin) = (keys.freeze(), 0);
-        for (kv, end) in response.kvs.iter_mut().zip(ends) {
+        for (kv, end) in kvs.iter_mut().zip(ends) {
             kv.key = keys.slice(begin..end);
             begin = end;
         }
-        response
+        RangeResponse { kvs, count: found.count, more: found.more, revision: Revision(newest) }
     }
 
     /// Changes of `range` from revision `start` on, whole revisions, after at least `limit` changes looked at stopping at

@@ -1,0 +1,330 @@
+//! Answers to reads, written while the store goes through what it finds: of a long list nothing is gathered first.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use prost::encoding::{WireType, encoded_len_varint};
+use proto::etcdserverpb as pb;
+use store::{Found, Pair, Pairs, Revision};
+use tonic::Status;
+
+use crate::Etcd;
+use crate::unary::{PREFIX, told_length};
+
+/// Bytes of the first piece, a multiple of HTTP/2's frames, which the first bytes may be moved within.
+const PIECE: usize = 64 * 1024;
+
+/// Each further piece is twice as large, up to this. With many small ones the allocator would give back and take anew the end
+/// of its memory for each answer.
+const PIECE_MAX: usize = 1024 * 1024;
+
+/// Room of the first piece, which most answers fit into.
+const FIRST: usize = 512;
+
+/// Larger values may have to be read from the device: that is done when the store goes on.
+const COPIED_MAX: usize = 511;
+
+/// A `RangeResponse` that is being written.
+pub(crate) struct Listing<'a> {
+    etcd: &'a Etcd,
+    /// The first piece once it is full; the length of all is written into it at the end.
+    first: Option<BytesMut>,
+    full: Vec<Bytes>,
+    open: BytesMut,
+    /// Bytes of the pieces before.
+    before: usize,
+    /// Larger values, and how many of the bytes that were written come before each.
+    larger: Vec<(usize, Bytes)>,
+    /// Bytes of the larger values.
+    larger_bytes: usize,
+    fields: Fields,
+}
+
+impl<'a> Listing<'a> {
+    /// An answer of this member.
+    pub(crate) fn new(etcd: &'a Etcd) -> Self {
+        Self {
+            etcd,
+            first: None,
+            full: Vec::new(),
+            open: BytesMut::new(),
+            before: 0,
+            larger: Vec::new(),
+            larger_bytes: 0,
+            fields: Fields { bytes: [0; 64], length: 0 },
+        }
+    }
+
+    /// Makes room for so many bytes, in a further piece where there is none.
+    fn room(&mut self, bytes: usize) {
+        let length = self.open.len();
+        if self.open.capacity() - length >= bytes {
+            return;
+        }
+        if length + bytes <= PIECE {
+            self.open.reserve(bytes.max(length));
+            return;
+        }
+        let twice = (2 * self.open.capacity()).clamp(PIECE, PIECE_MAX);
+        let next = BytesMut::with_capacity(twice.max(bytes));
+        let full = std::mem::replace(&mut self.open, next);
+        self.before += full.len();
+        match self.first {
+            None => self.first = Some(full),
+            Some(_) => self.full.push(full.freeze()),
+        }
+    }
+
+    /// The answer in pieces, each of some bytes, when all pairs were written.
+    ///
+    /// # Errors
+    /// It is larger than gRPC can say.
+    pub(crate) fn end(mut self, found: &Found) -> Result<Pieces, Status> {
+        let tail = pb::RangeResponse {
+            more: found.more,
+            count: i64::try_from(found.count).unwrap_or(i64::MAX),
+            ..Default::default()
+        };
+        self.room(tail.encoded_len());
+        tail.encode_raw(&mut self.open);
+        let written = self.before + self.open.len();
+        let told = told_length(written + self.larger_bytes - PREFIX)?;
+        let first = self.first.as_mut().unwrap_or(&mut self.open);
+        if let Some(place) = first.get_mut(1..PREFIX) {
+            place.copy_from_slice(&told.to_be_bytes());
+        }
+        let mut pieces = match self.first.take() {
+            None => Pieces { next: Some(self.open.freeze()), rest: Vec::new().into_iter() },
+            Some(first) => {
+                self.full.push(self.open.freeze());
+                Pieces { next: Some(first.freeze()), rest: self.full.into_iter() }
+            }
+        };
+        if !self.larger.is_empty() {
+            let whole = merged(pieces, &self.larger, written + self.larger_bytes);
+            pieces = Pieces { next: Some(whole), rest: Vec::new().into_iter() };
+        }
+        Ok(pieces)
+    }
+}
+
+/// What was written, with the larger values at their places.
+fn merged(pieces: Pieces, larger: &[(usize, Bytes)], bytes: usize) -> Bytes {
+    let mut out = BytesMut::with_capacity(bytes);
+    let (mut larger, mut at) = (larger.iter().peekable(), 0);
+    for mut piece in pieces {
+        while let Some((place, value)) = larger.next_if(|(place, _)| *place <= at + piece.len()) {
+            let part = piece.split_to(place - at);
+            out.put_slice(&part);
+            out.put_slice(value);
+            at = *place;
+        }
+        out.put_slice(&piece);
+        at += piece.len();
+    }
+    out.freeze()
+}
+
+impl Pairs for Listing<'_> {
+    fn begin(&mut self, revision: Revision) {
+        let head = pb::RangeResponse { header: self.etcd.header(revision), ..Default::default() };
+        self.open.reserve(FIRST);
+        self.open.put_bytes(0, PREFIX);
+        head.encode_raw(&mut self.open);
+    }
+
+    fn pair(&mut self, pair: Pair<'_>) {
+        let length = pair_length(&pair);
+        let copied = pair.value.len() <= COPIED_MAX;
+        let within = if copied { length } else { length - pair.value.len() };
+        self.room(1 + encoded_len_varint(length as u64) + within);
+        let (fields, out) = (&mut self.fields, &mut self.open);
+        fields.begin_bytes(2, length);
+        if !pair.key.is_empty() {
+            fields.begin_bytes(1, pair.key.len());
+        }
+        fields.end_with(pair.key, out);
+        for (field, number) in pair_numbers(&pair) {
+            fields.number(field, number);
+        }
+        if !pair.value.is_empty() {
+            fields.begin_bytes(5, pair.value.len());
+        }
+        if copied {
+            fields.end_with(pair.value, out);
+        } else {
+            fields.end_with(&[], out);
+            self.larger.push((self.before + out.len(), pair.value.clone()));
+            self.larger_bytes += pair.value.len();
+        }
+        if pair.lease != 0 {
+            fields.number(6, pair.lease);
+            fields.end_with(&[], out);
+        }
+    }
+}
+
+fn pair_numbers(pair: &Pair<'_>) -> [(u8, i64); 3] {
+    [(2, pair.create_revision.0), (3, pair.mod_revision.0), (4, pair.version)]
+}
+
+/// Bytes of an `mvccpb.KeyValue`: what is zero or empty is left out, as by every encoder.
+fn pair_length(pair: &Pair<'_>) -> usize {
+    let bytes = |value: &[u8]| match value.len() {
+        0 => 0,
+        length => 1 + encoded_len_varint(length as u64) + length,
+    };
+    let number = |value: i64| match value {
+        0 => 0,
+        value => 1 + encoded_len_varint(value.cast_unsigned()),
+    };
+    let numbers: usize = pair_numbers(pair).iter().map(|(_, value)| number(*value)).sum();
+    bytes(pair.key) + numbers + bytes(pair.value) + number(pair.lease)
+}
+
+/// Tags, lengths and numbers between longer bytes, which go into the answer together: a byte at a time costs more than the
+/// pairs themselves.
+struct Fields {
+    /// Four fields of a tag and ten bytes are the most before [`Fields::end_with`].
+    bytes: [u8; 64],
+    length: usize,
+}
+
+impl Fields {
+    fn put(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.length) {
+            *place = byte;
+            self.length += 1;
+        }
+    }
+
+    fn varint(&mut self, mut number: u64) {
+        while number > 0x7f {
+            self.put(number.to_le_bytes()[0] | 0x80);
+            number >>= 7;
+        }
+        self.put(number.to_le_bytes()[0]);
+    }
+
+    /// The tag of a field of bytes, below 16, and how many.
+    fn begin_bytes(&mut self, field: u8, length: usize) {
+        self.put(field << 3 | WireType::LengthDelimited as u8);
+        self.varint(length as u64);
+    }
+
+    /// A field below 16, unless it is zero.
+    fn number(&mut self, field: u8, number: i64) {
+        if number != 0 {
+            self.put(field << 3 | WireType::Varint as u8);
+            self.varint(number.cast_unsigned());
+        }
+    }
+
+    /// Adds what was put, and then `bytes`.
+    fn end_with(&mut self, bytes: &[u8], out: &mut BytesMut) {
+        out.extend_from_slice(self.bytes.get(..self.length).unwrap_or_default());
+        out.extend_from_slice(bytes);
+        self.length = 0;
+    }
+}
+
+/// A message after its prefix, in pieces.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    next: Option<Bytes>,
+    rest: std::vec::IntoIter<Bytes>,
+}
+
+impl Pieces {
+    /// Bytes of all.
+    pub(crate) fn len(&self) -> usize {
+        self.next.iter().chain(self.rest.as_slice()).map(Bytes::len).sum()
+    }
+
+    /// Whether all were taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.next.is_none() && self.rest.as_slice().is_empty()
+    }
+
+    /// All in one piece.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn joined(self) -> Bytes {
+        let mut all = BytesMut::new();
+        self.for_each(|piece| all.put_slice(&piece));
+        all.freeze()
+    }
+}
+
+impl From<Bytes> for Pieces {
+    fn from(whole: Bytes) -> Self {
+        Self { next: Some(whole), rest: Vec::new().into_iter() }
+    }
+}
+
+impl Iterator for Pieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        self.next.take().or_else(|| self.rest.next())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{Shutdown, Tasks};
+    use store::KeyValue;
+
+    use super::*;
+    use crate::unary::encoded;
+
+    fn kv(key: &str, value: usize, revision: i64, lease: i64) -> KeyValue {
+        KeyValue {
+            key: key.to_owned().into(),
+            value: vec![b'v'; value].into(),
+            create_revision: Revision(revision),
+            mod_revision: Revision(revision * 1000),
+            version: revision % 3,
+            lease,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_is_what_the_generated_encoder_writes() {
+        let tasks = Tasks::new(Shutdown::new());
+        let backend = store::open_memory_with(&tasks);
+        let profile = store::Profile::default();
+        let etcd = Etcd::new(backend, profile, std::env::temp_dir(), tasks);
+        let short = (0..2000).map(|n| kv(&format!("key {n}"), n % 512, 1 << (n % 40), 0));
+        let mixed = (0..300).map(|n| kv(&format!("{n}"), n * 7, 1, i64::MAX));
+        let several = [
+            kv("a", 0, 1, 0),
+            kv("bb", 127, 128, -5),
+            kv("", 128, 1 << 40, 7),
+            kv("d", 70_000, 3, 1),
+            kv("e", 512, 0, 0),
+            kv("f", 511, 0, 0),
+            kv(&"g".repeat(70_000), 1, 0, 0),
+        ];
+        for (pairs, more) in [
+            (Vec::new(), false),
+            (vec![kv("one", 256, 9, 0)], false),
+            (vec![kv("one", 600, 9, 3)], true),
+            (several.to_vec(), true),
+            (short.collect(), false),
+            (mixed.collect(), false),
+        ] {
+            let found = Found { count: pairs.len(), more };
+            let mut listing = Listing::new(&etcd);
+            listing.begin(Revision(300));
+            for pair in &pairs {
+                listing.pair(Pair::of(pair));
+            }
+            let pieces = listing.end(&found).unwrap();
+            let (length, count) = (pieces.len(), pairs.len() as i64);
+            let joined = pieces.joined();
+            assert_eq!(joined.len(), length);
+            let kvs = pairs.into_iter().map(crate::range::key_value).collect();
+            let want = pb::RangeResponse { header: etcd.header(Revision(300)), kvs, more, count };
+            assert!(joined == encoded(&want).unwrap(), "{count} pairs");
+        }
+    }
+}
