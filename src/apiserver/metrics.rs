@@ -249,7 +249,7 @@ impl Metrics {
         let _ = writeln!(out, "{name}{{storage_cluster_id=\"etcd-0\"}} {}", size.disk);
         crate::meters::render(&mut out);
         build(&mut out, &inner.config.product_version);
-        process(&mut out, self.started);
+        process(&mut out);
         out
     }
 
@@ -410,69 +410,18 @@ fn apiservices(out: &mut String, inner: &Inner) {
     }
 }
 
-/// Figures of the process itself, from `/proc`.
-fn process(out: &mut String, started: Duration) {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let status = read("/proc/self/status");
-    let kib = |key: &str| -> u64 {
-        let line = status.lines().find_map(|l| l.strip_prefix(key));
-        line.and_then(|l| l.trim_start_matches(':').trim().split(' ').next()?.parse().ok())
-            .unwrap_or(0)
-    };
-    let stat = read("/proc/self/stat");
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    // utime and stime are fields 14 and 15 of proc_pid_stat(5), in ticks of 1/100 s on every Linux architecture we run on.
-    let ticks: u64 = [11, 12].iter().filter_map(|at| fields.get(*at)?.parse::<u64>().ok()).sum();
-    head(out, "process_cpu_seconds_total", "counter", "CPU time used, in seconds.");
-    let _ = writeln!(out, "process_cpu_seconds_total {}.{:02}", ticks / 100, ticks % 100);
-    head(out, "process_resident_memory_bytes", "gauge", "Resident memory.");
-    let _ = writeln!(out, "process_resident_memory_bytes {}", kib("VmRSS") * 1024);
-    head(out, "process_virtual_memory_bytes", "gauge", "Virtual memory.");
-    let _ = writeln!(out, "process_virtual_memory_bytes {}", kib("VmSize") * 1024);
-    let limits = read("/proc/self/limits");
-    let limit = |name: &str| -> String {
-        let line = limits.lines().find_map(|line| line.strip_prefix(name));
-        match line.and_then(|line| line.split_whitespace().next()) {
-            None | Some("unlimited") => "1.8446744073709552e+19".to_owned(),
-            Some(number) => number.to_owned(),
-        }
-    };
-    head(out, "process_max_fds", "gauge", "Most file descriptors.");
-    let _ = writeln!(out, "process_max_fds {}", limit("Max open files"));
-    head(out, "process_virtual_memory_max_bytes", "gauge", "Most virtual memory.");
-    let _ = writeln!(out, "process_virtual_memory_max_bytes {}", limit("Max address space"));
-    let netstat = read("/proc/self/net/netstat");
-    let [received, sent] = octets(&netstat);
-    head(
-        out,
-        "process_network_receive_bytes_total",
-        "counter",
-        "Bytes received, of the namespace.",
-    );
-    let _ = writeln!(out, "process_network_receive_bytes_total {received}");
-    head(out, "process_network_transmit_bytes_total", "counter", "Bytes sent, of the namespace.");
-    let _ = writeln!(out, "process_network_transmit_bytes_total {sent}");
-    head(out, "process_open_fds", "gauge", "Open file descriptors.");
-    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let _ = writeln!(out, "process_open_fds {open}");
-    start_time(out, "", started);
+/// Figures of the process itself.
+fn process(out: &mut String) {
+    for figure in base::process::figures() {
+        head(out, figure.name, figure.kind, figure.help);
+        let _ = writeln!(out, "{} {}", figure.name, figure.value);
+    }
 }
 
 fn start_time(out: &mut String, stability: &str, started: Duration) {
     let help = format!("{stability}Start of the process, in seconds since the epoch.");
     head(out, "process_start_time_seconds", "gauge", &help);
     let _ = writeln!(out, "process_start_time_seconds {}", started.as_secs());
-}
-
-/// `InOctets` and `OutOctets` of `/proc/self/net/netstat`, whose lines come in pairs of names and values.
-fn octets(netstat: &str) -> [u64; 2] {
-    let mut lines = netstat.lines().filter(|line| line.starts_with("IpExt:"));
-    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return [0; 2] };
-    ["InOctets", "OutOctets"].map(|wanted| {
-        let mut pairs = names.split(' ').zip(values.split(' '));
-        let found = pairs.find(|(name, _)| *name == wanted);
-        found.and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
-    })
 }
 
 #[cfg(test)]
@@ -488,12 +437,5 @@ mod tests {
             hash_of(b"localhost"),
             "sha256:49960de5880e8c687434170f6476605b8fe4aeb9a28632c7995cf3ba831d9763"
         );
-    }
-
-    #[test]
-    fn octets_are_found_by_their_name() {
-        let text = "TcpExt: A B\nTcpExt: 1 2\nIpExt: X InOctets OutOctets\nIpExt: 1 20 30\n";
-        assert_eq!(octets(text), [20, 30]);
-        assert_eq!(octets(""), [0, 0]);
     }
 }

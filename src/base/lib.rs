@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod nested;
 pub mod pki;
 pub mod problems;
+pub mod process;
 pub mod runtime;
 pub mod sealed;
 pub mod tasks;

@@ -1,5 +1,7 @@
 //! The [`Backend`] over the key space, whatever engine makes its commands durable.
 
+mod pinned;
+
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -11,6 +13,8 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use tokio::sync::Notify;
 
+use pinned::Pinned;
+
 use crate::command::Command;
 use crate::engine::Engine;
 use crate::kv::{
@@ -19,9 +23,7 @@ use crate::kv::{
 };
 use crate::lease::{Deadlines, MAX_TTL, MIN_TTL};
 use crate::measures::{LeaseMeasures, Measures};
-use crate::mvcc::{
-    Hashing, LEASE_OVERHEAD, Outcome, State, check_request, cost, only_reads, request_size,
-};
+use crate::mvcc::{LEASE_OVERHEAD, Outcome, State, check_request, cost, only_reads, request_size};
 use crate::raft::Members;
 use crate::snapshot::{Header, Saved, save};
 use crate::watch::{Feed, Hub, WatchGroup, Watching};
@@ -228,7 +230,7 @@ impl<E: Engine> Store<E> {
         let mut state = self.shared.state.write();
         let looked = look(&state)?;
         state.pin();
-        Ok((Pinned { shared: Arc::clone(&self.shared), _held: held }, looked))
+        Ok((Pinned::new(Arc::clone(&self.shared), held), looked))
     }
 
     /// Begins a watch whose two ends `make` makes.
@@ -348,35 +350,6 @@ async fn catch_up(shared: Arc<Shared>, mut feed: Feed) -> Result<(), StoreError>
                 return Ok(());
             }
         }
-    }
-}
-
-/// Keeps the state's versions, and the state from being exchanged for another one, until it is dropped.
-struct Pinned {
-    shared: Arc<Shared>,
-    _held: Option<tokio::sync::OwnedMutexGuard<()>>,
-}
-
-/// Bytes of keys and values taken for a checksum under one short lock.
-const HASH_CHUNK_BYTES: usize = 128 * 1024;
-
-impl Pinned {
-    fn hash(self, mut hashing: Hashing) -> KvHash {
-        let mut after: Option<Bytes> = None;
-        loop {
-            let state = self.shared.state.read();
-            let keys = state.export(after.as_ref(), hashing.revision(), HASH_CHUNK_BYTES);
-            drop(state);
-            let Some((last, _)) = keys.last() else { return hashing.finish() };
-            after = Some(last.clone());
-            keys.into_iter().for_each(|(key, versions)| hashing.add(&key, versions));
-        }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        self.shared.state.write().unpin();
     }
 }
 
