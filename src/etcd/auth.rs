@@ -15,8 +15,10 @@ macro_rules! refused {
                 &self,
                 _: Request<pb::AuthStatusRequest>,
             ) -> Result<Response<pb::AuthStatusResponse>, Status> {
+                // As etcd says before anything of it was changed.
+                let auth_revision = 1;
                 let header = self.header_now();
-                Ok(Response::new(pb::AuthStatusResponse { header, ..Default::default() }))
+                Ok(Response::new(pb::AuthStatusResponse { header, enabled: false, auth_revision }))
             }
 
             async fn authenticate(
