@@ -196,9 +196,7 @@ impl AsyncWrite for Cork {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut inner = self.0.lock();
-        ready!(inner.poll_write(cx, &[]))?;
-        ready!(Pin::new(&mut inner.io).poll_flush(cx))?;
-        inner.let_go();
+        ready!(inner.poll_flush(cx))?;
         Pin::new(&mut inner.io).poll_shutdown(cx)
     }
 }

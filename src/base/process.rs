@@ -20,7 +20,7 @@ const TICKS: u64 = 100;
 pub fn figures() -> [Figure; 9] {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (status, stat) = (read("/proc/self/status"), read("/proc/self/stat"));
-    let bytes = |key| (kib(&status, key) * 1024).to_string();
+    let bytes = |key| (number_behind(&status, key) * 1024).to_string();
     let limits = read("/proc/self/limits");
     let [received, sent] = octets(&read("/proc/self/net/netstat"));
     // utime, stime and starttime of proc_pid_stat(5).
@@ -84,11 +84,6 @@ fn number_behind(text: &str, begin: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// A line of `/proc/self/status`, in KiB.
-fn kib(status: &str, key: &str) -> u64 {
-    number_behind(status, key)
-}
-
 fn limit(limits: &str, name: &str) -> String {
     let line = limits.lines().find_map(|line| line.strip_prefix(name));
     match line.and_then(|line| line.split_whitespace().next()) {
@@ -123,7 +118,7 @@ mod tests {
     fn fields_and_limits_are_read_as_their_manual_counts_them() {
         let stat = "7 (a) b) c) S 1 7 7 0 -1 4194560 1 0 0 0 250 31 0 0 20 0 1 0 8812 900 80\n";
         assert_eq!([14, 15, 22, 99, 0].map(|number| field(stat, number)), [250, 31, 8812, 0, 0]);
-        assert_eq!(kib("Name:\ta\nVmRSS:\t    1234 kB\n", "VmRSS:"), 1234);
+        assert_eq!(number_behind("Name:\ta\nVmRSS:\t    1234 kB\n", "VmRSS:"), 1234);
         assert_eq!(
             limit("Max open files            1024                 4096  files\n", "Max open files"),
             "1024"
@@ -143,12 +138,8 @@ mod tests {
         };
         assert!(of("process_resident_memory_bytes") > 500_000.0);
         assert!(of("process_open_fds") >= 3.0);
-        let age = base_now() - of("process_start_time_seconds");
+        let age = crate::clock::unix_time().as_secs_f64() - of("process_start_time_seconds");
         assert!((-2.0..86_400.0).contains(&age), "{age} s old");
         assert!(figures.is_sorted_by_key(|figure| figure.name));
-    }
-
-    fn base_now() -> f64 {
-        crate::clock::unix_time().as_secs_f64()
     }
 }

@@ -93,15 +93,14 @@ impl<'a> Listing<'a> {
             place.copy_from_slice(&told.to_be_bytes());
         }
         let mut pieces = match self.first.take() {
-            None => Pieces { next: Some(self.open.freeze()), rest: Vec::new().into_iter() },
+            None => self.open.freeze().into(),
             Some(first) => {
                 self.full.push(self.open.freeze());
                 Pieces { next: Some(first.freeze()), rest: self.full.into_iter() }
             }
         };
         if !self.larger.is_empty() {
-            let whole = merged(pieces, &self.larger, written + self.larger_bytes);
-            pieces = Pieces { next: Some(whole), rest: Vec::new().into_iter() };
+            pieces = merged(pieces, &self.larger, written + self.larger_bytes).into();
         }
         Ok(pieces)
     }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! One write and one `fdatasync` make everything durable that was queued while the one before ran, of a small batch one write
-//! that is durable by itself (`direct.rs`). Nothing is acknowledged before. A failed `fdatasync` is never tried again, for the kernel may have dropped what it could not write: the store stops.
+//! that is durable by itself (`direct.rs`). Nothing is acknowledged before. A failed `fdatasync` is never tried again, for the
+//! kernel may have dropped what it could not write: the store stops.
 
 mod checkpoint;
 mod direct;

@@ -45,8 +45,7 @@ pub(crate) trait DiskFile: Send + Debug {
     fn sync(&mut self) -> io::Result<()>;
     /// Writes all of `data` and makes it durable, where everything before it is and nothing is behind it.
     fn write_durable(&mut self, offset: u64, data: &[u8]) -> Result<(), NotDurable> {
-        self.write_at(offset, data).map_err(NotDurable::Unwritten)?;
-        self.sync().map_err(NotDurable::Unsynced)
+        write_then_sync(self, offset, data)
     }
     /// Cuts the file at `length`, so that nothing old can be read behind it, and reserves up to `size`.
     fn cut(&mut self, length: u64, size: u64) -> io::Result<()>;
@@ -62,6 +61,16 @@ pub(crate) enum NotDurable {
     Unwritten(io::Error),
     /// What is on disk is not known any more.
     Unsynced(io::Error),
+}
+
+/// A durable write in two steps.
+fn write_then_sync<F: DiskFile + ?Sized>(
+    file: &mut F,
+    offset: u64,
+    data: &[u8],
+) -> Result<(), NotDurable> {
+    file.write_at(offset, data).map_err(NotDurable::Unwritten)?;
+    file.sync().map_err(NotDurable::Unsynced)
 }
 
 /// Whether the device or the quota is full.
@@ -204,10 +213,7 @@ impl DiskFile for RealFile {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) if is_no_space(&error) => Err(NotDurable::Unwritten(error)),
             Some(Err(error)) => Err(NotDurable::Unsynced(error)),
-            None => {
-                self.write_at(offset, data).map_err(NotDurable::Unwritten)?;
-                self.sync().map_err(NotDurable::Unsynced)
-            }
+            None => write_then_sync(self, offset, data),
         }
     }
 
