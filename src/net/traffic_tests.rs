@@ -337,6 +337,33 @@ fn a_service_without_endpoints_refuses_at_once_over_tcp_and_udp() {
     });
 }
 
+/// The kernel gives each address so many ICMPv6 messages a second. A packet that leaves by the bridge it came from costs a redirect,
+/// which is worth four refusals: one that is refused must not have got so far.
+#[test]
+fn redirects_do_not_use_up_what_refusals_need() {
+    each_family("redirects_do_not_use_up_what_refusals_need", |node| {
+        node.service(17, &[], |_| {});
+        let (any, to) = (SocketAddr::new(node.family.unspecified(), 0), Node::at(node.vip(), 80));
+        let answers = node.pods[0].0.run(move || {
+            let socket = UdpSocket::bind(any).unwrap();
+            socket.connect(&to).unwrap();
+            let ask = |wait| {
+                socket.set_read_timeout(Some(wait)).unwrap();
+                socket.send(b"?").and_then(|_| socket.recv(&mut [0; 9])).unwrap_err().kind()
+            };
+            // More than an address may have at once.
+            for _ in 0..60 {
+                ask(Duration::from_millis(20));
+            }
+            // As a client that repeats its packet: each second is worth one refusal over IPv4, four over IPv6.
+            [(); 8].map(|()| ask(Duration::from_secs(1)))
+        });
+        let refused = |kind: &&std::io::ErrorKind| **kind == std::io::ErrorKind::ConnectionRefused;
+        let least = if node.family == Family::V4 { 3 } else { 5 };
+        assert!(answers.iter().filter(refused).count() >= least, "{answers:?}");
+    });
+}
+
 #[test]
 fn pods_keep_their_address_inside_and_are_masqueraded_outside_and_in_a_hairpin() {
     each_family("pods_keep_their_address_inside", |node| {

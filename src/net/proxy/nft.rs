@@ -49,6 +49,9 @@ const FIXED: [SetName; 12] = [
     SetName::HostPorts,
 ];
 
+/// Where new connections to what has no endpoints are refused.
+const REFUSING: [&str; 2] = ["filter-prerouting", "filter-output"];
+
 const LOOKUP_CHAINS: [(&str, Class, bool); 4] = [
     ("address-main", Class::Main, false),
     ("address-short", Class::Short, false),
@@ -125,8 +128,9 @@ impl Layout {
             ("prerouting", nat(0, -100)),
             ("output", nat(3, -100)),
             ("postrouting", nat(4, 100)),
-            ("filter-input", filter(1, 0)),
-            ("filter-forward", filter(2, 0)),
+            // Behind the translation and before a packet is forwarded: one that would leave by the bridge it came from costs a
+            // redirect, over IPv6 always, which uses up the allowance of ICMP messages that its refusal needs.
+            ("filter-prerouting", filter(0, -90)),
             ("filter-output", filter(3, 0)),
         ] {
             batch.add_chain(name, hook);
@@ -207,7 +211,7 @@ impl Layout {
     fn filters(&self, batch: &mut Batch, place: &Place) {
         let f = self.family;
         let new = || Rule::new().new_connection();
-        for chain in ["filter-input", "filter-forward", "filter-output"] {
+        for chain in REFUSING {
             batch.add_rule(chain, &new().verdict(Verdict::Jump("check")));
         }
         for own in place.own_ips.iter().filter(|ip| Family::of(**ip) == f) {
@@ -221,13 +225,12 @@ impl Layout {
                     if any { self.not_loopback(start.fib_local(DESTINATION)) } else { start };
                 self.key(start, any).lookup(set, 0)
             };
-            // `fib daddr` is only known where the packet was routed: in every hook used here.
             // Some clients do not take ICMPv6 for an answer to a SYN, so TCP is refused in its own words.
             batch.add_rule("check", &key("no-endpoints").only_protocol(TCP).reset());
             batch.add_rule("check", &key("no-endpoints").reject(f));
             batch.add_rule("check", &key("no-local-endpoints").verdict(Verdict::Drop));
         }
-        for chain in ["filter-forward", "filter-output"] {
+        for chain in REFUSING {
             let known = || new().destination(0, f).lookup("cluster-ips", 0);
             batch.add_rule(chain, &known().only_protocol(TCP).reset());
             batch.add_rule(chain, &known().reject(f));
