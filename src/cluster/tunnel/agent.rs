@@ -62,8 +62,9 @@ pub(super) struct Shared {
     pods: Arc<dyn Pods>,
     tasks: Tasks,
     settings: watch::Sender<String>,
-    /// Address of the tunnel to each server, by the server's own id.
-    up: watch::Sender<HashMap<String, String>>,
+    /// Addresses with a tunnel to each server, by the server's own id. Several only when they asked at once: the server keeps the
+    /// newest.
+    up: watch::Sender<HashMap<String, Vec<String>>>,
 }
 
 impl Agent {
@@ -194,7 +195,7 @@ impl Shared {
         }
         self.servers.connected(address);
         self.up.send_modify(|up| {
-            up.insert(id.clone(), address.to_owned());
+            up.entry(id.clone()).or_default().push(address.to_owned());
         });
         tracing::info!(server = address, "tunnel up");
         let (own_heard, all, cut) = (LastHeard::new(), LastHeard::new(), CancellationToken::new());
@@ -234,13 +235,24 @@ impl Shared {
             () = stop.requested() => "stopping".to_owned(),
         };
         cut.cancel();
-        tracing::info!(server = address, why, "tunnel lost");
-        self.servers.lost(address, &why);
+        let mut is_lost = true;
         self.up.send_modify(|up| {
-            if up.get(&id).is_some_and(|a| a == address) {
+            let left = up.get_mut(&id).map_or(0, |addresses| {
+                addresses.retain(|a| a != address);
+                addresses.len()
+            });
+            is_lost = left == 0;
+            if is_lost {
                 up.remove(&id);
             }
         });
+        if is_lost {
+            tracing::info!(server = address, why, "tunnel lost");
+            self.servers.lost(address, &why);
+        } else {
+            // The server answers: what is connected to it by this address goes on.
+            tracing::debug!(server = address, why, "another address has the tunnel");
+        }
     }
 }
 

@@ -395,6 +395,46 @@ async fn one_server_with_two_addresses_has_one_tunnel() {
     assert!(tunnels.has("worker"));
 }
 
+/// Two addresses of one server asked at once; the server keeps one, and what is connected by the other address goes on.
+#[tokio::test]
+async fn of_two_tunnels_to_one_server_one_ends_and_no_connection_does() {
+    for ends in [0, 1] {
+        let (world, listener) = (World::new(), local().await);
+        let addresses = [listener.local_addr().unwrap().to_string(), "127.0.0.1:9".to_owned()];
+        let servers = world.servers(&addresses[ends]);
+        servers.told(&addresses);
+        let shared = Shared::new(world.agent(&servers));
+        let stops = [Shutdown::new(), Shutdown::new()];
+        let mut carried = Vec::new();
+        for (address, stop) in addresses.iter().zip(stops.clone()) {
+            // Each is the first of its kind, so that the test decides which of them ends.
+            let tunnels = Tunnels::new(Pace::CALM, SETTINGS.into(), world.tasks.clone());
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            world.serve(far, &tunnels);
+            let connected = Connected { id: "one".to_owned(), ..world.upgraded(near).await };
+            let (shared, address, ended) = (Arc::clone(&shared), address.clone(), Shutdown::new());
+            carried.push(ended.clone());
+            world.tasks.spawn(Kind::Request, "tunnel", async move {
+                shared.carry(&address, connected, &stop).await;
+                ended.request();
+                Ok::<(), String>(())
+            });
+            up(&tunnels, "worker").await;
+        }
+        let mut connection = within(servers.dial("kubernetes", 443)).await.unwrap();
+        stops[ends].request();
+        within(carried[ends].requested()).await;
+        assert!(servers.states().iter().all(|s| s.state == Health::Connected));
+        assert!(futures::poll!(Box::pin(connection.read_u8())).is_pending(), "it was cut");
+
+        // The last one's end is the server's.
+        stops[1 - ends].request();
+        within(carried[1 - ends].requested()).await;
+        let lost = servers.states().into_iter().find(|s| s.address == addresses[1 - ends]);
+        assert_eq!(lost.unwrap().state, Health::Unreachable);
+    }
+}
+
 /// A pipe that can be made to swallow everything.
 async fn swallowing(a: DuplexStream, b: DuplexStream, swallow: Shutdown) {
     let (mut a_in, mut a_out) = tokio::io::split(a);
