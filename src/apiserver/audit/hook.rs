@@ -214,7 +214,11 @@ impl Batches {
             first = self.receiver.recv() => first,
             () = shutdown.requested() => return events,
         };
-        let Some(first) = first else { return events };
+        let Some(first) = first else {
+            // The server whose events these are ends before this does.
+            shutdown.requested().await;
+            return events;
+        };
         events.push(first);
         // Upstream's timer runs whether there are events or not: batches leave on its beat.
         let wait = self.batch.max_wait;

@@ -140,6 +140,8 @@ impl Worker {
                 }
             };
             if count == 0 {
+                // The server whose requests these are ends before its log does.
+                shutdown.requested().await;
                 return Ok(());
             }
             self.gather(&mut jobs, &shutdown).await;
@@ -227,6 +229,19 @@ mod tests {
     use super::super::settings::Settings;
     use super::*;
     use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_nobody_writes_to_any_more_stops_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let given = [format!("audit-log-path={}", folder.path().join("audit.log").display())];
+        let settings = Settings::of(&given).unwrap().log.unwrap();
+        let tasks = Tasks::new(Shutdown::new());
+        drop(Writer::start(&settings, &Arc::default(), &tasks).unwrap());
+        base::clock::sleep(Duration::from_secs(1)).await;
+        assert_eq!((tasks.fault(), tasks.shutdown().is_requested()), (None, false));
+        tasks.shutdown().request();
+        assert!(tasks.drain(Duration::from_secs(1)).await.is_empty());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn lines_that_nobody_waits_for_are_gathered() {
