@@ -42,7 +42,7 @@ impl Case {
 fn recorded() -> Vec<Case> {
     #[allow(clippy::disallowed_methods, reason = "a longer recording is the caller's business")]
     let named = std::env::var_os("KUBE_LITE_WIRE").map(PathBuf::from);
-    let kept = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/wire.jsonl.gz"));
+    let kept = || PathBuf::from("testdata/wire.jsonl.gz");
     let file = std::fs::File::open(named.unwrap_or_else(kept)).unwrap();
     let mut text = String::new();
     flate2::read::GzDecoder::new(file).read_to_string(&mut text).unwrap();

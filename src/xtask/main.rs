@@ -15,11 +15,18 @@ fn main() -> anyhow::Result<()> {
     match args.first().map(String::as_str) {
         Some("codegen") => codegen(args.get(1..).unwrap_or_default()),
         Some("protos") => {
-            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+            let root = root()?;
             protos::run(&root, args.iter().any(|a| a == "--check"))
         }
         _ => bail!("usage: xtask codegen [--check] [--types PATH]"),
     }
+}
+
+/// The checkout that cargo runs this for. The path at compile time may be that of another one whose build is used again.
+fn root() -> anyhow::Result<PathBuf> {
+    #[allow(clippy::disallowed_methods, reason = "cargo says by it whose program this is")]
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run it by cargo: cargo xtask")?;
+    Ok(Path::new(&own).join("../.."))
 }
 
 /// Writes the generated files, or with `--check` only says which are stale.
@@ -34,7 +41,7 @@ fn codegen(args: &[String]) -> anyhow::Result<()> {
             other => bail!("codegen does not know {other}"),
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root()?;
     let types = types.unwrap_or_else(|| root.join("../shared/kubernetes-1.37/types.json"));
     let text = std::fs::read_to_string(&types).with_context(|| types.display().to_string())?;
     emit(&root.join(TABLE), &schema::table(&text)?, check)

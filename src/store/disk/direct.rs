@@ -129,8 +129,8 @@ mod tests {
 
     /// A file of so many zeros on a real file system, and the way past its page cache.
     fn opened(length: u64) -> (File, Direct) {
-        // The folder of the build: /tmp may be in memory.
-        let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        // The folder of the crate: /tmp may be in memory.
+        let file = tempfile::tempfile_in(".").unwrap();
         file.set_len(length).unwrap();
         file.sync_all().unwrap();
         let direct = Direct::open(&Queues::default(), &file).unwrap();
