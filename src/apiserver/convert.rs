@@ -2,17 +2,17 @@
 
 mod autoscaling;
 mod events;
+mod foreign;
 
 use std::sync::Arc;
 
-use api::schema::Schema;
 use api::{Object, codec};
 use bytes::Bytes;
 use serde_json::Value;
 
 use crate::registry::Resource;
 
-/// A stored value as JSON bytes: our own form as it is; others (imported protobuf) are transcoded.
+/// A stored value as JSON bytes: our own form as it is; what another API server has stored is read as that one reads it ([`foreign`]).
 ///
 /// # Errors
 /// A sentence when the bytes are neither.
@@ -20,9 +20,8 @@ pub(crate) fn stored_json(row: &Resource, value: Bytes) -> Result<Bytes, String>
     if !codec::protobuf::is_enveloped(&value) {
         return Ok(value);
     }
-    let (_, value) =
-        codec::protobuf::decode_object(&Schema::builtin(), &value).map_err(|e| e.to_string())?;
-    Ok(crate::registry::storage::encode(row, &value).into())
+    let read = foreign::read(&row.spec.storage, &value)?;
+    Ok(crate::registry::storage::encode(row, &read).into())
 }
 
 /// A value of the row's version as the storage version.
