@@ -83,6 +83,8 @@ k() { "${node_enter[@]}" kubectl "$@"; }
 ready() { # timeout, pods' label selector...: all pods of the selector are Ready
   k wait pod -l "$2" --for=condition=Ready --timeout="$1"
 }
+# Processes by their command line, a pattern of the shell. One may end while it is looked at.
+running() { local p; for p in /proc/[0-9]*; do case $(tr '\0' ' ' <"$p/cmdline") in $1" ") echo "${p#/proc/}" ;; esac; done 2>/dev/null; }
 kill_processes() { # everything of this process namespace but the suite: server, containerd, shims, containers
   local process left
   for _ in $(seq 600); do
