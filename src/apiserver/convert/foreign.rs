@@ -10,7 +10,8 @@ use crate::wire;
 
 /// Kinds whose bytes in an older version mean something else than in the newest one: by group (`*` is any kind), version and kind.
 /// All others of `k8s.io/api` 0.37.1 have the same fields under the same numbers in all their versions.
-const OTHERWISE: [(&str, &str, &str); 14] = [
+const OTHERWISE: [(&str, &str, &str); 15] = [
+    ("apps", "v1beta1", "Deployment"),
     ("discovery.k8s.io", "v1beta1", "EndpointSlice"),
     ("flowcontrol.apiserver.k8s.io", "v1beta1", "PriorityLevelConfiguration"),
     ("flowcontrol.apiserver.k8s.io", "v1beta2", "PriorityLevelConfiguration"),
