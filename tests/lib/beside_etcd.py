@@ -24,8 +24,20 @@ def serve():
     return f"{target}/debug/examples/serve"
 
 
-class Store:
-    """One that runs and is healthy: `etcd`, or ours by its path. Its data and its log lie in `folder` under its name."""
+class Running:
+    """A process of its own, with a log."""
+
+    def begin(self, words, log):
+        with open(log, "ab") as said:
+            self.process = subprocess.Popen(words, stdout=said, stderr=said)
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+class Store(Running):
+    """One that is healthy: `etcd`, or ours by its path. Its data and its log lie in `folder` under its name."""
 
     def __init__(self, name, folder, program):
         self.name, self.end = name, f"http://127.0.0.1:{free_port()}"
@@ -35,8 +47,7 @@ class Store:
             words += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}"]
         else:
             words = [program, self.end.removeprefix("http://"), folder / name]
-        with open(folder / f"{name}.log", "wb") as log:
-            self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=log)
+        self.begin(words, folder / f"{name}.log")
         try:
             subprocess.run(self.command("endpoint", "health", "--dial-timeout=20s", "--command-timeout=20s"), check=True, capture_output=True)
         except BaseException:
@@ -46,10 +57,6 @@ class Store:
     def command(self, *words):
         """What asks it by etcdctl."""
         return [UPSTREAM / "etcdctl", f"--endpoints={self.end}", *words]
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
 
 
 class Judge:
