@@ -4,7 +4,12 @@ package conformance
 import (
 	"flag"
 	"os"
+	"reflect"
 	"testing"
+	"time"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 
 	"k8s.io/kubernetes/test/conformance/testdata"
 	"k8s.io/kubernetes/test/e2e"
@@ -32,6 +37,33 @@ import (
 	_ "k8s.io/kubernetes/test/e2e/storage"
 )
 
+// specLimit ends a spec that waits for ever; the slowest one that is run takes five minutes.
+const specLimit = 15 * time.Minute
+
+// limitSpec gives a spec without a time limit of its own one. Ginkgo can only interrupt a body that takes a context.
+func limitSpec(kind types.NodeType, _ ginkgo.Offset, text string, args []any) (string, []any, []error) {
+	if kind != types.NodeTypeIt || !interruptible(args) {
+		return text, args, nil
+	}
+	return text, append(args, ginkgo.NodeTimeout(specLimit)), nil
+}
+
+// interruptible tells whether the body among a node's arguments takes a context and no limit is among them.
+func interruptible(args []any) bool {
+	body := false
+	for _, arg := range args {
+		switch arg := arg.(type) {
+		case ginkgo.NodeTimeout, ginkgo.SpecTimeout:
+			return false
+		default:
+			if kind := reflect.TypeOf(arg); kind != nil && kind.Kind() == reflect.Func && kind.NumIn() == 1 {
+				body = true
+			}
+		}
+	}
+	return body
+}
+
 func TestMain(m *testing.M) {
 	config.CopyFlags(config.Flags, flag.CommandLine)
 	framework.RegisterCommonFlags(flag.CommandLine)
@@ -41,6 +73,7 @@ func TestMain(m *testing.M) {
 	testfiles.AddFileSource(testing_manifests.GetE2ETestingManifestsFS())
 	testfiles.AddFileSource(fixtures.GetTestFixturesFS())
 	testfiles.AddFileSource(testdata.GetConformanceTestdataFS())
+	ginkgo.AddTreeConstructionNodeArgsTransformer(limitSpec)
 	framework.AfterReadingAllFlags(&framework.TestContext)
 	os.Exit(m.Run())
 }
