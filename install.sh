@@ -14,14 +14,15 @@
 #   INSTALL_KUBE_LITE_SKIP_START   true: install only
 #   INSTALL_KUBE_LITE_TIMEOUT      seconds in which the node must get Ready              120
 #   KUBE_LITE_PROFILE              cargo profile to build with            release
-# Variables kept, in a file that root alone reads: KUBE_LITE_* and K3S_* that stand for flags, CONTAINERD_*, *_PROXY.
+# Variables kept, in a file that root alone reads: KUBE_LITE_* and K3S_* (kube-lite refuses those it cannot act on by name), CONTAINERD_*, *_PROXY.
 set -eu
 umask 022
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 ready_timeout=${INSTALL_KUBE_LITE_TIMEOUT:-120}
 kubernetes=0.37.1 # of k8s.io/kubectl, as the API served
 version='' step_begin='' step_name='' work=''
-server_variables='CONFIG_FILE|DATA_DIR|DEBUG|NODE_NAME|KUBECONFIG_OUTPUT|KUBECONFIG_MODE|RESOLV_CONF|LOG|URL|TOKEN|TOKEN_FILE|AGENT_TOKEN|AGENT_TOKEN_FILE'
+# Of the variables that begin with KUBE_LITE_ or K3S_: what is this script's own, or the service file's.
+own_variables='KUBE_LITE_(PROFILE|BIN|FLAGS|COMMAND|TEST_[A-Z0-9_]*)'
 
 now() { # milliseconds since the machine started
   awk '{printf "%d\n", $1 * 1000}' /proc/uptime
@@ -152,8 +153,9 @@ container_runtime() {
   begin runtime
   case " $flags " in *" --container-runtime-endpoint"*) done_step "as --container-runtime-endpoint says"; return ;; esac
   missing=''
-  have containerd || missing=containerd
-  { have runc || have crun; } || missing="$missing runc"
+  runs() { [ -x "$data_dir/bin/$1" ] || have "$1"; }
+  runs containerd || missing=containerd
+  { runs runc || runs crun; } || missing="$missing runc"
   if [ -n "$missing" ]; then
     # shellcheck disable=SC2086
     install_packages $missing
@@ -161,7 +163,7 @@ container_runtime() {
     case "$missing$service" in *containerd*systemd) systemctl disable --now containerd >/dev/null 2>&1 || true ;; esac
     done_step "installed from the distribution: $missing"
   else
-    done_step "$(containerd --version 2>/dev/null | awk '{print $1, $3}')"
+    done_step "$(PATH=$data_dir/bin:$PATH containerd --version 2>/dev/null | awk '{print $1, $3}')"
   fi
 }
 
@@ -203,10 +205,27 @@ build() {
     *) as='' ;;
   esac
   # shellcheck disable=SC2086
-  (cd "$here" && PATH=$(dirname "$cargo"):$PATH $as "$cargo" build --profile "$profile" --locked --bin kube-lite --target-dir "$target") >"$build_log" 2>&1 ||
+  crates=$(cd "$here" && PATH=$(dirname "$cargo"):$PATH $as "$cargo" tree --locked --edges normal,build --prefix none --format '{p}' 2>/dev/null | sed 's/ (\*)$//' | sort -u | wc -l)
+  # shellcheck disable=SC2086
+  (cd "$here" && PATH=$(dirname "$cargo"):$PATH $as "$cargo" build -v --profile "$profile" --locked --bin kube-lite --target-dir "$target") >"$build_log" 2>&1 &
+  show_build $!
+  wait "$building" ||
     { grep -E '^error' -A4 "$build_log" | head -n 12 >&2; fail "the build failed: $(grep -m1 '^error' "$build_log" || tail -n 1 "$build_log")"; }
   built=$target/$profile/kube-lite
   done_step "from source, profile $profile"
+}
+# Shows how far the build is until it ends: each second on a terminal, elsewhere every half minute.
+show_build() { # process
+  building=$1 seconds=0
+  while kill -0 "$building" 2>/dev/null; do
+    sleep 1; seconds=$((seconds + 1))
+    done_crates=$(grep -cE '^ +(Compiling|Fresh) ' "$build_log" || true)
+    text="building: crate $done_crates of $crates, $seconds s"
+    [ "$done_crates" -lt "$crates" ] || text="building: optimising and linking the program, $seconds s"
+    if [ -t 1 ]; then printf '\r       %-60s' "$text"
+    elif [ $((seconds % 30)) = 0 ]; then note "$text"; fi
+  done
+  [ ! -t 1 ] || printf '\r%-70s\r' ''
 }
 changed=''
 put() { # file, target, mode: replaces the target in one step, and only when it differs
@@ -217,7 +236,7 @@ put() { # file, target, mode: replaces the target in one step, and only when it 
 host_check() {
   begin "host check"
   if has_flag disable-agent; then done_step "not needed: this server runs no node"; return; fi
-  if "$program" check-config >"$work/check" 2>&1; then
+  if KUBE_LITE_DATA_DIR="$data_dir" "$program" check-config >"$work/check" 2>&1; then
     grep '^warning' -A1 "$work/check" | sed 's/^/       /' || true
     done_step "$(grep -c '^ok' "$work/check") ok, $(grep -c '^warning' "$work/check" || true) warnings"
   else
@@ -231,7 +250,7 @@ host_check() {
 write_env() {
   mkdir -p "$config_dir"
   quote() { sed -e 's/[\\"$`]/\\&/g' -e 's/=/="/' -e 's/$/"/'; }
-  env | grep -E "^((KUBE_LITE|K3S)_($server_variables)|CONTAINERD_[A-Z_]+|(HTTP|HTTPS|NO|ALL)_PROXY|(http|https|no|all)_proxy)=" | quote >"$work/env.new" || true
+  env | grep -E "^((KUBE_LITE|K3S)_[A-Z0-9_]+|CONTAINERD_[A-Z_]+|(HTTP|HTTPS|NO|ALL)_PROXY|(http|https|no|all)_proxy)=" | grep -vE "^$own_variables=" | quote >"$work/env.new" || true
   # What an earlier run kept stays unless it is given anew.
   { cat "$env_file" 2>/dev/null || true; cat "$work/env.new"; printf 'KUBE_LITE_FLAGS="%s"\nKUBE_LITE_COMMAND="%s"\n' "$flags" "$mode"; } | awk -F= '{v[$1] = $0} END {for (k in v) print v[k]}' | sort >"$work/env"
   put "$work/env" "$env_file" 600
@@ -441,22 +460,38 @@ case $service in
   none) pid=$(cat "$pid_file" 2>/dev/null); case $(command_of "${pid:-none}") in "$program server"* | "$program agent"*) kill "$pid"; gone "$pid" ;; esac; rm -f "$pid_file" ;;
 esac
 # Our containerd, and the shims that belong to it, with the containers below them.
+# Processes of another mount namespace, such as a container's, may have the same paths and are not ours.
+ours() { [ "$(readlink "/proc/$1/ns/mnt")" = "$(readlink /proc/self/ns/mnt)" ]; }
 for dir in /proc/[0-9]*; do
   pid=${dir#/proc/} line=$(command_of "${dir#/proc/}")
+  ours "$pid" || continue
   case ${line%% *} in */containerd | containerd) case $line in *"$run_dir/"* | *"$data_dir/"*) kill "$pid"; gone "$pid" ;; esac ;; esac
 done
+# Ids of the containers: the runtime keeps their state outside our run directory.
+containers=$(ls "$run_dir/containerd/containerd/io.containerd.runtime.v2.task/k8s.io" 2>/dev/null)
 for dir in /proc/[0-9]*; do
   pid=${dir#/proc/} line=$(command_of "${dir#/proc/}")
+  ours "$pid" || continue
   case ${line%% *} in *containerd-shim*) case $line in *" $run_dir/"* | *"=$run_dir/"*) kill -9 $(children "$pid") 2>/dev/null ;; esac ;; esac
 done
+for id in $containers; do rm -rf "/run/containerd/runc/k8s.io/$id"; done
 for top in "$run_dir" "$kubelet_dir/pods" "$kubelet_dir/plugins" "$data_dir"; do
   awk -v top="$top/" 'index($2, top) == 1 {print $2}' /proc/mounts | sort -r | while read -r mount; do umount -l "$mount"; done
 done
 if command -v ip >/dev/null; then
-  # Ends of pods' cables hang on the bridge; the name spaces in our run directory are unmounted above.
+  # Ends of pods' cables hang on the bridge.
   ip -o link show master "$bridge" 2>/dev/null | sed 's/^[0-9]*: \([^@:]*\).*/\1/' | while read -r link; do ip link del "$link" 2>/dev/null; done
-  ip link del "$bridge" 2>/dev/null
+  for link in "$bridge" kube-lite-svc flannel.1 flannel-v6.1 flannel-wg flannel-wg-v6; do
+    ip link del "$link" 2>/dev/null
+  done
 fi
+# Network namespaces of pods, which no process is left in.
+used=$(readlink /proc/[0-9]*/ns/net 2>/dev/null | sort -u)
+for space in /run/netns/cni-*; do
+  [ -e "$space" ] || continue
+  case "$used" in *"net:[$(stat -L -c %i "$space")]"*) continue ;; esac
+  umount -l "$space" 2>/dev/null; rm -f "$space"
+done
 if command -v nft >/dev/null; then
   for family in inet ip ip6; do for name in "$table" "$table-overlay"; do nft list table $family "$name" >/dev/null 2>&1 && nft delete table $family "$name"; done; done
 fi

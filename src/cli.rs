@@ -19,7 +19,7 @@ pub use args::{
     SnapshotCommandArgs, SnapshotOutput, StatusArgs, StatusOutput, TokenArgs, TokenCommand,
 };
 pub use defaults::Locations;
-pub use environment::data_dir;
+pub use environment::{data_dir, without_effect};
 pub use merge::{Stop, parse};
 pub use time::duration;
 pub use token_source::given as given_token;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::catalogue::{BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, Entry, NO_WIREGUARD, Refusal};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
-use crate::preflight::{self, Finding, Verdict};
+use crate::preflight::{self, Finding, Programs, Verdict};
 
 /// Where the store is served where it is, and where servers hear each other, unless flags say otherwise.
 const STORE_PORT: u16 = 2379;
@@ -70,6 +70,8 @@ pub struct Machine {
     registries: node::registries::Registries,
     /// `PATH`.
     pub path: String,
+    /// Settings that were given and change nothing, with the reason.
+    pub without_effect: Vec<String>,
 }
 
 /// What the cluster says to each of its nodes.
@@ -107,13 +109,23 @@ fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -
     BAD_VALUE.refuse_usage(format!("--{flag}={value}: {why}"))
 }
 
-/// A DNS-1123 subdomain, as Node names must be.
-pub(crate) fn is_node_name(name: &str) -> bool {
-    let label = |l: &str| {
-        let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        !l.is_empty() && l.len() <= 63 && inner && !l.starts_with('-') && !l.ends_with('-')
-    };
-    name.len() <= 253 && name.split('.').all(label)
+/// Why a text cannot be the name of a Node: that is a DNS-1123 subdomain which is also the value of the
+/// label `kubernetes.io/hostname`, so it has at most 63 characters.
+pub(crate) fn node_name_fault(name: &str) -> Option<&'static str> {
+    let is_edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    let label = |l: &str| is_edge(l.chars().next()) && is_edge(l.chars().next_back());
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    if name.is_empty() {
+        Some("must not be empty")
+    } else if !name.chars().all(inner) {
+        Some("must be lower-case letters, digits, '-' and '.'")
+    } else if name.len() > 63 {
+        Some("must be no more than 63 characters")
+    } else if !name.split('.').all(label) {
+        Some("each part between dots must start and end with a letter or digit")
+    } else {
+        None
+    }
 }
 
 /// The address that a packet to the outside would carry: no packet is sent.
@@ -158,9 +170,13 @@ impl Machine {
             Some(name) => name.clone(),
             None => host_name(),
         };
-        if !is_node_name(&node_name) {
-            let form = "must be lower-case letters, digits, '-' and '.'";
-            return Err(bad("node-name", &node_name, form));
+        if let Some(why) = node_name_fault(&node_name) {
+            return Err(match &args.node_name {
+                Some(name) => bad("node-name", name, why),
+                None => BAD_VALUE.refuse_usage(format!(
+                    "the host name {node_name} cannot name a node: {why}; give --node-name=NAME"
+                )),
+            });
         }
         let node_ips = if args.node_ip.is_empty() {
             vec![default_route_address().unwrap_or_else(interface_address)]
@@ -194,6 +210,7 @@ impl Machine {
             labels: flags::labels(&args.node_label)?,
             taints: flags::taints(&args.node_taint)?,
             path: locations.path.clone(),
+            without_effect: general.without_effect.clone(),
             power: node::Power::default(),
             shutdown_grace: flags::shutdown_grace(&args)?,
             data_dir,
@@ -235,7 +252,8 @@ impl Machine {
         let pods = self.args.kubelet_root_dir.join("pods");
         name::check(&self.directory(), &pods, &self.node_name)?;
         let endpoint = self.args.container_runtime_endpoint.as_deref();
-        let findings = preflight::check(endpoint, &self.path, self.args.protect_kernel_defaults);
+        let programs = Programs { bin_dir: self.data_dir.join("bin"), path: self.path.clone() };
+        let findings = preflight::check(endpoint, &programs, self.args.protect_kernel_defaults);
         let bad = |f: &Finding| f.verdict == Verdict::Fail && !spared.contains(&f.entry);
         match findings.into_iter().find(bad) {
             Some(found) => Err(found.entry.refuse(found.detail)),
@@ -249,6 +267,10 @@ impl Machine {
     /// What the kernel lacks.
     pub(crate) fn check_backend(&self, told: net::Backend) -> Result<(), Refusal> {
         let backend = self.backend.unwrap_or(told);
+        if backend == net::Backend::None && self.hardened() {
+            let why = "contradicts --profile=hardened, whose network rules hold in kube-lite's own pod network only";
+            return Err(bad("flannel-backend", "none", why));
+        }
         backend.supported().map_err(|lacks| NO_WIREGUARD.refuse(lacks))
     }
 

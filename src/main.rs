@@ -43,10 +43,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Adds the variables that look like settings and are none.
+fn note_variables(general: &mut GeneralArgs) {
+    #[expect(clippy::disallowed_methods, reason = "the reader of the environment")]
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    general.without_effect = cli::without_effect(names);
+}
+
 fn run(command: Command, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     match command {
         Command::Explain { id } => explain(id.as_deref()),
-        Command::CheckConfig => check_config(&lookup("PATH").unwrap_or_default()),
+        Command::CheckConfig => check_config(lookup),
         Command::Server(args) => serve(*args, lookup),
         Command::Agent(args) => run_agent(*args, lookup),
         Command::Token(args) => token(&args, lookup),
@@ -71,6 +78,9 @@ const STACK_BYTES: usize = 16 << 20;
 fn prepare(general: &GeneralArgs, lookup: &dyn Fn(&str) -> Option<String>) {
     allocator::prepare();
     logging::start(general.debug, general.verbosity, lookup("KUBE_LITE_LOG").as_deref());
+    for setting in &general.without_effect {
+        tracing::warn!(%setting, "setting has no effect");
+    }
     install_tls();
 }
 
@@ -79,7 +89,8 @@ fn install_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-fn serve(args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+fn serve(mut args: ServerArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    note_variables(&mut args.general);
     prepare(&args.general, lookup);
     let config = Config::new(args, &locations(lookup));
     if let Ok(Some((config, request))) = config.as_ref().map(|c| c.reset.as_ref().map(|r| (c, r))) {
@@ -139,7 +150,8 @@ fn migrate(args: &MigrateArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitC
     }
 }
 
-fn run_agent(args: AgentArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+fn run_agent(mut args: AgentArgs, lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    note_variables(&mut args.general);
     prepare(&args.general, lookup);
     let config = agent::config::Config::new(args, &locations(lookup));
     to_the_end(config, agent::run, catalogue::AGENT_STOPPED)
@@ -239,8 +251,13 @@ fn explain(id: Option<&str>) -> ExitCode {
     print(&text, ExitCode::SUCCESS)
 }
 
-fn check_config(path: &str) -> ExitCode {
-    let findings = preflight::check(None, path, false);
+fn check_config(lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    let data_dir = cli::data_dir(lookup).unwrap_or_else(|| locations(lookup).data);
+    let programs = preflight::Programs {
+        bin_dir: data_dir.join("bin"),
+        path: lookup("PATH").unwrap_or_default(),
+    };
+    let findings = preflight::check(None, &programs, false);
     let mut text = String::new();
     for finding in &findings {
         let mark = match finding.verdict {

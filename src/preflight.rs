@@ -1,6 +1,7 @@
 //! What this machine must have for a node; each finding says how to mend it.
 
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use crate::catalogue::{
     BAD_CLOCK, Entry, KERNEL_DEFAULTS, NEED_ROOT, NO_CGROUPS, NO_KERNEL_FEATURE, NO_RUNTIME,
@@ -46,16 +47,38 @@ const KERNEL_SETTINGS: [(&str, u64); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
-/// Checks this machine; `runtime` is the CRI endpoint given, if any, `path` the variable PATH. With `protect` other settings of
+/// Where the node looks for programs.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    /// `bin` in the data directory; searched first.
+    pub bin_dir: PathBuf,
+    /// The variable `PATH`.
+    pub path: String,
+}
+
+impl Programs {
+    /// The first executable file of this name, in the node's own order (`node::containerd::find`).
+    fn find(&self, name: &str) -> Option<PathBuf> {
+        let on_path = self.path.split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        std::iter::once(self.bin_dir.clone()).chain(on_path).map(|dir| dir.join(name)).find(
+            |file| {
+                std::fs::metadata(file)
+                    .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+            },
+        )
+    }
+}
+
+/// Checks this machine; `runtime` is the CRI endpoint given, if any. With `protect` other settings of
 /// the kernel than the kubelet's are no warning but a failure.
-pub fn check(runtime: Option<&str>, path: &str, protect: bool) -> Vec<Finding> {
+pub fn check(runtime: Option<&str>, programs: &Programs, protect: bool) -> Vec<Finding> {
     vec![
         root(),
         cgroups(Path::new("/sys/fs/cgroup"), "/proc/cgroups"),
         file_systems(),
         clock(),
-        containerd(runtime, path),
-        engine(runtime, path),
+        containerd(runtime, programs),
+        engine(runtime, programs),
         kernel_settings(Path::new("/proc/sys"), protect),
     ]
 }
@@ -147,25 +170,26 @@ fn clock() -> Finding {
     )
 }
 
-fn containerd(runtime: Option<&str>, path: &str) -> Finding {
-    let fault = match runtime {
-        Some(endpoint) => {
+fn containerd(runtime: Option<&str>, programs: &Programs) -> Finding {
+    let (fault, pass) = match (runtime, programs.find("containerd")) {
+        (Some(endpoint), _) => {
             let socket = endpoint.trim_start_matches("unix://");
-            (!Path::new(socket).exists()).then(|| format!("{endpoint} does not exist"))
+            let missing = !Path::new(socket).exists();
+            (missing.then(|| format!("{endpoint} does not exist")), endpoint.to_owned())
         }
-        None => {
-            let found = path.split(':').any(|d| Path::new(d).join("containerd").is_file());
-            (!found).then(|| "containerd is not on PATH".to_owned())
+        (None, Some(found)) => (None, found.display().to_string()),
+        (None, None) => {
+            let place = programs.bin_dir.display();
+            (Some(format!("containerd is neither in {place} nor on PATH")), String::new())
         }
     };
-    finding("runtime", NO_RUNTIME, fault, runtime.unwrap_or("containerd on PATH"))
+    finding("runtime", NO_RUNTIME, fault, &pass)
 }
 
 /// The version of runc, where the own containerd would use it; another runtime knows its own.
-fn engine(runtime: Option<&str>, path: &str) -> Finding {
-    let find = |name: &str| path.split(':').map(|d| Path::new(d).join(name)).find(|p| p.is_file());
-    let runc = find("runc").filter(|_| runtime.is_none() && find("crun").is_none());
-    let printed = runc.and_then(|runc| {
+fn engine(runtime: Option<&str>, programs: &Programs) -> Finding {
+    let own = runtime.is_none() && programs.find("crun").is_none();
+    let printed = programs.find("runc").filter(|_| own).and_then(|runc| {
         let output = std::process::Command::new(runc).arg("--version").output().ok()?;
         String::from_utf8(output.stdout).ok()
     });
@@ -218,11 +242,33 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_endpoint_that_is_not_there_is_refused() {
+    fn containerd_is_found_in_the_data_directory_and_on_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let programs = |bin: &str, path: &Path| Programs {
+            bin_dir: directory.path().join(bin),
+            path: path.display().to_string(),
+        };
+        let none = programs("bin", Path::new("/nonexistent"));
         assert_eq!(
-            containerd(Some("unix:///nonexistent.sock"), "").detail,
+            containerd(Some("unix:///nonexistent.sock"), &none).detail,
             "unix:///nonexistent.sock does not exist"
         );
-        assert_eq!(containerd(None, "/nonexistent").verdict, Verdict::Fail);
+        let missing = containerd(None, &none);
+        assert_eq!(missing.verdict, Verdict::Fail);
+        let bin = directory.path().join("bin");
+        assert_eq!(
+            missing.detail,
+            format!("containerd is neither in {} nor on PATH", bin.display())
+        );
+        std::fs::create_dir(&bin).unwrap();
+        let file = bin.join("containerd");
+        std::fs::write(&file, "").unwrap();
+        // A file that cannot be executed is no program.
+        assert_eq!(containerd(None, &none).verdict, Verdict::Fail);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for programs in [none, programs("other", &bin)] {
+            let found = containerd(None, &programs);
+            assert_eq!((found.verdict, found.detail), (Verdict::Pass, file.display().to_string()));
+        }
     }
 }

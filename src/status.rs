@@ -245,6 +245,9 @@ pub struct Status {
     /// Deprecated APIs that were asked for since the server started; empty on agents.
     #[serde(default)]
     pub deprecated: Vec<DeprecatedLine>,
+    /// Settings that were given and change nothing, with the reason.
+    #[serde(default)]
+    pub without_effect: Vec<String>,
     /// What is wrong.
     pub problems: Vec<Problem>,
 }
@@ -270,6 +273,7 @@ impl Status {
             certificates: Vec::new(),
             unused: Vec::new(),
             deprecated: Vec::new(),
+            without_effect: Vec::new(),
             problems: Vec::new(),
         }
     }

@@ -39,6 +39,7 @@ pub(super) fn serve(
         client,
         servers,
         runtime,
+        without_effect: machine.without_effect.clone(),
         tasks: tasks.clone(),
     };
     status::serve(&machine.data_dir, Role::Agent, source, tasks)
@@ -51,6 +52,7 @@ struct Agent {
     client: Client,
     servers: Servers,
     runtime: Arc<OnceLock<String>>,
+    without_effect: Vec<String>,
     tasks: Tasks,
 }
 
@@ -83,6 +85,7 @@ impl Source for Agent {
     async fn status(&self) -> Status {
         let mut status = Status::new(Role::Agent);
         status.runtime = self.runtime.get().cloned();
+        status.without_effect.clone_from(&self.without_effect);
         let said = self.ask().await;
         status.servers = (self.servers)();
         let name = &self.node;

@@ -169,7 +169,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FORM", value_enum, help_heading = "API server")]
     pub audit: Option<AuditForm>,
 
-    /// Do not run what is named: coredns, local-storage
+    /// Components not to run: coredns, local-storage; servicelb, traefik, metrics-server and runtimes are accepted and change
+    /// nothing, as kube-lite does not contain them
     #[arg(long, value_name = "NAME", value_delimiter = ',', help_heading = "Components")]
     pub disable: Vec<String>,
     /// Run no node on this machine; needs neither root nor a container runtime

@@ -19,7 +19,69 @@ pub(super) const VARIABLES: &[(&str, &str)] = &[
     ("datastore-cafile", "DATASTORE_CAFILE"),
     ("datastore-certfile", "DATASTORE_CERTFILE"),
     ("datastore-keyfile", "DATASTORE_KEYFILE"),
+    ("cluster-init", "CLUSTER_INIT"),
+    // Of k3s's flags that are refused by name.
+    ("write-kubeconfig-group", "KUBECONFIG_GROUP"),
+    ("selinux", "SELINUX"),
+    ("system-default-registry", "SYSTEM_DEFAULT_REGISTRY"),
+    ("kine-tls", "KINE_TLS"),
+    ("rootless", "ROOTLESS"),
+    ("vpn-auth", "VPN_AUTH"),
+    ("vpn-auth-file", "VPN_AUTH_FILE"),
 ];
+
+/// Variables that take a boolean in any form of Go's `strconv.ParseBool`, as k3s reads them.
+const BOOLEANS: [&str; 6] =
+    ["debug", "cluster-init", "cluster-reset", "selinux", "kine-tls", "rootless"];
+
+/// Variables behind `KUBE_LITE_` that are no flags: of the log, of the service file and of the installer.
+const OTHERS: [&str; 5] = ["LOG", "FLAGS", "COMMAND", "PROFILE", "BIN"];
+
+/// Prefix of what the test suites hand to themselves.
+const TESTS: &str = "TEST_";
+
+const PREFIXES: [&str; 2] = ["KUBE_LITE_", "K3S_"];
+
+/// Variables among `names` that look like settings and are none: each with the reason, for
+/// `kube-lite status`. They are reported, not refused, since a container runtime sets such names for a
+/// Service named `k3s` (`K3S_SERVICE_HOST`).
+pub fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
+    let explain = |name: String| {
+        let short = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+        if short == "LB_SERVER_PORT" {
+            let why = "agents reach servers through tunnels, without a local load balancer";
+            return Some(format!("{name}: {why}"));
+        }
+        let known = VARIABLES.iter().any(|(_, known)| *known == short)
+            || OTHERS.contains(&short)
+            || short.starts_with(TESTS);
+        (!known).then(|| format!("{name}: is no setting of kube-lite"))
+    };
+    let mut found: Vec<String> = names.filter_map(explain).collect();
+    found.sort();
+    found
+}
+
+/// A variable that is set and stands for a flag.
+#[derive(Debug, Clone)]
+pub(super) struct Variable {
+    /// Flag without dashes.
+    pub(super) flag: &'static str,
+    /// Whole name.
+    pub(super) name: String,
+    pub(super) value: String,
+}
+
+impl Variable {
+    fn new(flag: &'static str, name: String, value: String) -> Self {
+        let value = match (BOOLEANS.contains(&flag), value.as_str()) {
+            (true, "1" | "t" | "T" | "TRUE" | "True") => "true".to_owned(),
+            (true, "0" | "f" | "F" | "FALSE" | "False") => "false".to_owned(),
+            _ => value,
+        };
+        Self { flag, name, value }
+    }
+}
 
 /// Flag and whole name of variables that others define.
 const FOREIGN: &[(&str, &str)] = &[
@@ -31,19 +93,20 @@ const FOREIGN: &[(&str, &str)] = &[
 /// The data directory as the environment says it, for commands that run nothing.
 pub fn data_dir(lookup: &dyn Fn(&str) -> Option<String>) -> Option<std::path::PathBuf> {
     let all = read(lookup);
-    all.into_iter().find(|(flag, _)| *flag == "data-dir").map(|(_, value)| value.into())
+    all.into_iter().find(|found| found.flag == "data-dir").map(|found| found.value.into())
 }
 
-/// Flag and value of every variable that is set; ours wins over k3s's.
-pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {
-    let value = |name: &str| {
-        let named = |prefix: &str| lookup(&format!("{prefix}{name}")).filter(|v| !v.is_empty());
-        named("KUBE_LITE_").or_else(|| named("K3S_"))
-    };
-    let ours = VARIABLES.iter().filter_map(|(flag, name)| value(name).map(|v| (*flag, v)));
-    let foreign = |name: &str| lookup(name).filter(|v| !v.is_empty());
-    let foreign = FOREIGN.iter().filter_map(|(flag, name)| foreign(name).map(|v| (*flag, v)));
-    ours.chain(foreign).collect()
+/// Every variable that is set and stands for a flag; ours wins over k3s's.
+pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
+    let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
+    let prefixed = VARIABLES.iter().filter_map(|(flag, short)| {
+        let mut names = PREFIXES.iter().map(|prefix| format!("{prefix}{short}"));
+        names.find_map(|name| set(&name).map(|value| Variable::new(flag, name, value)))
+    });
+    let foreign = FOREIGN
+        .iter()
+        .filter_map(|(flag, name)| Some(Variable::new(flag, (*name).to_owned(), set(name)?)));
+    prefixed.chain(foreign).collect()
 }
 
 /// Gives flags about S3 that were not typed what variables say.

@@ -51,9 +51,16 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
     };
     let mut variables = environment::read(lookup);
     // A variable for the other command is none of this one's, but a server that should join another one is told.
-    variables.retain(|(flag, _)| is_known(flag) || *flag == "server");
+    for variable in variables.iter().filter(|v| !is_known(v.flag) && v.value != "false") {
+        if let Some(why) = unsupported::reason(variable.flag) {
+            // The value may be a secret.
+            let text = format!("{} is not supported: {why}", variable.name);
+            return Err(UNSUPPORTED_FLAG.refuse_usage(text).into());
+        }
+    }
+    variables.retain(|variable| is_known(variable.flag) || variable.flag == "server");
     let from_variable =
-        |flag: &str| variables.iter().find(|(f, _)| *f == flag).map(|(_, v)| v.clone());
+        |flag: &str| variables.iter().find(|v| v.flag == flag).map(|v| v.value.clone());
 
     let file = if is_typed("config") { None } else { from_variable("config") };
     let asked_for = is_typed("config") || file.is_some();
@@ -73,7 +80,7 @@ pub fn parse(argv: Vec<OsString>, lookup: impl Fn(&str) -> Option<String>) -> Re
             merged.extend(list.iter().map(|v| OsString::from(format!("--{flag}={v}"))));
         }
     }
-    for (flag, value) in &variables {
+    for environment::Variable { flag, value, .. } in &variables {
         if !is_typed(flag) {
             merged.push(format!("--{flag}={value}").into());
         }
@@ -182,6 +189,41 @@ mod tests {
         let args = server(&["--config=/dev/null"], &variables).unwrap();
         assert_eq!(args.server.as_deref(), Some("https://a:6443"));
         assert!(!format!("{args:?}").contains("hush"));
+    }
+
+    #[test]
+    fn variables_of_k3s_are_acted_on_or_refused_by_name() {
+        let file = "--config=/dev/null";
+        for (value, want) in [("true", true), ("1", true), ("0", false)] {
+            let args = server(&[file], &[("K3S_CLUSTER_INIT", value)]).unwrap();
+            assert_eq!(args.cluster_init, want, "{value}");
+        }
+        for (name, value) in [
+            ("K3S_SELINUX", "true"),
+            ("K3S_VPN_AUTH", "name=tailscale,joinKey=hush"),
+            ("K3S_KUBECONFIG_GROUP", "adm"),
+            ("K3S_SYSTEM_DEFAULT_REGISTRY", "r.example"),
+        ] {
+            let refused = server(&[file], &[(name, value)]).unwrap_err();
+            let want = format!("error[KL0102]: {name} is not supported: ");
+            assert!(refused.starts_with(&want) && !refused.contains("hush"), "{refused}");
+            assert!(agent(&[], &[(name, "")]).is_ok(), "{name}");
+        }
+        assert!(server(&[file], &[("K3S_SELINUX", "false")]).is_ok());
+        // A variable of the server's does not concern an agent.
+        assert!(agent(&[], &[("K3S_CLUSTER_INIT", "true")]).is_ok());
+    }
+
+    #[test]
+    fn variables_without_effect_are_reported() {
+        let names = ["K3S_TOKEN", "K3S_TOKNE", "KUBE_LITE_LOG", "K3S_LB_SERVER_PORT", "HOME"];
+        assert_eq!(
+            environment::without_effect(names.into_iter().map(str::to_owned)),
+            [
+                "K3S_LB_SERVER_PORT: agents reach servers through tunnels, without a local load balancer",
+                "K3S_TOKNE: is no setting of kube-lite"
+            ]
+        );
     }
 
     #[test]

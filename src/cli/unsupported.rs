@@ -41,6 +41,7 @@ pub(super) const FLAGS: &[(&str, &str)] = &[
     ("snapshotter", "containerd's overlayfs snapshotter is used"),
     ("system-default-registry", "a default registry is not there yet"),
     ("vpn-auth", "VPN integration is not there yet"),
+    ("vpn-auth-file", "VPN integration is not there yet"),
     ("with-node-id", "use --node-name"),
     ("write-kubeconfig-group", "use --write-kubeconfig-mode and chgrp"),
 ];

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 #[cfg(test)]
 pub(crate) use attach::host_link;
-pub(crate) use install::install;
+pub(crate) use install::{install, uninstall};
 pub(crate) use request::{Command, Failure, Reply, Request};
 pub(crate) use server::Server;
 

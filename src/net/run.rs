@@ -6,6 +6,7 @@ use std::sync::Arc;
 use api::k8s::api::core::v1::Node;
 use base::{Kind, Tasks};
 use client::{Client, Informer, Informers, Scope, gvr_of};
+use tokio::net::UnixListener;
 use tokio::sync::watch;
 
 use crate::addr::{Cidr, Family};
@@ -18,6 +19,10 @@ use crate::overlay;
 use crate::overlay::backend::Backend;
 use crate::policy::{self, Policies};
 use crate::proxy::{self, HostPorts, Proxy};
+
+/// Holds the addresses of cluster DNS and the routes of Services where another CNI plugin connects
+/// pods. Not `cni0`: plugins of others use that name.
+const SERVICE_BRIDGE: &str = "kube-lite-svc";
 
 fn remembered_path(config: &Config) -> PathBuf {
     config.state_dir.join("pod-cidrs")
@@ -74,62 +79,99 @@ fn check(config: &Config) -> Result<(), Error> {
 ///
 /// # Errors
 /// When the kernel or a path refuses what the network cannot do without; the message names it.
-pub async fn run(config: Config, client: Client, node: Client, tasks: Tasks) -> Result<(), Error> {
+pub async fn run(
+    mut config: Config,
+    client: Client,
+    node: Client,
+    tasks: Tasks,
+) -> Result<(), Error> {
+    // With `none` another CNI plugin connects pods; Services, cluster DNS and host rules stay here.
+    let own_pods = config.backend != Backend::None;
+    if !own_pods {
+        config.bridge = SERVICE_BRIDGE.to_owned();
+    }
+    let config = config;
     check(&config)?;
     base::fs::create_dir(&config.state_dir, 0o700)
         .map_err(Error::io("cannot use the network's state directory"))?;
-    let known = remembered(&config);
+    let known = if own_pods { remembered(&config) } else { Vec::new() };
     let (blocks, blocks_seen) = watch::channel(known.clone());
     let (host_ports, host_ports_seen) = watch::channel(HostPorts::new());
-    let mut server = {
-        let (config, known) = (config.clone(), known.clone());
-        let seen = blocks_seen.clone();
-        base::tasks::blocking(move || {
-            host::ensure_bridge(&config, &known, None)?;
-            Server::open(&config, seen, host_ports)
-        })
-        .await??
-    };
-    let listener = Server::bind(&config)?;
     let informers = Informers::new(client.clone(), tasks.clone());
     let nodes = nodes(&config, &informers);
+    let mut server = match own_pods {
+        true => Some(open_server(&config, &known, blocks_seen.clone(), host_ports).await?),
+        false => {
+            let config = config.clone();
+            base::tasks::blocking(move || host::ensure_bridge(&config, &[], None)).await??;
+            None
+        }
+    };
     let (services, services_seen) = watch::channel(None);
     let proxy = Proxy::new(&config, &informers, nodes.clone(), &tasks, host_ports_seen, services)?;
     if !config.cluster_dns.is_empty() {
         dns::serve(&config, dns::Cluster::new(&informers), &tasks);
     }
     let shutdown = tasks.shutdown().clone();
-    if config.policies || config.guard.is_some() {
-        let parts = (&client, &informers, nodes.clone());
-        let (policies, gate) = Policies::new(&config, parts, server.pods(), &tasks)?;
-        server.gated(gate);
-        tasks.spawn(Kind::Critical, "policies", policies.run(shutdown.clone()));
-    } else {
-        let config = config.clone();
-        let removed = base::tasks::blocking(move || -> Result<(), Error> {
-            let socket = Socket::netfilter();
-            let mut socket = socket.map_err(Error::io("cannot open a netfilter socket"))?;
-            policy::remove(&config, &mut socket).pop().map_or(Ok(()), Err)
-        });
-        removed.await??;
+    match server.as_mut().filter(|_| config.policies || config.guard.is_some()) {
+        Some((server, _)) => {
+            let parts = (&client, &informers, nodes.clone());
+            let (policies, gate) = Policies::new(&config, parts, server.pods(), &tasks)?;
+            server.gated(gate);
+            tasks.spawn(Kind::Critical, "policies", policies.run(shutdown.clone()));
+        }
+        None => remove_policies(&config).await?,
     }
     tasks.spawn(Kind::Critical, "proxy", proxy.run(shutdown.clone()));
-    let serving = Arc::new(server).run(listener, tasks.clone(), shutdown.clone());
-    tasks.spawn(Kind::Critical, "cni-server", async move {
-        serving.await;
-        Ok::<(), Error>(())
-    });
-    if config.pod_cidrs.is_empty() {
-        follow_node(&config, &nodes, blocks.clone());
+    if let Some((server, listener)) = server {
+        let serving = Arc::new(server).run(listener, tasks.clone(), shutdown.clone());
+        tasks.spawn(Kind::Critical, "cni-server", async move {
+            serving.await;
+            Ok::<(), Error>(())
+        });
+        if config.pod_cidrs.is_empty() {
+            follow_node(&config, &nodes, blocks.clone());
+        }
     }
     overlay::start(&config, &nodes, client, node, blocks_seen.clone(), &tasks)?;
     {
         let config = config.clone();
-        base::tasks::blocking(move || cni::install(&config)).await??;
+        base::tasks::blocking(move || match own_pods {
+            true => cni::install(&config),
+            false => cni::uninstall(&config),
+        })
+        .await??;
     }
     apply_blocks(&config, (blocks_seen, services_seen), known, &tasks).await?;
     drop(blocks);
     Ok(())
+}
+
+/// Makes the bridge, reads the leases of pods and binds the CNI plugin's socket.
+async fn open_server(
+    config: &Config,
+    known: &[Cidr],
+    blocks: watch::Receiver<Vec<Cidr>>,
+    host_ports: watch::Sender<HostPorts>,
+) -> Result<(Server, UnixListener), Error> {
+    let (opened, known) = (config.clone(), known.to_vec());
+    let server = base::tasks::blocking(move || {
+        host::ensure_bridge(&opened, &known, None)?;
+        Server::open(&opened, blocks, host_ports)
+    })
+    .await??;
+    Ok((server, Server::bind(config)?))
+}
+
+/// Removes the rules of network policies that an earlier start with other flags left.
+async fn remove_policies(config: &Config) -> Result<(), Error> {
+    let config = config.clone();
+    base::tasks::blocking(move || -> Result<(), Error> {
+        let socket = Socket::netfilter();
+        let mut socket = socket.map_err(Error::io("cannot open a netfilter socket"))?;
+        policy::remove(&config, &mut socket).pop().map_or(Ok(()), Err)
+    })
+    .await?
 }
 
 /// All nodes where they are to be reached; this one alone where somebody else cares for that.

@@ -19,8 +19,11 @@ use crate::machine::Machine;
 use crate::server::{datastore, fast_loss, reset};
 use crate::snapshots;
 
-/// Names that `--disable` takes, and what is not run.
+/// Components that `--disable` keeps from running.
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
+
+/// Components of k3s that kube-lite does not contain: to disable them changes nothing.
+const ABSENT: [&str; 4] = ["servicelb", "traefik", "metrics-server", "runtimes"];
 
 /// Upstream's `--default-unreachable-toleration-seconds`.
 const TOLERATION_SECONDS: i64 = 300;
@@ -285,6 +288,19 @@ fn node_ports(value: &str) -> Result<(u16, u16), Refusal> {
     })
 }
 
+/// Why parts of `--disable` change nothing.
+fn absent(disable: &[String]) -> Result<Vec<String>, Refusal> {
+    let names = disable.iter().map(String::as_str).filter(|name| !DISABLEABLE.contains(name));
+    let explain = |name: &str| match ABSENT.contains(&name) {
+        true => Ok(format!("--disable={name}: {name} is not part of kube-lite")),
+        false => {
+            let known = [&DISABLEABLE[..], &ABSENT[..]].concat().join(", ");
+            Err(bad("disable", name, format!("there is no such component; known are {known}")))
+        }
+    };
+    names.map(explain).collect()
+}
+
 /// A secret that is good enough.
 fn secret(
     flag: &str,
@@ -348,7 +364,7 @@ impl Config {
         let datastore = datastore::endpoint(&args)?;
         let ApiServer { authorization, authentication, encryption, flow, spans, audit: recorded } =
             ApiServer::of(args.kube_apiserver_arg.clone())?;
-        let machine = Machine::new(&args.general, args.node, locations)?;
+        let mut machine = Machine::new(&args.general, args.node, locations)?;
         let audit = audit(&recorded, args.audit, &machine)?;
         let authentication = hardened(authentication, &args.kube_apiserver_arg, &machine)?;
         let mut cluster_dns = args.cluster_dns.clone();
@@ -360,13 +376,7 @@ impl Config {
         {
             return Err(bad("cluster-dns", outside, "must lie in --service-cidr"));
         }
-        if let Some(unknown) = args.disable.iter().find(|d| !DISABLEABLE.contains(&d.as_str())) {
-            return Err(bad(
-                "disable",
-                unknown,
-                format!("there is no such component here; known are {}", DISABLEABLE.join(", ")),
-            ));
-        }
+        machine.without_effect.extend(absent(&args.disable)?);
         let mode = u32::from_str_radix(&args.write_kubeconfig_mode, 8).ok().filter(|m| *m <= 0o777);
         let mode = mode.ok_or_else(|| {
             bad("write-kubeconfig-mode", &args.write_kubeconfig_mode, "must be octal, such as 600")
@@ -484,6 +494,35 @@ mod tests {
     }
 
     #[test]
+    fn disabling_a_component_of_k3s_that_is_absent_changes_nothing() {
+        let config = config(&["--disable=traefik,local-storage", "--disable=servicelb"]).unwrap();
+        assert!(!config.local_storage && config.dns);
+        assert_eq!(
+            config.machine.without_effect,
+            [
+                "--disable=traefik: traefik is not part of kube-lite",
+                "--disable=servicelb: servicelb is not part of kube-lite"
+            ]
+        );
+    }
+
+    #[test]
+    fn node_names_are_refused_with_the_reason() {
+        let long = format!("--node-name={}", "a".repeat(64));
+        for (flag, want) in [
+            (long.as_str(), "must be no more than 63 characters"),
+            ("--node-name=A", "must be lower-case letters, digits, '-' and '.'"),
+            (
+                "--node-name=a-.b",
+                "each part between dots must start and end with a letter or digit",
+            ),
+        ] {
+            assert_eq!(config(&[flag]).unwrap_err(), format!("error[KL0104]: {flag}: {want}"));
+        }
+        assert!(config(&[&format!("--node-name={}", "a".repeat(63))]).is_ok());
+    }
+
+    #[test]
     fn contradictions_are_refused_by_flag() {
         for (flags, want) in [
             (
@@ -526,8 +565,8 @@ mod tests {
                 "error[KL0104]: --service-node-port-range=5: must be FROM-TO, such as 30000-32767",
             ),
             (
-                vec!["--disable=traefik"],
-                "error[KL0104]: --disable=traefik: there is no such component here; known are coredns, local-storage",
+                vec!["--disable=traefic"],
+                "error[KL0104]: --disable=traefic: there is no such component; known are coredns, local-storage, servicelb, traefik, metrics-server, runtimes",
             ),
             (
                 vec!["--grouped-shims", "--container-runtime-endpoint=/run/c.sock"],

@@ -267,7 +267,7 @@ impl Joining {
         let bad = |why: String| Err(refuse(400, reason::BAD_REQUEST, why));
         let (certs, name) = (&self.settings.certs, &ask.node_name);
         skew::check(VERSION, &ask.version).map_err(|why| refuse(403, reason::VERSION_SKEW, why))?;
-        if !crate::machine::is_node_name(name) {
+        if crate::machine::node_name_fault(name).is_some() {
             return bad(format!("{name:?} is no node name"));
         }
         if let Proved::Node(own) = proved

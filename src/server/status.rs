@@ -48,6 +48,7 @@ pub(crate) fn serve(
         tunnels: plane.tunnels.clone(),
         tasks: tasks.clone(),
         datastore: config.datastore.as_ref().map(ToString::to_string),
+        without_effect: machine.without_effect.clone(),
     };
     status::serve(&machine.data_dir, Role::Server, source, tasks)
 }
@@ -64,6 +65,7 @@ struct Server {
     tunnels: Tunnels,
     tasks: Tasks,
     datastore: Option<String>,
+    without_effect: Vec<String>,
 }
 
 impl Server {
@@ -86,6 +88,7 @@ impl Source for Server {
             datastore: self.datastore.clone(),
             etcd: self.etcd_urls(),
         });
+        status.without_effect.clone_from(&self.without_effect);
         status.members = members::lines(&self.members);
         status.problems.extend(members::problems(&status.members));
         status.runtime = self.runtime.get().cloned();

@@ -129,6 +129,9 @@ pub fn render(status: &Status) -> String {
             ),
         );
     }
+    for setting in &status.without_effect {
+        line("no effect", &format!(" {setting}"));
+    }
     for problem in &status.problems {
         line("problem", &problem.what);
         line("", &format!("fix: {}", problem.fix));

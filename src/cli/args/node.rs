@@ -26,6 +26,9 @@ pub struct GeneralArgs {
     /// Log verbosity, 0 to 10; from 4 on debug, there is nothing finer
     #[arg(short = 'v', value_name = "N", default_value_t = 0, help_heading = "General")]
     pub verbosity: u8,
+    /// Settings that were given and change nothing, with the reason; `kube-lite status` shows them.
+    #[arg(skip)]
+    pub without_effect: Vec<String>,
 }
 
 /// Flags about this machine as a node.
@@ -46,7 +49,7 @@ pub struct NodeArgs {
     /// Taints of this node
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
     pub node_taint: Vec<String>,
-    /// How pods of other nodes are reached: auto, vxlan, host-gw, wireguard-native (encrypts) or none [default: auto, or what the server says]
+    /// How pods of other nodes are reached: auto, vxlan, host-gw, wireguard-native (encrypts) or none (another CNI plugin connects pods and enforces network policies) [default: auto, or what the server says]
     #[arg(long, value_name = "BACKEND", help_heading = "Node")]
     pub flannel_backend: Option<String>,
     /// Interface to the other nodes [default: the one with the node's address]

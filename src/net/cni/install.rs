@@ -32,6 +32,31 @@ pub(crate) fn install(config: &Config) -> Result<(), Error> {
     install_as(config, &executable)
 }
 
+/// Removes what [`install`] wrote, for a node whose pods another CNI plugin connects. Files of other
+/// plugins stay.
+pub(crate) fn uninstall(config: &Config) -> Result<(), Error> {
+    let executable =
+        std::env::current_exe().map_err(Error::io("cannot find the path of this executable"))?;
+    uninstall_as(config, &executable)
+}
+
+fn uninstall_as(config: &Config, executable: &Path) -> Result<(), Error> {
+    let removed = |path: &Path| match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("cannot remove {}", path.display()))(error))
+        }
+        _ => Ok(()),
+    };
+    removed(&config.cni_conf_dir.join(FILE))?;
+    for name in [PLUGIN, "loopback"] {
+        let link = config.cni_bin_dir.join(name);
+        if std::fs::read_link(&link).is_ok_and(|to| to == executable) {
+            removed(&link)?;
+        }
+    }
+    Ok(())
+}
+
 fn install_as(config: &Config, executable: &Path) -> Result<(), Error> {
     let named =
         |path: &Path| Error::io(format!("cannot install the CNI plugin as {}", path.display()));

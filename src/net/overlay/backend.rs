@@ -27,7 +27,7 @@ pub enum Backend {
     HostGateway,
     /// WireGuard to all: what pods of different nodes say to each other is encrypted.
     WireGuard,
-    /// Somebody else connects the nodes.
+    /// Another CNI plugin connects pods, on each node and between nodes.
     None,
 }
 
