@@ -481,9 +481,9 @@ done
 if command -v ip >/dev/null; then
   # Ends of pods' cables hang on the bridge.
   ip -o link show master "$bridge" 2>/dev/null | sed 's/^[0-9]*: \([^@:]*\).*/\1/' | while read -r link; do ip link del "$link" 2>/dev/null; done
-  for link in "$bridge" kube-lite-svc flannel.1 flannel-v6.1 flannel-wg flannel-wg-v6; do
-    ip link del "$link" 2>/dev/null
-  done
+  for link in "$bridge" kube-lite-svc; do ip link del "$link" 2>/dev/null; done
+  # The overlay's links have flannel's names; where a flannel or k3s runs, too, they are its own.
+  [ -e /run/flannel/subnet.env ] || for link in flannel.1 flannel-v6.1 flannel-wg flannel-wg-v6; do ip link del "$link" 2>/dev/null; done
 fi
 # Network namespaces of pods, which no process is left in.
 used=$(readlink /proc/[0-9]*/ns/net 2>/dev/null | sort -u)
