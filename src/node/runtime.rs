@@ -1,6 +1,7 @@
 //! The seam to the container runtime, shaped like CRI, and what may go wrong behind it.
 
 pub(crate) mod cri;
+pub(crate) mod netns;
 pub(crate) mod operations;
 mod unpacked;
 
@@ -26,6 +27,11 @@ impl RuntimeError {
     /// The sandbox, container or image does not exist (any more).
     pub fn is_not_found(&self) -> bool {
         self.code == tonic::Code::NotFound
+    }
+
+    /// The error as a gRPC client of Go prints it, which is how events of the kubelet show it.
+    pub(crate) fn grpc_text(&self) -> String {
+        format!("rpc error: code = {:?} desc = {}", self.code, self.message)
     }
 
     /// The runtime could not be reached: it restarts, or is not there yet.

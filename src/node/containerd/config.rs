@@ -43,6 +43,10 @@ const OFF_2: &[&str] = &[
     "io.containerd.tracing.processor.v1.otlp",
 ];
 
+/// Network namespaces of pods are mounted below containerd's state directory. In `/run/netns`, the default, the
+/// first `ip netns add` of an administrator mounts that folder over itself, and no namespace below can be removed.
+const NETNS: &str = "netns_mounts_under_state_dir = true";
+
 /// A TOML basic string.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
@@ -113,7 +117,7 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
              [plugins.\"io.containerd.cri.v1.images\".pinned_images]\n  sandbox = {pause}\n\
              [plugins.\"io.containerd.cri.v1.images\".registry]{registry}\n\
              [plugins.\"io.containerd.cri.v1.runtime\"]\n  restrict_oom_score_adj = {restrict}\n  \
-             tolerate_missing_hugetlb_controller = true\n\
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n\
              [plugins.\"io.containerd.cri.v1.runtime\".containerd]\n  default_runtime_name = \"runc\"\n\
              [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"{grouped}\n\
              [plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.runc.options]\n  BinaryName = {engine}\n  SystemdCgroup = false\n\
@@ -123,7 +127,7 @@ pub(crate) fn render(config: &RuntimeConfig, binaries: &Binaries, machine: Machi
     } else {
         format!(
             "[plugins.\"io.containerd.grpc.v1.cri\"]\n  sandbox_image = {pause}\n  restrict_oom_score_adj = {restrict}\n  \
-             tolerate_missing_hugetlb_controller = true\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
+             tolerate_missing_hugetlb_controller = true\n  {NETNS}\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
              stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n{idle}\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd]\n  snapshotter = \"{snapshotter}\"\n  default_runtime_name = \"runc\"\n\
              [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\
@@ -165,5 +169,24 @@ mod tests {
         assert!(new.contains(registries));
         assert!(new.contains("version = 3") && new.contains("bin_dirs = [\"/opt/cni/bin\"]"));
         assert!(render((2, 0)).contains("bin_dir = \"/opt/cni/bin\""));
+    }
+
+    #[test]
+    fn network_namespaces_are_mounted_below_the_state_directory_of_containerd() {
+        let config = Config::new("n", [127, 0, 0, 1].into(), "/d".into(), "/r".into()).runtime;
+        let machine = Machine { overlay: true, restrict_oom_score: true };
+        // The table of the plugin that runs sandboxes, in both versions of the file.
+        for (version, plugin) in [
+            ((1, 6), "[plugins.\"io.containerd.grpc.v1.cri\"]"),
+            ((2, 0), "[plugins.\"io.containerd.cri.v1.runtime\"]"),
+            ((2, 4), "[plugins.\"io.containerd.cri.v1.runtime\"]"),
+        ] {
+            let binaries =
+                Binaries { containerd: "/c".into(), version, engine: "/runc".into(), fault: None };
+            let text = super::render(&config, &binaries, machine);
+            let table = text.split_once(plugin).unwrap().1;
+            let table = table.split("\n[").next().unwrap();
+            assert!(table.lines().any(|l| l == "  netns_mounts_under_state_dir = true"), "{text}");
+        }
     }
 }
