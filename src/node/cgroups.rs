@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::machine;
 use crate::pod::Pod;
 use crate::resources::{self, CPU_PERIOD, Qos};
 
@@ -18,6 +19,8 @@ pub(crate) struct Cgroups {
     /// `/kubepods` under the configured root.
     top: String,
     v2: bool,
+    /// Sizes of huge pages that can be limited, in bytes; set once the tree is there.
+    huge_page_sizes: Vec<i64>,
 }
 
 impl Cgroups {
@@ -25,7 +28,23 @@ impl Cgroups {
     pub(crate) fn new(root: &str) -> Self {
         let mount = PathBuf::from("/sys/fs/cgroup");
         let v2 = mount.join("cgroup.controllers").exists();
-        Self { mount, top: format!("{}/kubepods", root.trim_end_matches('/')), v2 }
+        let top = format!("{}/kubepods", root.trim_end_matches('/'));
+        Self { mount, top, v2, huge_page_sizes: Vec::new() }
+    }
+
+    /// Sizes of huge pages in bytes that this tree limits: all of the kernel's, or none without the `hugetlb` controller.
+    pub(crate) fn huge_page_sizes(&self) -> &[i64] {
+        &self.huge_page_sizes
+    }
+
+    /// Whether the tree has the `hugetlb` controller.
+    fn limits_huge_pages(&self) -> bool {
+        if !self.v2 {
+            return self.mount.join("hugetlb").is_dir();
+        }
+        let file = self.mount.join(self.top.trim_start_matches('/')).join("cgroup.controllers");
+        let controllers = std::fs::read_to_string(file).unwrap_or_default();
+        controllers.split_whitespace().any(|c| c == "hugetlb")
     }
 
     /// What every container gets beside its own resources, by file of its v2 group: an OOM kill ends the whole container, and nothing
@@ -70,13 +89,17 @@ impl Cgroups {
     ///
     /// # Errors
     /// A hierarchy that cannot be written.
-    pub(crate) fn setup(&self, cpu_milli: i64, memory: i64) -> io::Result<()> {
+    pub(crate) fn setup(&mut self, cpu_milli: i64, memory: i64) -> io::Result<()> {
         for path in [
             self.top.clone(),
             format!("{}/burstable", self.top),
             format!("{}/besteffort", self.top),
         ] {
             self.create(&path)?;
+        }
+        if self.limits_huge_pages() {
+            self.huge_page_sizes =
+                machine::huge_pages().into_iter().map(|(size, _)| size).collect();
         }
         self.set(&self.top, "cpu", "cpu.shares", resources::shares(cpu_milli))?;
         self.set(&self.top, "memory", "memory.limit_in_bytes", memory)?;
@@ -98,10 +121,29 @@ impl Cgroups {
         if limits.memory_complete && limits.memory > 0 {
             self.set(&path, "memory", "memory.limit_in_bytes", limits.memory)?;
         }
+        for size in &self.huge_page_sizes {
+            let asked = resources::pod_request(pod, &resources::huge_page_resource(*size));
+            self.limit_huge_pages(&path, *size, asked.value())?;
+        }
         match pids_max {
             Some(max) => self.set(&path, "pids", PIDS_MAX, max),
             None => Ok(()),
         }
+    }
+
+    /// Limits the huge pages of one size that a group may use.
+    fn limit_huge_pages(&self, path: &str, size: i64, bytes: i64) -> io::Result<()> {
+        let suffix = if self.v2 { "max" } else { "limit_in_bytes" };
+        let file = format!("hugetlb.{}.{suffix}", resources::huge_page_unit(size));
+        for (name, folder) in self.folders(path) {
+            let target = folder.join(&file);
+            let value = bytes.to_string();
+            let is_set = || std::fs::read_to_string(&target).unwrap_or_default().trim() == value;
+            if (self.v2 || name == "hugetlb") && target.exists() && !is_set() {
+                named(&target, std::fs::write(&target, &value))?;
+            }
+        }
+        Ok(())
     }
 
     /// Sets what all burstable pods together ask for.
@@ -292,6 +334,38 @@ fn remove_tree(folder: &Path) {
 mod tests {
     use super::*;
 
+    fn tree(mount: &Path, top: &str, v2: bool) -> Cgroups {
+        let huge_page_sizes = Vec::new();
+        Cgroups { mount: mount.to_owned(), top: top.to_owned(), v2, huge_page_sizes }
+    }
+
+    #[test]
+    fn huge_pages_of_a_pod_are_limited_to_what_it_asks_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let mount = directory.path();
+        let pod = crate::pod::tests::pod(serde_json::json!({"containers": [{"name": "a",
+            "resources": {"limits": {"hugepages-2Mi": "4Mi"}, "requests": {"hugepages-2Mi": "4Mi"}}}]}));
+        for (v2, base, suffix) in [(true, "", "max"), (false, "hugetlb/", "limit_in_bytes")] {
+            let mut cgroups = tree(mount, "/kubepods", v2);
+            let folder = mount.join(base).join(cgroups.pod_path(&pod).trim_start_matches('/'));
+            std::fs::create_dir_all(&folder).unwrap();
+            let file = |unit: &str| folder.join(format!("hugetlb.{unit}.{suffix}"));
+            for unit in ["2MB", "1GB"] {
+                std::fs::write(file(unit), "max").unwrap();
+            }
+            std::fs::create_dir_all(mount.join("kubepods")).unwrap();
+            std::fs::write(mount.join("kubepods/cgroup.controllers"), "cpu hugetlb\n").unwrap();
+            assert!(cgroups.limits_huge_pages());
+            cgroups.huge_page_sizes = vec![2 << 20, 1 << 30];
+            cgroups.apply(&pod, None).unwrap();
+            let read = |unit: &str| std::fs::read_to_string(file(unit)).unwrap();
+            assert_eq!((read("2MB"), read("1GB")), ("4194304".to_owned(), "0".to_owned()));
+        }
+        std::fs::write(mount.join("kubepods/cgroup.controllers"), "cpu memory\n").unwrap();
+        assert!(!tree(mount, "/kubepods", true).limits_huge_pages());
+        assert!(!tree(&mount.join("none"), "/kubepods", false).limits_huge_pages());
+    }
+
     #[test]
     fn values_are_found_by_their_whole_name() {
         let text = "inactive_file 5\ntotal_inactive_file 7\n";
@@ -306,7 +380,7 @@ mod tests {
         std::fs::write(mount.join("cpu.stat"), "usage_usec 5\nuser_usec 3\n").unwrap();
         std::fs::create_dir(mount.join("cpuacct")).unwrap();
         std::fs::write(mount.join("cpuacct/cpuacct.usage"), "7000\n").unwrap();
-        let of = |v2| Cgroups { mount: mount.clone(), top: "/kubepods".to_owned(), v2 };
+        let of = |v2| tree(&mount, "/kubepods", v2);
         assert_eq!((of(true).machine_cpu(), of(false).machine_cpu()), (Some(5000), Some(7000)));
     }
 
@@ -314,7 +388,7 @@ mod tests {
     fn swap_is_limited_where_the_kernel_counts_it() {
         let directory = tempfile::tempdir().unwrap();
         let mount = directory.path().to_owned();
-        let of = |v2| Cgroups { mount: mount.clone(), top: "/x/kubepods".to_owned(), v2 };
+        let of = |v2| tree(&mount, "/x/kubepods", v2);
         assert_eq!(of(true).of_every_container(), [("memory.oom.group", "1")]);
         std::fs::create_dir_all(mount.join("x/kubepods")).unwrap();
         std::fs::write(mount.join("x/kubepods/memory.swap.max"), "max\n").unwrap();

@@ -150,7 +150,7 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Response<Body> {
         ["healthz"] | ["healthz", _] if get => text(StatusCode::OK, "ok"),
         ["pods" | "runningpods"] if get => pods(api),
         ["containerLogs", namespace, pod, container] if get => {
-            logs::serve(api, namespace, pod, container, &query)
+            logs::serve(api, namespace, pod, container, &query).await
         }
         ["exec" | "attach", namespace, pod, container]
         | ["exec" | "attach", namespace, pod, _, container] => {

@@ -12,13 +12,18 @@ use crate::image_name;
 use crate::node::Node;
 use crate::objects::{Found, Source};
 use crate::pod::{Member, Pod};
+use crate::runtime::RuntimeError;
 use crate::status::Waiting;
 
 /// Back-off between failed pulls of one image, as that of failing containers.
 const BACKOFF_INITIAL: Duration = Duration::from_secs(10);
 const BACKOFF_MAX: Duration = Duration::from_secs(300);
 
-/// Failed pulls of one pod.
+/// How long the reason of a failed pull is shown before that of the back-off. The kubelet shows it until its worker
+/// looks at the pod again.
+const FAILURE_SHOWN: Duration = Duration::from_secs(1);
+
+/// Failed pulls of one pod, by image name.
 #[derive(Debug, Default)]
 pub(crate) struct PullState {
     failed: HashMap<String, Failure>,
@@ -28,14 +33,80 @@ pub(crate) struct PullState {
 struct Failure {
     delay: Duration,
     at: Instant,
+    /// Reason and message that a back-off shows.
     message: String,
+    /// A container waits for this image in the current round.
+    waiting: bool,
+    /// The back-off has been shown since the pull failed.
+    backing_off: bool,
 }
 
 impl PullState {
-    /// When the next pull may be tried, if one waits.
-    pub(crate) fn next_try(&self) -> Option<Instant> {
-        self.failed.values().map(|f| f.at + f.delay).min()
+    /// Begins a round of starts: what no start of it asks for has no next try.
+    pub(crate) fn begin_round(&mut self) {
+        self.failed.values_mut().for_each(|f| f.waiting = false);
     }
+
+    /// When a container that waits for an image is to be looked at again: to show the back-off, or to pull.
+    pub(crate) fn next_try(&self) -> Option<Instant> {
+        let waiting = self.failed.values().filter(|f| f.waiting);
+        waiting.map(|f| f.at + if f.backing_off { f.delay } else { FAILURE_SHOWN }).min()
+    }
+
+    /// The message of the failure that a pull of `name` is to wait for.
+    fn back_off(&mut self, name: &str, now: Instant) -> Option<&str> {
+        let failure = self.failed.get_mut(name)?;
+        if now.saturating_duration_since(failure.at) >= failure.delay {
+            return None;
+        }
+        (failure.waiting, failure.backing_off) = (true, true);
+        Some(&failure.message)
+    }
+
+    fn note_failure(&mut self, name: &str, message: String, now: Instant) {
+        let before = self.failed.get(name).map(|f| (f.delay * 2).min(BACKOFF_MAX));
+        let failure = Failure {
+            delay: before.unwrap_or(BACKOFF_INITIAL),
+            at: now,
+            message,
+            waiting: true,
+            backing_off: false,
+        };
+        self.failed.insert(name.to_owned(), failure);
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.failed.remove(name);
+    }
+}
+
+/// Whether a container with this reason is started again at a time of its own, that of [`PullState::next_try`] or of the
+/// back-off of crashes.
+pub(crate) fn has_back_off(reason: &str) -> bool {
+    let of_pull = ["ErrImagePull", "ImagePullBackOff", REGISTRY_UNAVAILABLE, SIGNATURE_FAILED];
+    reason == "CrashLoopBackOff" || of_pull.contains(&reason)
+}
+
+/// Tells of the pod's pull secrets that are not there, after a pull has failed.
+pub(crate) fn report_missing_secrets(node: &Node, pod: &Pod) {
+    let is_there = |name: &str| {
+        let reference = (Source::Secret, pod.namespace().to_owned(), name.to_owned());
+        matches!(node.objects.get(&reference), Found::Present(_))
+    };
+    if let Some(message) = missing_secrets(pod, is_there) {
+        node.pod_event(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
+    }
+}
+
+fn missing_secrets(pod: &Pod, is_there: impl Fn(&str) -> bool) -> Option<String> {
+    let names = pod.spec().image_pull_secrets.iter().flatten().map(|s| s.name.as_str());
+    let missing: Vec<&str> = names.filter(|n| !n.is_empty() && !is_there(n)).collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            missing.join(", ")
+        )
+    })
 }
 
 /// An image that a pod needs, and who of it.
@@ -90,10 +161,7 @@ pub(crate) async fn of_volumes(
             continue;
         }
         let wanted = Wanted::as_volume(pod, source);
-        let found = ensure(node, wanted, sandbox, state).await.inspect_err(|why| {
-            let message = format!("Error: {}", why.message);
-            node.container_event(pod, member, EventType::Warning, "Failed", message);
-        })?;
+        let found = ensure(node, wanted, sandbox, state).await?;
         let spec = cri::ImageSpec {
             image: found.id,
             user_specified_image: wanted.image.to_owned(),
@@ -134,6 +202,7 @@ pub(crate) async fn ensure(
     match (policy, present) {
         ("Always", _) => {}
         (_, Some(found)) => {
+            state.forget(&name);
             let message = format!(
                 "Container image {image:?} already present on machine and can be accessed by the pod"
             );
@@ -159,11 +228,10 @@ async fn pull(
     state: &mut PullState,
 ) -> Result<cri::Image, Waiting> {
     let image = wanted.image;
-    if let Some(failure) = state.failed.get(name).filter(|f| f.at.elapsed() < f.delay) {
+    if let Some(failure) = state.back_off(name, base::clock::now()) {
         let short = format!("Back-off pulling image {image:?}");
         wanted.event(node, EventType::Normal, "BackOff", short.clone());
-        let message = format!("{short}: {}", failure.message);
-        return Err(Waiting { reason: "ImagePullBackOff", message });
+        return Err(Waiting { reason: "ImagePullBackOff", message: format!("{short}: {failure}") });
     }
     let queued = base::clock::now();
     wanted.event(node, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
@@ -173,7 +241,7 @@ async fn pull(
     drop(line);
     match outcome {
         Ok(reference) => {
-            state.failed.remove(name);
+            state.forget(name);
             let found = node.runtime.image(&reference).await.ok().flatten();
             let found =
                 found.unwrap_or_else(|| cri::Image { id: reference, ..cri::Image::default() });
@@ -186,25 +254,38 @@ async fn pull(
             wanted.event(node, EventType::Normal, "Pulled", message);
             Ok(found)
         }
-        Err(message) => {
-            wanted.event(
-                node,
-                EventType::Warning,
-                "Failed",
-                format!("Failed to pull image {image:?}: {message}"),
-            );
-            wanted.event(node, EventType::Warning, "Failed", "Error: ErrImagePull");
-            let delay =
-                state.failed.get(name).map_or(BACKOFF_INITIAL, |f| (f.delay * 2).min(BACKOFF_MAX));
-            let failure = Failure {
-                delay,
-                at: base::clock::now(),
-                message: format!("ErrImagePull: {message}"),
-            };
-            state.failed.insert(name.to_owned(), failure);
-            Err(Waiting { reason: "ErrImagePull", message })
+        Err(error) => {
+            let message = format!("Failed to pull image {image:?}: {error}");
+            wanted.event(node, EventType::Warning, "Failed", message);
+            let why = pull_failure(image, error);
+            let shown = format!("{}: {}", why.reason, why.message);
+            state.note_failure(name, shown, base::clock::now());
+            Err(why)
         }
     }
+}
+
+/// What the names of errors that the CRI defines mean for a pod.
+const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
+const SIGNATURE_FAILED: &str = "SignatureValidationFailed";
+
+/// Reason and message of a failed pull.
+fn pull_failure(image: &str, error: String) -> Waiting {
+    for (reason, why) in [
+        (REGISTRY_UNAVAILABLE, "the registry is unavailable"),
+        (SIGNATURE_FAILED, "the signature validation failed"),
+    ] {
+        if let Some(rest) = error.strip_prefix(reason) {
+            let message = format!("image pull failed for {image} because {why}{rest}");
+            return Waiting { reason, message };
+        }
+    }
+    Waiting { reason: "ErrImagePull", message: error }
+}
+
+/// The error of a pull; the code says nothing when the runtime knows none.
+fn pull_text(error: &RuntimeError) -> String {
+    if error.code == tonic::Code::Unknown { error.message.clone() } else { error.grpc_text() }
 }
 
 /// A duration as Go prints it, to the millisecond: `1.204s`, `87ms`.
@@ -229,7 +310,7 @@ async fn pull_with(
         let spec = cri::ImageSpec { image: name.to_owned(), ..cri::ImageSpec::default() };
         match node.runtime.pull_image(spec, auth, sandbox.clone()).await {
             Ok(reference) => return Ok(reference),
-            Err(error) => last = error.message,
+            Err(error) => last = pull_text(&error),
         }
     }
     Err(last)
@@ -319,5 +400,65 @@ mod tests {
         assert!(
             fits("r.io", "r.io.evil/a").is_none() && fits("r.io/team", "r.io/teamster/a").is_none()
         );
+    }
+
+    #[test]
+    fn a_failed_pull_is_shown_then_its_back_off_then_the_next_pull() {
+        let (mut state, start) = (PullState::default(), base::clock::now());
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        assert_eq!(state.back_off("a", start), None);
+        state.note_failure("a", "ErrImagePull: no".to_owned(), start);
+        assert_eq!(state.next_try(), Some(start + FAILURE_SHOWN));
+        state.begin_round();
+        assert_eq!(state.back_off("a", after(1)), Some("ErrImagePull: no"));
+        assert_eq!(state.next_try(), Some(after(10)));
+        state.begin_round();
+        assert_eq!(state.back_off("a", after(10)), None, "it is pulled again");
+        state.note_failure("a", "ErrImagePull: no".to_owned(), after(11));
+        assert_eq!(state.back_off("a", after(30)), Some("ErrImagePull: no"));
+        assert_eq!(state.next_try(), Some(after(31)), "the delay doubles");
+    }
+
+    #[test]
+    fn an_image_that_no_container_waits_for_wakes_nothing() {
+        let (mut state, start) = (PullState::default(), base::clock::now());
+        // The image of a container was changed while its pull backed off.
+        state.note_failure("old", String::new(), start);
+        state.begin_round();
+        assert_eq!(state.next_try(), None);
+        // Somebody imported the image.
+        state.note_failure("new", String::new(), start);
+        state.forget("new");
+        assert_eq!(state.next_try(), None);
+    }
+
+    #[test]
+    fn failures_of_pulls_have_the_reasons_and_words_of_the_kubelet() {
+        let of = |error: &str| {
+            let why = pull_failure("r.io/a", error.to_owned());
+            (why.reason, why.message)
+        };
+        let plain = "rpc error: code = NotFound desc = failed to resolve";
+        assert_eq!(of(plain), ("ErrImagePull", plain.to_owned()));
+        let down = "image pull failed for r.io/a because the registry is unavailable: 503";
+        assert_eq!(of("RegistryUnavailable: 503"), ("RegistryUnavailable", down.to_owned()));
+        let bad = "image pull failed for r.io/a because the signature validation failed";
+        let reason = "SignatureValidationFailed";
+        assert_eq!(of(reason), (reason, bad.to_owned()));
+        let error = |code| RuntimeError { operation: "pull_image", code, message: "x".to_owned() };
+        assert_eq!(pull_text(&error(tonic::Code::Unknown)), "x");
+        let found = pull_text(&error(tonic::Code::NotFound));
+        assert_eq!(found, "rpc error: code = NotFound desc = x");
+    }
+
+    #[test]
+    fn missing_pull_secrets_are_named() {
+        let pod = crate::pod::tests::pod(serde_json::json!({
+            "containers": [{"name": "a"}],
+            "imagePullSecrets": [{"name": "one"}, {"name": ""}, {"name": "two"}, {"name": "three"}],
+        }));
+        let message = "Unable to retrieve some image pull secrets (one, three); attempting to pull the image may not succeed.";
+        assert_eq!(missing_secrets(&pod, |name| name == "two").as_deref(), Some(message));
+        assert_eq!(missing_secrets(&pod, |_| true), None);
     }
 }

@@ -27,6 +27,26 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
+/// Sizes in bytes of the huge pages that this kernel has, and how many of each it holds.
+pub(crate) fn huge_pages() -> Vec<(i64, i64)> {
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let size = name.to_str().and_then(huge_page_size);
+        let Some(size) = size else { continue };
+        let count = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok();
+        out.push((size, count.and_then(|t| t.trim().parse::<i64>().ok()).unwrap_or(0)));
+    }
+    out.sort_unstable();
+    out
+}
+
+/// The size in a name such as `hugepages-2048kB`.
+fn huge_page_size(name: &str) -> Option<i64> {
+    let kb = name.strip_prefix("hugepages-")?.strip_suffix("kB")?;
+    kb.parse::<i64>().ok()?.checked_mul(1024).filter(|size| *size > 0)
+}
+
 impl Machine {
     /// Reads `/proc`, `/sys` and `/etc`; what is missing stays empty.
     pub(crate) fn read() -> Self {
@@ -90,4 +110,17 @@ pub(crate) fn memory_available() -> Option<i64> {
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     let kb: i64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
     Some(kb.saturating_mul(1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_huge_pages_are_read_from_the_kernels_names() {
+        assert_eq!(huge_page_size("hugepages-2048kB"), Some(2 << 20));
+        assert_eq!(huge_page_size("hugepages-64kB"), Some(64 << 10));
+        assert_eq!(huge_page_size("hugepages-1048576kB"), Some(1 << 30));
+        assert_eq!((huge_page_size("hugepages-0kB"), huge_page_size("x")), (None, None));
+    }
 }

@@ -10,7 +10,7 @@ use client::events::EventType;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::handler::{self, Target};
+use crate::handler::{self, ProbeResult, Target};
 use crate::node::Node;
 use crate::observed::{Observed, State};
 use crate::plan::Health;
@@ -30,6 +30,27 @@ impl Type {
             Self::Startup => "Startup",
             Self::Readiness => "Readiness",
             Self::Liveness => "Liveness",
+        }
+    }
+}
+
+/// How often a probe that cannot be run is tried (`maxProbeRetries`).
+const TRIES: usize = 3;
+
+/// Reason and message of the event about a result, as the kubelet's `prober` has them; success has none.
+fn event(type_: Type, result: &ProbeResult) -> Option<(&'static str, String)> {
+    let name = type_.name();
+    match result {
+        ProbeResult::Success => None,
+        ProbeResult::Warning(output) => {
+            Some(("ProbeWarning", format!("{name} probe warning: {output}")))
+        }
+        ProbeResult::Failure(output) => {
+            Some(("Unhealthy", format!("{name} probe failed: {output}")))
+        }
+        ProbeResult::Unknown(error) => {
+            let text = format!("{name} probe errored and resulted in unknown state: {error}");
+            Some(("Unhealthy", text))
         }
     }
 }
@@ -171,16 +192,14 @@ impl Task {
                 return;
             }
             if started || self.type_ == Type::Startup {
-                let outcome = self.once().await;
-                let good = outcome.is_ok();
+                let result = self.once().await;
+                let good = matches!(result, ProbeResult::Success | ProbeResult::Warning(_));
                 run = if run.0 == Some(good) {
                     (run.0, run.1.saturating_add(1))
                 } else {
                     (Some(good), 1)
                 };
-                if let Err(message) = outcome {
-                    self.unhealthy(&message);
-                }
+                self.report(&result);
                 let threshold = if good {
                     self.probe.success_threshold.unwrap_or(1)
                 } else {
@@ -214,7 +233,18 @@ impl Task {
         base::clock::sleep(delay.saturating_sub(age)).await;
     }
 
-    async fn once(&self) -> handler::Outcome {
+    /// Runs the probe; one that could not be run is tried again at once, up to [`TRIES`] times.
+    async fn once(&self) -> ProbeResult {
+        for _ in 1..TRIES {
+            match self.run_handler().await {
+                ProbeResult::Unknown(_) => {}
+                known => return known,
+            }
+        }
+        self.run_handler().await
+    }
+
+    async fn run_handler(&self) -> ProbeResult {
         let limit = seconds(self.probe.timeout_seconds, 1);
         let target = Target {
             runtime: &*self.node.runtime,
@@ -226,20 +256,22 @@ impl Task {
         if let Some(action) = &self.probe.exec {
             handler::exec(target, action, limit).await
         } else if let Some(action) = &self.probe.http_get {
-            handler::http(target, action, limit).await
+            handler::http::probe(target, action, limit).await
         } else if let Some(action) = &self.probe.tcp_socket {
             handler::tcp(target, action, limit).await
         } else if let Some(action) = &self.probe.grpc {
             handler::grpc(target, action, limit).await
         } else {
-            Ok(())
+            ProbeResult::Success
         }
     }
 
-    fn unhealthy(&self, message: &str) {
-        if let Some(member) = self.pod.member(&self.container.name) {
-            let text = format!("{} probe failed: {message}", self.type_.name());
-            self.node.container_event(&self.pod, member, EventType::Warning, "Unhealthy", text);
+    /// The event that a result is worth.
+    fn report(&self, result: &ProbeResult) {
+        if let Some(member) = self.pod.member(&self.container.name)
+            && let Some((reason, message)) = event(self.type_, result)
+        {
+            self.node.container_event(&self.pod, member, EventType::Warning, reason, message);
         }
     }
 
@@ -260,5 +292,29 @@ impl Task {
         if changed {
             self.wake.notify_one();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_probes_have_the_events_of_the_kubelet() {
+        let of = |result| event(Type::Readiness, &result);
+        let text = |text: &str| text.to_owned();
+        assert_eq!(of(ProbeResult::Success), None);
+        assert_eq!(
+            of(ProbeResult::Warning(text("w"))),
+            Some(("ProbeWarning", text("Readiness probe warning: w")))
+        );
+        assert_eq!(
+            of(ProbeResult::Failure(text("f"))),
+            Some(("Unhealthy", text("Readiness probe failed: f")))
+        );
+        assert_eq!(
+            of(ProbeResult::Unknown(text("e"))),
+            Some(("Unhealthy", text("Readiness probe errored and resulted in unknown state: e")))
+        );
     }
 }

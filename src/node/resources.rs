@@ -181,7 +181,54 @@ pub(crate) fn pod_resource_names(pod: &Pod) -> std::collections::BTreeSet<String
             .flat_map(|l| l.keys().cloned())
             .collect::<Vec<_>>()
     };
-    pod.members.iter().flat_map(of).collect()
+    let level = pod.spec().resources.as_ref();
+    let level = level.into_iter().flat_map(|r| r.requests.iter().chain(&r.limits));
+    pod.members.iter().flat_map(of).chain(level.flat_map(|l| l.keys().cloned())).collect()
+}
+
+/// How the names of resources that are huge pages begin; the size of a page follows.
+const HUGE_PAGES: &str = "hugepages-";
+
+/// The resource of huge pages of a size: `hugepages-2Mi`.
+pub(crate) fn huge_page_resource(size: i64) -> String {
+    format!("{HUGE_PAGES}{}", Quantity::bytes(size))
+}
+
+/// The name of a size in the files of the kernel's `hugetlb` controller: `2MB`.
+pub(crate) fn huge_page_unit(size: i64) -> String {
+    match size {
+        s if s >= 1 << 30 => format!("{}GB", s >> 30),
+        s if s >= 1 << 20 => format!("{}MB", s >> 20),
+        s => format!("{}KB", s >> 10),
+    }
+}
+
+/// Bytes that a list has of huge pages of a size.
+fn huge_pages_in(list: Option<&List>, size: i64) -> Option<i64> {
+    let of_size = |name: &str| {
+        let page = name.strip_prefix(HUGE_PAGES).and_then(|p| Quantity::parse(p).ok());
+        page.is_some_and(|p| p.value() == size)
+    };
+    list?.iter().find(|(name, _)| of_size(name)).map(|(_, amount)| parse(amount).value())
+}
+
+/// A container's limit for each size of huge pages that the kernel has: its own, else the pod's, else none may be used
+/// (`GetHugepageLimitsFromResources`).
+pub(crate) fn huge_page_limits(
+    pod: &Pod,
+    member: &Member,
+    sizes: &[i64],
+) -> Vec<cri::HugepageLimit> {
+    let level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    let limit = |size: i64| {
+        let own = huge_pages_in(limits(&member.container), size);
+        own.or_else(|| huge_pages_in(level, size)).unwrap_or(0)
+    };
+    let of = |size: &i64| cri::HugepageLimit {
+        page_size: huge_page_unit(*size),
+        limit: u64::try_from(limit(*size)).unwrap_or_default(),
+    };
+    sizes.iter().map(of).collect()
 }
 
 /// Limits.
@@ -307,6 +354,28 @@ mod tests {
         assert_eq!(given.text(), "102 20000 67108864");
         assert_eq!(Given::parse(&given.text()), Some(given));
         assert_eq!(Given::parse("102"), None);
+    }
+
+    #[test]
+    fn huge_pages_that_are_not_asked_for_are_limited_to_none() {
+        let p = pod(json!({
+            "containers": [
+                {"name": "a", "resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
+                {"name": "b"},
+            ],
+            "resources": {"limits": {"hugepages-1Gi": "2Gi", "hugepages-2Mi": "8Mi"}},
+        }));
+        let limits = |at: usize| -> Vec<(String, u64)> {
+            let limits = huge_page_limits(&p, &p.members[at], &[64 << 10, 2 << 20, 1 << 30]);
+            limits.into_iter().map(|l| (l.page_size, l.limit)).collect()
+        };
+        let of = |name: &str, limit| (name.to_owned(), limit);
+        assert_eq!(limits(0), [of("64KB", 0), of("2MB", 4 << 20), of("1GB", 2 << 30)]);
+        assert_eq!(limits(1), [of("64KB", 0), of("2MB", 8 << 20), of("1GB", 2 << 30)]);
+        let names = [64 << 10, 2 << 20, 1 << 30].map(huge_page_resource);
+        assert_eq!(names, ["hugepages-64Ki", "hugepages-2Mi", "hugepages-1Gi"]);
+        let asked = pod_resource_names(&p);
+        assert!(asked.contains("hugepages-1Gi") && asked.contains("hugepages-2Mi"));
     }
 
     #[test]

@@ -74,7 +74,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     let status = runtime.status().await.map_err(|e| NodeError::Runtime(e.to_string()))?;
     let abilities = Abilities::new(Features::of(&version, &status));
     let machine = Machine::read();
-    let cgroups = Cgroups::new(&config.cgroup_root);
+    let mut cgroups = Cgroups::new(&config.cgroup_root);
     let (_, allocatable) = report::amounts(&config, &machine);
     let of = |name: &str| allocatable.get(name).copied();
     // All pods together may reach the eviction threshold: what ends them then is chosen, not the kernel's first.

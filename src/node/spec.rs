@@ -216,6 +216,8 @@ pub(crate) struct ContainerInput<'a> {
     pub(crate) memory_capacity: i64,
     /// What every container gets in its v2 group, by file.
     pub(crate) unified: &'static [(&'static str, &'static str)],
+    /// Sizes of huge pages, in bytes, that the container's cgroup can limit.
+    pub(crate) huge_page_sizes: &'a [i64],
     pub(crate) seccomp_root: &'a Path,
     /// The stricter defaults of the hardened profile hold.
     pub(crate) hardened: bool,
@@ -246,7 +248,8 @@ pub(crate) fn container(
         namespaces.target_id.clone_from(id);
     }
     let (command, args) = (expanded(&c.command), expanded(&c.args));
-    let linux = resources::linux(pod, member, input.memory_capacity, input.unified);
+    let mut linux = resources::linux(pod, member, input.memory_capacity, input.unified);
+    linux.hugepage_limits = resources::huge_page_limits(pod, member, input.huge_page_sizes);
     let mut annotations = annotations(pod, member, input.restart_count);
     annotations.insert(label::RESOURCES.to_owned(), resources::Given::of(&linux).text());
     let stop_signal = c

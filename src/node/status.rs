@@ -72,7 +72,6 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
     let main = containers::statuses(pod, input, |r| r == Role::Main);
     let init = containers::statuses(pod, input, |r| matches!(r, Role::Init | Role::Sidecar));
     let ephemeral = containers::statuses(pod, input, |r| r == Role::Ephemeral);
-    let some = |list: Vec<core::ContainerStatus>| (!list.is_empty()).then_some(list);
     let all: Vec<core::ContainerStatus> = main.iter().chain(&init).cloned().collect();
     let previous = input.previous;
     let api = pod.api_status();
@@ -94,9 +93,11 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
         reason = Some(verdict.reason.clone());
         message = Some(verdict.message.clone());
     }
+    let rejected = is_rejected(input);
     let ips = addresses(pod, input);
     let host_ips: Vec<String> = input.node_ips.iter().map(ToString::to_string).collect();
     let conditions = conditions::conditions(pod, input, &all, phase);
+    let some = |list: Vec<core::ContainerStatus>| (!rejected && !list.is_empty()).then_some(list);
     core::PodStatus {
         phase: Some(phase.to_owned()),
         reason,
@@ -117,6 +118,18 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
         ephemeral_container_statuses: some(ephemeral),
         ..core::PodStatus::default()
     }
+}
+
+/// Whether the node refused the pod before anything of it was made. The kubelet then tells of no container (`rejectPod`):
+/// one that waits would be what clients show in place of the reason.
+fn is_rejected(input: &Input<'_>) -> bool {
+    let told = |list: &Option<Vec<core::ContainerStatus>>| list.iter().flatten().next().is_some();
+    let previous = input.previous;
+    input.decided.is_some()
+        && input.observed.sandboxes.is_empty()
+        && input.observed.containers.is_empty()
+        && !told(&previous.container_statuses)
+        && !told(&previous.init_container_statuses)
 }
 
 /// The pod's addresses, the node's own family first; those of the node for `hostNetwork`. They stay after the end.

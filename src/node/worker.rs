@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::images::PullState;
+use crate::images::{self, PullState};
 use crate::node::Node;
 use crate::observed::{self, Observed, State, observe};
 use crate::plan::{Plan, plan};
@@ -224,6 +224,10 @@ impl Worker {
         if self.decided.is_none() {
             let over = self.active.left(pod).is_some_and(|left| left.is_zero());
             self.decided = desired.refused.clone().or_else(|| over.then(deadline_exceeded));
+            if let Some(verdict) = self.decided.as_ref().filter(|_| desired.refused.is_none()) {
+                let (reason, message) = (&verdict.reason, verdict.message.clone());
+                self.node.pod_event(pod, EventType::Normal, reason, message);
+            }
         }
         if desired.removed
             || pod.is_deleted()
@@ -277,6 +281,7 @@ impl Worker {
         self.node.trust_bundles.follow(pod, &self.wake);
         self.node.pod_certificates.follow(pod, &self.wake);
         self.forget_old_reasons(pod, &observed);
+        self.pulls.begin_round();
         self.publish(desired, &observed);
         let health = self.probes.results();
         let next = plan(pod, &observed, |id| health.get(id).copied().unwrap_or_default());
@@ -371,7 +376,10 @@ impl Worker {
                 Some(id) => id,
                 None => self.create_sandbox(pod, attempt).await?,
             };
-            let fresh = observed::sandbox(&*self.node.runtime, &id).await;
+            let fresh = observed::sandbox(&*self.node.runtime, &id).await.inspect_err(|error| {
+                let message = format!("Unable to get pod sandbox status: {}", error.grpc_text());
+                self.node.pod_event(pod, EventType::Warning, "FailedPodSandBoxStatus", message);
+            });
             let mut newer = observed.clone();
             newer.sandboxes.splice(0..0, fresh.map_err(|e| e.to_string())?);
             seen = Some(newer);
@@ -388,6 +396,7 @@ impl Worker {
         let Some(sandbox) = sandbox else { return Ok(()) };
         let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt);
         let mut failed = Ok(());
+        let mut pull_failed = false;
         for index in &next.start {
             let Some(member) = pod.members.get(*index) else { continue };
             match self.start(pod, member, &sandbox, attempt, observed, volumes).await {
@@ -396,15 +405,16 @@ impl Worker {
                 }
                 Err(why) => {
                     // Back-offs have a deadline of their own, everything else is tried again soon.
-                    if !matches!(
-                        why.reason,
-                        "CrashLoopBackOff" | "ImagePullBackOff" | "ErrImagePull"
-                    ) {
+                    if !images::has_back_off(why.reason) {
                         failed = Err(why.message.clone());
                     }
+                    pull_failed |= why.reason == "ErrImagePull";
                     self.waiting.insert(member.name().to_owned(), why);
                 }
             }
+        }
+        if pull_failed {
+            images::report_missing_secrets(&self.node, pod);
         }
         failed
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Answers probes and hooks: health-server.py ADDRESS HTTP_PORT GRPC_PORT FILE
 
-HTTP: every path is written to FILE; /bad answers 500, everything else 200. gRPC: the health service, SERVING for every
+HTTP: every path is written to FILE; /bad answers 500, /redirect?PLACE redirects there, everything else answers 200. gRPC: the health service, SERVING for every
 service but `dead`; just enough HTTP/2 for one call after another.
 """
 import http.server, socketserver, struct, sys, threading
@@ -11,7 +11,10 @@ class Http(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         with open(sys.argv[4], "a") as out:
             out.write(self.path + "\n")
-        self.send_response(500 if self.path == "/bad" else 200)
+        place = self.path.partition("?")[2] if self.path.startswith("/redirect?") else None
+        self.send_response(302 if place else 500 if self.path == "/bad" else 200)
+        if place:
+            self.send_header("Location", place)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

@@ -76,7 +76,7 @@ fn options(query: &Query) -> Result<Options, String> {
 }
 
 /// Answers with the log of a container.
-pub(super) fn serve(
+pub(super) async fn serve(
     api: &Arc<Api>,
     namespace: &str,
     pod: &str,
@@ -110,6 +110,11 @@ pub(super) fn serve(
         return text(StatusCode::BAD_REQUEST, message);
     };
     let (path, id) = (PathBuf::from(&found.log_path), found.id.clone());
+    let file = match tokio::fs::File::open(&path).await {
+        Ok(file) => file,
+        Err(error) => return text(StatusCode::BAD_REQUEST, unreadable(&path, &error)),
+    };
+    let shown = format!("container {container} of pod {namespace}/{pod}");
     let (sender, receiver) = mpsc::channel::<Bytes>(WAITING_MAX);
     let api_ = Arc::clone(api);
     api.node.tasks.spawn(Kind::Request, "logs", async move {
@@ -117,7 +122,8 @@ pub(super) fn serve(
         tokio::select! {
             () = shutdown.requested() => Ok(()),
             () = sender.closed() => Ok(()),
-            outcome = send(&api_, &path, &id, options, &sender) => outcome,
+            outcome = send(&api_, file, &path, &id, options, &sender) => outcome
+                .map_err(|error| format!("{shown}: {}", unreadable(&path, &error))),
         }
     });
     let frames = stream::unfold(receiver, |mut receiver| async move {
@@ -128,14 +134,24 @@ pub(super) fn serve(
     response
 }
 
+/// Why a log file cannot be read, in the words of upstream's clients.
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    let shown = path.display();
+    if error.kind() == std::io::ErrorKind::NotFound {
+        let why = format!("lstat {shown}: no such file or directory");
+        return format!("failed to try resolving symlinks in path \"{shown}\": {why}");
+    }
+    format!("failed to read log file \"{shown}\": {error}")
+}
+
 async fn send(
     api: &Api,
+    mut file: tokio::fs::File,
     path: &Path,
     id: &str,
     options: Options,
     sender: &mpsc::Sender<Bytes>,
 ) -> std::io::Result<()> {
-    let mut file = tokio::fs::File::open(path).await?;
     let start = match options.tail {
         Some(lines) => tail_offset(&mut file, lines).await?,
         None => 0,
@@ -273,6 +289,16 @@ fn shown(line: &[u8], options: &Options) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_is_not_there_is_named() {
+        let path = Path::new("/var/log/pods/d_p_u/a/0.log");
+        let error = std::io::Error::from(std::io::ErrorKind::NotFound);
+        assert_eq!(
+            unreadable(path, &error),
+            "failed to try resolving symlinks in path \"/var/log/pods/d_p_u/a/0.log\": lstat /var/log/pods/d_p_u/a/0.log: no such file or directory"
+        );
+    }
 
     #[tokio::test]
     async fn lines_are_chosen_by_tail_time_and_stream() {

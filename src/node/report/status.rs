@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::machine;
 use crate::node::Node;
 use crate::pressure::{DISK_PERCENT_MIN, MEMORY_MIN};
+use crate::resources;
 use crate::runtime::RuntimeError;
 
 /// Images listed (`nodeStatusMaxImages`), and names of each.
@@ -32,21 +33,9 @@ pub(crate) fn amounts(
         ("ephemeral-storage".to_owned(), Quantity::bytes(disk)),
         ("pods".to_owned(), Quantity::from_int(i64::from(node_config.max_pods))),
     ]);
-    for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let Some(kb) = name
-            .strip_prefix("hugepages-")
-            .and_then(|n| n.strip_suffix("kB"))
-            .and_then(|n| n.parse::<i64>().ok())
-        else {
-            continue;
-        };
-        let count = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok();
-        let count = count.and_then(|t| t.trim().parse::<i64>().ok()).unwrap_or(0);
-        let size =
-            if kb % (1 << 20) == 0 { format!("{}Gi", kb >> 20) } else { format!("{}Mi", kb >> 10) };
-        capacity
-            .insert(format!("hugepages-{size}"), Quantity::bytes(count.saturating_mul(kb << 10)));
+    for (size, count) in machine::huge_pages() {
+        let name = resources::huge_page_resource(size);
+        capacity.insert(name, Quantity::bytes(count.saturating_mul(size)));
     }
     let zero = Quantity::from_int(0);
     let mut allocatable = capacity.clone();

@@ -125,8 +125,8 @@ mod tests {
             let busy = std::fs::remove_file(&file).unwrap_err();
             assert_eq!(busy.raw_os_error(), Some(nix::libc::EBUSY));
             let table = || std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
-            assert_eq!(hidden(&table(), |_| false), [file.clone()]);
-            std::thread::scope(|s| s.spawn(|| unlink(&[file.clone()])).join().unwrap()).unwrap();
+            assert_eq!(hidden(&table(), |_| false), std::slice::from_ref(&file));
+            std::thread::scope(|s| s.spawn(|| unlink(std::slice::from_ref(&file))).join().unwrap()).unwrap();
             assert!(!file.exists() && hidden(&table(), |_| false).is_empty());
             let top = home.path().to_string_lossy().into_owned();
             assert!(table().lines().any(|l| l.split(' ').nth(4) == Some(top.as_str())));

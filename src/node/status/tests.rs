@@ -136,3 +136,40 @@ fn ends_decide_the_phase_and_back_off_shows_the_last_end() {
     assert_eq!(container.last_state.as_ref().unwrap().terminated.as_ref().unwrap().exit_code, 3);
     assert_eq!(status.phase.as_deref(), Some("Running"));
 }
+
+#[test]
+fn a_pod_that_the_node_rejects_tells_of_no_container() {
+    let pod = pod(json!({
+        "containers": [{"name": "a", "image": "x"}], "initContainers": [{"name": "i", "image": "x"}],
+    }));
+    let verdict = Verdict {
+        reason: "UnsupportedByNode".into(),
+        message: "Pod was rejected: spec.volumes[0].nfs is not supported by this node".into(),
+        grace: None,
+        disruption: false,
+    };
+    let of = |previous: &core::PodStatus, observed: &Observed| {
+        let input = Input {
+            observed,
+            health: &HashMap::new(),
+            waiting: &HashMap::new(),
+            previous,
+            node_ips: &[],
+            terminal: true,
+            decided: Some(&verdict),
+            deferred: None,
+            resizing: None,
+            runtime_name: "containerd",
+            now: Timestamp::from_second(1_700_000_000).unwrap(),
+        };
+        generate(&pod, &input)
+    };
+    let rejected = of(&core::PodStatus::default(), &Observed::default());
+    assert_eq!(rejected.phase.as_deref(), Some("Failed"));
+    assert_eq!(rejected.reason.as_deref(), Some("UnsupportedByNode"));
+    assert_eq!((&rejected.container_statuses, &rejected.init_container_statuses), (&None, &None));
+    assert_eq!(of(&rejected, &Observed::default()).container_statuses, None);
+    // One that had begun, as an evicted one, keeps them.
+    let begun = status_of(&pod, &[("a", State::Running, 0)], &[]);
+    assert!(of(&begun, &Observed::default()).container_statuses.is_some());
+}

@@ -169,11 +169,11 @@ fn downward(
     Ok(())
 }
 
-/// Owner and mode of tokens, trust anchors and certificates: they are for the one user that there is, or for the group of
-/// the pod, whose right to read is added where files are written.
+/// Owner and mode of tokens, trust anchors and certificates. They are for the one user that all containers run as, and
+/// for the `fsGroup` of the pod, whose right to read is added where files are written.
 fn access(pod: &Pod, default: Option<i32>) -> (Option<u32>, u32) {
     let grouped = pod.spec().security_context.as_ref().is_some_and(|s| s.fs_group.is_some());
-    let user = if grouped { None } else { only_user(pod) };
+    let user = only_user(pod);
     (user, if grouped || user.is_some() { 0o600 } else { mode(None, default) })
 }
 
@@ -251,4 +251,30 @@ async fn projected(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The cases of `TestCollectDataWithServiceAccountToken` and of the specs of `[sig-auth] ServiceAccounts`.
+    #[test]
+    fn tokens_are_for_the_only_user_and_for_the_group_of_the_pod() {
+        let of = |context: Value, containers: Value| {
+            let spec = json!({"containers": containers, "securityContext": context});
+            access(&crate::pod::tests::pod(spec), Some(0o644))
+        };
+        let one = json!([{"name": "a"}]);
+        assert_eq!(of(json!({}), one.clone()), (None, 0o644));
+        assert_eq!(of(json!({"runAsUser": 1000}), one.clone()), (Some(1000), 0o600));
+        assert_eq!(of(json!({"fsGroup": 10000}), one.clone()), (None, 0o600));
+        let both = json!({"runAsUser": 1000, "fsGroup": 10000});
+        assert_eq!(of(both.clone(), one), (Some(1000), 0o600));
+        let two = |user: i64| json!([{"name": "a", "securityContext": {"runAsUser": user}}, {"name": "b"}]);
+        assert_eq!(of(both.clone(), two(1000)), (Some(1000), 0o600));
+        assert_eq!(of(both, two(2000)), (None, 0o600), "two users share it by the group");
+        assert_eq!(of(json!({}), two(1000)), (None, 0o644), "the user of the image is not known");
+    }
 }

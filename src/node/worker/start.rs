@@ -10,8 +10,9 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 use tokio::sync::watch;
 
+use super::stop::kill;
 use super::{Desired, Worker, pod_ips};
-use crate::handler::{self, Target};
+use crate::handler::{Target, hook};
 use crate::images::{self, Wanted};
 use crate::node::Node;
 use crate::objects::{self, Found, Source};
@@ -67,7 +68,7 @@ impl Worker {
         let outcome = async {
             let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
             let handler = runtime_handler(&self.node, pod).await?;
-            self.node.runtime.run_sandbox(config, &handler).await.map_err(|e| e.to_string())
+            self.node.runtime.run_sandbox(config, &handler).await.map_err(|e| e.grpc_text())
         };
         match outcome.await {
             Ok(id) => {
@@ -116,7 +117,10 @@ impl Worker {
             Ok::<_, Waiting>((image, shown))
         };
         let (image, shown) = tokio::select! {
-            pulled = pulled => pulled?,
+            pulled = pulled => pulled.inspect_err(|why| {
+                let message = format!("Error: {}", why.reason);
+                node.container_event(pod, member, EventType::Warning, "Failed", message);
+            })?,
             // A pod that is to end waits for no pull.
             () = ends(&mut news) => return Err(waits(pod)),
         };
@@ -219,6 +223,7 @@ impl Worker {
             target_id,
             memory_capacity: node.machine.memory,
             unified: node.cgroups.of_every_container(),
+            huge_page_sizes: node.cgroups.huge_page_sizes(),
             seccomp_root: &seccomp_root,
             hardened: node.config.hardened,
         };
@@ -249,7 +254,7 @@ impl Worker {
             Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
         let mut news = self.desired.clone();
         let outcome = tokio::select! {
-            outcome = run_hook(target, hook, limit) => outcome,
+            outcome = hook::run(&self.node, pod, target, hook, limit) => outcome,
             () = ends(&mut news) => return Ok(()),
         };
         let Err(why) = outcome else { return Ok(()) };
@@ -260,9 +265,16 @@ impl Worker {
             "FailedPostStartHook",
             "PostStartHook failed",
         );
-        let grace =
-            Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(2));
-        let _ = self.node.runtime.stop_container(id, grace).await;
+        let grace = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default());
+        let ip = target.pod_ip;
+        if let Ok(seen) = crate::observed::observe(&*self.node.runtime, &pod.uid).await
+            && let Some(started) = seen.containers.iter().find(|c| c.id == id)
+        {
+            let stopped = kill(&self.node, pod, started, ip, grace, "FailedPostStartHook").await;
+            if let Err(error) = stopped {
+                tracing::debug!(pod = %pod.key, %error, "cannot stop after a failed postStart hook");
+            }
+        }
         Err(Waiting { reason: "PostStartHookError", message: why })
     }
 }
@@ -287,27 +299,6 @@ fn image_user(image: &cri::Image) -> (Option<i64>, String) {
         (None, "") => (Some(0), String::new()),
         (None, name) => (None, name.to_owned()),
     }
-}
-
-/// Runs a lifecycle hook.
-pub(super) async fn run_hook(
-    target: Target<'_>,
-    hook: &core::LifecycleHandler,
-    limit: Duration,
-) -> handler::Outcome {
-    if let Some(action) = &hook.exec {
-        let outcome = handler::exec(target, action, limit).await;
-        return outcome.map_err(|why| format!("Exec lifecycle hook failed: {why}"));
-    }
-    if let Some(action) = &hook.http_get {
-        return handler::http(target, action, limit).await;
-    }
-    if let Some(action) = &hook.sleep {
-        let wanted = Duration::from_secs(u64::try_from(action.seconds).unwrap_or_default());
-        base::clock::sleep(wanted.min(limit)).await;
-        return Ok(());
-    }
-    Err("this kind of lifecycle handler is not supported".to_owned())
 }
 
 /// Services of the pod's namespace and of `default`.

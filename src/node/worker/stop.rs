@@ -7,13 +7,14 @@ use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use futures::future::join_all;
 
-use super::start::{log_link, run_hook};
+use super::start::log_link;
 use super::{Desired, RELIST, Step, Worker, pod_ips, sidecars_last};
-use crate::handler::Target;
+use crate::handler::{Target, hook};
 use crate::node::Node;
 use crate::observed::{Container, Observed, State, label};
 use crate::plan::{Kill, KillReason};
 use crate::pod::Pod;
+use crate::runtime::{RuntimeError, netns};
 use crate::volumes;
 
 /// A container always gets this long between the signal and the kill (`minimumGracePeriodInSeconds`).
@@ -24,14 +25,14 @@ fn seconds(value: i64) -> Duration {
 }
 
 /// Runs the hook and stops one container within `grace`.
-async fn kill(
+pub(super) async fn kill(
     node: &Node,
     pod: &Pod,
     container: &Container,
     ip: &str,
     grace: Duration,
     message: &str,
-) -> Result<(), String> {
+) -> Result<(), RuntimeError> {
     let begun = base::clock::now();
     if let Some(member) = pod.member(&container.name) {
         let text = if message.is_empty() {
@@ -53,7 +54,8 @@ async fn kill(
                 pod_ip: ip,
                 user_agent: "kube-lifecycle/1.37",
             };
-            let outcome = tokio::time::timeout(grace, run_hook(target, &hook, grace)).await;
+            let run = hook::run(node, pod, target, &hook, grace);
+            let outcome = tokio::time::timeout(grace, run).await;
             if !matches!(outcome, Ok(Ok(()))) {
                 node.container_event(
                     pod,
@@ -66,7 +68,51 @@ async fn kill(
         }
     }
     let left = grace.saturating_sub(begun.elapsed()).max(GRACE_MIN);
-    node.runtime.stop_container(&container.id, left).await.map_err(|e| e.to_string())
+    node.runtime.stop_container(&container.id, left).await
+}
+
+/// What of a pod could not be ended.
+#[derive(Debug, Default)]
+struct KillFailures(Vec<String>);
+
+impl KillFailures {
+    /// Adds a failed step. `action` and `target` are those of the kubelet's `SyncResult`.
+    fn note(&mut self, action: &str, target: &str, outcome: Result<(), RuntimeError>) {
+        if let Err(error) = outcome {
+            let why = error.grpc_text();
+            self.0.push(format!("failed to {action:?} for {target:?} with {action}Error: {why:?}"));
+        }
+    }
+
+    /// The message of the event; `None` when nothing failed.
+    fn message(&self) -> Option<String> {
+        match self.0.as_slice() {
+            [] => None,
+            [one] => Some(format!("error killing pod: {one}")),
+            all => Some(format!("error killing pod: [{}]", all.join(", "))),
+        }
+    }
+}
+
+/// Stops or removes a sandbox. When that fails and a mount hides network namespaces, they are released and it is
+/// tried a second time.
+async fn on_sandbox<F>(call: impl Fn() -> F) -> Result<(), RuntimeError>
+where
+    F: Future<Output = Result<(), RuntimeError>>,
+{
+    let Err(error) = call().await else { return Ok(()) };
+    match base::tasks::blocking(netns::release_hidden).await {
+        Ok(Ok(0)) => Err(error),
+        Ok(Ok(released)) => {
+            tracing::info!(released, "removed network namespaces that a mount had hidden");
+            call().await
+        }
+        Ok(Err(why)) => {
+            tracing::warn!(error = %why, "cannot remove network namespaces that a mount hides");
+            Err(error)
+        }
+        Err(_) => Err(error),
+    }
 }
 
 impl Worker {
@@ -91,7 +137,8 @@ impl Worker {
             .unwrap_or(pod.grace_seconds());
         let ips = pod_ips(&self.node, pod, observed);
         let ip = ips.first().map(String::as_str).unwrap_or_default();
-        kill(&self.node, pod, container, ip, seconds(grace), &wanted.message).await
+        let outcome = kill(&self.node, pod, container, ip, seconds(grace), &wanted.message).await;
+        outcome.map_err(|e| e.to_string())
     }
 
     /// Stops all containers, sidecars after the others in reverse order, then the sandboxes.
@@ -110,25 +157,33 @@ impl Worker {
             |c: &&Container| matches!(c.state, State::Running | State::Unknown | State::Created);
         let first =
             observed.containers.iter().filter(live).filter(|c| !late.contains(&c.name.as_str()));
-        let mut failed = Vec::new();
-        for outcome in join_all(first.map(|c| kill(&self.node, pod, c, ip, grace, ""))).await {
-            failed.extend(outcome.err());
+        let mut failures = KillFailures::default();
+        let node = &*self.node;
+        let kills = first.map(|c| async move { (c, kill(node, pod, c, ip, grace, "").await) });
+        for (container, outcome) in join_all(kills).await {
+            failures.note("KillContainer", &container.name, outcome);
         }
         for name in late {
             for container in observed.containers.iter().filter(live).filter(|c| c.name == name) {
                 let left = grace.saturating_sub(begun.elapsed());
-                failed.extend(kill(&self.node, pod, container, ip, left, "").await.err());
+                let outcome = kill(node, pod, container, ip, left, "").await;
+                failures.note("KillContainer", &container.name, outcome);
             }
         }
-        if !failed.is_empty() {
-            let message = format!("error killing pod: {}", failed.join("; "));
-            self.node.pod_event(pod, EventType::Warning, "FailedKillPod", message.clone());
-            return Err(message);
-        }
+        // The end of a sandbox ends its containers, too: one that could not be stopped does not keep it.
         for sandbox in &observed.sandboxes {
-            self.node.runtime.stop_sandbox(&sandbox.id).await.map_err(|e| e.to_string())?;
+            let outcome = on_sandbox(|| self.node.runtime.stop_sandbox(&sandbox.id)).await;
+            failures.note("KillPodSandbox", &pod.uid, outcome);
         }
-        Ok(())
+        self.report_kill(pod, failures)
+    }
+
+    /// Makes the failures of a pod's end visible: an event on the pod, and a line in the log.
+    fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), String> {
+        let Some(message) = failures.message() else { return Ok(()) };
+        tracing::warn!(pod = %pod.key, uid = %pod.uid, error = message, "cannot end the pod yet");
+        self.node.pod_event(pod, EventType::Warning, "FailedKillPod", message.clone());
+        Err(message)
     }
 
     /// Ends a pod that is deleted, over, or refused.
@@ -223,12 +278,16 @@ impl Worker {
 
     /// Removes what is left of a stopped pod.
     async fn clear(&self, pod: &Pod, observed: &Observed) -> Result<(), String> {
+        let mut failures = KillFailures::default();
         for container in &observed.containers {
-            self.remove_container(pod, container).await?;
+            let outcome = self.remove_container(pod, container).await;
+            failures.note("RemoveContainer", &container.name, outcome);
         }
         for sandbox in &observed.sandboxes {
-            self.node.runtime.remove_sandbox(&sandbox.id).await.map_err(|e| e.to_string())?;
+            let outcome = on_sandbox(|| self.node.runtime.remove_sandbox(&sandbox.id)).await;
+            failures.note("RemovePodSandbox", &pod.uid, outcome);
         }
+        self.report_kill(pod, failures)?;
         let dir = self.node.config.pod_dir(&pod.uid);
         base::tasks::blocking(move || volumes::tear_down(&dir))
             .await
@@ -242,8 +301,8 @@ impl Worker {
         Ok(())
     }
 
-    async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<(), String> {
-        self.node.runtime.remove_container(&container.id).await.map_err(|e| e.to_string())?;
+    async fn remove_container(&self, pod: &Pod, container: &Container) -> Result<(), RuntimeError> {
+        self.node.runtime.remove_container(&container.id).await?;
         let _ = std::fs::remove_file(log_link(&self.node, pod, &container.name, &container.id));
         Ok(())
     }
@@ -265,5 +324,31 @@ impl Worker {
                 let _ = self.node.runtime.remove_sandbox(&sandbox.id).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_steps_of_a_pods_end_are_told_as_the_kubelet_tells_them() {
+        let mut failures = KillFailures::default();
+        failures.note("KillContainer", "a", Ok(()));
+        assert_eq!(failures.message(), None);
+        let error = RuntimeError {
+            operation: "stop_pod_sandbox",
+            code: tonic::Code::Unknown,
+            message: "remove netns: unlinkat /run/netns/cni-1: device or resource busy".to_owned(),
+        };
+        failures.note("KillPodSandbox", "u1", Err(error.clone()));
+        let sandbox = "failed to \"KillPodSandbox\" for \"u1\" with KillPodSandboxError: \"rpc error: code = Unknown desc = remove netns: unlinkat /run/netns/cni-1: device or resource busy\"";
+        assert_eq!(failures.message().unwrap(), format!("error killing pod: {sandbox}"));
+        failures.note("KillContainer", "b", Err(RuntimeError { message: "x".to_owned(), ..error }));
+        let container = "failed to \"KillContainer\" for \"b\" with KillContainerError: \"rpc error: code = Unknown desc = x\"";
+        assert_eq!(
+            failures.message().unwrap(),
+            format!("error killing pod: [{sandbox}, {container}]")
+        );
     }
 }
