@@ -26,7 +26,7 @@ use crate::pod::{Origin, Pod, Role};
 use crate::probes::Probes;
 use crate::resize::Deferred;
 use crate::resources::Given;
-use crate::runtime::RuntimeError;
+use crate::runtime::{RuntimeError, netns};
 use crate::status::{self, Input, Verdict, Waiting, order_addresses};
 use crate::volumes::{self, Volumes};
 
@@ -190,7 +190,9 @@ impl Worker {
     }
 
     async fn observe(&mut self, pod: &Pod) -> Result<Observed, RuntimeError> {
-        let mut observed = observe(&*self.node.runtime, &pod.uid).await?;
+        let runtime = &*self.node.runtime;
+        // The status of a sandbox whose namespace is hidden is an error, too.
+        let mut observed = netns::retry(|| observe(runtime, &pod.uid)).await?;
         for id in observed
             .sandboxes
             .iter()
@@ -214,6 +216,11 @@ impl Worker {
             Ok(observed) => observed,
             Err(error) => {
                 tracing::debug!(pod = %pod.key, %error, "cannot look at the pod");
+                // A runtime that is away says nothing of this pod.
+                if !error.is_unavailable() {
+                    let message = format!("error determining status: {}", error.grpc_text());
+                    self.node.pod_event(pod, EventType::Warning, "FailedSync", message);
+                }
                 return Step::At(base::clock::now() + self.trouble.next_delay());
             }
         };

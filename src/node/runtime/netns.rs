@@ -10,6 +10,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::statfs::{FsType, statfs};
 
+use super::RuntimeError;
+
 /// Magic number of the file system of namespaces (`NSFS_MAGIC` of linux/magic.h).
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 /// How the CNI library of containerd and CRI-O begins the names of its namespace files.
@@ -33,11 +35,37 @@ fn hidden(mountinfo: &str, is_namespace: impl Fn(&Path) -> bool) -> Vec<PathBuf>
     out
 }
 
+/// Calls the runtime about a sandbox. When that fails and a mount hides network namespaces, they are released and the
+/// call is made a second time.
+///
+/// # Errors
+/// That of the call.
+pub(crate) async fn retry<T, F>(call: impl Fn() -> F) -> Result<T, RuntimeError>
+where
+    F: Future<Output = Result<T, RuntimeError>>,
+{
+    let error = match call().await {
+        Err(error) if !error.is_unavailable() => error,
+        outcome => return outcome,
+    };
+    match base::tasks::blocking(release_hidden).await {
+        Ok(Ok(0)) | Err(_) => Err(error),
+        Ok(Ok(released)) => {
+            tracing::info!(released, "removed network namespaces that a mount had hidden");
+            call().await
+        }
+        Ok(Err(why)) => {
+            tracing::warn!(error = %why, "cannot remove network namespaces that a mount hides");
+            Err(error)
+        }
+    }
+}
+
 /// Removes the namespace files whose mounts are hidden; their number. The mounts that hide them stay as they are.
 ///
 /// # Errors
 /// A mount table that cannot be read, or a file that cannot be unlinked.
-pub(crate) fn release_hidden() -> io::Result<usize> {
+fn release_hidden() -> io::Result<usize> {
     let mountinfo = std::fs::read_to_string("/proc/self/mountinfo")?;
     let is_namespace = |path: &Path| statfs(path).is_ok_and(|s| s.filesystem_type() == NSFS_MAGIC);
     let paths = hidden(&mountinfo, is_namespace);
@@ -126,7 +154,8 @@ mod tests {
             assert_eq!(busy.raw_os_error(), Some(nix::libc::EBUSY));
             let table = || std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
             assert_eq!(hidden(&table(), |_| false), std::slice::from_ref(&file));
-            std::thread::scope(|s| s.spawn(|| unlink(std::slice::from_ref(&file))).join().unwrap()).unwrap();
+            std::thread::scope(|s| s.spawn(|| unlink(std::slice::from_ref(&file))).join().unwrap())
+                .unwrap();
             assert!(!file.exists() && hidden(&table(), |_| false).is_empty());
             let top = home.path().to_string_lossy().into_owned();
             assert!(table().lines().any(|l| l.split(' ').nth(4) == Some(top.as_str())));

@@ -94,27 +94,6 @@ impl KillFailures {
     }
 }
 
-/// Stops or removes a sandbox. When that fails and a mount hides network namespaces, they are released and it is
-/// tried a second time.
-async fn on_sandbox<F>(call: impl Fn() -> F) -> Result<(), RuntimeError>
-where
-    F: Future<Output = Result<(), RuntimeError>>,
-{
-    let Err(error) = call().await else { return Ok(()) };
-    match base::tasks::blocking(netns::release_hidden).await {
-        Ok(Ok(0)) => Err(error),
-        Ok(Ok(released)) => {
-            tracing::info!(released, "removed network namespaces that a mount had hidden");
-            call().await
-        }
-        Ok(Err(why)) => {
-            tracing::warn!(error = %why, "cannot remove network namespaces that a mount hides");
-            Err(error)
-        }
-        Err(_) => Err(error),
-    }
-}
-
 impl Worker {
     /// Stops a container that the plan names.
     pub(super) async fn kill_planned(
@@ -172,7 +151,7 @@ impl Worker {
         }
         // The end of a sandbox ends its containers, too: one that could not be stopped does not keep it.
         for sandbox in &observed.sandboxes {
-            let outcome = on_sandbox(|| self.node.runtime.stop_sandbox(&sandbox.id)).await;
+            let outcome = netns::retry(|| self.node.runtime.stop_sandbox(&sandbox.id)).await;
             failures.note("KillPodSandbox", &pod.uid, outcome);
         }
         self.report_kill(pod, failures)
@@ -284,7 +263,7 @@ impl Worker {
             failures.note("RemoveContainer", &container.name, outcome);
         }
         for sandbox in &observed.sandboxes {
-            let outcome = on_sandbox(|| self.node.runtime.remove_sandbox(&sandbox.id)).await;
+            let outcome = netns::retry(|| self.node.runtime.remove_sandbox(&sandbox.id)).await;
             failures.note("RemovePodSandbox", &pod.uid, outcome);
         }
         self.report_kill(pod, failures)?;
