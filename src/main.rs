@@ -45,7 +45,6 @@ fn main() -> ExitCode {
 
 /// Adds the variables that look like settings and are none.
 fn note_variables(general: &mut GeneralArgs) {
-    #[expect(clippy::disallowed_methods, reason = "the reader of the environment")]
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     general.without_effect = cli::without_effect(names);
 }
