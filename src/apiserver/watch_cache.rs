@@ -29,6 +29,7 @@ pub use state::{Entry, Event, EventType, Filter, Page};
 use crate::meters::storage as meters;
 use crate::registry::Resource;
 use crate::registry::storage::Storage;
+use crate::registry::unreadable::{self, Unreadable};
 use crate::status;
 
 /// How long a read waits for a revision that the cache has not reached (upstream's `blockTimeout`).
@@ -48,7 +49,7 @@ pub struct Cache {
     interests: Mutex<Interests>,
     /// Its resource is served in another form, or no more.
     stop: Shutdown,
-    /// Why its objects cannot be converted now.
+    /// Why objects in the store cannot be read now; the cache serves nothing meanwhile.
     fault: watch::Sender<Option<Arc<Status>>>,
 }
 
@@ -61,7 +62,7 @@ enum Failed {
     #[error("{0}")]
     Store(#[from] StoreError),
     #[error("{0}")]
-    Convert(Arc<Status>),
+    Unreadable(Arc<Status>),
 }
 
 impl std::fmt::Debug for Cache {
@@ -174,11 +175,15 @@ impl Cache {
         loop {
             match self.follow().await {
                 Ok(()) => backoff.reset(),
+                Err(Failed::Unreadable(refusal)) => {
+                    let known = self.fault.send_replace(Some(Arc::clone(&refusal)));
+                    // Each round finds the same objects.
+                    if known.is_none_or(|known| known.message != refusal.message) {
+                        tracing::error!(resource = %self.row.spec.gvr, error = %refusal, "objects in the store cannot be read, lists and watches of this resource fail");
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(resource = %self.row.spec.gvr, %error, "watch cache loads anew");
-                    if let Failed::Convert(refusal) = error {
-                        self.fault.send_replace(Some(refusal));
-                    }
                 }
             }
             base::clock::sleep(backoff.next_delay()).await;
@@ -247,10 +252,8 @@ impl Cache {
         let kvs: Vec<_> = response.kvs.iter().collect();
         let read = self.storage.read_all(&self.row, &kvs).await;
         let mut objects = BTreeMap::new();
-        for (kv, object) in kvs.iter().zip(read) {
-            if let Some(object) = self.readable(&kv.key, object)? {
-                objects.insert(self.suffix(&kv.key), Entry::new(Arc::new(object)));
-            }
+        for (kv, object) in kvs.iter().zip(self.readable(read)?) {
+            objects.insert(self.suffix(&kv.key), Entry::new(Arc::new(object)));
         }
         self.fault.send_replace(None);
         let mut state = self.state.write();
@@ -271,34 +274,31 @@ impl Cache {
         text.strip_prefix(prefix.as_str()).unwrap_or(&text).into()
     }
 
-    /// What was read of a value. One that cannot be read is left out; one that cannot be converted or opened now
-    /// may be later.
-    fn readable(&self, key: &[u8], read: Result<Object, Status>) -> Result<Option<Object>, Failed> {
-        match read {
-            Ok(object) => Ok(Some(object)),
-            Err(refusal) if self.storage.may_recover(&self.row) => {
-                Err(Failed::Convert(Arc::new(refusal)))
+    /// What was read, if all of it can be: a cache without one of its objects would show it as deleted.
+    fn readable(&self, read: Vec<Result<Object, Unreadable>>) -> Result<Vec<Object>, Failed> {
+        let (mut objects, mut failed) = (Vec::with_capacity(read.len()), Vec::new());
+        for read in read {
+            match read {
+                Ok(object) => objects.push(object),
+                Err(unreadable) => {
+                    meters::unreadable(&self.row.spec.gvr);
+                    failed.push(unreadable);
+                }
             }
-            Err(error) => {
-                meters::unreadable(&self.row.spec.gvr);
-                tracing::error!(key = %String::from_utf8_lossy(key), %error, "stored object cannot be read");
-                Ok(None)
-            }
+        }
+        match unreadable::list_error(&self.row.spec.gvr, &failed) {
+            None => Ok(objects),
+            Some(error) => Err(Failed::Unreadable(Arc::new(error))),
         }
     }
 
     async fn changes(&self, events: &[StoreEvent]) -> Result<Vec<Change>, Failed> {
         let put: Vec<_> = events.iter().filter(|e| !e.deleted).map(|e| &e.kv).collect();
-        let mut read = self.storage.read_all(&self.row, &put).await.into_iter();
+        let read = self.storage.read_all(&self.row, &put).await;
+        let mut read = self.readable(read)?.into_iter();
         let mut changes = Vec::with_capacity(events.len());
         for event in events {
-            let object = match (event.deleted, &event.kv.key) {
-                (false, key) => match read.next() {
-                    Some(object) => self.readable(key, object)?,
-                    None => None,
-                },
-                (true, _) => None,
-            };
+            let object = if event.deleted { None } else { read.next() };
             changes.push((self.suffix(&event.kv.key), object, event.kv.mod_revision.0));
         }
         Ok(changes)
@@ -311,20 +311,16 @@ impl Cache {
             .flat_map(|e| e.prev.iter().chain((!e.deleted).then_some(&e.kv)))
             .collect();
         let read = self.storage.read_all(&self.row, &kvs).await;
-        let mut entries = Vec::with_capacity(read.len());
-        for (kv, object) in kvs.iter().zip(read) {
-            let object = self.readable(&kv.key, object)?;
-            entries.push(object.map(|object| Entry::new(Arc::new(object))));
-        }
-        let mut entries = entries.into_iter();
+        let entries = self.readable(read)?.into_iter();
+        let mut entries = entries.map(|object| Entry::new(Arc::new(object)));
         let mut made = Vec::with_capacity(events.len());
         for event in events {
             let revision = event.kv.mod_revision.0;
-            let previous = event.prev.as_ref().and_then(|_| entries.next().flatten());
+            let previous = event.prev.as_ref().and_then(|_| entries.next());
             let event = if event.deleted {
                 previous.map(|previous| Event::deletion(previous, revision))
             } else {
-                let entry = entries.next().flatten();
+                let entry = entries.next();
                 entry.map(|entry| Event::new(entry, previous, false, revision))
             };
             made.extend(event.map(Arc::new));
@@ -345,7 +341,7 @@ impl Cache {
     /// Waits until the cache has reached `revision` (0: any state).
     ///
     /// # Errors
-    /// 504 with upstream's text when the revision is not reached in time.
+    /// 504 with upstream's text when the revision is not reached in time; 500 while objects cannot be read.
     pub async fn wait_for(&self, revision: i64) -> Result<(), Status> {
         let begun = base::clock::now();
         let mut seen = self.revision.subscribe();
@@ -354,10 +350,12 @@ impl Cache {
             self.storage.backend().tell_progress(&self.range());
         }
         let reached = seen.wait_for(|r| *r >= revision.max(1));
+        // What an earlier load brought is outdated once objects cannot be read.
         let outcome = tokio::select! {
-            outcome = tokio::time::timeout(CATCH_UP_MAX, reached) => outcome,
+            biased;
             () = self.stop.requested() => return Err(status::initializing()),
             refusal = self.faulty() => return Err(refusal),
+            outcome = tokio::time::timeout(CATCH_UP_MAX, reached) => outcome,
         };
         if revision > 0 {
             meters::waited(&self.row.spec.gvr, begun);
@@ -369,7 +367,12 @@ impl Cache {
         }
     }
 
-    /// Completes with the reason while the objects cannot be converted.
+    /// Whether objects in the store cannot be read now.
+    pub(crate) fn is_faulty(&self) -> bool {
+        self.fault.borrow().is_some()
+    }
+
+    /// Completes with the reason while objects cannot be read.
     async fn faulty(&self) -> Status {
         let mut fault = self.fault.subscribe();
         match fault.wait_for(Option::is_some).await.ok().and_then(|found| found.clone()) {

@@ -281,10 +281,6 @@ impl Transformer for Configured {
         }
     }
 
-    fn may_recover(&self, resource: &Gvr) -> bool {
-        self.providers(resource).is_some()
-    }
-
     fn has_health(&self) -> bool {
         self.reload || !self.current.load().plugins.is_empty()
     }

@@ -9,13 +9,14 @@ use http::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::Revision;
-use store::kv::StoreError;
+use store::kv::{KeyValue, StoreError};
 
 use super::options::{ListOptions, Match};
 use super::output::{self, ListHead};
 use crate::body::Body;
 use crate::context::Context;
 use crate::meters::storage as meters;
+use crate::registry::unreadable::{REPORTED_MAX, Unreadable, list_error};
 use crate::selection::Selection;
 use crate::status;
 use crate::watch_cache::{Entry, Filter};
@@ -89,12 +90,23 @@ pub(super) async fn select(
         let token = Token { v: TOKEN_VERSION.into(), rv: revision, start: String::new() };
         return from_store(context, filter, &token, options.limit).await;
     }
-    let cache = if options.resource_version.is_empty() {
-        objects.fresh_cache(&context.row).await?
+    let ready = if options.resource_version.is_empty() {
+        objects.fresh_cache(&context.row).await
     } else {
         let cache = objects.cache(&context.row);
-        cache.wait_for(revision).await?;
-        cache
+        cache.wait_for(revision).await.map(|()| cache)
+    };
+    let cache = match ready {
+        Ok(cache) => cache,
+        // A cache has all objects or none; the store fails only the lists that cover an unreadable one.
+        Err(_) if objects.cache(&context.row).is_faulty() => {
+            let found = from_store(context, filter, &Token::default(), options.limit).await?;
+            if found.0.revision < revision {
+                return Err(status::too_large_resource_version(revision, found.0.revision));
+            }
+            return Ok(found);
+        }
+        Err(refusal) => return Err(refusal),
     };
     // A list at version 0 is served whole, whatever its limit, as upstream's cache does. Events have none there.
     let is_event = &*context.row.spec.gvr.resource == "events";
@@ -145,6 +157,13 @@ async fn page_at(
     let mut start = (!token.start.is_empty()).then(|| token.start.clone());
     let mut items: Vec<Arc<Object>> = Vec::new();
     let mut head = ListHead::default();
+    let mut failed: Vec<Unreadable> = Vec::new();
+    let done = |failed: &[Unreadable], head: ListHead, items: Vec<Arc<Object>>| {
+        list_error(&row.spec.gvr, failed).map_or(Ok((head, items)), Err)
+    };
+    // Upstream reads this key alone then.
+    let only = (!filter.name.is_empty() && row.spec.namespaced != filter.namespace.is_empty())
+        .then(|| row.key(&filter.namespace, &filter.name));
     loop {
         let chunk = if limit == 0 {
             0
@@ -167,15 +186,26 @@ async fn page_at(
         let prefix = row.key_prefix("");
         let total = found.kvs.len();
         *count += total;
-        let read = storage.read_all(row, &found.kvs.iter().collect::<Vec<_>>()).await;
-        for (index, (kv, object)) in found.kvs.iter().zip(read).enumerate() {
-            let object = object?;
+        let concerned = |kv: &KeyValue| only.as_ref().is_none_or(|key| kv.key == key.as_bytes());
+        let kvs: Vec<(usize, &KeyValue)> =
+            found.kvs.iter().enumerate().filter(|(_, kv)| concerned(kv)).collect();
+        if let Some(last) = found.kvs.last() {
+            start = Some(format!("{}\0", suffix_of(last, &prefix)));
+        }
+        let read = storage.read_all(row, &kvs.iter().map(|(_, kv)| *kv).collect::<Vec<_>>()).await;
+        for ((index, kv), object) in kvs.into_iter().zip(read) {
+            let object = match object {
+                Ok(object) => object,
+                Err(unreadable) => {
+                    failed.push(unreadable);
+                    if failed.len() >= REPORTED_MAX {
+                        return done(&failed, head, items);
+                    }
+                    continue;
+                }
+            };
             let entry = Entry::new(Arc::new(object));
-            let suffix = String::from_utf8_lossy(&kv.key)
-                .strip_prefix(prefix.as_str())
-                .unwrap_or_default()
-                .to_owned();
-            start = Some(format!("{suffix}\0"));
+            let suffix = suffix_of(kv, &prefix);
             if !filter.matches(row, &entry) {
                 continue;
             }
@@ -186,13 +216,18 @@ async fn page_at(
                     head.remaining =
                         filter.is_unselective().then(|| found.count.saturating_sub(index + 1));
                 }
-                return Ok((head, items));
+                return done(&failed, head, items);
             }
         }
         if !found.more {
-            return Ok((head, items));
+            return done(&failed, head, items);
         }
     }
+}
+
+/// What follows the prefix in a key.
+fn suffix_of(kv: &KeyValue, prefix: &str) -> String {
+    String::from_utf8_lossy(&kv.key).strip_prefix(prefix).unwrap_or_default().to_owned()
 }
 
 /// 410 with a token that goes on in the newest state ("inconsistent continue").

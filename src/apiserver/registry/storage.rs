@@ -15,6 +15,7 @@ use tokio::sync::RwLock;
 
 use super::Resource;
 use super::leases::Leases;
+use super::unreadable::{Step, Unreadable};
 use crate::convert;
 use crate::custom::Read;
 use crate::meters::storage as meters;
@@ -56,11 +57,6 @@ pub trait Transformer: Send + Sync + std::fmt::Debug {
 
     /// Gets what is needed to open these and is not here yet; what cannot be had is told by `open`.
     async fn fetch(&self, _resource: &Gvr, _stored: &[&Bytes]) {}
-
-    /// Whether what cannot be opened now may be later: then it must not be taken for absent meanwhile.
-    fn may_recover(&self, _resource: &Gvr) -> bool {
-        false
-    }
 
     /// Whether there is something that may be unwell.
     fn has_health(&self) -> bool {
@@ -175,12 +171,16 @@ impl Storage {
     /// # Errors
     /// 500 that names the key when the value cannot be read, or says why it cannot be converted.
     pub async fn read(&self, row: &Resource, kv: &KeyValue) -> Result<Object, Status> {
-        let read = self.read_all(row, &[kv]).await;
-        read.into_iter().next().unwrap_or_else(|| Err(Status::internal("nothing was read")))
+        let read = self.read_all(row, &[kv]).await.into_iter().next();
+        Ok(read.ok_or_else(|| Status::internal("nothing was read"))??)
     }
 
     /// The same for many, whose conversion is asked for at once.
-    pub async fn read_all(&self, row: &Resource, kvs: &[&KeyValue]) -> Vec<Result<Object, Status>> {
+    pub async fn read_all(
+        &self,
+        row: &Resource,
+        kvs: &[&KeyValue],
+    ) -> Vec<Result<Object, Unreadable>> {
         self.fetch(row, kvs).await;
         self.read_opened(row, kvs, Self::open).await
     }
@@ -189,8 +189,8 @@ impl Storage {
         &self,
         row: &Resource,
         kvs: &[&KeyValue],
-        open: fn(&Self, &Resource, &KeyValue) -> Result<Bytes, Status>,
-    ) -> Vec<Result<Object, Status>> {
+        open: fn(&Self, &Resource, &KeyValue) -> Result<Bytes, Unreadable>,
+    ) -> Vec<Result<Object, Unreadable>> {
         let Some(custom) = &row.spec.custom else {
             return kvs.iter().map(|kv| self.decode(row, kv)).collect();
         };
@@ -198,15 +198,16 @@ impl Storage {
             (Vec::with_capacity(kvs.len()), Vec::new(), Vec::new());
         for kv in kvs {
             let revision = kv.mod_revision.0;
-            let read = open(self, row, kv)
-                .and_then(|bytes| custom.read(bytes, revision).map_err(|why| unreadable(kv, &why)));
+            let read = open(self, row, kv).and_then(|bytes| {
+                custom.read(bytes, revision).map_err(|why| undecodable(kv, why))
+            });
             match read {
                 Ok(Read::Ready(object)) => out.push(Ok(object)),
                 Err(error) => out.push(Err(error)),
                 Ok(Read::Foreign(value)) => {
-                    places.push((out.len(), revision));
+                    places.push((out.len(), *kv));
                     foreign.push(value);
-                    out.push(Err(Status::internal("the object was not converted")));
+                    out.push(Err(undecodable(kv, "the object was not converted".into())));
                 }
             }
         }
@@ -218,17 +219,18 @@ impl Storage {
         let mut values = match converted {
             Ok(values) => values.into_iter(),
             Err(why) => {
-                for (at, _) in places {
+                for (at, kv) in places {
                     if let Some(slot) = out.get_mut(at) {
-                        *slot = Err(status::unmapped(500, why.clone()));
+                        *slot = Err(undecodable(kv, why.clone()));
                     }
                 }
                 return out;
             }
         };
-        for (at, revision) in places {
+        for (at, kv) in places {
             if let (Some(slot), Some(value)) = (out.get_mut(at), values.next()) {
-                *slot = custom.finish(value, revision).map_err(|why| status::unmapped(500, why));
+                let finished = custom.finish(value, kv.mod_revision.0);
+                *slot = finished.map_err(|why| undecodable(kv, why));
             }
         }
         out
@@ -237,23 +239,17 @@ impl Storage {
     /// A stored value as an object of the version that it is stored in.
     ///
     /// # Errors
-    /// 500 that names the key when the value cannot be read.
-    pub fn decode(&self, row: &Resource, kv: &KeyValue) -> Result<Object, Status> {
+    /// Names the key when the value cannot be read.
+    pub fn decode(&self, row: &Resource, kv: &KeyValue) -> Result<Object, Unreadable> {
         let value = self.open(row, kv)?;
-        Object::from_stored(value, kv.mod_revision.0).map_err(|e| unreadable(kv, &e.to_string()))
-    }
-
-    /// Whether what of this row cannot be read now may be later.
-    pub(crate) fn may_recover(&self, row: &Resource) -> bool {
-        row.spec.custom.is_some()
-            || self.transformer.as_ref().is_some_and(|t| t.may_recover(&row.spec.gvr))
+        Object::from_stored(value, kv.mod_revision.0).map_err(|e| undecodable(kv, e.to_string()))
     }
 
     /// The plain JSON of a stored value.
-    fn open(&self, row: &Resource, kv: &KeyValue) -> Result<Bytes, Status> {
-        let bad = |why: String| unreadable(kv, &why);
-        let value = self.opened(row, kv).map_err(bad)?.plain;
-        convert::stored_json(row, value).map_err(bad)
+    fn open(&self, row: &Resource, kv: &KeyValue) -> Result<Bytes, Unreadable> {
+        let opened = self.opened(row, kv);
+        let value = opened.map_err(|why| Unreadable::new(kv, Step::Transform, why))?.plain;
+        convert::stored_json(row, value).map_err(|why| undecodable(kv, why))
     }
 
     fn opened(&self, row: &Resource, kv: &KeyValue) -> Result<Opened, String> {
@@ -295,7 +291,8 @@ impl Storage {
             return Ok(false);
         };
         self.fetch(row, &[kv]).await;
-        self.opened(row, kv).map(|opened| opened.stale).map_err(|why| unreadable(kv, &why))
+        let opened = self.opened(row, kv);
+        Ok(opened.map_err(|why| Unreadable::new(kv, Step::Transform, why))?.stale)
     }
 
     fn seal(&self, row: &Resource, key: &str, plain: &Bytes) -> Result<Bytes, Status> {
@@ -380,10 +377,9 @@ impl Storage {
                     lease: 0,
                 };
                 let open = |_: &Self, _: &Resource, kv: &KeyValue| Ok(kv.value.clone());
-                let read = self.read_opened(row, &[&kv], open).await;
-                read.into_iter()
-                    .next()
-                    .unwrap_or_else(|| Err(Status::internal("nothing was read")))?
+                let read = self.read_opened(row, &[&kv], open).await.into_iter().next();
+                read.ok_or_else(|| Status::internal("nothing was read"))?
+                    .map_err(|unreadable| status::unmapped(500, unreadable.why))?
             }
             None => Object::from_stored(plain.clone(), 0)
                 .map_err(|e| Status::internal(&e.to_string()))?,
@@ -502,7 +498,8 @@ impl Storage {
             return Ok(false);
         };
         self.fetch(row, &[kv]).await;
-        let opened = self.opened(row, kv).map_err(|why| unreadable(kv, &why))?;
+        let opened = self.opened(row, kv);
+        let opened = opened.map_err(|why| Unreadable::new(kv, Step::Transform, why))?;
         Ok(!opened.stale && opened.plain == wanted)
     }
 
@@ -530,9 +527,8 @@ fn is_renewal(old: &Value, new: &Value) -> bool {
     same("spec", &["renewTime"]) && same("metadata", &["managedFields", "resourceVersion"])
 }
 
-fn unreadable(kv: &KeyValue, why: &str) -> Status {
-    let key = String::from_utf8_lossy(&kv.key);
-    Status::internal(&format!("the stored object {key} cannot be read: {why}"))
+fn undecodable(kv: &KeyValue, why: String) -> Unreadable {
+    Unreadable::new(kv, Step::Decode, why)
 }
 
 /// The stored form of an object: kind and version first, metadata next, `resourceVersion` left out.

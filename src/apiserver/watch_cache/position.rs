@@ -114,7 +114,10 @@ impl Position {
                         return Ok((events, self.reached));
                     }
                     if matches!(self.place, Place::Ring(_)) {
-                        told.await;
+                        tokio::select! {
+                            () = told => {}
+                            _ = self.cache.faulty() => return Err(Lagged),
+                        }
                     }
                 }
                 Place::Behind if self.cache.stop.is_requested() => return Err(Lagged),
@@ -166,6 +169,7 @@ impl Position {
             let batch = tokio::select! {
                 batch = history.watcher.batches.recv() => batch,
                 () = self.cache.stop.requested() => None,
+                _ = self.cache.faulty() => None,
             };
             history.batch = Some(batch.ok_or(Lagged)?.map_err(|_| Lagged)?);
         }
