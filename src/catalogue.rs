@@ -112,6 +112,10 @@ entries! {
     DATASTORE = "KL0309", "The external datastore cannot be used.",
         "It does not answer, refuses us, is no datastore of k3s, or another server or k3s has it; two that write to it would destroy it.",
         "Mend what the message says: stop the other server (`systemctl stop k3s`), or correct --datastore-endpoint and its certificates.";
+    /// Keys of encryption at rest that are missing.
+    SEALED_WITHOUT_KEY = "KL0311", "The store has Secrets that no key of this server opens.",
+        "Secrets are encrypted at rest; with other keys they would be unreadable, and new ones would be encrypted with keys that the other servers do not have.",
+        "Put the file back from a backup of this server, or copy `server/tls/encryption.keys` of another server of the cluster, and start again.";
     /// Migration.
     MIGRATE = "KL0310", "Nothing was migrated.",
         "Data is only copied whole, from a source that can be read, into a data directory whose server has none yet.",

@@ -153,7 +153,6 @@ impl Authenticator for Union {
         peer: Option<&Peer>,
         path: &str,
     ) -> Result<Option<User>, Status> {
-        let token = bearer(headers);
         let mut refused = match peer {
             Some(peer) => match peer.user(headers) {
                 Ok(Some(user)) => return Ok(Some(with_authenticated(user))),
@@ -165,7 +164,18 @@ impl Authenticator for Union {
             },
             None => false,
         };
-        if let Some(token) = token {
+        // Each that is there is tried, as upstream's union of authenticators does.
+        let tokens = [Ok(authorization_token(headers).token), websocket_token(headers)];
+        for token in tokens {
+            let token = match token {
+                Ok(Some(token)) => token,
+                Ok(None) => continue,
+                Err(why) => {
+                    tracing::debug!(why, "bearer token refused");
+                    refused = true;
+                    continue;
+                }
+            };
             match self.review(&token, &[]).await {
                 Ok(Some(identity)) => {
                     let mut user = identity.user;
@@ -209,22 +219,66 @@ fn with_authenticated(mut user: User) -> User {
     user
 }
 
-/// The bearer token of the request, from `Authorization` or from the WebSocket subprotocols.
-fn bearer(headers: &HeaderMap) -> Option<String> {
-    if let Some(value) = headers.get(http::header::AUTHORIZATION) {
-        let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;
-        return (scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty())
-            .then(|| token.trim().to_owned());
+/// What `Authorization` holds.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct AuthorizationToken {
+    token: Option<String>,
+    /// More than one space stands before the token, which is ignored then.
+    has_extra_space: bool,
+}
+
+/// The token of `Authorization`, as upstream's `bearertoken` reads it: one space before it, and nothing behind the next one counts.
+fn authorization_token(headers: &HeaderMap) -> AuthorizationToken {
+    let Some(value) = headers.get(http::header::AUTHORIZATION) else {
+        return AuthorizationToken::default();
+    };
+    let value = String::from_utf8_lossy(value.as_bytes());
+    let mut parts = value.trim().splitn(3, ' ');
+    if !parts.next().is_some_and(|scheme| scheme.eq_ignore_ascii_case("bearer")) {
+        return AuthorizationToken::default();
     }
-    headers
-        .get_all(http::header::SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .find_map(|protocol| protocol.trim().strip_prefix(WEBSOCKET_TOKEN))
-        .and_then(|encoded| URL_SAFE_NO_PAD.decode(encoded).ok())
-        .and_then(|bytes| String::from_utf8(bytes).ok())
-        .filter(|token| !token.is_empty())
+    let token = parts.next().filter(|token| !token.is_empty()).map(str::to_owned);
+    let has_extra_space = token.is_none() && parts.next().is_some();
+    AuthorizationToken { token, has_extra_space }
+}
+
+/// What upstream warns of when it ignores the token of `Authorization`.
+pub(crate) fn ignored_token_warning(headers: &HeaderMap) -> Option<&'static str> {
+    authorization_token(headers).has_extra_space.then_some(
+        "the provided Authorization header contains extra space before the bearer token, and is ignored",
+    )
+}
+
+/// The token among the subprotocols of a WebSocket request, as upstream's `websocket.ProtocolAuthenticator` reads it.
+///
+/// # Errors
+/// When there are several, it is malformed, or no other subprotocol is offered.
+fn websocket_token(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
+    if !stream::upgrade::is_websocket(headers) {
+        return Ok(None);
+    }
+    let (mut found, mut others) = (None, 0_usize);
+    for value in headers.get_all(http::header::SEC_WEBSOCKET_PROTOCOL) {
+        for protocol in String::from_utf8_lossy(value.as_bytes()).split(',') {
+            let Some(encoded) = protocol.trim().strip_prefix(WEBSOCKET_TOKEN) else {
+                others += 1;
+                continue;
+            };
+            if found.is_some() {
+                return Err("multiple base64.bearer.authorization tokens specified");
+            }
+            let decoded = URL_SAFE_NO_PAD
+                .decode(encoded)
+                .map_err(|_| "invalid base64.bearer.authorization token encoding")?;
+            let token = String::from_utf8(decoded)
+                .map_err(|_| "invalid base64.bearer.authorization token")?;
+            found = Some(token);
+        }
+    }
+    match found.filter(|token| !token.is_empty()) {
+        Some(_) if others == 0 => Err("missing additional subprotocol"),
+        token => Ok(token),
+    }
 }
 
 /// The subprotocol carries a token and must not be offered onwards or chosen.
@@ -299,15 +353,73 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_authorization_header_is_read_as_upstream_does() {
+        let read = |value: &str| {
+            let found = authorization_token(&headers(http::header::AUTHORIZATION, value));
+            (found.token, found.has_extra_space)
+        };
+        let token = |text: &str| (Some(text.to_owned()), false);
+        assert_eq!(read("Bearer a"), token("a"));
+        assert_eq!(read("bEARER a"), token("a"));
+        assert_eq!(read(" Bearer a "), token("a"));
+        assert_eq!(read("Bearer a b"), token("a"), "what follows the token is ignored");
+        assert_eq!(read("Bearer  a"), (None, true));
+        assert_eq!(read("Bearer   a"), (None, true));
+        assert_eq!(read("Bearer"), (None, false));
+        assert_eq!(read("Bearer "), (None, false));
+        assert_eq!(read("Bearer\ta"), (None, false));
+        assert_eq!(read("Basic a"), (None, false));
+    }
+
+    #[tokio::test]
+    async fn a_token_behind_several_spaces_is_no_token() {
+        let spaces = headers(http::header::AUTHORIZATION, "Bearer  secret");
+        let user = union(true).authenticate(&spaces, None, "/api").await.unwrap().unwrap();
+        assert_eq!(user, User::anonymous());
+        assert_eq!(union(false).authenticate(&spaces, None, "/api").await.unwrap_err().code, 401);
+        assert_eq!(
+            ignored_token_warning(&spaces),
+            Some(
+                "the provided Authorization header contains extra space before the bearer token, and is ignored"
+            )
+        );
+        let one = headers(http::header::AUTHORIZATION, "Bearer secret");
+        assert_eq!(ignored_token_warning(&one), None);
+    }
+
+    fn websocket(protocols: &str) -> HeaderMap {
+        let mut headers = headers(http::header::SEC_WEBSOCKET_PROTOCOL, protocols);
+        headers.insert(http::header::UPGRADE, "websocket".parse().unwrap());
+        headers.insert(http::header::CONNECTION, "Upgrade".parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn subprotocols_are_read_as_upstream_does() {
+        let encoded = |token: &str| format!("{WEBSOCKET_TOKEN}{}", URL_SAFE_NO_PAD.encode(token));
+        let read = |protocols: &str| websocket_token(&websocket(protocols));
+        let good = format!("v5.channel.k8s.io, {}", encoded("a"));
+        assert_eq!(read(&good), Ok(Some("a".to_owned())));
+        assert_eq!(read("v5.channel.k8s.io"), Ok(None));
+        assert_eq!(read(&format!("x, {WEBSOCKET_TOKEN}")), Ok(None));
+        assert_eq!(read(&encoded("a")), Err("missing additional subprotocol"));
+        let twice = format!("x,{},{}", encoded("a"), encoded("a"));
+        assert_eq!(read(&twice), Err("multiple base64.bearer.authorization tokens specified"));
+        let padded = format!("x,{WEBSOCKET_TOKEN}YQ==");
+        assert_eq!(read(&padded), Err("invalid base64.bearer.authorization token encoding"));
+        let binary = format!("x,{WEBSOCKET_TOKEN}{}", URL_SAFE_NO_PAD.encode([0xff]));
+        assert_eq!(read(&binary), Err("invalid base64.bearer.authorization token"));
+        let plain = headers(http::header::SEC_WEBSOCKET_PROTOCOL, &good);
+        assert_eq!(websocket_token(&plain), Ok(None), "no WebSocket request");
+    }
+
     #[tokio::test]
     async fn browsers_send_the_token_as_a_subprotocol() {
         let value =
             format!("v5.channel.k8s.io, {WEBSOCKET_TOKEN}{}", URL_SAFE_NO_PAD.encode("secret"));
-        let user = union(true)
-            .authenticate(&headers(http::header::SEC_WEBSOCKET_PROTOCOL, &value), None, "/api")
-            .await
-            .unwrap()
-            .unwrap();
+        let user =
+            union(true).authenticate(&websocket(&value), None, "/api").await.unwrap().unwrap();
         assert_eq!(user.name, "admin");
         assert!(is_token_protocol(value.split(", ").nth(1).unwrap()));
     }

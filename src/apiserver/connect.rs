@@ -268,7 +268,7 @@ impl Nodes {
     async fn endpoint(&self, whom: &Proxied, service: &Value) -> Result<Target, Status> {
         let named = target::named("service", &whom.name)?;
         let port = target::service_port(&named, service)?;
-        let all = self.lookup.list(&lookup::ENDPOINT_SLICES, &whom.namespace).await;
+        let all = self.lookup.list(&lookup::ENDPOINT_SLICES, &whom.namespace).await?;
         let mine = |s: &Value| {
             let label = s.pointer("/metadata/labels/kubernetes.io~1service-name");
             label.and_then(Value::as_str) == Some(named.name)

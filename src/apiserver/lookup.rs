@@ -36,10 +36,16 @@ pub trait Lookup: Send + Sync {
     }
 
     /// All objects of one namespace; of all namespaces when `namespace` is empty.
-    async fn list(&self, gvr: &Gvr, namespace: &str) -> Vec<Arc<Object>>;
+    ///
+    /// # Errors
+    /// When the cache does not load, or an object in the store cannot be read: a shorter list would limit less.
+    async fn list(&self, gvr: &Gvr, namespace: &str) -> Result<Vec<Arc<Object>>, Status>;
 
     /// Pods with this `spec.nodeName`, by the cache's index.
-    async fn pods_on_node(&self, node: &str) -> Vec<Arc<Object>>;
+    ///
+    /// # Errors
+    /// As [`Lookup::list`].
+    async fn pods_on_node(&self, node: &str) -> Result<Vec<Arc<Object>>, Status>;
 
     /// Writes the `status` subresource; the value carries the resource version it was read at.
     ///
@@ -141,22 +147,23 @@ pub(crate) mod testing {
             self.get(gvr, namespace, name).await
         }
 
-        async fn list(&self, gvr: &Gvr, namespace: &str) -> Vec<Arc<Object>> {
+        async fn list(&self, gvr: &Gvr, namespace: &str) -> Result<Vec<Arc<Object>>, Status> {
             let all = self.0.lock();
-            all.iter()
+            let found = all
+                .iter()
                 .filter(|((resource, ns, _), _)| {
                     **resource == *gvr.resource && (namespace.is_empty() || ns == namespace)
                 })
-                .map(|(_, object)| Arc::clone(object))
-                .collect()
+                .map(|(_, object)| Arc::clone(object));
+            Ok(found.collect())
         }
 
-        async fn pods_on_node(&self, node: &str) -> Vec<Arc<Object>> {
-            let mut pods = self.list(&PODS, "").await;
+        async fn pods_on_node(&self, node: &str) -> Result<Vec<Arc<Object>>, Status> {
+            let mut pods = self.list(&PODS, "").await?;
             pods.retain(|pod| {
                 pod.value().unwrap().pointer("/spec/nodeName").and_then(Value::as_str) == Some(node)
             });
-            pods
+            Ok(pods)
         }
 
         async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status> {

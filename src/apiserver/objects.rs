@@ -105,17 +105,20 @@ impl Objects {
         self.registry.load().row(gvr).cloned().ok_or_else(status::no_resource)
     }
 
-    async fn cached(&self, gvr: &Gvr) -> Option<(Arc<Resource>, Arc<Cache>)> {
-        let row = self.row(gvr).ok()?;
-        let cache = self.loaded_cache(&row).await.ok()?;
-        Some((row, cache))
+    async fn cached(&self, gvr: &Gvr) -> Result<(Arc<Resource>, Arc<Cache>), Status> {
+        let row = self.row(gvr)?;
+        let cache = self.loaded_cache(&row).await?;
+        Ok((row, cache))
     }
 }
 
 #[async_trait]
 impl Lookup for Objects {
     async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
-        let (row, cache) = self.cached(gvr).await?;
+        let Ok((row, cache)) = self.cached(gvr).await else {
+            // Another object of the resource may be what cannot be read.
+            return self.get_live(gvr, namespace, name).await;
+        };
         cache.get(namespace, name).map(|object| convert::object(&row, &object))
     }
 
@@ -125,25 +128,21 @@ impl Lookup for Objects {
         Some(convert::object(&row, &Arc::new(object)))
     }
 
-    async fn list(&self, gvr: &Gvr, namespace: &str) -> Vec<Arc<Object>> {
-        let Some((row, cache)) = self.cached(gvr).await else { return Vec::new() };
+    async fn list(&self, gvr: &Gvr, namespace: &str) -> Result<Vec<Arc<Object>>, Status> {
+        // A resource that is not served has no objects.
+        if self.row(gvr).is_err() {
+            return Ok(Vec::new());
+        }
+        let (row, cache) = self.cached(gvr).await?;
         let filter = Filter { namespace: namespace.to_owned(), ..Filter::default() };
-        cache
-            .list(&filter, None, 0)
-            .items
-            .iter()
-            .map(|object| convert::object(&row, object))
-            .collect()
+        let items = cache.list(&filter, None, 0).items;
+        Ok(items.iter().map(|object| convert::object(&row, object)).collect())
     }
 
-    async fn pods_on_node(&self, node: &str) -> Vec<Arc<Object>> {
-        let Some((row, cache)) = self.cached(&Gvr::new("", "v1", "pods")).await else {
-            return Vec::new();
-        };
-        let Ok(selection) = Selection::parse(&row, "", &format!("spec.nodeName={node}")) else {
-            return Vec::new();
-        };
-        cache.list(&Filter { selection, ..Filter::default() }, None, 0).items
+    async fn pods_on_node(&self, node: &str) -> Result<Vec<Arc<Object>>, Status> {
+        let (row, cache) = self.cached(&Gvr::new("", "v1", "pods")).await?;
+        let selection = Selection::parse(&row, "", &format!("spec.nodeName={node}"))?;
+        Ok(cache.list(&Filter { selection, ..Filter::default() }, None, 0).items)
     }
 
     async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status> {

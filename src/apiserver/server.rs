@@ -552,6 +552,10 @@ impl ApiServer {
         let outcome = handlers::dispatch(&context, exchange).await;
         let mut response =
             outcome.unwrap_or_else(|refusal| handlers::output::refusal(&context, &refusal));
+        let ignored_token = crate::authn::ignored_token_warning(&context.headers);
+        if let Some(warning) = ignored_token {
+            context.warn(warning);
+        }
         for warning in context.told() {
             if let Ok(value) = HeaderValue::from_bytes(
                 format!("299 - {}", api::field::go_quote(&warning)).as_bytes(),

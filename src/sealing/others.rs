@@ -53,6 +53,9 @@ impl Place {
     async fn act(&self, ask: Ask) -> Told {
         match ask {
             Ask::Hash => Ok(self.keys.ring().hash()),
+            Ask::Ring if self.keys.is_unsaved() => {
+                Err("its keys are missing, it takes them from another server".to_owned())
+            }
             Ask::Ring => Ok(self.keys.ring().render()),
             Ask::Adopt(text) => {
                 let ring = Ring::parse(&text, "keys").map_err(|e| e.to_string())?;
@@ -188,7 +191,7 @@ pub(crate) async fn catch_up(
                 continue;
             };
             heard = true;
-            if ring.generation() > keys.ring().generation() {
+            if keys.is_unsaved() || ring.generation() > keys.ring().generation() {
                 if let Err(error) = keys.adopt(ring).await {
                     tracing::warn!(error, "newer keys of another server cannot be taken");
                 }

@@ -26,8 +26,8 @@ use store::{Backend, Members};
 use tokio::net::TcpListener;
 
 use crate::catalogue::{
-    BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, NAME_TAKEN, PORT_IN_USE, Refusal, SERVER_STOPPED,
-    STORE_DAMAGED,
+    BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, NAME_TAKEN, PORT_IN_USE, Refusal, SEALED_WITHOUT_KEY,
+    SERVER_STOPPED, STORE_DAMAGED,
 };
 use crate::certificates::Rotation;
 use crate::sealing::{self, Place, Sealing};
@@ -110,7 +110,7 @@ pub(crate) async fn start(
     let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
     // Secrets are sealed from the first write; the key file stands beside the certificates, and other servers ask for it.
-    let keys = Keys::load_or_create(&config.machine.data_dir.join("server/tls/encryption.keys"));
+    let keys = Keys::load_or_generate(&config.machine.data_dir.join("server/tls/encryption.keys"));
     let place = Place::new(Arc::new(keys.map_err(|e| DATA_DIR.refuse(e))?));
     let joined = entered.is_some();
     let (store, members, peers, calls) =
@@ -130,6 +130,7 @@ pub(crate) async fn start(
         }
         None => Arc::clone(&place.keys) as Arc<dyn Transformer>,
     };
+    check_keys(config, &place.keys, &store, &*transformer).await?;
     let objects = Objects::new(Arc::clone(&store), Some(transformer), schema, tasks);
     let pace = if config.fast_node_loss { Pace::FAST } else { Pace::CALM };
     let tunnels = Tunnels::new(
@@ -238,6 +239,33 @@ pub(crate) async fn start(
         sealing,
         rotation,
     })
+}
+
+/// Saves keys that were generated for a store without sealed values.
+///
+/// # Errors
+/// When the store has values that no key opens.
+async fn check_keys(
+    config: &Config,
+    keys: &Keys,
+    store: &Arc<dyn Backend>,
+    transformer: &dyn Transformer,
+) -> Result<(), Refusal> {
+    let unopened = apiserver::encryption::reseal::unopened(store, transformer).await;
+    let unopened = unopened.map_err(|e| SERVER_STOPPED.refuse(format!("the store: {e}")))?;
+    if let Some(unopened) = unopened {
+        let file = keys.path().display();
+        let state = if keys.is_unsaved() { "is missing" } else { "lacks a key" };
+        let beside = match &config.encryption {
+            Some(plan) => format!(", and {} has no provider for it", plan.file.display()),
+            None => String::new(),
+        };
+        return Err(SEALED_WITHOUT_KEY.refuse(format!(
+            "{file} {state}{beside}: {} cannot be decrypted: {}",
+            unopened.key, unopened.why
+        )));
+    }
+    keys.save().await.map_err(|e| DATA_DIR.refuse(e))
 }
 
 /// Opens the store, as a member of those that this server joins if it `entered` their cluster, and waits until it answers.

@@ -193,6 +193,8 @@ impl Server {
         let objects = self.server.objects();
         let leases =
             objects.list(&Gvr::new("coordination.k8s.io", "v1", "leases"), "kube-node-lease").await;
+        // Without leases the line of a node says no age.
+        let leases = leases.unwrap_or_default();
         let now = base::clock::unix_time().as_secs();
         let renewed: BTreeMap<String, u64> = leases
             .iter()
@@ -203,7 +205,7 @@ impl Server {
                 Some((lease.key.name.to_string(), age))
             })
             .collect();
-        let nodes = objects.list(&Gvr::new("", "v1", "nodes"), "").await;
+        let nodes = objects.list(&Gvr::new("", "v1", "nodes"), "").await.unwrap_or_default();
         let presences = self.tunnels.presences().borrow().clone();
         let line = |object: &Arc<api::Object>| {
             let mut line = node_line(&object.key.name, &object.value().unwrap_or_default());

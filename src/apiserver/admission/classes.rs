@@ -11,8 +11,12 @@ use super::{Operation, Plugin, Request};
 use crate::lookup::{self, Lookup};
 
 /// The name of the newest class that one of the annotations marks; the first by name among equally old ones.
-async fn default_class(lookup: &dyn Lookup, gvr: &Gvr, annotations: &[&str]) -> Option<String> {
-    let classes = lookup.list(gvr, "").await;
+async fn default_class(
+    lookup: &dyn Lookup,
+    gvr: &Gvr,
+    annotations: &[&str],
+) -> Result<Option<String>, Status> {
+    let classes = lookup.list(gvr, "").await?;
     let marked = classes.iter().filter_map(|class| class.value().ok()).filter(|class| {
         annotations.iter().any(|a| str_in(class, &["metadata", "annotations", a]) == "true")
     });
@@ -22,8 +26,8 @@ async fn default_class(lookup: &dyn Lookup, gvr: &Gvr, annotations: &[&str]) -> 
             std::cmp::Reverse(str_in(class, &["metadata", "name"]).to_owned()),
         )
     };
-    let newest = marked.max_by_key(key)?;
-    Some(str_in(&newest, &["metadata", "name"]).to_owned())
+    let newest = marked.max_by_key(key);
+    Ok(newest.map(|newest| str_in(&newest, &["metadata", "name"]).to_owned()))
 }
 
 /// Gives a claim without a class the default one.
@@ -55,9 +59,10 @@ impl Plugin for DefaultStorageClass {
             "storageclass.kubernetes.io/is-default-class",
             "storageclass.beta.kubernetes.io/is-default-class",
         ];
-        if let (Some(name), Some(spec)) =
-            (default_class(&*self.0, &lookup::STORAGE_CLASSES, &marks).await, claim.get_mut("spec"))
-        {
+        if let (Some(name), Some(spec)) = (
+            default_class(&*self.0, &lookup::STORAGE_CLASSES, &marks).await?,
+            claim.get_mut("spec"),
+        ) {
             set(spec, "storageClassName", name);
         }
         Ok(())
@@ -89,7 +94,7 @@ impl Plugin for DefaultIngressClass {
         }
         let marks = ["ingressclass.kubernetes.io/is-default-class"];
         if let (Some(name), Some(spec)) = (
-            default_class(&*self.0, &lookup::INGRESS_CLASSES, &marks).await,
+            default_class(&*self.0, &lookup::INGRESS_CLASSES, &marks).await?,
             ingress.get_mut("spec"),
         ) {
             set(spec, "ingressClassName", name);

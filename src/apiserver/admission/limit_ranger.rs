@@ -16,9 +16,10 @@ use crate::lookup::{self, Lookup};
 pub struct LimitRanger(pub Arc<dyn Lookup>);
 
 impl LimitRanger {
-    async fn ranges(&self, namespace: &str) -> Vec<Value> {
-        let ranges = self.0.list(&lookup::LIMIT_RANGES, namespace).await;
-        ranges.iter().filter_map(|range| range.value().ok()).collect()
+    async fn ranges(&self, namespace: &str) -> Result<Vec<Value>, Status> {
+        let ranges = self.0.list(&lookup::LIMIT_RANGES, namespace).await?;
+        let values = ranges.iter().map(|range| range.value());
+        values.map(|value| value.map_err(|e| Status::internal(&e.to_string()))).collect()
     }
 }
 
@@ -256,7 +257,7 @@ impl Plugin for LimitRanger {
         else {
             return Ok(());
         };
-        for range in self.ranges(request.namespace).await {
+        for range in self.ranges(request.namespace).await? {
             fill_pod(pod, &range);
         }
         Ok(())
@@ -264,7 +265,7 @@ impl Plugin for LimitRanger {
 
     async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
         let Some(value) = object.filter(|_| applies(request)) else { return Ok(()) };
-        for range in self.ranges(request.namespace).await {
+        for range in self.ranges(request.namespace).await? {
             let errors = if request.is("", "pods") {
                 check_pod(&range, value)
             } else {

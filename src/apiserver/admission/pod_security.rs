@@ -242,7 +242,10 @@ impl PodSecurity {
         namespace: &str,
         enforce: LevelVersion,
     ) {
-        let pods = self.lookup.list(&lookup::PODS, namespace).await;
+        let Ok(pods) = self.lookup.list(&lookup::PODS, namespace).await else {
+            request.warn("failed to list pods while checking new PodSecurity enforce level".into());
+            return;
+        };
         // By reasons: the first name and how many.
         let mut found: BTreeMap<String, (String, usize)> = BTreeMap::new();
         for pod in pods.iter().take(MAX_PODS) {

@@ -11,23 +11,24 @@ use super::service_account::push;
 use super::{Operation, Plugin, Request};
 use crate::lookup::{self, Lookup};
 
-async fn values(lookup: &dyn Lookup, gvr: &api::Gvr) -> Vec<Value> {
-    lookup.list(gvr, "").await.iter().filter_map(|object| object.value().ok()).collect()
+async fn values(lookup: &dyn Lookup, gvr: &api::Gvr) -> Result<Vec<Value>, String> {
+    let all = lookup.list(gvr, "").await.map_err(|e| e.message)?;
+    all.iter().map(|object| object.value().map_err(|e| e.to_string())).collect()
 }
 
 /// Resolves `priorityClassName` to `priority` and `preemptionPolicy`.
 pub struct Priority(pub Arc<dyn Lookup>);
 
 impl Priority {
-    async fn default_class(&self) -> Option<Value> {
-        let mut classes = values(&*self.0, &lookup::PRIORITY_CLASSES).await;
+    async fn default_class(&self) -> Result<Option<Value>, String> {
+        let mut classes = values(&*self.0, &lookup::PRIORITY_CLASSES).await?;
         classes.retain(|class| get(class, "globalDefault") == &json!(true));
-        classes.into_iter().min_by_key(|class| int_at(class, "value").unwrap_or_default())
+        Ok(classes.into_iter().min_by_key(|class| int_at(class, "value").unwrap_or_default()))
     }
 
     async fn class(&self, name: &str) -> Result<Option<Value>, String> {
         if name.is_empty() {
-            return Ok(self.default_class().await);
+            return self.default_class().await;
         }
         let found = self.0.get(&lookup::PRIORITY_CLASSES, "", name).await;
         let class = found.ok_or_else(|| format!("no PriorityClass with name {name} was found"))?;
@@ -106,7 +107,10 @@ impl Plugin for Priority {
         let Some(class) = object.filter(|class| get(class, "globalDefault") == &json!(true)) else {
             return Ok(());
         };
-        let Some(default) = self.default_class().await else { return Ok(()) };
+        let default = self.default_class().await.map_err(|why| {
+            request.forbidden(Some(class), &format!("failed to get default priority class: {why}"))
+        })?;
+        let Some(default) = default else { return Ok(()) };
         let name = str_in(&default, &["metadata", "name"]);
         let another = name != str_in(class, &["metadata", "name"]);
         if request.operation == Operation::Create

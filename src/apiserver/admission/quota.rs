@@ -56,8 +56,8 @@ impl ResourceQuota {
     }
 
     /// The quotas of the namespace, each at the newest version known.
-    async fn quotas(&self, namespace: &str, slot: &Slot) -> Vec<Value> {
-        let cached = self.lookup.list(&lookup::RESOURCE_QUOTAS, namespace).await;
+    async fn quotas(&self, namespace: &str, slot: &Slot) -> Result<Vec<Value>, Status> {
+        let cached = self.lookup.list(&lookup::RESOURCE_QUOTAS, namespace).await?;
         let mut written = slot.written.lock();
         written.retain(|name, own| {
             cached
@@ -65,7 +65,8 @@ impl ResourceQuota {
                 .any(|c| *c.key.name == **name && c.resource_version < own.resource_version)
         });
         let newest = cached.iter().map(|c| written.get(&*c.key.name).unwrap_or(c));
-        newest.filter_map(|quota| quota.value().ok()).collect()
+        let values = newest.map(|quota| quota.value());
+        values.map(|value| value.map_err(|e| Status::internal(&e.to_string()))).collect()
     }
 
     async fn reserve(
@@ -77,7 +78,7 @@ impl ResourceQuota {
     ) -> Result<(), Status> {
         let mut done: Vec<String> = Vec::new();
         for _ in 0..ATTEMPTS {
-            let quotas = self.quotas(request.namespace, slot).await;
+            let quotas = self.quotas(request.namespace, slot).await?;
             let open = quotas.into_iter().filter(|quota| {
                 !done.iter().any(|name| name == str_in(quota, &["metadata", "name"]))
             });
@@ -237,7 +238,7 @@ impl Plugin for ResourceQuota {
             || request.is("events.k8s.io", "events");
         let Some(object) = object.filter(|_| !ignored) else { return Ok(()) };
         let Some(evaluator) = Evaluator::for_request(request, object) else { return Ok(()) };
-        if self.lookup.list(&lookup::RESOURCE_QUOTAS, request.namespace).await.is_empty() {
+        if self.lookup.list(&lookup::RESOURCE_QUOTAS, request.namespace).await?.is_empty() {
             return Ok(());
         }
         let slot = self.slot(request.namespace);

@@ -82,7 +82,15 @@ pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
 async fn look(remote: &Remote, objects: &Objects) -> Condition {
     let service = objects.get(&lookup::SERVICES, &remote.namespace, &remote.service).await;
     let service = service.and_then(|s| s.value().ok());
-    let slices = objects.list(&lookup::ENDPOINT_SLICES, &remote.namespace).await;
+    let slices = match objects.list(&lookup::ENDPOINT_SLICES, &remote.namespace).await {
+        Ok(slices) => slices,
+        Err(error) => {
+            let (service, namespace) = (&remote.service, &remote.namespace);
+            let message =
+                format!("service/{service} in \"{namespace}\" cannot be checked due to: {error}");
+            return Condition { status: "Unknown", reason: "EndpointsAccessError", message };
+        }
+    };
     let slices: Vec<Value> = slices
         .iter()
         .filter(|s| s.label("kubernetes.io/service-name") == Some(remote.service.as_str()))

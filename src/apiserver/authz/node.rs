@@ -141,7 +141,8 @@ impl Node {
     }
 
     async fn any_pod(&self, node: &str, a: &Attributes<'_>) -> bool {
-        let pods = self.lookup.pods_on_node(node).await;
+        // Without the pods there is no relationship to find.
+        let Ok(pods) = self.lookup.pods_on_node(node).await else { return false };
         pods.iter().filter(|pod| &*pod.key.namespace == a.namespace).any(|pod| {
             if a.resource == "pods" {
                 return &*pod.key.name == a.name;
@@ -177,7 +178,8 @@ impl Node {
 
     /// The secret is one that a volume in use on the node names.
     async fn secret_of_volume(&self, node: &str, a: &Attributes<'_>) -> bool {
-        for volume in self.lookup.list(&lookup::PERSISTENT_VOLUMES, "").await {
+        let volumes = self.lookup.list(&lookup::PERSISTENT_VOLUMES, "").await;
+        for volume in volumes.unwrap_or_default() {
             if volume_names_secret(&volume, a.namespace, a.name)
                 && self.volume_of(node, &volume.key.name).await
             {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::Gvr;
@@ -51,6 +52,8 @@ pub struct Keys {
     /// Held by whoever writes what it has sealed, and alone by a change: when that is done, nothing comes after it that was
     /// sealed before it.
     gate: Arc<RwLock<()>>,
+    /// The file was missing and was not written since: no value is sealed with these keys yet.
+    unsaved: AtomicBool,
 }
 
 impl Keys {
@@ -62,11 +65,57 @@ impl Keys {
         let make = || Ring::new().map(|ring| ring.render()).map_err(str::to_owned);
         let text = pki::ensure_secret(path, make)?;
         let ring = Ring::parse(&text, &path.display().to_string())?;
-        Ok(Self {
+        Ok(Self::with(path, ring, false))
+    }
+
+    /// The keys in this file. Without it, one random key that is written by [`Keys::save`]: a store with sealed values needs
+    /// the keys that it had, and a file that exists would look like them at the next start.
+    ///
+    /// # Errors
+    /// When the file cannot be read or understood.
+    pub fn load_or_generate(path: &Path) -> Result<Self, Error> {
+        if path.exists() {
+            return Self::load_or_create(path);
+        }
+        let ring = Ring::new().map_err(|why| {
+            pki::Error::Io(std::io::Error::other(format!("{}: {why}", path.display())))
+        })?;
+        Ok(Self::with(path, ring, true))
+    }
+
+    fn with(path: &Path, ring: Ring, unsaved: bool) -> Self {
+        Self {
             path: path.to_owned(),
             current: ArcSwap::from_pointee(ring),
             gate: Arc::default(),
-        })
+            unsaved: AtomicBool::new(unsaved),
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the keys were generated because the file is missing, and are not saved.
+    pub fn is_unsaved(&self) -> bool {
+        self.unsaved.load(Ordering::Acquire)
+    }
+
+    /// Writes generated keys to the file.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn save(&self) -> Result<(), String> {
+        if !self.is_unsaved() {
+            return Ok(());
+        }
+        let (path, text) = (self.path.clone(), self.ring().render());
+        let write = move || base::fs::write_atomic(&path, text.as_bytes(), 0o600);
+        let written = base::tasks::blocking(write).await;
+        written.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+        self.unsaved.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// What is in force, with the keys that were dropped (`encryption.former` beside the file): for a snapshot from before.
@@ -101,11 +150,13 @@ impl Keys {
         if own.hash() == ring.hash() {
             return Ok(());
         }
-        if own.generation() >= ring.generation() {
+        if !self.is_unsaved() && own.generation() >= ring.generation() {
             let error = Error::Outdated { own: own.generation(), given: ring.generation() };
             return Err(error.to_string());
         }
-        let (path, text, dropped) = (self.path.clone(), ring.render(), own.dropped(&ring));
+        // Nothing was sealed with generated keys.
+        let dropped = if self.is_unsaved() { String::new() } else { own.dropped(&ring) };
+        let (path, text) = (self.path.clone(), ring.render());
         let written = base::tasks::blocking(move || {
             keep_former(&path, &dropped)?;
             base::fs::write_atomic(&path, text.as_bytes(), 0o600)
@@ -118,6 +169,7 @@ impl Keys {
             "keys of encryption at rest changed"
         );
         self.current.store(Arc::new(ring));
+        self.unsaved.store(false, Ordering::Release);
         Ok(())
     }
 }

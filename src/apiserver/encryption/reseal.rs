@@ -1,7 +1,9 @@
-//! What is sealed otherwise than it would be now, counted and written anew.
+//! What is sealed otherwise than it would be now, counted and written anew; and whether the keys open what is sealed.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use api::Gvr;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use serde::{Deserialize, Serialize};
@@ -10,7 +12,8 @@ use store::kv::{
     Target, Txn,
 };
 
-use super::Keys;
+use super::{Keys, is_encrypted};
+use crate::registry::storage::Transformer;
 
 /// Where Secrets are.
 const SECRETS: &str = "/registry/secrets/";
@@ -41,6 +44,76 @@ pub async fn count(store: &Arc<dyn Backend>, keys: &Keys) -> Result<Count, Store
         count.stale += kvs.iter().filter(|kv| ring.stale(&kv.value)).count();
     }
     Ok(count)
+}
+
+/// Sealed values of one kind that no key opens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unopened {
+    /// The first one's key in the store.
+    pub key: String,
+    /// The cause.
+    pub why: String,
+}
+
+/// Which provider and key sealed a value: its head up to the fifth colon.
+fn sealed_by(value: &[u8]) -> Vec<u8> {
+    let head = value.get(..96.min(value.len())).unwrap_or_default();
+    head.split_inclusive(|byte| *byte == b':').take(5).flatten().copied().collect()
+}
+
+/// What is known of the keys after some values.
+#[derive(Debug, Default)]
+struct KeyCheck {
+    opened: BTreeSet<Vec<u8>>,
+    failed: BTreeMap<Vec<u8>, Unopened>,
+}
+
+impl KeyCheck {
+    /// A key is good once it opens one value: others under it are damaged by themselves.
+    fn add(&mut self, key: &str, value: &Bytes, open: impl FnOnce() -> Result<(), String>) {
+        // A plugin of a KMS may not answer yet.
+        if !is_encrypted(value) || value.starts_with(KMS) {
+            return;
+        }
+        let head = sealed_by(value);
+        if self.opened.contains(&head) {
+            return;
+        }
+        match open() {
+            Ok(()) => {
+                self.failed.remove(&head);
+                self.opened.insert(head);
+            }
+            Err(why) => {
+                let unopened = || Unopened { key: key.to_owned(), why };
+                self.failed.entry(head).or_insert_with(unopened);
+            }
+        }
+    }
+}
+
+/// What values sealed by a KMS begin with.
+const KMS: &[u8] = b"k8s:enc:kms:";
+
+/// Secrets whose key `transformer` does not have, for a server that starts; `None` when it has all keys.
+///
+/// # Errors
+/// The store's.
+pub async fn unopened(
+    store: &Arc<dyn Backend>,
+    transformer: &dyn Transformer,
+) -> Result<Option<Unopened>, StoreError> {
+    let resource = Gvr::new("", "v1", "secrets");
+    let mut check = KeyCheck::default();
+    let mut pages = Pages::begin(store).await?;
+    while let Some(kvs) = pages.next().await? {
+        for kv in kvs {
+            let key = String::from_utf8_lossy(&kv.key);
+            let open = || transformer.open(&resource, &key, &kv.value).map(drop);
+            check.add(&key, &kv.value, open);
+        }
+    }
+    Ok(check.failed.into_values().next())
 }
 
 /// Writes every Secret anew that is stale, in place of the version that was read; how many. Whoever changes one meanwhile
@@ -116,5 +189,36 @@ impl<'a> Pages<'a> {
             self.range = Some(range);
         }
         Ok(Some(kvs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Ring;
+    use super::*;
+
+    #[test]
+    fn a_key_is_missing_when_it_opens_none_of_its_values() {
+        let (own, other) = (Ring::new().unwrap(), Ring::new().unwrap());
+        let seal = |ring: &Ring, key: &str| ring.encrypt(key, b"{}").unwrap().unwrap();
+        let mut damaged = seal(&own, "/registry/secrets/n/a").to_vec();
+        if let Some(last) = damaged.last_mut() {
+            *last ^= 1;
+        }
+        let unopened = |values: &[(&str, Bytes)]| {
+            let mut check = KeyCheck::default();
+            for (key, value) in values {
+                let open = || own.decrypt(key, value).map(drop).map_err(|e| e.to_string());
+                check.add(key, value, open);
+            }
+            check.failed.into_values().next().map(|unopened| unopened.key)
+        };
+        let (a, b) = ("/registry/secrets/n/a", "/registry/secrets/n/b");
+        assert_eq!(unopened(&[(a, Bytes::from("{}"))]), None, "not sealed");
+        assert_eq!(unopened(&[(a, Bytes::from("k8s:enc:kms:v2:x:y"))]), None, "a plugin's");
+        assert_eq!(unopened(&[(a, damaged.into()), (b, seal(&own, b))]), None, "one is damaged");
+        assert_eq!(unopened(&[(a, seal(&other, a)), (b, seal(&other, b))]), Some(a.to_owned()));
+        let unknown = Bytes::from("k8s:enc:aesgcm:v1:gone:x");
+        assert_eq!(unopened(&[(a, seal(&own, a)), (b, unknown)]), Some(b.to_owned()));
     }
 }

@@ -1,6 +1,8 @@
 //! POST of a pod's `binding`: the scheduler's decision, made once.
 
 use api::Status;
+use api::field::{Error, Path};
+use api::validation::names::name_is_subdomain;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -45,21 +47,11 @@ pub(super) async fn bind_pod(
     };
     let binding = &write.admit_create(name, binding).await?;
     let given = metadata::text(binding, "name");
-    if given != name && !given.is_empty() {
+    if given != name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     let text = |path: &str| binding.pointer(path).and_then(Value::as_str).unwrap_or_default();
-    let kind = text("/target/kind");
-    let mut errors = Vec::new();
-    if !matches!(kind, "" | "Node") {
-        errors.push(format!(
-            "target.kind: Unsupported value: {}: supported values: \"Node\", \"<empty>\"",
-            api::field::go_quote(kind)
-        ));
-    }
-    if text("/target/name").is_empty() {
-        errors.push("target.name: Required value".to_owned());
-    }
+    let errors = target_errors(text("/target/kind"), text("/target/name"));
     if !errors.is_empty() {
         let message = if let [one] = errors.as_slice() {
             one.clone()
@@ -68,20 +60,67 @@ pub(super) async fn bind_pod(
         };
         return Err(status::unmapped(500, message));
     }
-    let uid = metadata::text(binding, "uid").to_owned();
-    write.update(name, None, &mut |pod| bound(pod, name, binding, &uid)).await.map(|_| ())
+    write
+        .update(name, None, &mut |pod| {
+            preconditions(&write, pod, name, binding)?;
+            bound(pod, name, binding)
+        })
+        .await
+        .map(|_| ())
 }
 
-/// The pod on its node.
-fn bound(pod: &Value, name: &str, binding: &Value, uid: &str) -> Result<Value, Status> {
-    let refuse = |why: String| Err(Status::conflict("", "pods/binding", name, &why));
-    let node = binding.pointer("/target/name").and_then(Value::as_str).unwrap_or_default();
-    if !uid.is_empty() && uid != metadata::text(pod, "uid") {
-        let have = metadata::text(pod, "uid");
-        return refuse(format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {have}"
+/// `ValidatePodBinding` (`pkg/apis/core/validation`).
+fn target_errors(kind: &str, node: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    let is_node = matches!(kind, "" | "Node");
+    if !is_node {
+        errors.push(format!(
+            "target.kind: Unsupported value: {}: supported values: \"Node\", \"<empty>\"",
+            api::field::go_quote(kind)
         ));
     }
+    if node.is_empty() {
+        errors.push("target.name: Required value".to_owned());
+    } else if is_node {
+        let path = Path::new("target").child("name");
+        errors.extend(
+            name_is_subdomain(node, false)
+                .into_iter()
+                .map(|why| Error::invalid(&path, node, why).to_string()),
+        );
+    }
+    errors
+}
+
+/// The pod is still the one that the binding names.
+fn preconditions(
+    write: &Write<'_>,
+    pod: &Value,
+    name: &str,
+    binding: &Value,
+) -> Result<(), Status> {
+    let fields = [("uid", "UID"), ("resourceVersion", "ResourceVersion")];
+    for (field, shown) in fields {
+        let (wanted, there) = (metadata::text(binding, field), metadata::text(pod, field));
+        if !wanted.is_empty() && wanted != there {
+            return Err(write.unmet_precondition(name, shown, wanted, there));
+        }
+    }
+    Ok(())
+}
+
+/// Annotations of a form of init containers that is gone (`DropInitContainerAnnotations`).
+const INIT_CONTAINER_ANNOTATIONS: [&str; 4] = [
+    "pod.beta.kubernetes.io/init-containers",
+    "pod.alpha.kubernetes.io/init-containers",
+    "pod.beta.kubernetes.io/init-container-statuses",
+    "pod.alpha.kubernetes.io/init-container-statuses",
+];
+
+/// The pod on its node.
+fn bound(pod: &Value, name: &str, binding: &Value) -> Result<Value, Status> {
+    let refuse = |why: String| Err(Status::conflict("", "pods/binding", name, &why));
+    let node = binding.pointer("/target/name").and_then(Value::as_str).unwrap_or_default();
     if !metadata::text(pod, "deletionTimestamp").is_empty() {
         return refuse(format!("pod {name} is being deleted, cannot be assigned to a host"));
     }
@@ -101,6 +140,8 @@ fn bound(pod: &Value, name: &str, binding: &Value, uid: &str) -> Result<Value, S
         return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
     let mut pod = pod.clone();
+    // A binding that names no version is tried again on a pod that changed meanwhile.
+    metadata::metadata_mut(&mut pod).remove("resourceVersion");
     // Labels of the node's place, which admission puts onto the binding.
     if let Some(labels) = binding.pointer("/metadata/labels").and_then(Value::as_object) {
         let slot = metadata::metadata_mut(&mut pod).entry("labels").or_insert_with(|| json!({}));
@@ -113,7 +154,11 @@ fn bound(pod: &Value, name: &str, binding: &Value, uid: &str) -> Result<Value, S
             metadata::metadata_mut(&mut pod).entry("annotations").or_insert_with(|| json!({}));
         if let Some(slot) = slot.as_object_mut() {
             slot.extend(annotations.clone());
+            INIT_CONTAINER_ANNOTATIONS.iter().for_each(|gone| drop(slot.remove(*gone)));
         }
+    }
+    if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove("nominatedNodeName");
     }
     if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
         spec.insert("nodeName".into(), node.into());
@@ -136,5 +181,50 @@ fn set_scheduled(pod: &mut Value) {
     {
         Some(there) => *there = condition,
         None => conditions.push(condition),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_validated_as_upstream_does() {
+        assert_eq!(target_errors("", "node-1"), Vec::<String>::new());
+        assert_eq!(target_errors("Node", "node-1.example"), Vec::<String>::new());
+        assert_eq!(target_errors("Node", ""), ["target.name: Required value"]);
+        assert_eq!(
+            target_errors("Pod", "Bad_Node!"),
+            ["target.kind: Unsupported value: \"Pod\": supported values: \"Node\", \"<empty>\""],
+            "the name of another kind is not looked at"
+        );
+        for kind in ["", "Node"] {
+            assert_eq!(
+                target_errors(kind, "Bad_Node!"),
+                [
+                    "target.name: Invalid value: \"Bad_Node!\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn a_bound_pod_has_no_nominated_node_and_no_old_annotations() {
+        let pod = json!({"metadata": {"name": "p"}, "spec": {},
+            "status": {"nominatedNodeName": "other"}});
+        let binding = json!({"metadata": {"name": "p", "labels": {"zone": "z"}, "annotations":
+            {"a": "b", "pod.beta.kubernetes.io/init-containers": "[]"}},
+            "target": {"kind": "Node", "name": "n"}});
+        let pod = bound(&pod, "p", &binding).unwrap();
+        assert_eq!(pod["spec"]["nodeName"], "n");
+        assert_eq!(pod["status"].get("nominatedNodeName"), None);
+        assert_eq!(
+            pod["metadata"],
+            json!({"name": "p", "labels": {"zone": "z"}, "annotations": {"a": "b"}})
+        );
+        assert_eq!(
+            bound(&pod, "p", &binding).unwrap_err().message,
+            "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n\""
+        );
     }
 }

@@ -349,12 +349,23 @@ impl<'a> Write<'a> {
 
     /// 409 of a write that names another uid than the stored object's, or one where there is no object.
     pub(super) fn other_uid(&self, name: &str, wanted: &str, there: &str) -> Status {
+        self.unmet_precondition(name, "UID", wanted, there)
+    }
+
+    /// 409 of a write whose precondition about `field` does not hold.
+    pub(super) fn unmet_precondition(
+        &self,
+        name: &str,
+        field: &str,
+        wanted: &str,
+        there: &str,
+    ) -> Status {
         let key = self.row.key(self.context.namespace(), name);
         // A trial does not reach the store, whose keys have this prefix.
         let key = if self.options.dry_run { key.trim_start_matches("/registry") } else { &key };
         let why = format!(
-            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in \
-             precondition: {wanted}, UID in object meta: {there}"
+            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {field} in \
+             precondition: {wanted}, {field} in object meta: {there}"
         );
         Status::conflict(&self.row.spec.gvr.group, &self.row.spec.gvr.resource, name, &why)
     }

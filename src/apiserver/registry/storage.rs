@@ -198,9 +198,8 @@ impl Storage {
             (Vec::with_capacity(kvs.len()), Vec::new(), Vec::new());
         for kv in kvs {
             let revision = kv.mod_revision.0;
-            let read = open(self, row, kv).and_then(|bytes| {
-                custom.read(bytes, revision).map_err(|why| undecodable(kv, why))
-            });
+            let read = open(self, row, kv)
+                .and_then(|bytes| custom.read(bytes, revision).map_err(|why| undecodable(kv, why)));
             match read {
                 Ok(Read::Ready(object)) => out.push(Ok(object)),
                 Err(error) => out.push(Err(error)),

@@ -77,6 +77,7 @@ impl Reach for Services {
             .ok_or_else(|| format!("service {quoted} not found"))?;
         let port_name = port_name(&service, name, port)?;
         let all = self.lookup.list(&lookup::ENDPOINT_SLICES, namespace).await;
+        let all = all.map_err(|e| e.message)?;
         let slices: Vec<Value> = all
             .iter()
             .filter_map(|o| o.value().ok())

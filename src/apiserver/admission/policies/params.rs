@@ -83,7 +83,7 @@ impl ParamRef {
             }
             Some(selector) => {
                 let selector = selector.as_ref().map_err(Clone::clone)?;
-                let mut all = objects.list(gvr, namespace).await;
+                let mut all = objects.list(gvr, namespace).await.map_err(|e| e.message)?;
                 all.retain(|object| selector.matches(&**object));
                 all
             }
