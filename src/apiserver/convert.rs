@@ -3,6 +3,7 @@
 mod autoscaling;
 mod events;
 mod foreign;
+mod on_read;
 
 use std::sync::Arc;
 
@@ -12,16 +13,22 @@ use serde_json::Value;
 
 use crate::registry::Resource;
 
-/// A stored value as JSON bytes: our own form as it is; what another API server has stored is read as that one reads it ([`foreign`]).
+/// A stored value as JSON bytes: our own form as it is; what another API server has stored is read as that one reads it ([`foreign`]),
+/// with what upstream fills in ([`on_read`]). `primary` is the family of the cluster's first service range.
 ///
 /// # Errors
 /// A sentence when the bytes are neither.
-pub(crate) fn stored_json(row: &Resource, value: Bytes) -> Result<Bytes, String> {
+pub(crate) fn stored_json(row: &Resource, value: Bytes, primary: &str) -> Result<Bytes, String> {
     if !codec::protobuf::is_enveloped(&value) {
-        return Ok(value);
+        return Ok(filled(row, value, primary));
     }
     let read = foreign::read(&row.spec.storage, &value)?;
-    Ok(crate::registry::storage::encode(row, &read).into())
+    Ok(filled(row, crate::registry::storage::encode(row, &read).into(), primary))
+}
+
+/// An object in our own form, with what upstream fills in.
+pub(crate) fn filled(row: &Resource, json: Bytes, primary: &str) -> Bytes {
+    on_read::decorate(row, &json, primary).unwrap_or(json)
 }
 
 /// A value of the row's version as the storage version.

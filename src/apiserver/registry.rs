@@ -9,6 +9,7 @@ pub(crate) mod service_alloc;
 pub mod storage;
 pub mod strategies;
 pub mod strategy;
+mod transformer;
 pub mod unreadable;
 
 pub use resource::{Group, Registry, Resource, ResourceSpec, Subresource, Version};

@@ -124,6 +124,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
     let services =
         Services::new(&config.service_cidrs, config.node_ports).map_err(BuildError::Config)?;
     let objects = Arc::clone(&parts.objects);
+    objects.storage().set_primary_family(services.primary_family());
     let documents = discovery::Cached::default();
     let flow::settings::Settings { reads, writes, enabled } = config.flow;
     let limits = Limits::new(reads, writes);
@@ -148,6 +149,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
     };
     let server = ApiServer { inner: Arc::new(inner) };
     server.start_compaction();
+    server.start_address_repair();
     server.follow_definitions();
     Ok(server)
 }

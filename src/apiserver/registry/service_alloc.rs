@@ -4,13 +4,14 @@
 //! the Services and at the ports of writes under way, here and on other servers.
 
 mod added;
+mod address;
 mod ports;
 mod ranges;
+pub(crate) mod repair;
 mod reserved;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use api::field::{Error, Path};
 use api::validation::core::service;
@@ -18,10 +19,10 @@ use api::{Gvr, Status};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::storage::Written;
 use super::{Resource, metadata};
 use crate::context::Context;
 use crate::meters::storage as meters;
+use address::{address_object, release, take};
 use ranges::Range;
 
 /// Addresses tried before a range counts as full.
@@ -86,6 +87,11 @@ impl Services {
                 out.push_str(&format!("{name}{{cidr=\"{}\"}} {value}\n", range.text()));
             }
         }
+    }
+
+    /// Family of the first range.
+    pub(crate) fn primary_family(&self) -> &'static str {
+        self.ranges.first().map_or("IPv4", Range::family)
     }
 
     fn range(&self, family: &str) -> Option<&Range> {
@@ -513,62 +519,6 @@ async fn next_of(
         }
     }
     Ok(None)
-}
-
-fn addresses_row(context: &Context) -> Result<Arc<Resource>, Status> {
-    context.server.objects.row(&Gvr::new("networking.k8s.io", "v1", "ipaddresses"))
-}
-
-/// Creates the `IPAddress` of an address; whether it was free.
-async fn take(
-    context: &Context,
-    service: &Value,
-    address: &IpAddr,
-    dry_run: bool,
-) -> Result<bool, Status> {
-    let row = addresses_row(context)?;
-    let storage = context.server.objects.storage();
-    let name = address.to_string();
-    if dry_run {
-        // Upstream's trial looks at the range alone.
-        return Ok(true);
-    }
-    let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-    // Upstream's allocator is a client of its own server: its fields have an owner.
-    let owner = json!({
-        "manager": "kube-apiserver", "operation": "Update", "apiVersion": "networking.k8s.io/v1",
-        "time": super::strategies::now(), "fieldsType": "FieldsV1", "fieldsV1": {
-            "f:metadata": {"f:labels": {".": {}, "f:ipaddress.kubernetes.io/ip-family": {}, "f:ipaddress.kubernetes.io/managed-by": {}}},
-            "f:spec": {"f:parentRef": {".": {}, "f:name": {}, "f:namespace": {}, "f:resource": {}}}},
-    });
-    let mut object = json!({
-        "metadata": {"name": name, "managedFields": [owner], "labels": {
-            "ipaddress.kubernetes.io/ip-family": family, "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}},
-        "spec": {"parentRef": {"resource": "services", "namespace": metadata::text(service, "namespace"), "name": metadata::text(service, "name")}},
-    });
-    metadata::fill_on_create(&mut object);
-    Ok(matches!(storage.create(&row, &object).await?, Written::Done(_)))
-}
-
-/// Deletes the `IPAddress` of an address; what cannot be deleted is found and removed by the address controller.
-async fn release(context: &Context, address: &str) {
-    let Ok(row) = addresses_row(context) else { return };
-    let storage = context.server.objects.storage();
-    for _ in 0..3 {
-        match storage.get(&row, "", address).await {
-            Ok(Some(object)) => match storage.delete(&row, &object).await {
-                Ok(Err(_)) => {}
-                Ok(Ok(_)) => return,
-                Err(error) => {
-                    return tracing::warn!(address, %error, "service address was not released");
-                }
-            },
-            Ok(None) => return,
-            Err(error) => {
-                return tracing::warn!(address, %error, "service address was not released");
-            }
-        }
-    }
 }
 
 #[cfg(test)]

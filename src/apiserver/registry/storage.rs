@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use api::{Gvr, Object, Status};
-use async_trait::async_trait;
+use api::{Object, Status};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use store::Revision;
@@ -11,10 +10,10 @@ use store::kv::{
     Backend, Compare, Durability, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest,
     RangeResponse, StoreError, Target, Txn,
 };
-use tokio::sync::RwLock;
 
 use super::Resource;
 use super::leases::Leases;
+pub use super::transformer::{Opened, Transformer};
 use super::unreadable::{Step, Unreadable};
 use crate::convert;
 use crate::custom::Read;
@@ -22,58 +21,6 @@ use crate::meters::storage as meters;
 use crate::spans;
 use crate::status;
 use crate::webhook::Callout;
-
-/// What a stored value was.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Opened {
-    /// Its bytes in the clear.
-    pub plain: Bytes,
-    /// It would be sealed otherwise now, so whoever writes it should write it even if nothing else changes.
-    pub stale: bool,
-}
-
-/// Seals values of some resources before they reach the store, such as Secrets (encryption at rest).
-#[async_trait]
-pub trait Transformer: Send + Sync + std::fmt::Debug {
-    /// Whether values of this resource may be sealed.
-    fn covers(&self, resource: &Gvr) -> bool;
-
-    /// The value to store under `key` for an object of `resource`.
-    ///
-    /// # Errors
-    /// A sentence; nothing is written then.
-    fn seal(&self, resource: &Gvr, key: &str, plain: &Bytes) -> Result<Bytes, String>;
-
-    /// The plain value of what `seal` made, or of what was stored before anything was sealed.
-    ///
-    /// # Errors
-    /// A sentence.
-    fn open(&self, resource: &Gvr, key: &str, stored: &Bytes) -> Result<Opened, String>;
-
-    /// Held for reading from sealing a value to its end in the store, so that keys are not dropped in between.
-    fn gate(&self, _resource: &Gvr) -> Option<Arc<RwLock<()>>> {
-        None
-    }
-
-    /// Gets what is needed to open these and is not here yet; what cannot be had is told by `open`.
-    async fn fetch(&self, _resource: &Gvr, _stored: &[&Bytes]) {}
-
-    /// Whether there is something that may be unwell.
-    fn has_health(&self) -> bool {
-        false
-    }
-
-    /// Whether it is well.
-    ///
-    /// # Errors
-    /// What is wrong.
-    async fn check(&self) -> Result<(), String> {
-        Ok(())
-    }
-
-    /// Appends what it counts, in Prometheus' text form.
-    fn render(&self, _out: &mut String) {}
-}
 
 /// Prefix of sealed values.
 const SEALED: &[u8] = b"k8s:enc:";
@@ -86,6 +33,8 @@ pub struct Storage {
     leases: Leases,
     /// The way to webhooks that convert custom resources.
     callout: OnceLock<Callout>,
+    /// Family of the cluster's first service range.
+    primary_family: OnceLock<&'static str>,
 }
 
 /// A write whose precondition did not hold: the version that is there now.
@@ -100,7 +49,23 @@ pub enum Written {
 impl Storage {
     /// Over a backend.
     pub fn new(backend: Arc<dyn Backend>, transformer: Option<Arc<dyn Transformer>>) -> Self {
-        Self { backend, transformer, leases: Leases::default(), callout: OnceLock::new() }
+        Self {
+            backend,
+            transformer,
+            leases: Leases::default(),
+            callout: OnceLock::new(),
+            primary_family: OnceLock::new(),
+        }
+    }
+
+    /// Sets the family of the cluster's first service range, which Services without families have.
+    pub(crate) fn set_primary_family(&self, family: &'static str) {
+        // It is set once at start.
+        let _ = self.primary_family.set(family);
+    }
+
+    fn primary_family(&self) -> &'static str {
+        self.primary_family.get().copied().unwrap_or("IPv4")
     }
 
     /// Says how webhooks are reached; the first word counts.
@@ -248,7 +213,7 @@ impl Storage {
     fn open(&self, row: &Resource, kv: &KeyValue) -> Result<Bytes, Unreadable> {
         let opened = self.opened(row, kv);
         let value = opened.map_err(|why| Unreadable::new(kv, Step::Transform, why))?.plain;
-        convert::stored_json(row, value).map_err(|why| undecodable(kv, why))
+        convert::stored_json(row, value, self.primary_family()).map_err(|why| undecodable(kv, why))
     }
 
     fn opened(&self, row: &Resource, kv: &KeyValue) -> Result<Opened, String> {
@@ -380,8 +345,10 @@ impl Storage {
                 read.ok_or_else(|| Status::internal("nothing was read"))?
                     .map_err(|unreadable| status::unmapped(500, unreadable.why))?
             }
-            None => Object::from_stored(plain.clone(), 0)
-                .map_err(|e| Status::internal(&e.to_string()))?,
+            None => {
+                Object::from_stored(convert::filled(row, plain.clone(), self.primary_family()), 0)
+                    .map_err(|e| Status::internal(&e.to_string()))?
+            }
         };
         let key = row.key(&object.key.namespace, &object.key.name);
         let gate = self.transformer.as_ref().and_then(|t| t.gate(&row.spec.gvr));

@@ -10,12 +10,23 @@ use store::StoreError;
 use super::ApiServer;
 use crate::body::Body;
 use crate::compaction::Compaction;
+use crate::registry::service_alloc;
 use crate::{audit, status, track};
 
 /// Upstream's `DefaultCompactInterval`.
 const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5 * 60);
 
 impl ApiServer {
+    /// Creates the `IPAddress` of Services that have none.
+    pub(super) fn start_address_repair(&self) {
+        let shutdown = self.inner.tasks.shutdown().clone();
+        let run = service_alloc::repair::run(Arc::clone(&self.inner.objects), shutdown);
+        self.inner.tasks.spawn(base::tasks::Kind::Critical, "service addresses", async move {
+            run.await;
+            Ok::<(), String>(())
+        });
+    }
+
     /// Drops the store's history every five minutes, as upstream: what was there at the last round is then gone.
     pub(super) fn start_compaction(&self) {
         let inner = Arc::clone(&self.inner);

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 mod compared;
 mod flow;
 mod odd;
+mod stored;
 
 struct AllowAll;
 

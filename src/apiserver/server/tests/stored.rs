@@ -1,0 +1,123 @@
+//! Objects that another program has stored: what older API servers left out, and what cannot be read.
+
+use super::*;
+use store::kv::{Op, Txn};
+
+async fn put(server: &ApiServer, key: &str, value: impl Into<bytes::Bytes>) {
+    let put = Op::Put {
+        key: format!("/registry/{key}").into(),
+        value: value.into(),
+        lease: 0,
+        prev_kv: false,
+    };
+    let backend = Arc::clone(server.objects().storage().backend());
+    backend.txn(Txn { success: vec![put], ..Txn::default() }).await.unwrap();
+}
+
+async fn delete(server: &ApiServer, key: &str) {
+    let range = store::kv::KeyRange::key(format!("/registry/{key}"));
+    let delete = Op::Delete { range, prev_kv: false };
+    let backend = Arc::clone(server.objects().storage().backend());
+    backend.txn(Txn { success: vec![delete], ..Txn::default() }).await.unwrap();
+}
+
+async fn get(server: &ApiServer, url: &str) -> (u16, Value) {
+    ask(server, "GET", url, "", "").await
+}
+
+const OLD: [(&str, &str); 2] = [("json", "10.0.0.77"), ("protobuf", "10.0.0.78")];
+
+#[tokio::test]
+async fn a_service_from_before_dual_stack_is_read_changed_and_keeps_its_address() {
+    let config = Config { service_cidrs: vec!["10.0.0.0/24".into()], ..Config::default() };
+    let server = server_with(config);
+    for (form, address) in OLD {
+        let service = json!({"kind": "Service", "apiVersion": "v1",
+            "metadata": {"name": form, "namespace": "n", "uid": form,
+                "creationTimestamp": "2019-01-01T00:00:00Z"},
+            "spec": {"clusterIP": address, "type": "ClusterIP", "sessionAffinity": "None",
+                "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}]},
+            "status": {"loadBalancer": {}}});
+        let bytes = match form {
+            "json" => serde_json::to_vec(&service).unwrap(),
+            _ => {
+                api::codec::protobuf::encode_object(&Schema::builtin(), &service).unwrap().to_vec()
+            }
+        };
+        put(&server, &format!("services/specs/n/{form}"), bytes).await;
+    }
+    for (form, address) in OLD {
+        let url = format!("/api/v1/namespaces/n/services/{form}");
+        let (code, read) = get(&server, &url).await;
+        assert_eq!(code, 200, "{read}");
+        let spec = &read["spec"];
+        assert_eq!(spec["clusterIPs"], json!([address]), "{form}");
+        assert_eq!(spec["ipFamilies"], json!(["IPv4"]));
+        assert_eq!(spec["ipFamilyPolicy"], "SingleStack");
+        assert_eq!(spec["internalTrafficPolicy"], "Cluster");
+        let (_, listed) = get(&server, "/api/v1/services").await;
+        let items = listed["items"].as_array().unwrap();
+        assert!(items.iter().any(|item| item["spec"] == *spec), "{listed}");
+        let patch = r#"{"metadata":{"labels":{"a":"b"}}}"#;
+        let kind = "application/merge-patch+json";
+        let (code, patched) = ask(&server, "PATCH", &url, kind, patch).await;
+        assert_eq!(code, 200, "{patched}");
+        // The repair runs beside requests.
+        let name = format!("/apis/networking.k8s.io/v1/ipaddresses/{address}");
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while get(&server, &name).await.0 != 200 {
+            assert!(std::time::Instant::now() < deadline, "{address} has no IPAddress");
+            tokio::task::yield_now().await;
+        }
+        let (_, made) = get(&server, &name).await;
+        assert_eq!(
+            made["spec"]["parentRef"],
+            json!({"resource": "services", "namespace": "n", "name": form})
+        );
+        let other = json!({"metadata": {"name": format!("other-{form}")},
+            "spec": {"clusterIP": address, "ports": [{"port": 80}]}});
+        let (code, refused) = post(&server, "/api/v1/namespaces/n/services", other).await;
+        assert_eq!(code, 422, "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_covers_an_unreadable_object_fails_and_others_do_not() {
+    let server = server();
+    let made = json!({"metadata": {"name": "good"}, "data": {"a": "b"}});
+    for namespace in ["good", "bad"] {
+        let url = format!("/api/v1/namespaces/{namespace}/configmaps");
+        assert_eq!(post(&server, &url, made.clone()).await.0, 201);
+    }
+    let (all, bad) = ("/api/v1/configmaps", "/api/v1/namespaces/bad/configmaps");
+    assert_eq!(get(&server, all).await.1["items"].as_array().unwrap().len(), 2);
+    // A watch that runs ends: it could not tell of the change.
+    let gvr = Gvr::new("", "v1", "configmaps");
+    let (user, select) = (User::anonymous(), Select::default());
+    let stream = server.watch_objects(&user, &gvr, &select, WatchStart::List).await.unwrap();
+    put(&server, "configmaps/bad/damaged", "\u{1}garbage").await;
+    let events = tokio::time::timeout(std::time::Duration::from_secs(10), stream.count()).await;
+    assert!(events.is_ok(), "the watch does not end");
+    let (code, single) = get(&server, &format!("{bad}/damaged")).await;
+    assert_eq!((code, &single["reason"]), (500, &json!("InternalError")), "{single}");
+    for url in [all, bad] {
+        for query in ["", "?limit=1", "?resourceVersion=0", "?watch=true"] {
+            let (code, refused) = get(&server, &format!("{url}{query}")).await;
+            let fault = (code, &refused["reason"]);
+            assert_eq!(fault, (500, &json!("StoreReadError")), "{url}{query}: {refused}");
+            let causes = &refused["details"]["causes"];
+            assert_eq!(causes[0]["field"], "/registry/configmaps/bad/damaged");
+        }
+    }
+    let unselective = get(&server, &format!("{all}?labelSelector=a%3Db")).await;
+    assert_eq!(unselective.0, 500, "a selector does not hide it");
+    let named = format!("{bad}?fieldSelector=metadata.name%3Dgood");
+    for url in ["/api/v1/namespaces/good/configmaps", &named] {
+        let (code, list) = get(&server, url).await;
+        assert_eq!(code, 200, "{url}: {list}");
+        assert_eq!(list["items"].as_array().unwrap().len(), 1, "{url}");
+    }
+    assert!(server.list_objects(&user, &gvr, &select).await.is_err());
+    delete(&server, "configmaps/bad/damaged").await;
+    assert_eq!(get(&server, all).await.1["items"].as_array().unwrap().len(), 2);
+}
