@@ -22,8 +22,16 @@ pub(crate) fn stored_json(row: &Resource, value: Bytes, primary: &str) -> Result
     if !codec::protobuf::is_enveloped(&value) {
         return Ok(filled(row, value, primary));
     }
-    let read = foreign::read(&row.spec.storage, &value)?;
-    Ok(filled(row, crate::registry::storage::encode(row, &read).into(), primary))
+    Ok(filled(row, undecorated(row, &value)?, primary))
+}
+
+/// What another API server has stored in protobuf, as JSON with the defaults of its kind.
+///
+/// # Errors
+/// As [`stored_json`].
+pub(crate) fn undecorated(row: &Resource, value: &[u8]) -> Result<Bytes, String> {
+    let read = foreign::read(&row.spec.storage, value)?;
+    Ok(crate::registry::storage::encode(row, &read).into())
 }
 
 /// An object in our own form, with what upstream fills in.

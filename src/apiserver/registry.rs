@@ -7,6 +7,7 @@ pub mod resource;
 mod rules;
 pub(crate) mod service_alloc;
 pub mod storage;
+pub mod stored_check;
 pub mod strategies;
 pub mod strategy;
 mod transformer;

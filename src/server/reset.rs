@@ -1,10 +1,11 @@
 //! `--cluster-reset`: this server becomes the only one of a new cluster, with its own data or that of a snapshot, and ends.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use apiserver::encryption::{Keys, Ring, is_encrypted};
+use apiserver::registry::stored_check::{Reading, StoredCheck};
 use bytes::Bytes;
 use store::{Reset, ResetError};
 
@@ -56,7 +57,17 @@ struct Look<'k> {
     /// Beginnings of sealed values that were tried.
     tried: BTreeSet<Vec<u8>>,
     k3s: bool,
+    /// How objects of built-in kinds will be read.
+    check: StoredCheck,
+    /// Objects with fields that are filled in, by resource.
+    filled: BTreeMap<String, usize>,
+    /// The first objects that cannot be read.
+    unreadable: Vec<String>,
+    unreadable_count: usize,
 }
+
+/// Most unreadable objects that a report names.
+const UNREADABLE_NAMED: usize = 10;
 
 impl<'k> Look<'k> {
     /// With the keys in force, if there are any.
@@ -68,12 +79,57 @@ impl<'k> Look<'k> {
             needs_former: false,
             tried: BTreeSet::new(),
             k3s: false,
+            check: StoredCheck::default(),
+            filled: BTreeMap::new(),
+            unreadable: Vec::new(),
+            unreadable_count: 0,
         }
+    }
+
+    fn note_reading(&mut self, key: &Bytes, value: &Bytes) {
+        match self.check.read(key, value) {
+            None | Some(Reading::Complete) => {}
+            Some(Reading::Filled(resource)) => *self.filled.entry(resource).or_default() += 1,
+            Some(Reading::Unreadable(why)) => {
+                self.unreadable_count += 1;
+                if self.unreadable.len() < UNREADABLE_NAMED {
+                    self.unreadable.push(format!("{}: {why}", String::from_utf8_lossy(key)));
+                }
+            }
+        }
+    }
+
+    /// Lines of the report about objects that are not read as they are stored.
+    fn notes(&self) -> String {
+        let mut out = String::new();
+        for (resource, count) in &self.filled {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                out,
+                "{:<10}{count} {resource} of an older API server are read with the fields that it did not know",
+                "note"
+            );
+        }
+        if self.unreadable_count > 0 {
+            let _ = writeln!(
+                out,
+                "{:<10}{} objects cannot be read, lists of their resources fail until they are deleted or replaced:",
+                "warning", self.unreadable_count
+            );
+            for line in &self.unreadable {
+                let _ = writeln!(out, "{:<10}{line}", "");
+            }
+        }
+        out
     }
 
     fn at(&mut self, key: &Bytes, value: &Bytes) -> Result<(), String> {
         self.k3s |= key.starts_with(K3S_BOOTSTRAP);
-        if !is_encrypted(value) || self.by_file {
+        if !is_encrypted(value) {
+            self.note_reading(key, value);
+            return Ok(());
+        }
+        if self.by_file {
             return Ok(());
         }
         // Provider and key, up to the last colon of the head.
@@ -165,7 +221,7 @@ pub fn run(config: &Config, request: &Request) -> Result<String, Refusal> {
     }
     leave(data_dir, done.old.as_deref()).map_err(|e| DATA_DIR.refuse(e))?;
     base::fs::write_atomic(&marker, b"", 0o600).map_err(|e| DATA_DIR.refuse(e))?;
-    Ok(report(&done, source.as_ref(), look.k3s))
+    Ok(report(&done, source.as_ref(), look.k3s) + &look.notes())
 }
 
 /// This server is nobody's further one any more.

@@ -70,6 +70,7 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
             let done = done.map_err(|error| told(&error))?;
             let mut text = report(&done, None, false);
             text.push_str(&note(look.k3s));
+            text.push_str(&look.notes());
             (text, endpoint.to_string())
         }
         Origin::Etcd(path) => {
@@ -98,7 +99,7 @@ fn restore(
         look.at(key, value)
     });
     let done = done.map_err(|error| told(&error))?;
-    Ok(report(&done, Some(source), look.k3s))
+    Ok(report(&done, Some(source), look.k3s) + &look.notes())
 }
 
 fn told(error: &store::ResetError) -> Refusal {
