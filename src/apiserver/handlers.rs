@@ -15,6 +15,7 @@ mod pieces;
 mod proxy;
 mod review;
 mod scale;
+mod unsafe_delete;
 mod update;
 pub(crate) mod watch;
 mod write;

@@ -6,7 +6,9 @@ use api::{Object, Status};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::options::{DeleteOptions, FieldValidation, ListOptions, Propagation, WriteOptions};
+use super::options::{
+    DeleteOptions, FieldValidation, IGNORE_READ_ERROR, ListOptions, Propagation, WriteOptions,
+};
 use super::write::{Write, url_name};
 use super::{Exchange, input, list, output};
 use crate::body::{self, Body};
@@ -39,6 +41,9 @@ pub(super) async fn delete(
     context.accept()?;
     let name = url_name(context)?;
     let options = read_options(context, exchange.body).await?;
+    if options.ignore_read_error {
+        return super::unsafe_delete::delete(context, name, &options).await;
+    }
     warn_of_orphans(context, &options);
     let deleted = remove(context, &context.row, context.namespace(), name, &options).await?;
     let object = match deleted {
@@ -438,6 +443,14 @@ pub(super) async fn delete_collection(
     context.accept()?;
     let list_options = ListOptions::read(&context.query, false)?;
     let options = read_options(context, exchange.body).await?;
+    if options.ignore_read_error {
+        let error = api::field::Error::invalid(
+            &api::field::Path::new(IGNORE_READ_ERROR),
+            true,
+            "is not allowed with DELETECOLLECTION, try again after removing the option",
+        );
+        return Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &[error]));
+    }
     warn_of_orphans(context, &options);
     let filter = list::filter(context)?;
     let (head, items) = list::select(context, &list_options, &filter).await?;

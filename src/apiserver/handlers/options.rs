@@ -108,6 +108,9 @@ pub(crate) enum Propagation {
     Foreground,
 }
 
+/// The option of a deletion of what cannot be read.
+pub(super) const IGNORE_READ_ERROR: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+
 /// `DeleteOptions`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DeleteOptions {
@@ -117,6 +120,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) orphan: Option<bool>,
     pub(crate) propagation: Option<Propagation>,
     pub(crate) dry_run: bool,
+    /// `ignoreStoreReadErrorWithClusterBreakingPotential`.
+    pub(crate) ignore_read_error: bool,
     /// Admission said yes to what this deletion follows from (an eviction), and is not asked about the deletion.
     pub(crate) is_admitted: bool,
 }
@@ -140,6 +145,9 @@ impl DeleteOptions {
         let dry: Vec<&str> = query.all("dryRun").filter(|v| !v.is_empty()).collect();
         if !dry.is_empty() {
             set(&mut value, "dryRun", json!(dry));
+        }
+        if query.get(IGNORE_READ_ERROR).is_some_and(|t| !t.is_empty()) {
+            set(&mut value, IGNORE_READ_ERROR, query.flag(IGNORE_READ_ERROR).into());
         }
         Self::of_value(&value)
     }
@@ -183,10 +191,23 @@ impl DeleteOptions {
             .filter_map(Value::as_str)
             .collect();
         errors.extend(dry_run_errors(&dry));
+        let ignore_read_error = value.get(IGNORE_READ_ERROR).and_then(Value::as_bool);
+        let ignore_read_error = ignore_read_error.unwrap_or_default();
+        if ignore_read_error {
+            let path = Path::new(IGNORE_READ_ERROR);
+            let others =
+                ["propagationPolicy", "orphanDependents", "gracePeriodSeconds", "preconditions"];
+            errors.extend(others.iter().filter(|other| value.get(**other).is_some()).map(
+                |other| {
+                    Error::invalid(&path, true, format!("cannot be set together with .{other}"))
+                },
+            ));
+        }
         if !errors.is_empty() {
             return Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &errors));
         }
         Ok(Self {
+            ignore_read_error,
             grace: value.get("gracePeriodSeconds").and_then(Value::as_i64),
             uid: text("/preconditions/uid"),
             resource_version: text("/preconditions/resourceVersion"),

@@ -394,6 +394,45 @@ impl Storage {
         self.guarded(row, &key, object.resource_version, delete, durability).await
     }
 
+    /// Deletes an object that cannot be read, or only looks whether that is so.
+    ///
+    /// # Errors
+    /// 404; 409 when it can be read or changed meanwhile.
+    pub async fn delete_unreadable(
+        &self,
+        row: &Resource,
+        namespace: &str,
+        name: &str,
+        dry_run: bool,
+    ) -> Result<(), Status> {
+        let gvr = &row.spec.gvr;
+        self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
+        let key = row.key(namespace, name);
+        let found = self.backend.range(RangeRequest::new(KeyRange::key(key.clone()))).await;
+        let found = found.map_err(|e| status::of_store(&e))?;
+        let Some(kv) = found.kvs.first() else {
+            return Err(Status::not_found(&gvr.group, &gvr.resource, name));
+        };
+        if self.read_all(row, &[kv]).await.iter().any(Result::is_ok) {
+            let why = format!(
+                "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage"
+            );
+            return Err(Status::conflict(&gvr.group, &gvr.resource, name, &why));
+        }
+        if dry_run {
+            return Ok(());
+        }
+        let delete = Op::Delete { range: KeyRange::key(key.clone()), prev_kv: false };
+        let durability = row.spec.durability(false);
+        match self.guarded(row, &key, kv.mod_revision.0, delete, durability).await? {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let why = crate::handlers::MODIFIED;
+                Err(Status::conflict(&gvr.group, &gvr.resource, name, why))
+            }
+        }
+    }
+
     async fn guarded(
         &self,
         row: &Resource,

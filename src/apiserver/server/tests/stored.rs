@@ -14,13 +14,6 @@ async fn put(server: &ApiServer, key: &str, value: impl Into<bytes::Bytes>) {
     backend.txn(Txn { success: vec![put], ..Txn::default() }).await.unwrap();
 }
 
-async fn delete(server: &ApiServer, key: &str) {
-    let range = store::kv::KeyRange::key(format!("/registry/{key}"));
-    let delete = Op::Delete { range, prev_kv: false };
-    let backend = Arc::clone(server.objects().storage().backend());
-    backend.txn(Txn { success: vec![delete], ..Txn::default() }).await.unwrap();
-}
-
 async fn get(server: &ApiServer, url: &str) -> (u16, Value) {
     ask(server, "GET", url, "", "").await
 }
@@ -118,6 +111,23 @@ async fn a_list_that_covers_an_unreadable_object_fails_and_others_do_not() {
         assert_eq!(list["items"].as_array().unwrap().len(), 1, "{url}");
     }
     assert!(server.list_objects(&user, &gvr, &select).await.is_err());
-    delete(&server, "configmaps/bad/damaged").await;
+    let unsafely = "ignoreStoreReadErrorWithClusterBreakingPotential=true";
+    let remove = async |url: String| ask(&server, "DELETE", &url, "", "").await;
+    assert_eq!(remove(format!("{bad}/damaged")).await.0, 500);
+    let (code, refused) = remove(format!("{bad}/good?{unsafely}")).await;
+    assert_eq!(code, 409, "{refused}");
+    assert!(
+        refused["message"].as_str().unwrap().ends_with(
+            "unsafe deletion is not allowed because the object is decodable from storage"
+        )
+    );
+    assert_eq!(remove(format!("{bad}/absent?{unsafely}")).await.0, 404);
+    let combined = format!("{bad}/damaged?{unsafely}&gracePeriodSeconds=1");
+    assert_eq!(remove(combined).await.0, 422);
+    assert_eq!(remove(format!("{bad}?{unsafely}")).await.0, 422, "not of a collection");
+    assert_eq!(remove(format!("{bad}/damaged?{unsafely}&dryRun=All")).await.0, 200);
+    assert_eq!(get(&server, bad).await.0, 500);
+    let (code, done) = remove(format!("{bad}/damaged?{unsafely}")).await;
+    assert_eq!((code, &done["status"]), (200, &json!("Success")), "{done}");
     assert_eq!(get(&server, all).await.1["items"].as_array().unwrap().len(), 2);
 }

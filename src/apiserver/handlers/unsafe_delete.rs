@@ -1,0 +1,57 @@
+//! DELETE with `ignoreStoreReadErrorWithClusterBreakingPotential`: takes an object out of the store that cannot be read
+//! (`k8s.io/apiserver/pkg/registry/generic/registry/corrupt_obj_deleter.go`).
+
+use api::Status;
+use http::{Response, StatusCode};
+use serde_json::json;
+
+use super::options::DeleteOptions;
+use super::output;
+use crate::authz::{Attributes, Decision};
+use crate::body::Body;
+use crate::context::Context;
+
+/// The verb that this needs beside `delete`.
+const VERB: &str = "unsafe-delete-ignore-read-errors";
+
+/// Deletes the object without preconditions, admission, finalizers and grace, all of which need the object.
+///
+/// # Errors
+/// 403 without the right, 404, 409 when the object can be read.
+pub(super) async fn delete(
+    context: &Context,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<Response<Body>, Status> {
+    crate::audit::annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", String::new);
+    authorize(context, name).await?;
+    let (row, storage) = (&context.row, context.server.objects.storage());
+    storage.delete_unreadable(row, context.namespace(), name, options.dry_run).await?;
+    tracing::warn!(key = row.key(context.namespace(), name), user = %context.user.name, "deleted an object that cannot be read");
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": {"name": name, "kind": *row.spec.gvk.kind}, "code": 200});
+    output::value(context, StatusCode::OK, &status)
+}
+
+async fn authorize(context: &Context, name: &str) -> Result<(), Status> {
+    let gvr = &context.row.spec.gvr;
+    let refuse = |why: String| Err(Status::forbidden(&gvr.group, &gvr.resource, name, &why));
+    let attributes = Attributes {
+        verb: VERB,
+        group: &gvr.group,
+        version: &gvr.version,
+        resource: &gvr.resource,
+        namespace: context.namespace(),
+        name,
+        ..Attributes::default()
+    };
+    match context.server.parts.authorizer.authorize(&context.user, &attributes).await {
+        Decision::Allow(_) => Ok(()),
+        Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+            refuse(format!("not permitted to do \"{VERB}\", reason: {reason}"))
+        }
+        Decision::Failed(failure) => {
+            refuse(format!("error while checking permission for \"{VERB}\", {}", failure.error))
+        }
+    }
+}
