@@ -5,6 +5,7 @@ mod joining;
 mod link;
 mod renewal;
 mod status;
+mod store_identity;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -115,6 +116,9 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     };
     let link = Link::new(config, &joined)?;
     let lives = Lives::new(&joined)?;
+    // Before the first connection.
+    store_identity::follow(machine.directory(), &lives.servers, tasks)
+        .map_err(|e| DATA_DIR.refuse(e))?;
     let network = link.client(&lives.servers, &lives.proxy_client, PROXY)?;
     let clients = Clients {
         node: remember(

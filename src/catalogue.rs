@@ -88,6 +88,10 @@ entries! {
     STORE_DAMAGED = "KL0303", "The store on disk is damaged.",
         "A checksum does not match, so the bytes are not those that were written; nothing was changed.",
         "Keep a copy of the directory, then restore a snapshot or follow what the message says can be saved.";
+    /// No store where one was.
+    STORE_LOST = "KL0311", "The store of this server is gone.",
+        "An empty store in its place would look healthy, and nodes would end the pods that it does not know; nothing was changed.",
+        "Bring server/db back from a backup, restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`), or, where other servers have the data, start with --server=https://OTHER:6443 and --token. To begin a new, empty cluster, use another --data-dir.";
     /// Another node name.
     NODE_RENAMED = "KL0304", "This machine is a node of another name, and has pods of it.",
         "Under a new name it would run the former node's pods beside its own, while the cluster starts them elsewhere.",
@@ -167,7 +171,7 @@ entries! {
     /// Data of another node.
     OTHER_CLUSTER = "KL0429", "The data directory is of another node or of another cluster.",
         "Its certificates, pods and volumes belong to that node; going on would mix the two.",
-        "Give --node-name and --token as before, or stop the node, delete it (`kubectl delete node`), remove the agent folder of the data directory and start again.";
+        "Give --node-name and --token as before. To use this machine for another node or cluster, give it another --data-dir; its pods and volumes here stay until you remove them.";
     /// Anything else.
     JOIN_REFUSED = "KL0430", "This machine could not join.",
         "The server refused what it asked for, or something of its own is missing.",

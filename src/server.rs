@@ -16,6 +16,7 @@ mod reach;
 mod renewal;
 pub mod reset;
 pub mod status;
+pub(crate) mod store_identity;
 
 use std::sync::Arc;
 use std::time::Duration;

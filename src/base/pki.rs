@@ -9,6 +9,7 @@ pub mod pod;
 pub mod request;
 pub mod rotation;
 mod shown;
+pub mod store_id;
 pub mod system;
 pub mod tls;
 pub mod trust;
@@ -100,6 +101,8 @@ pub struct Profile {
     pub dns: Vec<String>,
     /// Addresses of a server.
     pub ips: Vec<IpAddr>,
+    /// URIs of a server.
+    pub uris: Vec<String>,
     /// What it is for.
     pub usage: Usage,
 }
@@ -113,6 +116,7 @@ impl Profile {
             organization,
             dns: Vec::new(),
             ips: Vec::new(),
+            uris: Vec::new(),
             usage: Usage::Client,
         }
     }
@@ -125,6 +129,7 @@ impl Profile {
             organization: None,
             dns,
             ips,
+            uris: Vec::new(),
             usage: Usage::Server,
         }
     }
@@ -141,6 +146,10 @@ impl Profile {
             params.subject_alt_names.push(SanType::DnsName(name));
         }
         params.subject_alt_names.extend(self.ips.iter().map(|ip| SanType::IpAddress(*ip)));
+        for uri in &self.uris {
+            let uri = uri.as_str().try_into().map_err(|_| format!("{uri:?} is no URI"))?;
+            params.subject_alt_names.push(SanType::URI(uri));
+        }
         params.key_usages =
             vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
         if self.usage != Usage::Client {
@@ -374,7 +383,10 @@ fn covers(cert: &X509Certificate<'_>, profile: &Profile) -> bool {
             .iter()
             .any(|n| matches!(n, GeneralName::IPAddress(bytes) if *bytes == octets.as_slice()))
     };
-    profile.dns.iter().all(dns) && profile.ips.iter().all(ip)
+    let uri = |wanted: &String| {
+        names.iter().any(|n| matches!(n, GeneralName::URI(name) if name == wanted))
+    };
+    profile.dns.iter().all(dns) && profile.ips.iter().all(ip) && profile.uris.iter().all(uri)
 }
 
 /// A certificate that ends then should be renewed at `now`, in seconds since the epoch.
@@ -415,7 +427,8 @@ pub fn ca_hash(pem: &str) -> Result<String, String> {
     Ok(hex_sha256(&hashed))
 }
 
-fn hex_sha256(bytes: &[u8]) -> String {
+/// SHA-256 in hex digits.
+pub fn hex_sha256(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, bytes);
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

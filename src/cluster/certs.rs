@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::pki::live::LiveCert;
+use base::pki::store_id::StoreId;
 use base::pki::{self, Ca, Error, Leaf, Profile, Usage, due_at, ensure_secret};
 use base::{Wiped, fs};
 use parking_lot::Mutex;
@@ -22,6 +23,8 @@ pub struct Names {
     pub service_ips: Vec<IpAddr>,
     /// Domain of the cluster, such as `cluster.local`.
     pub cluster_domain: String,
+    /// The store of this server, where it is known.
+    pub store: Option<StoreId>,
 }
 
 /// One certificate that this server keeps.
@@ -147,7 +150,10 @@ fn serving(names: &Names, local: &[IpAddr]) -> Profile {
     let fixed =
         ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", &service];
     let ips = with_ips(&with_ips(local, &names.service_ips), &names.ips);
-    Profile::server("kube-apiserver", &with(&fixed, &names.dns), &ips)
+    Profile {
+        uris: names.store.iter().map(StoreId::uri).collect(),
+        ..Profile::server("kube-apiserver", &with(&fixed, &names.dns), &ips)
+    }
 }
 
 /// Loads or makes everything under `<data_dir>/server/tls`; what is close to its end is renewed.
@@ -407,6 +413,7 @@ mod tests {
             ips: vec!["192.168.1.5".parse().unwrap()],
             service_ips: vec!["10.43.0.1".parse().unwrap()],
             cluster_domain: "cluster.local".into(),
+            store: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::schema::Schema;
@@ -41,6 +42,7 @@ use crate::server::members;
 use crate::server::members::enter::{Entered, enter};
 use crate::server::reach::{Connects, Reach};
 use crate::server::reset;
+use crate::server::store_identity::{self, StoreIdentity};
 
 /// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -98,7 +100,16 @@ pub(crate) async fn start(
     let path = config.machine.data_dir.join("server");
     base::fs::create_dir(&path, 0o700).map_err(|e| DATA_DIR.refuse(e))?;
     let lock = crate::machine::lock(&path.join("lock"))?;
+    let db = datastore::folder(config)?;
+    let identity = StoreIdentity::open(config, &db)?;
     // Before anything reads a CA.
+    match &identity {
+        Some(own) if cluster::rotation::is_waiting(&config.machine.data_dir) => {
+            own.forget_files()?
+        }
+        Some(own) => own.check_files()?,
+        None => {}
+    }
     let changed = cluster::rotation::take_over(&config.machine.data_dir);
     let changed = changed.map_err(|e| DATA_DIR.refuse(e))?;
     if !changed.is_empty() {
@@ -106,15 +117,31 @@ pub(crate) async fn start(
     }
     let told = crate::server::node::told(config, address.port());
     let entered = enter(config, told.clone(), address.port(), tasks.shutdown()).await?;
-    let certs = Arc::new(certificates(config)?);
+    let identity = match (identity, &entered) {
+        (None, Some(entered)) => {
+            Some(StoreIdentity::join(config, entered.store, entered.replaced_at)?)
+        }
+        (identity, _) => identity,
+    };
+    let certs = Arc::new(certificates(config, identity.as_ref())?);
     let join_tokens = token_files(config, &certs)?;
     write_kubeconfig(config, &certs, address.port())?;
     // Secrets are sealed from the first write; the key file stands beside the certificates, and other servers ask for it.
     let keys = Keys::load_or_generate(&config.machine.data_dir.join("server/tls/encryption.keys"));
     let place = Place::new(Arc::new(keys.map_err(|e| DATA_DIR.refuse(e))?));
     let joined = entered.is_some();
-    let (store, members, peers, calls) =
-        open(config, &certs, entered, &place, [tasks, store_tasks, peer_tasks]).await?;
+    let (store, members, peers, calls) = open(
+        config,
+        &certs,
+        (db, identity.as_ref()),
+        entered,
+        &place,
+        [tasks, store_tasks, peer_tasks],
+    )
+    .await?;
+    if let Some(identity) = &identity {
+        identity.record_files()?;
+    }
     sealing::catch_up(&place.keys, &members, &calls, joined, tasks.shutdown()).await;
     let file = config.encryption.as_ref().map(|plan| plan.file.clone());
     let sealing = Sealing::new(&place, &store, &members, &calls, file, tasks.problems());
@@ -208,6 +235,7 @@ pub(crate) async fn start(
             members: Arc::clone(&members),
             listener: peers,
             data_dir: config.machine.data_dir.clone(),
+            replaced_at: identity.as_ref().map_or(0, |own| own.shown().replaced_at),
             port: address.port(),
             external: config.datastore.is_some(),
         },
@@ -272,12 +300,15 @@ async fn check_keys(
 async fn open(
     config: &Config,
     certs: &ServerCerts,
+    (db, identity): (PathBuf, Option<&StoreIdentity>),
     entered: Option<Entered<'_>>,
     place: &Arc<Place>,
     [tasks, store_tasks, peer_tasks]: [&Tasks; 3],
 ) -> Result<(Arc<dyn Backend>, Arc<Members>, Arc<members::Listener>, Arc<Calls>), Refusal> {
-    let mut settings = store::Config::new(datastore::folder(config)?);
-    settings.cluster = entered.as_ref().map(|entered| entered.store);
+    let mut settings = store::Config::new(db);
+    settings.cluster = identity.map(StoreIdentity::store);
+    settings.record = identity.map(StoreIdentity::file);
+    settings.exists = identity.is_some_and(|own| own.exists);
     settings.quota = Some(config.etcd_quota);
     let (seat, calls) = members::seat(config, certs, entered.is_some(), peer_tasks)?;
     let address = seat.address.clone();
@@ -335,6 +366,9 @@ fn tokens(config: &Config) -> Result<Vec<(String, User)>, Refusal> {
 }
 
 fn refusal_of(error: &store::OpenError) -> Refusal {
+    if let Some(refusal) = store_identity::refusal_of(error) {
+        return refusal;
+    }
     let text = error.to_string();
     match error {
         store::OpenError::Locked { .. } => DATA_DIR_LOCKED.refuse(text),
@@ -343,7 +377,7 @@ fn refusal_of(error: &store::OpenError) -> Refusal {
     }
 }
 
-fn certificates(config: &Config) -> Result<ServerCerts, Refusal> {
+fn certificates(config: &Config, identity: Option<&StoreIdentity>) -> Result<ServerCerts, Refusal> {
     let (ips, dns): (Vec<&String>, Vec<&String>) =
         config.tls_san.iter().partition(|n| n.parse::<IpAddr>().is_ok());
     let mut all_ips: Vec<IpAddr> = ips.into_iter().filter_map(|ip| ip.parse().ok()).collect();
@@ -355,6 +389,7 @@ fn certificates(config: &Config) -> Result<ServerCerts, Refusal> {
         ips: all_ips,
         service_ips: config.service_cidrs.iter().filter_map(|c| c.nth(1)).collect(),
         cluster_domain: config.cluster_domain.clone(),
+        store: identity.map(StoreIdentity::shown),
     };
     cluster::certs::ensure(&config.machine.data_dir, &names).map_err(|e| DATA_DIR.refuse(e))
 }

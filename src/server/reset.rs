@@ -12,6 +12,7 @@ use store::{Reset, ResetError};
 use crate::catalogue::{DATA_DIR, DATA_DIR_LOCKED, RESET, Refusal, STORE_DAMAGED};
 use crate::server::config::Config;
 use crate::server::members::enter::RECORD;
+use crate::server::store_identity::Replacing;
 use crate::snapshots;
 use crate::snapshots::s3::Bucket;
 use crate::snapshots::source::{self, Source};
@@ -212,8 +213,16 @@ pub fn run(config: &Config, request: &Request) -> Result<String, Refusal> {
         ..Look::new(keys.as_deref())
     };
     let snapshot = source.as_ref().map(|source| (&source.file, source.path.as_path()));
+    let record = Replacing::begin(data_dir).map_err(|e| DATA_DIR.refuse(e))?;
     let done = store::reset(&db, snapshot, &mut |key, value| look.at(key, value));
-    let done = done.map_err(|error| refusal_of(&error))?;
+    let done = match done {
+        Ok(done) => done,
+        Err(error) => {
+            record.failed();
+            return Err(refusal_of(&error));
+        }
+    };
+    record.done(done.cluster).map_err(|e| DATA_DIR.refuse(e))?;
     if let (true, Some(former)) = (look.needs_former, &former) {
         // From here on they are in force again, until the keys are rotated.
         let text = former.render();
@@ -237,7 +246,9 @@ fn leave(data_dir: &Path, old: Option<&Path>) -> std::io::Result<()> {
 fn refusal_of(error: &ResetError) -> Refusal {
     match error {
         ResetError::Open(store::OpenError::Locked { .. }) => DATA_DIR_LOCKED.refuse(error),
-        ResetError::Open(store::OpenError::Corrupt { .. }) => STORE_DAMAGED.refuse(error),
+        ResetError::Open(store::OpenError::Corrupt { .. } | store::OpenError::Lost { .. }) => {
+            STORE_DAMAGED.refuse(error)
+        }
         _ => RESET.refuse(error),
     }
 }

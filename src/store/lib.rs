@@ -24,6 +24,7 @@ mod mvcc;
 mod raft;
 mod snapshot;
 mod sql;
+mod store_record;
 mod watch;
 
 pub use backend::MAX_REQUEST_BYTES;
@@ -43,6 +44,7 @@ pub use raft::{
 };
 pub use snapshot::{
     Facts, Reset, ResetError, Saved, SnapshotError, has_store, inspect, inspect_bytes, migrate,
-    reset,
+    reset, store_id,
 };
+pub use store_record::{LogPosition, StoreRecord, StoreRecordFile};
 pub use watch::{GroupBatch, GroupItem, WatchGroup, Watching};

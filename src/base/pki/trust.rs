@@ -9,14 +9,22 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
+};
+use tokio::sync::watch;
 
 use super::certificates;
+use super::store_id::{self, StoreId};
 use super::tls::{BadConfig, bad, roots};
 
 /// The servers that new connections believe. Connections that stand are not touched.
 #[derive(Debug)]
-pub struct Servers(RwLock<Arc<WebPkiServerVerifier>>);
+pub struct Servers {
+    verifier: RwLock<Arc<WebPkiServerVerifier>>,
+    /// The store whose servers are believed; that of the first one while none is known.
+    store: watch::Sender<Option<StoreId>>,
+}
 
 /// The clients that new connections believe; who shows no certificate may say otherwise who it is.
 #[derive(Debug)]
@@ -40,7 +48,8 @@ impl Servers {
     /// # Errors
     /// When it holds no CA that can be used.
     pub fn new(pem: &str) -> Result<Arc<Self>, BadConfig> {
-        Ok(Arc::new(Self(RwLock::new(servers(pem)?))))
+        let verifier = RwLock::new(servers(pem)?);
+        Ok(Arc::new(Self { verifier, store: watch::Sender::default() }))
     }
 
     /// From now on those of this bundle.
@@ -48,12 +57,41 @@ impl Servers {
     /// # Errors
     /// As [`Servers::new`]; nothing is changed then.
     pub fn set(&self, pem: &str) -> Result<(), BadConfig> {
-        *self.0.write() = servers(pem)?;
+        *self.verifier.write() = servers(pem)?;
         Ok(())
     }
 
+    /// From now on those of this store.
+    pub fn expect_store(&self, store: Option<StoreId>) {
+        self.store.send_replace(store);
+    }
+
+    /// The store whose servers are believed; changes are told.
+    pub fn store(&self) -> watch::Receiver<Option<StoreId>> {
+        self.store.subscribe()
+    }
+
+    /// Takes what a server shows, whose certificate is good.
+    fn follow_store(&self, end: &CertificateDer<'_>) -> Result<(), Error> {
+        let shown = StoreId::of_certificate(end);
+        let mut followed = Ok(());
+        self.store.send_if_modified(|known| match store_id::follow(known.as_ref(), shown) {
+            Ok(now) => {
+                let is_new = *known != now;
+                *known = now;
+                is_new
+            }
+            Err(other) => {
+                let other = OtherError(Arc::new(other));
+                followed = Err(Error::InvalidCertificate(CertificateError::Other(other)));
+                false
+            }
+        });
+        followed
+    }
+
     fn now(&self) -> Arc<WebPkiServerVerifier> {
-        Arc::clone(&self.0.read())
+        Arc::clone(&self.verifier.read())
     }
 }
 
@@ -116,7 +154,9 @@ impl ServerCertVerifier for Servers {
         ocsp: &[u8],
         at: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.now().verify_server_cert(end, rest, name, ocsp, at)
+        let verified = self.now().verify_server_cert(end, rest, name, ocsp, at)?;
+        self.follow_store(end)?;
+        Ok(verified)
     }
 
     as_now!();

@@ -31,6 +31,9 @@ pub struct Enter {
 pub struct Shared {
     /// Whose data the store is, 32 hex characters.
     pub store: String,
+    /// When an administrator put that store in the place of another one; 0 when it replaces none.
+    #[serde(default)]
+    pub replaced_at: u64,
     /// Keys, certificates of CAs and tokens: path below `server` in the data directory, and content.
     pub files: BTreeMap<String, Content>,
 }

@@ -22,6 +22,8 @@ pub(crate) struct Store {
     pub(crate) listener: Arc<Listener>,
     /// Of this server.
     pub(crate) data_dir: PathBuf,
+    /// When its store was put in the place of another one.
+    pub(crate) replaced_at: u64,
     /// Port of the API.
     pub(crate) port: u16,
     /// The cluster is in a database, which one server uses.
@@ -65,7 +67,8 @@ impl Store {
             tracing::error!(error, "servers cannot join");
             Status::internal("the server cannot read what servers share, its log says why")
         })?;
-        Ok(Shared { store: self.members.cluster().to_string(), files })
+        let store = self.members.cluster().to_string();
+        Ok(Shared { store, replaced_at: self.replaced_at, files })
     }
 
     /// Adds a member.

@@ -49,18 +49,8 @@ pub(crate) struct Entered<'a> {
     server_ca: String,
     /// Whose store it is.
     pub(crate) store: ClusterId,
-}
-
-fn parse_store(text: &str) -> Option<ClusterId> {
-    let mut id = [0; 16];
-    let digits = text.as_bytes().chunks_exact(2);
-    if text.len() != 32 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, pair) in id.iter_mut().zip(digits) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(ClusterId(id))
+    /// When that store was put in the place of another one.
+    pub(crate) replaced_at: u64,
 }
 
 /// Asks the others once for what servers share. `None` for a server that joins nobody: by its flags, or because it has data
@@ -80,7 +70,7 @@ pub(crate) async fn enter<'a>(
         let server_ca = fs::read_to_string(&data_dir.join("server/tls/server-ca.crt"))
             .map_err(|e| DATA_DIR.refuse(e))?;
         let Some(store) = store else { return Ok(None) };
-        return Ok(Some(Entered { others, server_ca, store }));
+        return Ok(Some(Entered { others, server_ca, store, replaced_at: 0 }));
     }
     let enter =
         Enter { name: config.machine.node_name.clone(), version: VERSION.to_owned(), facts, port };
@@ -88,7 +78,8 @@ pub(crate) async fn enter<'a>(
         until_answered(shutdown, async || ask(&others.server, &others.token, &enter).await).await?;
     let store = keep(data_dir, &others.server, &shared)?;
     tracing::info!(server = %others.server, store = shared.store, "joining");
-    Ok(Some(Entered { others, server_ca, store }))
+    let replaced_at = shared.replaced_at;
+    Ok(Some(Entered { others, server_ca, store, replaced_at }))
 }
 
 /// What is here already: nothing, data of this cluster's first server, or (with the store's id) what a server was given that
@@ -101,17 +92,20 @@ fn kept(data_dir: &Path, token: &Token) -> Result<Option<Option<ClusterId>>, Ref
     let ca = data_dir.join("server/tls/server-ca.crt");
     let record = data_dir.join(RECORD);
     // Without a store it enters anew, for the others' may be another one since.
-    let store = if record.exists() && data_dir.join("server/db").exists() {
+    let db = data_dir.join("server/db");
+    let has_store =
+        store::has_store(&db).map_err(|e| DATA_DIR.refuse(format!("{}: {e}", db.display())))?;
+    let store = if record.exists() && has_store {
         let text = fs::read_to_string(&record).map_err(|e| DATA_DIR.refuse(e))?;
         let record = serde_json::from_str::<Record>(&text).ok();
-        let store = record.and_then(|record| parse_store(&record.store)).ok_or_else(|| {
+        let store = record.and_then(|record| ClusterId::parse(&record.store)).ok_or_else(|| {
             DATA_DIR.refuse(format!(
                 "{} does not say whose store this is",
                 data_dir.join(RECORD).display()
             ))
         })?;
         Some(store)
-    } else if data_dir.join("server/db").exists() && ca.exists() {
+    } else if has_store && ca.exists() {
         None
     } else {
         return Ok(None);
@@ -158,7 +152,7 @@ async fn ask(
 /// Writes everything, the record last: a start that is interrupted before begins anew.
 fn keep(data_dir: &Path, server: &ServerAddress, shared: &Shared) -> Result<ClusterId, Refusal> {
     let refuse = |e: &dyn std::fmt::Display| DATA_DIR.refuse(e);
-    let store = parse_store(&shared.store)
+    let store = ClusterId::parse(&shared.store)
         .ok_or_else(|| refuse(&format!("{server} names the store {:?}", shared.store)))?;
     let directory = data_dir.join("server");
     for folder in ["", "tls", "tls/etcd"] {
@@ -203,22 +197,5 @@ impl Entered<'_> {
             cert: None,
         };
         until_answered(shutdown, async || servers::add(party.clone(), &member).await).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_id_of_a_store_is_read_as_it_is_written() {
-        let id = ClusterId([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 254, 255]);
-        assert_eq!(id.to_string(), "000102030405060708090a0b0c0dfeff");
-        assert_eq!(parse_store(&id.to_string()), Some(id));
-        for bad in
-            ["", "00", "zz0102030405060708090a0b0c0dfeff", "000102030405060708090a0b0c0dfeff00"]
-        {
-            assert_eq!(parse_store(bad), None, "{bad}");
-        }
     }
 }

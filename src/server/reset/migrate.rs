@@ -11,6 +11,7 @@ use store::Endpoint;
 use super::{Look, refusal_of, report};
 use crate::catalogue::{DATA_DIR, MIGRATE, Refusal};
 use crate::cli::MigrateArgs;
+use crate::server::store_identity::Replacing;
 use crate::server::{data_dir, datastore};
 use crate::snapshots::source;
 
@@ -78,6 +79,10 @@ pub async fn run(args: &MigrateArgs, to: &Path) -> Result<String, Refusal> {
             (restore(&source, &db, &mut look, &mut bytes)?, path.display().to_string())
         }
     };
+    let failed = |e: std::io::Error| DATA_DIR.refuse(e);
+    if let Some(store) = store::store_id(&db).map_err(failed)? {
+        Replacing::begin(to).and_then(|record| record.done(store)).map_err(failed)?;
+    }
     // What this server was for an external datastore it is no more.
     base::fs::remove_dir(&db.join(datastore::FOLDER)).map_err(|e| DATA_DIR.refuse(e))?;
     // The first line is about other servers, of which there are none.

@@ -74,6 +74,34 @@ pub enum OpenError {
         /// What is wrong there.
         what: String,
     },
+    /// There was a store, and there is none any more.
+    #[error(
+        "{what}, but this server has had a store: an empty one is not made in its place. Bring the directory back from a backup, or restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`); where other servers have the data, move this directory away and start with --server=https://OTHER:6443"
+    )]
+    Lost {
+        /// What is wrong with the directory.
+        what: String,
+    },
+    /// Less is there than was synced.
+    #[error(
+        "{file} does not hold what this server had written and synced up to byte {offset}: it is an older copy, or its end is lost. Bring the newest copy back; to go on with what is there, run `kube-lite server --cluster-reset`, and where other servers have the data, move this directory away and start with --server=https://OTHER:6443"
+    )]
+    Older {
+        /// File.
+        file: String,
+        /// How far it was synced.
+        offset: u64,
+    },
+    /// Belongs to another member of the cluster.
+    #[error(
+        "the store directory belongs to the member {found}, but this server is the member {expected}: it was copied here from another server; bring back its own, or move it away and start with --server=https://OTHER:6443"
+    )]
+    ForeignMember {
+        /// Whose it is.
+        found: String,
+        /// Whose it should be.
+        expected: String,
+    },
     /// A file is not there.
     #[error(
         "{file} is missing from the store directory, but later files are there: bring it back from a backup, or restore a snapshot"

@@ -47,7 +47,8 @@ pub(crate) trait DiskFile: Send + Debug {
     fn write_durable(&mut self, offset: u64, data: &[u8]) -> Result<(), NotDurable> {
         write_then_sync(self, offset, data)
     }
-    /// Cuts the file at `length`, so that nothing old can be read behind it, and reserves up to `size`.
+    /// Makes everything behind `length` zeros, so that nothing old can be read there, and reserves up to `size`. The file is
+    /// not shorter than `size` at any moment, so that one that is shorter has been cut off by something else.
     fn cut(&mut self, length: u64, size: u64) -> io::Result<()>;
     /// All of it as bytes that are read where they lie, and stay when the file is removed. For what is never written or cut
     /// again; an error says that there are none, and harms nothing.
@@ -161,6 +162,21 @@ fn reserve(file: &File, size: u64) -> io::Result<()> {
     }
 }
 
+/// Makes the bytes from `from` to `to` zeros without a shorter size; where the file system cannot, by way of one.
+fn clear(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
+    let length = i64::try_from(to.saturating_sub(from)).map_err(too_large)?;
+    if length == 0 {
+        return Ok(());
+    }
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    match fallocate(file, flags, i64::try_from(from).map_err(too_large)?, length) {
+        Ok(()) => Ok(()),
+        Err(nix::Error::EOPNOTSUPP | nix::Error::ENOSYS) => file.set_len(from),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Writes zeros behind the end of a file up to `size`.
 fn fill(file: &File, size: u64) -> io::Result<()> {
     let zeros = vec![0; 64 * 1024];
@@ -218,8 +234,12 @@ impl DiskFile for RealFile {
     }
 
     fn cut(&mut self, length: u64, size: u64) -> io::Result<()> {
-        self.cached.set_len(length)?;
-        // Without the reservation the file grows as it is written; a full device is then met at the write.
+        let end = self.cached.metadata()?.len().max(size);
+        clear(&self.cached, length, end)?;
+        if self.cached.metadata()?.len() < end {
+            self.cached.set_len(end)?;
+        }
+        // Without the reservation there is a hole; a full device is then met at the write.
         match reserve(&self.cached, size) {
             Err(error) if is_no_space(&error) => Ok(()),
             other => other,

@@ -11,6 +11,7 @@ use super::{ClusterId, OpenError, RESERVE_BYTES, SEGMENT_BYTES};
 use crate::command::{Malformed, Put, Reader};
 use crate::measures::Timing;
 use crate::raft::{Vote, decode_vote, encode_vote};
+use crate::store_record::{LogPosition, StoreRecordFile};
 
 /// What file systems write as a whole.
 const PAGE: u64 = 4096;
@@ -150,6 +151,8 @@ pub(crate) struct Log {
     pub(crate) syncs: Arc<Timing>,
     /// Segments that were filled since the start.
     pub(crate) full: Arc<Full>,
+    /// Where it is recorded how far this log has come.
+    pub(crate) record: Option<Arc<StoreRecordFile>>,
 }
 
 impl Log {
@@ -174,6 +177,7 @@ impl Log {
             written: 0,
             syncs: Arc::default(),
             full: Arc::default(),
+            record: None,
         }
     }
 
@@ -374,11 +378,30 @@ impl Log {
             self.next = Some(next);
             return Err(WriteError::at("write", sequence, &error));
         }
+        if self.record.is_some() {
+            // What is recorded of it must be durable.
+            next.file.sync().map_err(|e| WriteError::fatal("sync", sequence, &e))?;
+            next.synced = next.offset;
+        }
         self.written += next.offset;
         self.older.push_back((self.current.sequence, self.current.behind));
         self.full.add(self.current.sequence, self.current.behind);
         self.current = next;
+        self.record_position();
         Ok(())
+    }
+
+    /// Where the log ends, if all of it is durable.
+    pub(crate) fn position(&self) -> Option<LogPosition> {
+        let Segment { sequence, offset, synced, chain, .. } = self.current;
+        (offset == synced).then_some(LogPosition { segment: sequence, offset, checksum: chain })
+    }
+
+    /// Records how far the log has come, where it is durable.
+    pub(crate) fn record_position(&self) {
+        if let (Some(record), Some(position)) = (&self.record, self.position()) {
+            record.advance(position);
+        }
     }
 
     /// Removes the oldest segments as long as all their entries are before `index`; the sequence of the oldest that stays.

@@ -9,12 +9,13 @@ use futures::future::BoxFuture;
 
 use super::files::{Directory, Disk};
 use super::lock::Lock;
-use super::recover::{Identity, recover};
-use super::{ClusterId, DiskWork, OpenError};
+use super::recover::{Identity, recover_expecting};
+use super::{ClusterId, DiskWork, ExpectedStore, OpenError};
 use crate::backend::{Limits, Store};
 use crate::kv::Backend;
 use crate::raft::{self, Members, Transport};
 use crate::snapshot::finish_reset;
+use crate::store_record::StoreRecordFile;
 
 /// How to open a store.
 #[derive(Debug, Clone)]
@@ -23,6 +24,11 @@ pub struct Config {
     pub dir: PathBuf,
     /// Whose data must be in it; `None` takes what is there, or a new identity for an empty directory.
     pub cluster: Option<ClusterId>,
+    /// What is recorded of the store beside the directory. Without it, and while it does not say that the store was begun, an
+    /// empty directory becomes a new store.
+    pub record: Option<Arc<StoreRecordFile>>,
+    /// A store has been here, whatever the record says: an empty directory is an error.
+    pub exists: bool,
     /// Whether [`crate::Durability::Lazy`] is honoured; otherwise every write is synced before it is acknowledged.
     pub lazy: bool,
     /// Bytes of keys and values that may be held; a write beyond raises the alarm NOSPACE. `None` is no limit.
@@ -35,7 +41,14 @@ pub const DEFAULT_QUOTA_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 impl Config {
     /// The defaults for `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into(), cluster: None, lazy: true, quota: Some(DEFAULT_QUOTA_BYTES) }
+        Self {
+            dir: dir.into(),
+            cluster: None,
+            record: None,
+            exists: false,
+            lazy: true,
+            quota: Some(DEFAULT_QUOTA_BYTES),
+        }
     }
 }
 
@@ -98,7 +111,17 @@ async fn open_with(
         let lock = Lock::take(&config.dir)?;
         finish_reset(&config.dir).map_err(OpenError::io("finish", "a reset"))?;
         let disk: Arc<dyn Disk> = Arc::new(Directory::new(config.dir));
-        Ok((recover(&disk, config.cluster, identity)?, lock))
+        let record = config.record.as_ref().map(|file| file.record());
+        let known = ExpectedStore::new(record.as_ref(), config.exists);
+        let mut recovered = recover_expecting(&disk, config.cluster, identity, &known)?;
+        if let Some(file) = config.record {
+            let log = &recovered.log;
+            // Before anything is acknowledged.
+            let opened = file.opened(log.cluster(), log.meta.node, log.position());
+            opened.map_err(OpenError::io("write the record of", "the store"))?;
+            recovered.log.record = Some(file);
+        }
+        Ok((recovered, lock))
     });
     let failed = |panic| OpenError::Io {
         action: "read",
@@ -112,5 +135,7 @@ async fn open_with(
     Ok((Store::start(shared, engine, limits, tasks), members))
 }
 
+#[cfg(test)]
+mod damage;
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use super::files::{Disk, read_all};
 use super::log::{Log, Meta, Segment, segment_name};
 use super::record::{self, FILE_HEADER, Kind, LOG_MAGIC, Record, Scan};
 use super::writer::begin_log;
-use super::{ClusterId, OpenError, SEGMENT_BYTES};
+use super::{ClusterId, ExpectedStore, OpenError, SEGMENT_BYTES};
 use crate::command::{Malformed, Reader};
 use crate::mvcc::{Source, State};
 use crate::raft::{Applied, Batch, Entry, Payload, StoredMembership, Vote, behind, decode_head};
@@ -243,6 +243,19 @@ pub(crate) fn recover(
     cluster: Option<ClusterId>,
     identity: Identity,
 ) -> Result<Recovered, OpenError> {
+    recover_expecting(disk, cluster, identity, &ExpectedStore::default())
+}
+
+/// As [`recover`], where something is known of what must be in the directory.
+///
+/// # Errors
+/// See [`OpenError`]; nothing was changed then.
+pub(crate) fn recover_expecting(
+    disk: &Arc<dyn Disk>,
+    cluster: Option<ClusterId>,
+    identity: Identity,
+    known: &ExpectedStore,
+) -> Result<Recovered, OpenError> {
     let names = disk.list().map_err(OpenError::io("list", "the files"))?;
     let mut expected = cluster;
     let (mut replay, checkpoint) = load_checkpoint(disk, &names, &mut expected)?;
@@ -251,6 +264,7 @@ pub(crate) fn recover(
         if let Some(newest) = checkpoint {
             return Err(OpenError::Missing { file: format!("the log behind {}", newest.name()) });
         }
+        known.check_new("the store directory holds no log")?;
         return create(disk, expected.unwrap_or_else(ClusterId::random), identity);
     }
     let mut files: VecDeque<Found> = VecDeque::new();
@@ -272,7 +286,18 @@ pub(crate) fn recover(
         files.push_back(found);
     }
     let mut tail = Tail::default();
-    replay_all(disk, &files, &mut expected, &mut replay, &mut tail)?;
+    replay_all(disk, &files, &mut expected, &mut replay, &mut tail, known)?;
+    if replay.meta.node == 0 {
+        // The first record of a log says whose it is, and is durable before anything else: without it there is no log.
+        let name = numbered(&names, "log-").last().copied().map_or_else(String::new, segment_name);
+        if let Some(newest) = &checkpoint {
+            let file = format!("what {name} held behind {}", newest.name());
+            return Err(OpenError::Missing { file });
+        }
+        known.check_new(format!("{name} holds no record"))?;
+    } else {
+        known.check_member(replay.meta.node)?;
+    }
     // From here on the directory is changed.
     remove_first.extend(
         numbered(&names, "checkpoint-")
@@ -293,7 +318,7 @@ pub(crate) fn recover(
     let ceiling = if replay.clean { 0 } else { meta.ceiling };
     // Stays until revisions have gone on from there, in case this start is interrupted.
     meta.ceiling = ceiling;
-    let mut log = continue_log(disk, cluster, files, &tail, meta)?;
+    let mut log = continue_log(disk, cluster, files, &tail, meta, known.recorded)?;
     if log.meta.node == 0 {
         begin(&mut log, identity)?;
     }
@@ -441,8 +466,13 @@ fn replay_all(
     expected: &mut Option<ClusterId>,
     replay: &mut Replay,
     tail: &mut Tail,
+    known: &ExpectedStore,
 ) -> Result<(), OpenError> {
     let used = files.iter().rposition(|file| !file.unused).unwrap_or(0);
+    let newest = files.get(used).filter(|file| !file.unused).map_or(0, |file| file.sequence);
+    if newest > 0 {
+        known.check_newest(newest)?;
+    }
     let mut before: Option<u32> = None;
     let mut buffer = BytesMut::new();
     for (position, file) in files.iter().enumerate() {
@@ -461,6 +491,7 @@ fn replay_all(
         let (content, source) = read_segment(disk, &name, buffer, position < used)?;
         let scan: Scan<'_> = record::scan(&content, chain, position == used).map_err(corrupt)?;
         check_joint(&name, scan.records.first(), before)?;
+        known.check_segment(sequence, &content, &scan, position == used)?;
         replay.behind = 0;
         replay.state.replay_from(source);
         for record in &scan.records {
@@ -503,6 +534,7 @@ fn continue_log(
     mut files: VecDeque<Found>,
     tail: &Tail,
     meta: Meta,
+    full_size: bool,
 ) -> Result<Log, OpenError> {
     let unused = files.split_off(tail.position + 1);
     let missing = || OpenError::Missing { file: "the log".to_owned() };
@@ -525,6 +557,9 @@ fn continue_log(
         }
         let cut = file.cut(tail.end as u64, SEGMENT_BYTES).and_then(|()| file.sync());
         cut.map_err(OpenError::io("cut the torn end of", &name))?;
+    } else if full_size && file.size().is_ok_and(|size| size < SEGMENT_BYTES) {
+        let extended = file.cut(tail.end as u64, SEGMENT_BYTES);
+        extended.map_err(OpenError::io("extend", &name))?;
     }
     // What the last process wrote may still be only in memory.
     file.sync().map_err(OpenError::io("sync", &name))?;

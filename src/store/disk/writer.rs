@@ -233,6 +233,9 @@ impl Writer {
             }
         }
         result?;
+        if ended {
+            self.log.record_position();
+        }
         // Made ahead, while nobody waits for it; a full disk is told to who needs the room.
         if !ended && self.full().is_none() && self.log.prepare(RESERVE_BYTES).is_ok() {
             self.publish();

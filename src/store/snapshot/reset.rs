@@ -11,13 +11,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-pub use self::import::{has_store, migrate};
+pub use self::import::{has_store, migrate, store_id};
 use super::{Facts, SnapshotError, load};
 use crate::command::Command;
 use crate::datastore::DatastoreError;
 use crate::disk::{
-    ClusterId, Description, Directory, Disk, Identity, Lock, OpenError, begin_at, first_member,
-    recover, write_checkpoint,
+    ClusterId, Description, Directory, Disk, ExpectedStore, Identity, Lock, OpenError, begin_at,
+    first_member, recover_expecting, write_checkpoint,
 };
 use crate::mvcc::{self, State};
 use crate::raft::{Address, Applied, LogId, Membership, Payload, StoredMembership};
@@ -143,7 +143,9 @@ fn own_state(dir: &Path) -> Result<State, ResetError> {
         return Err(ResetError::Nothing(dir.to_owned()));
     }
     let disk: Arc<dyn Disk> = Arc::new(Directory::new(dir));
-    let recovered = recover(&disk, None, Identity::First)?;
+    // A log that holds nothing is a lost one: it is not made the empty store of a new cluster.
+    let known = ExpectedStore { exists: true, ..ExpectedStore::default() };
+    let recovered = recover_expecting(&disk, None, Identity::First, &known)?;
     let mut state = recovered.state;
     for entry in recovered.view.recent.iter() {
         let Payload::Normal(batch) = &entry.payload else { continue };

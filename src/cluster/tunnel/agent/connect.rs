@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::io::BoxIo;
+use base::pki::store_id::OtherStore;
 use base::{Kind, Tasks};
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderMap, UPGRADE};
@@ -78,6 +79,9 @@ impl Failure {
         let what = format!("no tunnel to the server {address}: {self}");
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let fix = match self {
+            Self::Tls(error) if is_other_store(error) => format!(
+                "pods go on; see why {address} lost its store and bring it back. If it was replaced on purpose, stop kube-lite here, remove store.json in the agent folder of the data directory and start again"
+            ),
             Self::Tls(error) if is_unknown_ca(error) => format!(
                 "the CA of the cluster was replaced, or {address} is of another cluster. If it was replaced, this node has to join anew: stop kube-lite \
                  here, delete the node (kubectl delete node), remove the agent folder of the data directory, start with --server and the cluster's token"
@@ -106,6 +110,17 @@ fn is_unknown_ca(error: &io::Error) -> bool {
     // With the same name and another key the signature is what fails.
     let unknown = [CertificateError::UnknownIssuer, CertificateError::BadSignature];
     matches!(error, Some(TlsError::InvalidCertificate(why)) if unknown.contains(why))
+}
+
+/// The certificate is good, but its server has another store than this node's.
+fn is_other_store(error: &io::Error) -> bool {
+    use rustls::{CertificateError, Error as TlsError};
+    match error.get_ref().and_then(|e| e.downcast_ref::<TlsError>()) {
+        Some(TlsError::InvalidCertificate(CertificateError::Other(other))) => {
+            other.0.is::<OtherStore>()
+        }
+        _ => false,
+    }
 }
 
 /// Opens a connection to `address`.

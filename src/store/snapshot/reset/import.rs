@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{BUMP, COMPLETE, FOLDER, Reset, ResetError, finish, store_files, write};
+use super::{BUMP, COMPLETE, FOLDER, MOVED, Reset, ResetError, finish, store_files, write};
 use crate::command::Command;
 use crate::datastore::read_external;
-use crate::disk::{ClusterId, Directory, Disk, Identity, Lock, OpenError, recover};
+use crate::disk::{
+    CHECKPOINT_MAGIC, ClusterId, Directory, Disk, FILE_HEADER, Identity, LOG_MAGIC, Lock,
+    OpenError, read_file_header, recover,
+};
 use crate::endpoint::Endpoint;
 use crate::mvcc::State;
 
@@ -21,6 +24,32 @@ pub fn has_store(dir: &Path) -> std::io::Result<bool> {
         return Ok(false);
     }
     Ok(!store_files(dir)?.is_empty() || dir.join(FOLDER).join(COMPLETE).exists())
+}
+
+/// Identity of the store in `dir`, as the newest of its files with a whole header says; `None` where there is none.
+///
+/// # Errors
+/// A directory or a file that cannot be read.
+pub fn store_id(dir: &Path) -> std::io::Result<Option<ClusterId>> {
+    let folder = dir.join(FOLDER);
+    // A reset that was interrupted has its new store there.
+    let unfinished = [COMPLETE, MOVED].iter().any(|marker| folder.join(marker).exists());
+    let places = [unfinished.then_some(folder.as_path()), Some(dir)];
+    for place in places.into_iter().flatten().filter(|place| place.exists()) {
+        for name in store_files(place)?.iter().rev() {
+            let magic = if name.starts_with("log-") { LOG_MAGIC } else { CHECKPOINT_MAGIC };
+            let mut header = Vec::new();
+            let file = std::fs::File::open(place.join(name))?;
+            std::io::Read::read_to_end(
+                &mut std::io::Read::take(file, FILE_HEADER as u64),
+                &mut header,
+            )?;
+            if let Ok((id, ..)) = read_file_header(name, magic, &header) {
+                return Ok(Some(id));
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Copies what `endpoint` has into a new store in `dir`, which must have none. `look` is shown each key with its value
