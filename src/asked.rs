@@ -71,16 +71,27 @@ pub(crate) async fn reply(
     stream.shutdown().await
 }
 
-/// Asks at `path` for an answer of at most `max` bytes; `None` when nobody answers there.
+/// Asks at `path` for an answer of at most `max` bytes; `None` when no server answers there.
 ///
 /// # Errors
-/// When it stops answering, or what it says is no answer.
+/// When this user may not ask, the server stops answering, or what it says is no answer.
 pub(crate) async fn ask<T: DeserializeOwned>(
     path: &Path,
     question: &(impl Serialize + Sync),
     max: u64,
 ) -> std::io::Result<Option<T>> {
-    let Ok(mut stream) = UnixStream::connect(path).await else { return Ok(None) };
+    let mut stream = match UnixStream::connect(path).await {
+        Ok(stream) => stream,
+        // Whether a server answers is not known then.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let text = format!(
+                "{}: {error}; run it as root, or name the data directory with --data-dir",
+                path.display()
+            );
+            return Err(std::io::Error::new(error.kind(), text));
+        }
+        Err(_) => return Ok(None),
+    };
     stream.write_all(&serde_json::to_vec(question)?).await?;
     stream.shutdown().await?;
     let mut text = Vec::new();

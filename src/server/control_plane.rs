@@ -324,7 +324,8 @@ async fn open(
     }
     let answering = members::until_answering(&*store, shutdown).await;
     answering.map_err(|e| SERVER_STOPPED.refuse(format!("the store does not answer: {e}")))?;
-    let telling = members::tell_address(Arc::clone(&all), address, shutdown.clone());
+    let problems = tasks.problems().clone();
+    let telling = members::tell_address(Arc::clone(&all), address, problems, shutdown.clone());
     tasks.spawn(Kind::Request, "member address", telling);
     let store = match &config.datastore {
         Some(endpoint) => datastore::open(endpoint, config, all.id(), store_tasks).await?,

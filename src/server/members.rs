@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::pki::tls;
-use base::{Backoff, Kind, Shutdown, Tasks};
+use base::{Backoff, Kind, Problems, Shutdown, Tasks};
 use bytes::Bytes;
 use cluster::certs::ServerCerts;
 use cluster::peers::{self, Answer, Answers, Calls};
@@ -196,9 +196,16 @@ pub(crate) async fn until_answering(
 pub(crate) async fn tell_address(
     members: Arc<Members>,
     address: String,
+    problems: Problems,
     shutdown: Shutdown,
 ) -> Result<(), store::StoreError> {
     let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+    let all = members.list();
+    let several = all.len() > 1;
+    let before = all.into_iter().find(|member| several && member.id == members.id());
+    if let Some(before) = before.filter(|own| !own.address.is_empty() && own.address != address) {
+        warn_of_move(&before.address, &address, &problems).await;
+    }
     loop {
         let all = members.list();
         let own = all.iter().find(|member| member.id == members.id());
@@ -216,6 +223,28 @@ pub(crate) async fn tell_address(
             return Ok(());
         }
     }
+}
+
+/// A member that comes back with another address has moved, or is a copy of one that still runs.
+async fn warn_of_move(before: &str, now: &str, problems: &Problems) {
+    tracing::warn!(
+        before,
+        now,
+        "this member was reached at another address: the members are told the new one"
+    );
+    if answers(before).await {
+        problems.put(
+            "members/copy",
+            format!("a server still answers at {before}, where this member was reached before it came to {now}"),
+            "if that server runs on a copy of this data directory, stop one of the two at once; give it an empty data directory to join as a new member",
+        );
+    }
+}
+
+/// Whether something listens at a member's address.
+pub(crate) async fn answers(address: &str) -> bool {
+    let connecting = tokio::net::TcpStream::connect(address);
+    tokio::time::timeout(LOOK_INTERVAL, connecting).await.is_ok_and(|connected| connected.is_ok())
 }
 
 /// Makes voters of learners while this member leads.

@@ -89,7 +89,7 @@ impl Source for Server {
             etcd: self.etcd_urls(),
         });
         status.without_effect.clone_from(&self.without_effect);
-        status.members = members::lines(&self.members);
+        status.members = members::lines(&self.members).await;
         status.problems.extend(members::problems(&status.members));
         status.runtime = self.runtime.get().cloned();
         status.nodes = self.nodes().await;

@@ -1,6 +1,6 @@
 //! `kube-lite etcd-snapshot`: asks the server that runs here; what needs none is done without, too.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -95,7 +95,7 @@ async fn asked(
         Some(_) => None,
         None => ask(data_dir, &question)
             .await
-            .map_err(|e| failed(format!("the server stopped answering: {e}")))?,
+            .map_err(|e| failed(format!("the server cannot be asked: {e}")))?,
     };
     let answer = match answer {
         Some(answer) => answer,
@@ -107,6 +107,9 @@ async fn asked(
             return Err(SERVER_UNREACHABLE.refuse(text));
         }
         None => {
+            if question.dir.is_none() && question.s3.is_none() {
+                check_data_dir(data_dir).map_err(failed)?;
+            }
             let folder = Folder::new(question.dir.as_deref(), data_dir);
             let node = node.unwrap_or(&defaults.node);
             let places = Places::open(folder, question.s3.as_ref()).await.map_err(failed)?;
@@ -116,6 +119,20 @@ async fn asked(
     match answer.error {
         Some(error) => Err(failed(error)),
         None => Ok(answer),
+    }
+}
+
+/// The data directory is one of a server, and this user may look into it: elsewhere an empty list would say that there are no
+/// snapshots.
+fn check_data_dir(data_dir: &Path) -> Result<(), String> {
+    let hint =
+        "name the server's data directory with --data-dir, and run the command as its user (root)";
+    match std::fs::read_dir(data_dir.join("server/db")) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(format!("{} is not the data directory of a server: {hint}", data_dir.display()))
+        }
+        Err(error) => Err(format!("{}: {error}: {hint}", data_dir.display())),
     }
 }
 
@@ -178,6 +195,15 @@ mod tests {
     fn snapshot(name: &str, created: i64) -> Snapshot {
         let location = format!("file:///d/{name}");
         Snapshot { name: name.to_owned(), location, size: 20_512, created }
+    }
+
+    #[test]
+    fn a_list_outside_of_a_servers_data_directory_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = check_data_dir(dir.path()).unwrap_err();
+        assert!(error.contains("is not the data directory of a server"), "{error}");
+        std::fs::create_dir_all(dir.path().join("server/db")).unwrap();
+        assert_eq!(check_data_dir(dir.path()), Ok(()));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use store::{Members, Role};
 
-use crate::server::members::SILENT;
+use crate::server::members::{SILENT, answers};
 use crate::status::{MemberLine, Problem};
 
-/// All members, where there are several.
-pub(super) fn lines(members: &Members) -> Vec<MemberLine> {
+/// All members, where there are several. The leader hears them all; another member knows of those that it cannot reach.
+pub(super) async fn lines(members: &Members) -> Vec<MemberLine> {
     let all = members.list();
     if all.len() < 2 {
         return Vec::new();
@@ -24,7 +24,17 @@ pub(super) fn lines(members: &Members) -> Vec<MemberLine> {
         heard: heard.as_ref().map(|heard| heard.contains(&member.id)),
         address: member.address,
     };
-    all.into_iter().map(line).collect()
+    let reached = async |mut line: MemberLine| {
+        if line.heard.is_none()
+            && !line.own
+            && !line.address.is_empty()
+            && !answers(&line.address).await
+        {
+            line.heard = Some(false);
+        }
+        line
+    };
+    futures::future::join_all(all.into_iter().map(line).map(reached)).await
 }
 
 /// What is wrong with them.
