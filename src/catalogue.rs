@@ -91,7 +91,7 @@ entries! {
     /// No store where one was.
     STORE_LOST = "KL0311", "The store of this server is gone.",
         "An empty store in its place would look healthy, and nodes would end the pods that it does not know; nothing was changed.",
-        "Bring server/db back from a backup, restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`), or, where other servers have the data, start with --server=https://OTHER:6443 and --token. To begin a new, empty cluster, use another --data-dir.";
+        "Bring server/db back from a backup, restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`), or, where other servers have the data, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443 and --token. To begin a new, empty cluster, use another --data-dir.";
     /// Another node name.
     NODE_RENAMED = "KL0304", "This machine is a node of another name, and has pods of it.",
         "Under a new name it would run the former node's pods beside its own, while the cluster starts them elsewhere.",

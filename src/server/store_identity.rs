@@ -72,6 +72,8 @@ fn decide(evidence: Evidence) -> Result<Decision, Lost> {
         Some(record) if has_files => Ok(Decision::Continue(record)),
         _ if joins && !has_files => Ok(Decision::Join),
         Some(record) if record.begun => Err(Lost::Recorded(record)),
+        // It had begun to join other servers, whose store it must not begin anew.
+        Some(_) if trace == Some(MEMBER_RECORD) => Err(Lost::Traced(MEMBER_RECORD)),
         Some(record) => Ok(Decision::Begin(record)),
         None => match (files, trace) {
             (Some(id), _) => Ok(Decision::Adopt(StoreRecord::new(id, 0))),
@@ -111,6 +113,7 @@ impl StoreIdentity {
             trace: TRACES.into_iter().find(|trace| data_dir.join(trace).exists()),
         };
         let traced = evidence.trace.is_some();
+        let is_member = evidence.trace == Some(MEMBER_RECORD) && !evidence.joins;
         let decision = decide(evidence).map_err(|lost| refuse_lost(&lost, data_dir, db))?;
         let (record, is_new) = match decision {
             Decision::Join => return Ok(None),
@@ -127,7 +130,7 @@ impl StoreIdentity {
             false => Ok(StoreRecordFile::open(&path, record)),
         };
         let file = Arc::new(file.map_err(|e| DATA_DIR.refuse(e))?);
-        let exists = traced && is_new && store::has_store(db).map_err(failed)?;
+        let exists = is_member || traced && is_new && store::has_store(db).map_err(failed)?;
         Ok(Some(Self { file, data_dir: data_dir.clone(), exists }))
     }
 
@@ -350,6 +353,13 @@ mod tests {
         let trace = Some("server/tls/serving-kube-apiserver.crt");
         let again = decide(Evidence { record: Some(record.clone()), trace, ..evidence() });
         assert_eq!(again, Ok(Decision::Begin(record)));
+    }
+
+    #[test]
+    fn a_join_that_was_interrupted_does_not_become_a_store_of_its_own() {
+        let record = Some(StoreRecord::new(ClusterId([2; 16]), 0));
+        let lost = decide(Evidence { record, trace: Some(MEMBER_RECORD), ..evidence() });
+        assert_eq!(lost, Err(Lost::Traced(MEMBER_RECORD)));
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub enum OpenError {
     },
     /// There was a store, and there is none any more.
     #[error(
-        "{what}, but this server has had a store: an empty one is not made in its place. Bring the directory back from a backup, or restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`); where other servers have the data, move this directory away and start with --server=https://OTHER:6443"
+        "{what}, but this server has had a store: an empty one is not made in its place. Bring the directory back from a backup, or restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`); where other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     Lost {
         /// What is wrong with the directory.
@@ -84,7 +84,7 @@ pub enum OpenError {
     },
     /// Less is there than was synced.
     #[error(
-        "{file} does not hold what this server had written and synced up to byte {offset}: it is an older copy, or its end is lost. Bring the newest copy back; to go on with what is there, run `kube-lite server --cluster-reset`, and where other servers have the data, move this directory away and start with --server=https://OTHER:6443"
+        "{file} does not hold what this server had written and synced up to byte {offset}: it is an older copy, or its end is lost. Bring the newest copy back; to go on with what is there, run `kube-lite server --cluster-reset`, and where other servers have the data, move this directory away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     Older {
         /// File.
@@ -94,7 +94,7 @@ pub enum OpenError {
     },
     /// Belongs to another member of the cluster.
     #[error(
-        "the store directory belongs to the member {found}, but this server is the member {expected}: it was copied here from another server; bring back its own, or move it away and start with --server=https://OTHER:6443"
+        "the store directory belongs to the member {found}, but this server is the member {expected}: it was copied here from another server; bring back its own, or move it away, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443"
     )]
     ForeignMember {
         /// Whose it is.
