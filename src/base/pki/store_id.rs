@@ -17,13 +17,20 @@ pub struct StoreId {
 }
 
 /// A server of the same CA with another store.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the server has the store {}, this node belongs to the store {}", shown.store, known.store)]
 pub struct OtherStore {
     /// The server's.
     pub shown: StoreId,
     /// This node's.
     pub known: StoreId,
+}
+
+/// As the sentence: errors of TLS show what they wrap by this.
+impl fmt::Debug for OtherStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl StoreId {

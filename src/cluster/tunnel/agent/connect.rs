@@ -65,6 +65,9 @@ pub(in crate::tunnel) enum Failure {
     /// Who answers is not trusted, or does not trust this node.
     #[error("{0}")]
     Tls(io::Error),
+    /// The server has another store than this node's.
+    #[error("{0}")]
+    OtherStore(OtherStore),
     /// The server refuses.
     #[error("the server answers {0}: {1}")]
     Refused(StatusCode, String),
@@ -79,7 +82,7 @@ impl Failure {
         let what = format!("no tunnel to the server {address}: {self}");
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let fix = match self {
-            Self::Tls(error) if is_other_store(error) => format!(
+            Self::OtherStore(_) => format!(
                 "pods go on; see why {address} lost its store and bring it back. If it was replaced on purpose, stop kube-lite here, remove store.json in the agent folder of the data directory and start again"
             ),
             Self::Tls(error) if is_unknown_ca(error) => format!(
@@ -112,14 +115,17 @@ fn is_unknown_ca(error: &io::Error) -> bool {
     matches!(error, Some(TlsError::InvalidCertificate(why)) if unknown.contains(why))
 }
 
-/// The certificate is good, but its server has another store than this node's.
-fn is_other_store(error: &io::Error) -> bool {
+/// Why TLS failed: a good certificate of a server with another store than this node's is a failure of its own.
+fn tls_failure(error: io::Error) -> Failure {
     use rustls::{CertificateError, Error as TlsError};
     match error.get_ref().and_then(|e| e.downcast_ref::<TlsError>()) {
         Some(TlsError::InvalidCertificate(CertificateError::Other(other))) => {
-            other.0.is::<OtherStore>()
+            match other.0.downcast_ref::<OtherStore>() {
+                Some(store) => Failure::OtherStore(store.clone()),
+                None => Failure::Tls(error),
+            }
         }
-        _ => false,
+        _ => Failure::Tls(error),
     }
 }
 
@@ -136,7 +142,7 @@ pub(super) async fn connect(
     let rest = async {
         let name = ServerName::try_from(SERVER_NAME).map_err(|e| Failure::Http(e.to_string()))?;
         let connector = TlsConnector::from(Arc::clone(tls));
-        let stream = connector.connect(name, stream).await.map_err(Failure::Tls)?;
+        let stream = connector.connect(name, stream).await.map_err(tls_failure)?;
         upgrade(Box::new(stream), address, ask, tasks).await
     };
     let late =
