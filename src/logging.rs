@@ -1,26 +1,60 @@
 //! Structured logs to standard error, quiet by default; one line for each event, whatever clients put into it.
 
+mod queue;
+
+use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
+use queue::LogQueue;
+
+/// Crates of this program, whose events are logged from the chosen level on. Libraries log warnings
+/// and errors only.
+pub const CRATES: &[&str] = &[
+    "kube_lite",
+    "api",
+    "apiserver",
+    "base",
+    "client",
+    "cluster",
+    "controllers",
+    "etcd",
+    "kcel",
+    "kinds",
+    "net",
+    "node",
+    "proto",
+    "scheduler",
+    "store",
+    "stream",
+];
+
+/// How long the end of the process waits for a log that is not read.
+const FLUSH_WAIT: Duration = Duration::from_millis(500);
+
+/// The queue of this process, once [`start`] ran.
+static QUEUE: OnceLock<LogQueue> = OnceLock::new();
+
 /// Bytes of one event; user agents, names and paths of clients stand in some.
 const LINE_MAX: usize = 16 * 1024;
 
-/// Standard error, with each event on one line: a name with a newline or an escape sequence in it neither forges a line nor
-/// moves the cursor of who reads (CVE-2021-25743).
-struct Lines<W>(W);
+/// Standard error, with each event on one line: a name with a newline or an escape sequence in it
+/// neither forges a line nor moves the cursor of a terminal (CVE-2021-25743). It never fails.
+struct Lines(LogQueue);
 
-impl<W: Write> Write for Lines<W> {
+impl Write for Lines {
     /// Takes one event whole, as `tracing_subscriber` hands it over.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        self.0.write_all(&line(event))?;
+        self.0.push(&line(event));
         Ok(event.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        Ok(())
     }
 }
 
@@ -50,18 +84,53 @@ fn line(event: &[u8]) -> Vec<u8> {
 /// `filter` overrides both (the variable `KUBE_LITE_LOG`).
 pub fn start(debug: bool, verbosity: u8, filter: Option<&str>) {
     let level = if debug || verbosity >= 4 { "debug" } else { "info" };
-    // Libraries are heard only when something is wrong.
-    let default = format!(
-        "warn,kube_lite={level},base={level},store={level},apiserver={level},client={level},controllers={level},scheduler={level},node={level},net={level},cluster={level}"
-    );
+    let default = default_filter(level);
     let filter =
         EnvFilter::try_new(filter.unwrap_or(&default)).unwrap_or_else(|_| EnvFilter::new(default));
+    let queue = QUEUE.get_or_init(|| LogQueue::start(io::stderr())).clone();
+    let panics = queue.clone();
+    // The default hook blocks when standard error does.
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed");
+        let backtrace = std::backtrace::Backtrace::capture();
+        let mut text = format!("thread '{name}' {panic}");
+        if backtrace.status() == std::backtrace::BacktraceStatus::Captured {
+            text.push_str(&format!("\n{backtrace}"));
+        }
+        panics.push(&line(text.as_bytes()));
+    }));
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| Lines(io::stderr()))
+        .with_writer(move || Lines(queue.clone()))
         .with_ansi(false)
         .with_span_events(FmtSpan::NONE)
+        .log_internal_errors(false)
         .try_init();
+}
+
+/// Libraries log only when something is wrong.
+fn default_filter(level: &str) -> String {
+    let ours = CRATES.iter().map(|name| format!(",{name}={level}"));
+    std::iter::once("warn".to_owned()).chain(ours).collect()
+}
+
+/// Writes the last words of a command to standard error, after everything logged before.
+pub fn say(text: impl Display) {
+    let text = format!("{text}\n");
+    match QUEUE.get() {
+        Some(queue) => queue.push(text.as_bytes()),
+        None => {
+            let _ = io::stderr().write_all(text.as_bytes());
+        }
+    }
+}
+
+/// Waits a moment for what is logged to be written; for the end of the process.
+pub fn finish() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush(FLUSH_WAIT);
+    }
 }
 
 #[cfg(test)]
@@ -78,9 +147,15 @@ mod tests {
             "agent=x\\n2026 ERROR forged \\u{1b}[2J\\r\\t\\u{9b}1m \\u{202e}\n"
         );
         assert!(shown(&"é".repeat(64 * 1024)).len() <= LINE_MAX + 8);
-        let mut out = Vec::new();
-        let event = b"one\ntwo\n";
-        assert_eq!(Lines(&mut out).write(event).unwrap(), event.len());
-        assert_eq!(out, b"one\\ntwo\n");
+    }
+
+    #[test]
+    fn every_crate_of_this_program_logs_at_the_chosen_level() {
+        let filter = EnvFilter::new(default_filter("debug")).to_string();
+        let directives: Vec<&str> = filter.split(',').collect();
+        for name in CRATES {
+            assert!(directives.contains(&format!("{name}=debug").as_str()), "{name}: {filter}");
+        }
+        assert!(directives.contains(&"warn"), "{filter}");
     }
 }

@@ -36,11 +36,13 @@ fn main() -> ExitCode {
     process::hide_arguments(&arguments);
     let arguments = process::reveal_arguments(arguments);
     process::conceal();
-    match cli::parse(arguments, lookup) {
+    let code = match cli::parse(arguments, lookup) {
         Ok(parsed) => run(parsed.command, &lookup),
         Err(cli::Stop::Text(text)) => print(&text, ExitCode::SUCCESS),
         Err(cli::Stop::Refused(refusal)) => refuse(&refusal),
-    }
+    };
+    logging::finish();
+    code
 }
 
 /// Adds the variables that look like settings and are none.
@@ -274,7 +276,7 @@ fn check_config(lookup: &dyn Fn(&str) -> Option<String>) -> ExitCode {
 }
 
 fn refuse(refusal: &Refusal) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "{refusal}");
+    logging::say(refusal);
     ExitCode::from(refusal.code)
 }
 

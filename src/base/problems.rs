@@ -30,10 +30,11 @@ impl Problems {
         if all.get(key) == Some(&problem) {
             return;
         }
-        tracing::warn!(key, fix = problem.fix, "{}", problem.what);
         if all.len() < PROBLEMS_MAX || all.contains_key(key) {
-            all.insert(key.to_owned(), problem);
+            all.insert(key.to_owned(), problem.clone());
         }
+        drop(all);
+        tracing::warn!(key, fix = problem.fix, "{}", problem.what);
     }
 
     /// The problem is gone; nothing happens when there was none.

@@ -144,8 +144,9 @@ impl Tasks {
                 (Kind::Request, Some(error)) => tracing::warn!(task = name, error, "task failed"),
                 (Kind::Critical, fault) if !inner.shutdown.is_requested() => {
                     let fault = fault.unwrap_or_else(|| "ended unexpectedly".to_owned());
-                    tracing::error!(task = name, error = fault, "critical task ended, stopping");
+                    // Nothing that logging does may keep the process from stopping.
                     inner.stop_with(&format!("{name}: {fault}"));
+                    tracing::error!(task = name, error = fault, "critical task ended, stopping");
                 }
                 _ => {}
             }
@@ -191,6 +192,35 @@ mod tests {
         let tasks = Tasks::new(Shutdown::new());
         tasks.spawn(Kind::Critical, "store", async { Err::<(), _>("disk gone") });
         tasks.shutdown().requested().await;
+        assert_eq!(tasks.fault().as_deref(), Some("store: disk gone"));
+    }
+
+    /// A log that panics on every event.
+    struct BrokenLog;
+
+    impl tracing::Subscriber for BrokenLog {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            panic!("the log cannot be written");
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[tokio::test]
+    async fn a_broken_log_does_not_keep_a_critical_end_from_stopping_the_process() {
+        let _log = tracing::subscriber::set_default(BrokenLog);
+        let tasks = Tasks::new(Shutdown::new());
+        tasks.spawn(Kind::Critical, "store", async { Err::<(), _>("disk gone") });
+        let stopped = tasks.shutdown().requested();
+        tokio::time::timeout(Duration::from_secs(60), stopped).await.unwrap();
         assert_eq!(tasks.fault().as_deref(), Some("store: disk gone"));
     }
 

@@ -81,13 +81,31 @@ fn every_file_begins_with_what_it_is_for_and_is_short_enough_to_read() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-#[test]
-fn members_import_only_whom_they_may() {
+fn metadata() -> serde_json::Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version=1", "--offline"])
         .output()
         .unwrap();
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Members of the workspace that are no part of the program or log nothing.
+const SILENT: &[&str] = &["base2histogram", "benches", "xtask"];
+
+#[test]
+fn the_log_filter_names_every_member_of_the_workspace() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().unwrap();
+    let names = packages.iter().map(|package| package["name"].as_str().unwrap());
+    let members: BTreeSet<String> =
+        names.filter(|name| !SILENT.contains(name)).map(|name| name.replace('-', "_")).collect();
+    let logged = kube_lite::logging::CRATES.iter().map(|name| (*name).to_owned());
+    assert_eq!(logged.collect::<BTreeSet<_>>(), members);
+}
+
+#[test]
+fn members_import_only_whom_they_may() {
+    let metadata = metadata();
     let members: BTreeSet<&str> = EDGES.iter().map(|(name, _)| *name).collect();
     for package in metadata["packages"].as_array().unwrap() {
         let name = package["name"].as_str().unwrap();

@@ -47,15 +47,23 @@ impl ApiServer {
                     }
                     continue;
                 }
-                if let Some(revision) = before
-                    && let Err(error) = inner.objects.storage().compact(revision).await
-                {
-                    not_compacted(&error);
+                if let Some(revision) = to_compact(before, backend.compacted().0) {
+                    match inner.objects.storage().compact(revision).await {
+                        // A client of etcd's, or another server, was faster.
+                        Ok(()) | Err(StoreError::Compacted { .. }) => {}
+                        Err(error) => not_compacted(&error),
+                    }
                 }
                 before = Some(backend.revision().0);
             }
         });
     }
+}
+
+/// The revision that a round compacts to, the newest one at the round before; `None` when nothing was
+/// written since the last compaction, as on an idle server.
+fn to_compact(before: Option<i64>, compacted: i64) -> Option<i64> {
+    before.filter(|revision| *revision > compacted)
 }
 
 fn not_compacted(error: &StoreError) {
@@ -83,4 +91,17 @@ pub(super) async fn detached(
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_store_is_not_compacted_again() {
+        assert_eq!(to_compact(None, 0), None, "the first round only remembers");
+        assert_eq!(to_compact(Some(7), 3), Some(7));
+        assert_eq!(to_compact(Some(7), 7), None, "idle since the last round");
+        assert_eq!(to_compact(Some(7), 9), None, "another client compacted further");
+    }
 }
