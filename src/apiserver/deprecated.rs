@@ -57,6 +57,9 @@ impl Book {
         let client = agent.split(' ').next().unwrap_or_default();
         let now = base::clock::unix_time();
         let key = [gvr.group.to_string(), gvr.version.to_string(), resource];
+        if is_own_component(&context.user.name, client) {
+            return;
+        }
         let mut rows = self.0.lock();
         if rows.len() >= ROWS_MAX && !rows.contains_key(&key) {
             return;
@@ -80,5 +83,43 @@ impl Book {
     /// All of them, by group, version and resource.
     pub(crate) fn all(&self) -> Vec<Deprecated> {
         self.0.lock().values().cloned().collect()
+    }
+}
+
+/// Whether a component of this program asks, as its user and under its name: a person cannot change
+/// what it uses. Another program with the credentials of a component has another name.
+fn is_own_component(user: &str, client: &str) -> bool {
+    let component = match user {
+        "system:apiserver" => "kube-apiserver",
+        "system:kube-controller-manager" => "kube-controller-manager",
+        "system:kube-scheduler" => "kube-scheduler",
+        "system:kube-proxy" => "kube-proxy",
+        user => match user.strip_prefix("system:serviceaccount:kube-system:") {
+            Some(account) => account,
+            None if user.starts_with("system:node:") => "kubelet",
+            None => return false,
+        },
+    };
+    client == component
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_components_are_told_apart_from_programs_with_their_credentials() {
+        for (user, client, own) in [
+            ("system:serviceaccount:kube-system:endpoint-controller", "endpoint-controller", true),
+            ("system:serviceaccount:kube-system:endpoint-controller", "kubectl/v1.37.1", false),
+            ("system:serviceaccount:kube-system:traefik", "traefik/3.0", false),
+            ("system:serviceaccount:default:endpoint-controller", "endpoint-controller", false),
+            ("system:kube-controller-manager", "kube-controller-manager", true),
+            ("system:node:a", "kubelet", true),
+            ("system:node:a", "", false),
+            ("jane", "kubelet", false),
+        ] {
+            assert_eq!(is_own_component(user, client), own, "{user} {client}");
+        }
     }
 }
