@@ -20,7 +20,7 @@ use cluster::join::files::Joined;
 use net::Cidr;
 
 use crate::catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, OTHER_CLUSTER, Refusal};
-use crate::machine::{Clients, Facts};
+use crate::machine::{Clients, Facts, NodeClaim};
 use crate::power::{self, End};
 use crate::server::data_dir::check as check_owner;
 use config::Config;
@@ -35,11 +35,12 @@ const GRACE: Duration = Duration::from_millis(700);
 /// Why it could not join or start, or what made it stop.
 pub async fn run(config: Config) -> Result<(), Refusal> {
     let _lock = lock(&config)?;
+    let claim = config.machine.claim()?;
     let tasks = Tasks::new(Shutdown::new());
     crate::allocator::keep_small(&tasks);
     let shutdown = tasks.shutdown().clone();
     let outcome = tokio::select! {
-        outcome = start(&config, &tasks) => outcome,
+        outcome = start(&config, &claim, &tasks) => outcome,
         _ = power::asked_to_end() => {
             shutdown.request();
             Ok(())
@@ -104,7 +105,7 @@ impl Lives {
     }
 }
 
-async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
+async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), Refusal> {
     let machine = &config.machine;
     let remembered = joining::remembered(config)?;
     // Without a clock of its own a machine starts in the past; who has joined needs no time to start its pods.
@@ -141,7 +142,7 @@ async fn start(config: &Config, tasks: &Tasks) -> Result<(), Refusal> {
     let runtime = Arc::default();
     let known = link.known();
     status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;
-    machine.start(&facts, Arc::new(tls), clients, runtime, moves, tasks);
+    machine.start(claim, &facts, Arc::new(tls), clients, runtime, moves, tasks);
     renewal::start(config, joined, lives, addresses, &link, !fresh, tasks)
 }
 

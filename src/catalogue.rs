@@ -72,10 +72,18 @@ entries! {
     OLD_RUNC = "KL0207", "The container runtime below has a hole that is known.",
         "Whoever makes an image or may start a container can get out of it to the node.",
         "Install runc 1.1.12 or later, or crun, or your distribution's package with the fix; `kube-lite status` tells which one is used.";
+    /// A second node.
+    NODE_RUNS = "KL0208", "Another kube-lite runs a node on this machine.",
+        "Both would answer the network plugin and the container runtime in the same run directory, and pods of the first one would not start any more.",
+        "Stop the other one (`systemctl stop kube-lite`), start this one with --disable-agent, or give it directories, names and ports of its own: `kube-lite server --help`, section `Several nodes on one machine`.";
+    /// A second server.
+    KUBECONFIG_IN_USE = "KL0209", "The kubeconfig file is that of another running server.",
+        "Writing it would take the administrator's access to that server away.",
+        "Choose another file with --write-kubeconfig, or stop the other server (`systemctl stop kube-lite`).";
     /// Port.
     PORT_IN_USE = "KL0401", "A port that kube-lite listens on is in use.",
         "Another program, perhaps another kube-lite or k3s, has it.",
-        "Find it with `ss -ltnp`, stop it, or choose another port with --https-listen-port.";
+        "Find it with `ss -ltnp`, stop it, or choose another port: --https-listen-port for the API, --kubelet-port for the kubelet API; a second kube-lite on this machine also needs --data-dir and --disable-agent, or the flags of the section `Several nodes on one machine` in `kube-lite server --help`.";
     /// Data directory.
     DATA_DIR = "KL0301", "The data directory cannot be used.",
         "It cannot be written, or it holds data of something else.",

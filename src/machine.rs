@@ -16,7 +16,9 @@ use client::Client;
 use net::Cidr;
 use tokio::sync::watch;
 
-use crate::catalogue::{BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, Entry, NO_WIREGUARD, Refusal};
+use crate::catalogue::{
+    BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, Entry, NO_WIREGUARD, NODE_RUNS, PORT_IN_USE, Refusal,
+};
 use crate::cli::{GeneralArgs, Locations, NodeArgs};
 use crate::preflight::{self, Finding, Programs, Verdict};
 
@@ -103,6 +105,14 @@ pub(crate) struct Clients {
     pub(crate) network: Client,
     /// Whether a server answers; nobody tells any more where it is this process.
     pub(crate) answering: watch::Receiver<bool>,
+}
+
+/// What one node alone has on a machine: the run directory, until this is dropped, and the port of
+/// the kubelet API.
+#[derive(Debug)]
+pub(crate) struct NodeClaim {
+    kubelet: Arc<std::net::TcpListener>,
+    _run_dir: File,
 }
 
 fn bad(flag: &str, value: impl std::fmt::Display, why: impl std::fmt::Display) -> Refusal {
@@ -261,6 +271,35 @@ impl Machine {
         }
     }
 
+    /// Takes what one node alone has on a machine; before anything outside the data directory changes.
+    ///
+    /// # Errors
+    /// Another node runs here, or another program has the port.
+    pub(crate) fn claim(&self) -> Result<NodeClaim, Refusal> {
+        let run_dir = &self.args.run_dir;
+        base::fs::create_dir(run_dir, 0o711).map_err(|e| DATA_DIR.refuse(e))?;
+        let lock = lock(&run_dir.join("lock")).map_err(|refusal| {
+            if refusal.entry != DATA_DIR_LOCKED {
+                return refusal;
+            }
+            NODE_RUNS.refuse(format!("its run directory is {}", run_dir.display()))
+        })?;
+        let address = SocketAddr::new(self.listen, self.args.kubelet_port);
+        let kubelet = std::net::TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let kubelet = kubelet.map_err(|e| {
+            PORT_IN_USE.refuse(format!("cannot listen on {address} for the kubelet API: {e}"))
+        })?;
+        Ok(NodeClaim { kubelet: Arc::new(kubelet), _run_dir: lock })
+    }
+
+    /// The socket on which the network plugin reaches this process.
+    pub(crate) fn plugin_socket(&self) -> PathBuf {
+        self.args.run_dir.join("cni.sock")
+    }
+
     /// Checks that the kernel can do what the flags ask of the overlay, or else what the cluster says.
     ///
     /// # Errors
@@ -275,9 +314,10 @@ impl Machine {
     }
 
     /// Starts network and node agent, each under its own identity. `tls` is the kubelet API's; `runtime` is filled once
-    /// the container runtime answers. `addresses` come from [`Machine::addresses`].
+    /// the container runtime answers. `addresses` come from [`Machine::addresses`], `claim` from [`Machine::claim`].
     pub(crate) fn start(
         &self,
+        claim: &NodeClaim,
         facts: &Facts,
         tls: Arc<rustls::ServerConfig>,
         clients: Clients,
@@ -285,7 +325,12 @@ impl Machine {
         addresses: watch::Sender<Vec<IpAddr>>,
         tasks: &Tasks,
     ) {
-        let mut agent = self.agent(facts, tls);
+        let mut agent = self.agent(facts);
+        agent.http = Some(node::HttpConfig {
+            listener: Arc::clone(&claim.kubelet),
+            port: self.args.kubelet_port,
+            tls,
+        });
         agent.addresses = addresses.subscribe();
         let network = self.network(facts, addresses);
         if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {
@@ -345,7 +390,7 @@ impl Machine {
             cluster_domain: facts.cluster_domain.clone(),
             resolv_conf: args.resolv_conf.clone(),
             state_dir: self.directory().join("net"),
-            socket: args.run_dir.join("cni.sock"),
+            socket: self.plugin_socket(),
             cni_conf_dir: args.cni_conf_dir.clone(),
             cni_bin_dir: args.cni_bin_dir.clone(),
             mtu: None,
@@ -354,7 +399,7 @@ impl Machine {
         }
     }
 
-    fn agent(&self, facts: &Facts, tls: Arc<rustls::ServerConfig>) -> node::Config {
+    fn agent(&self, facts: &Facts) -> node::Config {
         let (args, directory) = (&self.args, self.directory());
         let mut agent = node::Config::new(
             &self.node_name,
@@ -390,7 +435,6 @@ impl Machine {
         agent.runtime.path.clone_from(&self.path);
         agent.runtime.cni_conf_dir.clone_from(&args.cni_conf_dir);
         agent.runtime.cni_bin_dir.clone_from(&args.cni_bin_dir);
-        agent.http = Some(node::HttpConfig { address: self.listen, port: args.kubelet_port, tls });
         agent
     }
 }

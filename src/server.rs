@@ -10,6 +10,7 @@ mod etcd;
 mod fast_loss;
 mod in_process;
 mod joining;
+mod kubeconfig;
 mod members;
 mod node;
 mod reach;
@@ -27,7 +28,7 @@ use client::{Client, Informers};
 
 use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
 use crate::certificates;
-use crate::machine::Clients;
+use crate::machine::{Clients, NodeClaim};
 use crate::power::{self, End};
 use crate::snapshots::{self, Snapshots};
 use config::Config;
@@ -50,9 +51,12 @@ const GRACE: Duration = Duration::from_millis(700);
 /// Why it could not start, or what made it stop.
 pub async fn run(config: Config) -> Result<(), Refusal> {
     let started = base::clock::now();
-    if config.agent {
+    let claim = if config.agent {
         config.machine.check()?;
-    }
+        Some(config.machine.claim()?)
+    } else {
+        None
+    };
     let tasks = Tasks::new(Shutdown::new());
     crate::allocator::keep_small(&tasks);
     // Ends after everything that writes.
@@ -64,7 +68,7 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     let outcome = match control_plane::start(&config, &tasks, &store_tasks, &peer_tasks).await {
         Ok(plane) => {
             tracing::info!(address = %plane.address, took = ?started.elapsed(), "API serving");
-            start_rest(&config, &Arc::new(plane), &tasks)
+            start_rest(&config, claim.as_ref(), &Arc::new(plane), &tasks)
         }
         Err(refusal) => Err(refusal),
     };
@@ -93,22 +97,28 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     }
 }
 
-fn start_rest(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(), Refusal> {
+fn start_rest(
+    config: &Config,
+    claim: Option<&NodeClaim>,
+    plane: &Arc<ControlPlane>,
+    tasks: &Tasks,
+) -> Result<(), Refusal> {
     let runtime = Arc::default();
-    status::serve(config, plane, Arc::clone(&runtime), tasks)?;
+    let client_of = client_maker(plane, tasks);
+    let node_user = || {
+        let name = format!("system:node:{}", config.machine.node_name);
+        User::authenticated(&name, &["system:nodes"])
+    };
+    let own = config.agent.then(|| client_of(node_user(), "kubelet"));
+    status::serve(config, plane, Arc::clone(&runtime), own, tasks)?;
     let snapshots = Snapshots::new(&plane.store, config.snapshots.clone());
     snapshots::serve(&config.machine.data_dir, Arc::clone(&snapshots), tasks)?;
     snapshots::follow(&snapshots, tasks);
     certificates::serve(&config.machine.data_dir, Arc::clone(&plane.rotation), tasks)?;
     crate::sealing::serve(&config.machine.data_dir, Arc::clone(&plane.sealing), tasks)?;
-    let client_of = client_maker(plane, tasks);
     let manager = User::authenticated(MANAGER, &[]);
     let informers = Informers::new(client_of(manager, MANAGER_AGENT), tasks.clone());
     plane.reach.follow(&informers);
-    let node_user = || {
-        let name = format!("system:node:{}", config.machine.node_name);
-        User::authenticated(&name, &["system:nodes"])
-    };
     let own = config.agent.then(|| members::nodes::Own {
         name: config.machine.node_name.clone(),
         client: client_of(node_user(), "kubelet"),
@@ -116,7 +126,7 @@ fn start_rest(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Resu
     members::nodes::follow(&plane.members, &informers, own, tasks);
     lead(config, plane, tasks)?;
     plane.joining.follow(&informers, tasks);
-    let node_cert = if config.agent {
+    let node_cert = if let Some(claim) = claim {
         let proxy = User::authenticated("system:kube-proxy", &[]);
         let clients = Clients {
             node: client_of(node_user(), "kubelet"),
@@ -127,12 +137,12 @@ fn start_rest(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Resu
         let facts = node::facts(config);
         let moves = config.machine.addresses();
         let addresses = moves.subscribe();
-        config.machine.start(&facts, tls, clients, runtime, moves, tasks);
+        config.machine.start(claim, &facts, tls, clients, runtime, moves, tasks);
         Some((cert, addresses))
     } else {
         None
     };
-    renewal::start(config, &plane.certs, plane.address.port(), node_cert, tasks);
+    renewal::start(config, plane, node_cert, tasks);
     Ok(())
 }
 

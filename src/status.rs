@@ -1,6 +1,8 @@
 //! `kube-lite status`: what runs on this machine and what is wrong, over a local socket that needs no API.
 
 pub(crate) mod certificates;
+pub(crate) mod node;
+pub(crate) mod pods;
 mod render;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
+pub use pods::PodLine;
 pub use render::render;
 
 use crate::asked;
@@ -228,6 +231,9 @@ pub struct Status {
     /// Pods that this machine has.
     #[serde(default)]
     pub pods: Option<usize>,
+    /// Pods of this node that are not ready; completed ones are left out.
+    #[serde(default)]
+    pub not_ready_pods: Vec<PodLine>,
     /// On agents: no server answers, so the node runs from what it knew last.
     #[serde(default)]
     pub from_last_known_state: bool,
@@ -267,6 +273,7 @@ impl Status {
             members: Vec::new(),
             runtime: None,
             pods: None,
+            not_ready_pods: Vec::new(),
             from_last_known_state: false,
             servers: Vec::new(),
             nodes: Vec::new(),
@@ -298,6 +305,16 @@ pub(crate) fn found(tasks: &Tasks) -> Vec<(String, Problem)> {
 #[async_trait]
 pub(crate) trait Source: Send + Sync + 'static {
     async fn status(&self) -> Status;
+}
+
+/// `3 s`, `5 min`, `2 h`, `4 d`.
+fn ago(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
 }
 
 /// Pods that have a folder on this machine.

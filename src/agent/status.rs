@@ -35,6 +35,7 @@ pub(super) fn serve(
     let source = Agent {
         node: machine.node_name.clone(),
         kubelet_root: machine.args.kubelet_root_dir.clone(),
+        plugin_socket: machine.plugin_socket(),
         directory: machine.directory(),
         client,
         servers,
@@ -48,6 +49,7 @@ pub(super) fn serve(
 struct Agent {
     node: String,
     kubelet_root: PathBuf,
+    plugin_socket: PathBuf,
     directory: PathBuf,
     client: Client,
     servers: Servers,
@@ -97,7 +99,12 @@ impl Source for Agent {
         status.from_last_known_state = matches!(said, Said::Nothing(_));
         if let Said::Is(line) = said {
             status.nodes.push(*line);
+            if let Some(pods) = status::pods::of_node(&self.client, name).await {
+                status.not_ready_pods = pods.not_ready;
+                status.problems.extend(pods.problems);
+            }
         }
+        status.problems.extend(status::node::plugin_socket(&self.plugin_socket).await);
         let (root, directory) = (self.kubelet_root.clone(), self.directory.clone());
         let found = base::tasks::blocking(move || {
             let now = base::pki::now();

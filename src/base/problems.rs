@@ -45,6 +45,19 @@ impl Problems {
         }
     }
 
+    /// Makes `now` all that is wrong below `prefix`: what it does not name is no longer wrong.
+    pub fn replace(&self, prefix: &str, now: Vec<(String, Problem)>) {
+        let all: Vec<String> = self.0.lock().keys().cloned().collect();
+        let gone =
+            |key: &&String| key.starts_with(prefix) && !now.iter().any(|(name, _)| name == *key);
+        for key in all.iter().filter(gone) {
+            self.clear(key);
+        }
+        for (key, problem) in now {
+            self.put(&key, problem.what, problem.fix);
+        }
+    }
+
     /// All that is wrong, by key.
     pub fn list(&self) -> Vec<(String, Problem)> {
         self.0.lock().iter().map(|(key, problem)| (key.clone(), problem.clone())).collect()
@@ -65,6 +78,14 @@ mod tests {
         board.clear("overlay/mtu/a");
         board.clear("overlay/mtu/b");
         assert_eq!(whats(), [""; 0]);
+        let problem = |what: &str| Problem { what: what.into(), fix: "f".into() };
+        board.put("other/a", "o", "f");
+        board.replace(
+            "file/",
+            vec![("file/a".into(), problem("a")), ("file/b".into(), problem("b"))],
+        );
+        board.replace("file/", vec![("file/b".into(), problem("c"))]);
+        assert_eq!(whats(), ["c", "o"]);
         for n in 0..200 {
             board.put(&n.to_string(), "x", "y");
         }

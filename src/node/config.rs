@@ -110,9 +110,9 @@ pub struct RuntimeConfig {
 /// The kubelet API.
 #[derive(Clone)]
 pub struct HttpConfig {
-    /// Address to listen on.
-    pub address: IpAddr,
-    /// 10250.
+    /// Bound and non-blocking; the port is 10250 unless flags say otherwise.
+    pub listener: Arc<std::net::TcpListener>,
+    /// Its port.
     pub port: u16,
     /// Certificate, key and the CA that client certificates are checked with.
     pub tls: Arc<rustls::ServerConfig>,
@@ -120,7 +120,7 @@ pub struct HttpConfig {
 
 impl std::fmt::Debug for HttpConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "HttpConfig({}:{})", self.address, self.port)
+        write!(f, "HttpConfig({})", self.port)
     }
 }
 

@@ -61,17 +61,12 @@ pub(crate) fn text(status: StatusCode, message: impl Into<String>) -> Response<B
     answer(status, "text/plain; charset=utf-8", message.into())
 }
 
-/// Binds the address.
+/// The bound listener, on this runtime.
 ///
 /// # Errors
-/// The address cannot be bound; the message names it.
-pub(crate) async fn bind(config: &HttpConfig) -> std::io::Result<TcpListener> {
-    TcpListener::bind((config.address, config.port)).await.map_err(|e| {
-        std::io::Error::new(
-            e.kind(),
-            format!("cannot listen on {}:{} for the kubelet API: {e}", config.address, config.port),
-        )
-    })
+/// The runtime does not take it.
+pub(crate) fn listener(config: &HttpConfig) -> std::io::Result<TcpListener> {
+    TcpListener::from_std(config.listener.try_clone()?)
 }
 
 /// Serves until shutdown.

@@ -10,7 +10,7 @@ use api::Gvk;
 use api::codec::yaml;
 use api::schema::Schema;
 use api::value::items;
-use base::Shutdown;
+use base::{Problem, Problems, Shutdown};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -48,6 +48,8 @@ pub(crate) type StaticPods = Option<Vec<Arc<Pod>>>;
 struct File {
     digest: String,
     pod: Option<Arc<Pod>>,
+    /// Why the present content is refused.
+    error: Option<String>,
 }
 
 /// The folders, and what was found in them.
@@ -56,19 +58,38 @@ pub(crate) struct Manifests {
     folders: Vec<PathBuf>,
     node_name: String,
     files: BTreeMap<PathBuf, File>,
+    /// What was refused at the last look besides the content of files, by path.
+    refused: BTreeMap<PathBuf, String>,
 }
+
+/// Keys of the problems of static pods, each with the path behind it.
+const PROBLEMS: &str = "static-pods/";
 
 impl Manifests {
     pub(crate) fn new(folders: Vec<PathBuf>, node_name: String) -> Self {
-        Self { folders, node_name, files: BTreeMap::new() }
+        Self { folders, node_name, files: BTreeMap::new(), refused: BTreeMap::new() }
     }
 
-    /// Looks at every file. One that turned bad is named in the log once, and its former pod goes on.
+    /// Every refused file and folder of the last look.
+    fn problems(&self) -> Vec<(String, Problem)> {
+        let files = self.files.iter().filter_map(|(path, file)| Some((path, file.error.as_ref()?)));
+        let all = files.chain(&self.refused);
+        let problem = |(path, error): (&PathBuf, &String)| {
+            let what = format!("the static pod {} is refused: {error}", path.display());
+            let fix = "correct or remove the file; it is read again as soon as it changes";
+            (format!("{PROBLEMS}{}", path.display()), Problem { what, fix: fix.to_owned() })
+        };
+        all.map(problem).collect()
+    }
+
+    /// Looks at every file. One that turned bad is a problem until it changes, and its former pod goes on.
     pub(crate) fn read(&mut self) -> Vec<Arc<Pod>> {
         let mut found = BTreeMap::new();
+        self.refused.clear();
         for folder in self.folders.clone() {
             match list(&folder) {
-                Ok(paths) => {
+                Ok((paths, refused)) => {
+                    self.refused.extend(refused);
                     for path in paths {
                         let former = self.files.remove(&path);
                         if let Some(file) = self.read_file(&path, former) {
@@ -78,7 +99,7 @@ impl Manifests {
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    tracing::error!(folder = %folder.display(), %error, "static pods not read again");
+                    self.refused.insert(folder.clone(), format!("cannot be read: {error}"));
                     let (here, others) = std::mem::take(&mut self.files)
                         .into_iter()
                         .partition(|(path, _)| path.parent() == Some(&folder));
@@ -91,7 +112,8 @@ impl Manifests {
         let mut pods: Vec<Arc<Pod>> = Vec::new();
         for (path, pod) in self.files.iter().filter_map(|(path, f)| Some((path, f.pod.as_ref()?))) {
             if pods.iter().any(|p| p.key == pod.key || p.uid == pod.uid) {
-                tracing::error!(manifest = %path.display(), pod = %pod.key, "another manifest has this pod");
+                let error = format!("another manifest holds the pod {}", pod.key);
+                self.refused.insert(path.clone(), error);
             } else {
                 pods.push(Arc::clone(pod));
             }
@@ -104,7 +126,7 @@ impl Manifests {
             Ok(body) => body,
             // Gone since the folder was listed.
             Err(BadManifest::Io(e)) if e.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => return Some(complain(path, &error, String::new(), former)),
+            Err(error) => return Some(refuse(&error, String::new(), former)),
         };
         let digest = sha256(&body);
         if let Some(file) = former.as_ref()
@@ -113,35 +135,42 @@ impl Manifests {
             return former;
         }
         Some(match parse(&body, path, &self.node_name) {
-            Ok(pod) => File { digest, pod: Some(Arc::new(pod)) },
-            Err(error) => complain(path, &error, digest, former),
+            Ok(pod) => File { digest, pod: Some(Arc::new(pod)), error: None },
+            Err(error) => refuse(&error, digest, former),
         })
     }
 }
 
-fn complain(path: &Path, error: &BadManifest, digest: String, former: Option<File>) -> File {
-    if former.as_ref().is_none_or(|f| f.digest != digest) {
-        tracing::error!(manifest = %path.display(), %error, "static pod not taken over");
-    }
-    File { digest, pod: former.and_then(|f| f.pod) }
+/// A file whose content is refused; its former pod goes on.
+fn refuse(error: &BadManifest, digest: String, former: Option<File>) -> File {
+    File { digest, pod: former.and_then(|f| f.pod), error: Some(error.to_string()) }
 }
 
-/// The files of a folder in their order, hidden ones left out.
-fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut out = Vec::new();
+/// Paths that are refused, with their reasons.
+type Refused = Vec<(PathBuf, String)>;
+
+/// The files of a folder in their order, hidden ones left out, and what is no file and no folder.
+fn list(folder: &Path) -> io::Result<(Vec<PathBuf>, Refused)> {
+    let (mut out, mut refused) = (Vec::new(), Vec::new());
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let path = entry.path();
-        if !entry.file_name().to_string_lossy().starts_with('.') && path.is_file() {
+        if entry.file_name().to_string_lossy().starts_with('.') || path.is_dir() {
+            continue;
+        }
+        if path.is_file() {
             out.push(path);
+        } else {
+            refused.push((path, "is not a regular file".to_owned()));
         }
     }
     out.sort();
     if out.len() > FILES_MAX {
-        tracing::error!(folder = %folder.display(), files = out.len(), most = FILES_MAX, "too many manifests, the last ones are left out");
+        let why = format!("only the first {FILES_MAX} of {} files are read", out.len());
+        refused.push((folder.to_owned(), why));
         out.truncate(FILES_MAX);
     }
-    Ok(out)
+    Ok((out, refused))
 }
 
 fn read_bounded(path: &Path) -> Result<Vec<u8>, BadManifest> {
@@ -276,6 +305,7 @@ fn reference(pod: &Pod) -> Option<&'static str> {
 pub(crate) async fn run(
     mut manifests: Manifests,
     told: watch::Sender<StaticPods>,
+    problems: Problems,
     shutdown: Shutdown,
 ) -> Result<(), std::convert::Infallible> {
     let folders = manifests.folders.clone();
@@ -296,6 +326,7 @@ pub(crate) async fn run(
         });
         let Ok((back, pods)) = read.await else { return Ok(()) };
         manifests = back;
+        problems.replace(PROBLEMS, manifests.problems());
         told.send_replace(Some(pods));
         let changed = async {
             match &mut changes {

@@ -67,7 +67,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         base::fs::create_dir(dir, mode)?;
     }
     let (socket, containerd, engine) = start_runtime(&config, &tasks).await?;
-    let runtime = CriRuntime::new(&socket);
+    let runtime = CriRuntime::new(&socket).reporting(tasks.problems());
     let version = wait_for(&runtime, &tasks).await?;
     let engine = engine.map(|e| format!(" with {e}")).unwrap_or_default();
     let _ = config.runtime_shown.set(format!("{} {}{engine}", version.name, version.version));
@@ -120,7 +120,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     tasks.spawn(Kind::Critical, "pod-status", node.status.clone().run(client, shutdown.clone()));
     tasks.spawn(Kind::Critical, "node-status", report::run(Arc::clone(&node), shutdown.clone()));
     let http = match &node.config.http {
-        Some(http) => Some((http.clone(), http::bind(http).await?)),
+        Some(http) => Some((http.clone(), http::listener(http)?)),
         None => None,
     };
     let (told, statics) = watch::channel(None);
@@ -130,7 +130,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         tasks.spawn(Kind::Critical, "registries", follow);
     }
     let folders = Manifests::new(node.config.manifest_dirs.clone(), node.config.node_name.clone());
-    let read = manifests::run(folders, told, shutdown.clone());
+    let read = manifests::run(folders, told, tasks.problems().clone(), shutdown.clone());
     tasks.spawn(Kind::Critical, "static-pods", read);
     let mirrors = mirror::run(Arc::clone(&node), pods.clone(), statics.clone(), shutdown.clone());
     tasks.spawn(Kind::Critical, "mirror-pods", mirrors);
@@ -221,23 +221,22 @@ async fn import_images(
         }
     }
     let (folder, socket) = (config.runtime.images_dir.clone(), socket.to_owned());
+    let problems = tasks.problems().clone();
     tasks.spawn(Kind::Request, "image-import", async move {
-        let mut archives: Vec<PathBuf> =
-            std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
-        archives.sort();
-        let is_archive = |p: &PathBuf| {
-            let name = p.to_string_lossy();
-            [".tar", ".tar.gz", ".tgz", ".tar.zst"].iter().any(|end| name.ends_with(end))
-        };
-        for path in archives.into_iter().filter(is_archive) {
+        let listed = base::tasks::blocking(move || import::archives(&folder)).await;
+        let (archives, mut refused) = listed.map_err(|e| e.to_string())?;
+        for path in archives {
             match import::archive(&socket, &path).await {
                 Ok(names) => tracing::info!(archive = %path.display(), ?names, "images imported"),
-                Err(error) => {
-                    tracing::error!(archive = %path.display(), %error, "images not imported")
-                }
+                Err(error) => refused.push((path, error.to_string())),
             }
         }
-        Ok::<(), std::convert::Infallible>(())
+        for (path, why) in refused {
+            let what = format!("no images are imported from {}: {why}", path.display());
+            let fix = "replace or remove the file, then restart kube-lite on this machine";
+            problems.put(&format!("images/{}", path.display()), what, fix);
+        }
+        Ok::<(), String>(())
     });
     Ok(())
 }

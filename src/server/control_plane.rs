@@ -38,6 +38,7 @@ use crate::server::config::Config;
 use crate::server::datastore;
 use crate::server::etcd::Listeners;
 use crate::server::joining::{self, Joining};
+use crate::server::kubeconfig::KubeconfigLock;
 use crate::server::members;
 use crate::server::members::enter::{Entered, enter};
 use crate::server::reach::{Connects, Reach};
@@ -71,6 +72,8 @@ pub(crate) struct ControlPlane {
     pub(crate) sealing: Arc<Sealing>,
     /// Changes the CAs.
     pub(crate) rotation: Arc<Rotation>,
+    /// The administrator's kubeconfig.
+    pub(crate) kubeconfig: KubeconfigLock,
     /// Keeps other servers from the data directory.
     _lock: File,
 }
@@ -125,7 +128,6 @@ pub(crate) async fn start(
     };
     let certs = Arc::new(certificates(config, identity.as_ref())?);
     let join_tokens = token_files(config, &certs)?;
-    write_kubeconfig(config, &certs, address.port())?;
     // Secrets are sealed from the first write; the key file stands beside the certificates, and other servers ask for it.
     let keys = Keys::load_or_generate(&config.machine.data_dir.join("server/tls/encryption.keys"));
     let place = Place::new(Arc::new(keys.map_err(|e| DATA_DIR.refuse(e))?));
@@ -147,6 +149,9 @@ pub(crate) async fn start(
     let sealing = Sealing::new(&place, &store, &members, &calls, file, tasks.problems());
     let rotation = Rotation::new(config.machine.data_dir.clone(), &members, &calls);
     etcd.serve(config, &certs, &store, &members, tasks)?;
+    // The first file outside the data directory: every port is bound.
+    let kubeconfig = KubeconfigLock::default();
+    kubeconfig.write(config, &certs, address.port())?;
 
     let schema = Schema::builtin();
     let bad = |why| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
@@ -255,6 +260,7 @@ pub(crate) async fn start(
     listen(&server, &certs, listener, asides, tasks)?;
     Ok(ControlPlane {
         _lock: lock,
+        kubeconfig,
         server,
         certs,
         store,
@@ -393,32 +399,6 @@ fn certificates(config: &Config, identity: Option<&StoreIdentity>) -> Result<Ser
         store: identity.map(StoreIdentity::shown),
     };
     cluster::certs::ensure(&config.machine.data_dir, &names).map_err(|e| DATA_DIR.refuse(e))
-}
-
-/// Writes the administrator's kubeconfig.
-///
-/// # Errors
-/// When its folder or itself cannot be written.
-pub(crate) fn write_kubeconfig(
-    config: &Config,
-    certs: &ServerCerts,
-    port: u16,
-) -> Result<(), Refusal> {
-    let (path, mode) = &config.kubeconfig;
-    let host = match config.listen.ip() {
-        ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
-        IpAddr::V6(ip) => format!("[{ip}]"),
-        ip @ IpAddr::V4(_) => ip.to_string(),
-    };
-    let text = cluster::kubeconfig::render(
-        &format!("https://{host}:{port}"),
-        certs.server_ca().cert_pem(),
-        &certs.admin(),
-    );
-    if let Some(parent) = path.parent().filter(|p| !p.exists()) {
-        base::fs::create_dir(parent, 0o755).map_err(|e| DATA_DIR.refuse(e))?;
-    }
-    base::fs::write_atomic(path, text.as_bytes(), *mode).map_err(|e| DATA_DIR.refuse(e))
 }
 
 fn build(

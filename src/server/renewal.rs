@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 
 use crate::renewal::{Addresses, Renew, moved};
 use crate::server::config::Config;
-use crate::server::control_plane::write_kubeconfig;
+use crate::server::control_plane::ControlPlane;
+use crate::server::kubeconfig::KubeconfigLock;
 
 /// The serving certificate of this machine's kubelet API, and where it is kept.
 pub(crate) struct NodeCert {
@@ -33,19 +34,24 @@ struct Certificates {
     config: Config,
     certs: Arc<ServerCerts>,
     port: u16,
+    kubeconfig: KubeconfigLock,
     node: Option<(NodeCert, Addresses)>,
 }
 
 /// Starts the task. The node's certificate names its addresses as they are.
 pub(crate) fn start(
     config: &Config,
-    certs: &Arc<ServerCerts>,
-    port: u16,
+    plane: &ControlPlane,
     node: Option<(NodeCert, Addresses)>,
     tasks: &Tasks,
 ) {
-    let certificates =
-        Certificates { config: config.clone(), certs: Arc::clone(certs), port, node };
+    let certificates = Certificates {
+        config: config.clone(),
+        certs: Arc::clone(&plane.certs),
+        port: plane.address.port(),
+        kubeconfig: plane.kubeconfig.clone(),
+        node,
+    };
     crate::renewal::start(Arc::new(certificates), tasks);
 }
 
@@ -75,7 +81,8 @@ impl Renew for Arc<Certificates> {
 impl Certificates {
     fn renew_now(&self, now: u64) -> Result<(), String> {
         if self.certs.renew(now).map_err(|e| e.to_string())? {
-            write_kubeconfig(&self.config, &self.certs, self.port).map_err(|e| e.to_string())?;
+            let written = self.kubeconfig.write(&self.config, &self.certs, self.port);
+            written.map_err(|e| e.to_string())?;
         }
         if let Some((node, addresses)) = &self.node {
             let (name, ips) = (&self.config.machine.node_name, addresses.borrow().clone());

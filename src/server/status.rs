@@ -33,6 +33,7 @@ pub(crate) fn serve(
     config: &Config,
     plane: &ControlPlane,
     runtime: Arc<OnceLock<String>>,
+    own: Option<client::Client>,
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
     let machine = &config.machine;
@@ -41,7 +42,13 @@ pub(crate) fn serve(
         members: Arc::clone(&plane.members),
         server: plane.server.clone(),
         api: format!("https://{}:{}", config.advertise, plane.address.port()),
-        node: config.agent.then(|| machine.node_name.clone()),
+        node: own.map(|client| OwnNode {
+            name: machine.node_name.clone(),
+            client,
+            plugin_socket: machine.plugin_socket(),
+        }),
+        data_dir: machine.data_dir.clone(),
+        started: base::pki::now(),
         kubelet_root: machine.args.kubelet_root_dir.clone(),
         certificates: [machine.data_dir.join("server/tls"), machine.data_dir.join("agent")],
         runtime,
@@ -53,12 +60,22 @@ pub(crate) fn serve(
     status::serve(&machine.data_dir, Role::Server, source, tasks)
 }
 
+/// The node of this server.
+struct OwnNode {
+    name: String,
+    client: client::Client,
+    plugin_socket: PathBuf,
+}
+
 struct Server {
     store: Arc<dyn Backend>,
     members: Arc<Members>,
     server: apiserver::ApiServer,
     api: String,
-    node: Option<String>,
+    node: Option<OwnNode>,
+    data_dir: PathBuf,
+    /// When this process started, in seconds since the epoch.
+    started: u64,
     kubelet_root: PathBuf,
     certificates: [PathBuf; 2],
     runtime: Arc<OnceLock<String>>,
@@ -104,11 +121,12 @@ impl Source for Server {
                 },
             ));
         }
-        let own = self.node.as_deref();
-        if let Some(name) = own {
-            let ready = status.nodes.iter().any(|n| n.name == name && n.state == "Ready");
+        let own = self.node.as_ref().map(|node| node.name.as_str());
+        if let Some(node) = &self.node {
+            let name = &node.name;
+            let ready = status.nodes.iter().any(|n| &n.name == name && n.state == "Ready");
             status.ready &= ready;
-            if !status.nodes.iter().any(|n| n.name == name) {
+            if !status.nodes.iter().any(|n| &n.name == name) {
                 status.problems.push(Problem::new(
                     format!("node {name} is not registered"),
                     "wait a moment; if it stays so, look at the log of kube-lite",
@@ -116,18 +134,31 @@ impl Source for Server {
             }
             let root = self.kubelet_root.clone();
             status.pods = base::tasks::blocking(move || status::pods_in(&root)).await.ok();
+            status.problems.extend(status::node::plugin_socket(&node.plugin_socket).await);
+            if let Some(pods) = status::pods::of_node(&node.client, name).await {
+                status.not_ready_pods = pods.not_ready;
+                status.problems.extend(pods.problems);
+            }
         }
         status.problems.extend(status.nodes.iter().filter_map(|node| trouble(node, own)));
         if own.is_none() {
             // A server that is a node finds it out by itself.
             status.problems.extend(mixture(&status.nodes));
         }
-        let folders = self.certificates.clone();
+        let (folders, data_dir, started) =
+            (self.certificates.clone(), self.data_dir.clone(), self.started);
         let found = base::tasks::blocking(move || {
             let [server, agent] = &folders;
-            certificates::list(&[server, &server.join("etcd"), agent], base::pki::now())
+            let etcd = server.join("etcd");
+            let folders = [server.as_path(), &etcd, agent];
+            let manifests = status::node::unread_manifests(&data_dir.join("server/manifests"));
+            let problems = manifests.into_iter().chain(status::node::rotated(&data_dir, started));
+            (certificates::list(&folders, base::pki::now()), problems.collect::<Vec<_>>())
         });
-        status.certificates = found.await.unwrap_or_default();
+        if let Ok((certificates, problems)) = found.await {
+            status.certificates = certificates;
+            status.problems.extend(problems);
+        }
         let unused = self.server.unused().await.into_iter();
         status.unused =
             unused.map(|u| UnusedLine { what: u.what, count: u.count, why: u.why }).collect();

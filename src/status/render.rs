@@ -2,19 +2,29 @@
 
 use std::fmt::Write;
 
-use super::{Link, NodeLine, Role, Status};
+use super::{Link, NodeLine, PodLine, Role, Status, ago};
 
 /// Lines of nodes on one screen; those that are not ready come first.
 const NODES_MAX: usize = 20;
 
-/// `3 s`, `5 min`, `2 h`, `4 d`.
-fn ago(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
+/// Pods that are not ready on one line.
+const PODS_MAX: usize = 5;
+
+/// ` (3 not ready: default/a Terminating for 40 min, ...)`; nothing when all are.
+fn not_ready(pods: &[PodLine]) -> String {
+    if pods.is_empty() {
+        return String::new();
     }
+    let name = |pod: &PodLine| match pod.since_seconds {
+        Some(seconds) => format!("{} {} for {}", pod.name, pod.reason, ago(seconds)),
+        None => format!("{} {}", pod.name, pod.reason),
+    };
+    let mut names: Vec<String> = pods.iter().take(PODS_MAX).map(name).collect();
+    let rest = pods.len().saturating_sub(PODS_MAX);
+    if rest > 0 {
+        names.push(format!("and {rest} more"));
+    }
+    format!(" ({} not ready: {})", pods.len(), names.join(", "))
 }
 
 fn since(link: &Link) -> String {
@@ -84,7 +94,8 @@ pub fn render(status: &Status) -> String {
         line("runtime", runtime);
     }
     if let Some(pods) = status.pods {
-        line("pods", &format!("{pods} on this machine"));
+        let not_ready = not_ready(&status.not_ready_pods);
+        line("pods", &format!("{pods} on this machine{not_ready}"));
     }
     let mut nodes: Vec<&NodeLine> = status.nodes.iter().collect();
     nodes.sort_by_key(|n| (n.state == "Ready", &n.name));
@@ -154,14 +165,20 @@ mod tests {
             error: Some("connection refused".into()),
         });
         status.from_last_known_state = true;
-        status.pods = Some(3);
+        status.pods = Some(24);
+        let not_ready = |name: &str, since_seconds| PodLine {
+            name: name.into(),
+            reason: "Terminating".into(),
+            since_seconds,
+        };
+        status.not_ready_pods = vec![not_ready("n/a", Some(2400)), not_ready("n/b", None)];
         status.verdict = Verdict::Degraded;
         status.problems.push(Problem::new("no server answers", "look at 10.0.0.1"));
         let text = render(&status);
         let want = [
             "server   10.0.0.1:6443  failed since 2 h: connection refused",
             "state    as last known, until a server answers",
-            "pods     3 on this machine",
+            "pods     24 on this machine (2 not ready: n/a Terminating for 40 min, n/b Terminating)",
             "problem  no server answers",
             "         fix: look at 10.0.0.1",
         ];

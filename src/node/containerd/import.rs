@@ -89,6 +89,33 @@ pub(crate) async fn pause_image(socket: &Path) -> Result<(), ImportError> {
     store(socket, Contents { blobs, images: vec![image] }).await
 }
 
+/// Ends of the names of archives. One that is compressed by zstd is refused by name.
+const ARCHIVES: [&str; 4] = [".tar", ".tar.gz", ".tgz", ".tar.zst"];
+
+/// The archives of a folder in their order, and the files that cannot be archives, each with its
+/// reason. Opening a FIFO would block for ever, so only regular files are archives.
+pub(crate) fn archives(folder: &Path) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) {
+    let (mut archives, mut refused) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let name = name.to_string_lossy();
+        // Hidden files, and folders, hold other things.
+        if name.starts_with('.') || path.is_dir() {
+            continue;
+        }
+        if !ARCHIVES.iter().any(|end| name.ends_with(end)) {
+            refused.push((path, "its name does not end with .tar, .tar.gz or .tgz".to_owned()));
+        } else if path.is_file() {
+            archives.push(path);
+        } else {
+            refused.push((path, "it is not a regular file".to_owned()));
+        }
+    }
+    archives.sort();
+    refused.sort();
+    (archives, refused)
+}
+
 /// Imports an OCI layout or `docker save` archive (plain or gzip); the names of its images.
 pub(crate) async fn archive(socket: &Path, path: &Path) -> Result<Vec<String>, ImportError> {
     let failed = |source| ImportError::Archive { path: path.to_owned(), source };
@@ -285,4 +312,30 @@ async fn upload(
         labels,
     };
     Ok(writes.chain(stream::iter([commit])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_and_an_unknown_file_are_refused_and_the_archives_behind_them_are_imported() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        for name in ["b.tar", "c.tgz", "images.txt", ".hidden"] {
+            std::fs::write(path(name), "x").unwrap();
+        }
+        nix::unistd::mkfifo(&path("a.tar"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+        std::fs::create_dir(path("folder.tar")).unwrap();
+        let (archives, refused) = archives(folder.path());
+        assert_eq!(archives, [path("b.tar"), path("c.tgz")]);
+        let refused: Vec<_> = refused.iter().map(|(path, why)| (path, why.as_str())).collect();
+        assert_eq!(
+            refused,
+            [
+                (&path("a.tar"), "it is not a regular file"),
+                (&path("images.txt"), "its name does not end with .tar, .tar.gz or .tgz"),
+            ]
+        );
+    }
 }

@@ -7,12 +7,14 @@ use super::Api;
 /// The answer's body.
 pub(super) fn show(api: &Api) -> String {
     let config = &api.node.config;
+    let listening = config.http.as_ref().and_then(|http| http.listener.local_addr().ok());
+    let address = listening.map(|address| address.ip().to_string());
     let seconds = |d: std::time::Duration| format!("{}s", d.as_secs());
     json!({"kubeletconfig": {
         "staticPodPath": config.manifest_dirs.first(),
         "syncFrequency": "5m0s",
         "port": config.http.as_ref().map_or(0, |h| h.port),
-        "address": config.http.as_ref().map(|h| h.address.to_string()),
+        "address": address,
         "readOnlyPort": 0,
         "authentication": {"x509": {}, "webhook": {"enabled": true, "cacheTTL": "2m0s"}, "anonymous": {"enabled": false}},
         "authorization": {"mode": "Webhook", "webhook": {"cacheAuthorizedTTL": "5m0s", "cacheUnauthorizedTTL": "30s"}},

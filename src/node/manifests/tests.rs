@@ -64,3 +64,37 @@ fn a_file_that_turns_bad_leaves_its_pod_and_one_that_goes_takes_it() {
     std::fs::remove_file(folder.path().join("z.yaml")).unwrap();
     assert!(manifests.read().is_empty());
 }
+
+#[test]
+fn every_refused_manifest_is_a_problem_until_it_is_corrected() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let mut manifests = Manifests::new(vec![folder.path().to_owned()], "n".into());
+    let whats = |manifests: &mut Manifests| -> Vec<String> {
+        manifests.read();
+        manifests.problems().into_iter().map(|(_, problem)| problem.what).collect()
+    };
+    std::fs::write(path("a.yaml"), WEB).unwrap();
+    assert_eq!(whats(&mut manifests), [""; 0]);
+    std::fs::write(path("b.yaml"), "apiVersion: v1\nkind: Secret\n").unwrap();
+    std::fs::write(path("c.yaml"), WEB.replace("busybox", "busybox:1")).unwrap();
+    nix::unistd::mkfifo(&path("d.yaml"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    let refused = |name: &str, why: &str| {
+        format!("the static pod {} is refused: {why}", path(name).display())
+    };
+    // The same again: an unchanged file stays refused.
+    for _ in 0..2 {
+        assert_eq!(
+            whats(&mut manifests),
+            [
+                refused("b.yaml", "holds a \"Secret\" of \"v1\"; a static pod is a Pod of v1"),
+                refused("c.yaml", "another manifest holds the pod default/web-n"),
+                refused("d.yaml", "is not a regular file"),
+            ]
+        );
+    }
+    for name in ["b.yaml", "c.yaml", "d.yaml"] {
+        std::fs::remove_file(path(name)).unwrap();
+    }
+    assert_eq!(whats(&mut manifests), [""; 0]);
+}

@@ -12,6 +12,9 @@ use super::{Registries, load};
 use crate::folders::Changes;
 use crate::node::Node;
 
+/// Key of the problem of a refused file.
+const PROBLEM: &str = "registries";
+
 /// Writes the folders that containerd reads, and removes those that are said no more. Folders of others stay.
 ///
 /// # Errors
@@ -65,14 +68,19 @@ pub(crate) async fn follow(
             write(&new, &dir).map_err(|e| format!("{}: {e}", dir.display()))?;
             Ok(Some(new))
         });
+        let problems = node.tasks.problems();
         match read.await {
             Ok(Ok(Some(new))) => {
                 node.registries.store(Arc::new(new));
+                problems.clear(PROBLEM);
                 tracing::info!(file = %path.display(), "registries changed");
             }
-            Ok(Ok(None)) => {}
+            Ok(Ok(None)) => problems.clear(PROBLEM),
             Ok(Err(error)) => {
-                tracing::error!(file = %path.display(), %error, "registries not taken over, the former ones hold");
+                let what =
+                    format!("{} is refused, the former registries hold: {error}", path.display());
+                let fix = "correct the file; it is read again as soon as it changes";
+                problems.put(PROBLEM, what, fix);
             }
             Err(_) => return Ok(()),
         }

@@ -46,9 +46,34 @@ pub(crate) struct CriRuntime {
     images: ImageServiceClient<Channel>,
     operations: Arc<Operations>,
     unpacked: Arc<Unpacked>,
+    problems: base::Problems,
 }
 
 impl CriRuntime {
+    /// The same runtime, which reports sandboxes that it cannot stop or remove to `problems`.
+    pub(crate) fn reporting(self, problems: &base::Problems) -> Self {
+        Self { problems: problems.clone(), ..self }
+    }
+
+    /// Keeps the problem of a sandbox that does not go, until it does.
+    fn sandbox_gone(
+        &self,
+        id: &str,
+        verb: &str,
+        outcome: Result<(), RuntimeError>,
+    ) -> Result<(), RuntimeError> {
+        let key = format!("sandbox/{id}");
+        match &outcome {
+            Ok(()) => self.problems.clear(&key),
+            Err(error) => {
+                let what = format!("the pod sandbox {id} cannot be {verb}: {error}");
+                let fix = "remove what the message names; kube-lite tries again by itself";
+                self.problems.put(&key, what, fix);
+            }
+        }
+        outcome
+    }
+
     /// What was asked, for metrics.
     pub(crate) fn operations(&self) -> &Arc<Operations> {
         &self.operations
@@ -59,6 +84,7 @@ impl CriRuntime {
         Self {
             operations: Arc::default(),
             unpacked: Arc::default(),
+            problems: base::Problems::default(),
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MESSAGE_MAX),
             images: ImageServiceClient::new(channel).max_decoding_message_size(MESSAGE_MAX),
@@ -168,12 +194,15 @@ impl Runtime for CriRuntime {
 
     async fn stop_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_fine(call!(self, runtime, stop_pod_sandbox, message, SANDBOX_TIMEOUT))
+        let outcome =
+            gone_is_fine(call!(self, runtime, stop_pod_sandbox, message, SANDBOX_TIMEOUT));
+        self.sandbox_gone(id, "stopped", outcome)
     }
 
     async fn remove_sandbox(&self, id: &str) -> Result<(), RuntimeError> {
         let message = api::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
-        gone_is_fine(call!(self, runtime, remove_pod_sandbox, message))
+        let outcome = gone_is_fine(call!(self, runtime, remove_pod_sandbox, message));
+        self.sandbox_gone(id, "removed", outcome)
     }
 
     async fn sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<api::PodSandbox>, RuntimeError> {
