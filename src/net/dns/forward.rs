@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-use crate::dns::message::{plain, response};
+use crate::dns::message::{UDP_MAX, plain, response};
 
 /// Answers kept; one takes about 300 bytes.
 const CACHE_MAX: usize = 4096;
@@ -164,6 +164,10 @@ impl Forwarder {
         // A number of our own and a fresh port make answers hard to forge.
         own.metadata.id = hickory_proto::op::Message::query().metadata.id;
         own.metadata.recursion_desired = true;
+        if let Some(edns) = &mut own.edns {
+            // A longer answer would not fit the buffer below, whatever the client offers.
+            edns.set_max_payload(edns.max_payload().min(UDP_MAX));
+        }
         let bytes = own.to_vec().map_err(std::io::Error::other)?;
         let fits = |answer: &Message| {
             answer.metadata.id == own.metadata.id && answer.queries == own.queries

@@ -3,6 +3,7 @@
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{DNSClass, Name, RData, Record as Wire, RecordType};
+use hickory_proto::serialize::binary::{BinEncodable, BinEncoder};
 use std::net::IpAddr;
 
 use crate::dns::zone::{Answer, Data, Directory, Kind, Record, Zone};
@@ -10,8 +11,10 @@ use crate::dns::zone::{Answer, Data, Directory, Kind, Record, Zone};
 /// Seconds that answers may be kept (k3s's and CoreDNS's value for Kubernetes).
 pub(crate) const TTL: u32 = 30;
 /// Largest UDP answer sent, whatever the client offers: it passes every usual link unfragmented.
-const UDP_MAX: u16 = 1232;
+pub(crate) const UDP_MAX: u16 = 1232;
 const UDP_MIN: u16 = 512;
+/// Size of the header of a message.
+const HEADER_BYTES: usize = 12;
 /// Names that one answer follows (CoreDNS's bound).
 const CHAIN_MAX: usize = 8;
 
@@ -254,18 +257,46 @@ pub(crate) fn udp_limit(request: &[u8]) -> usize {
     usize::from(offered.unwrap_or(UDP_MIN).clamp(UDP_MIN, UDP_MAX))
 }
 
-/// The bytes of an answer, cut short with the truncation bit when longer than `limit`.
+/// The bytes of an answer of at most `limit` bytes. A longer one keeps the records that fit, in the order
+/// answers, authorities, additionals, and carries the truncation bit, as CoreDNS sends it: resolvers
+/// that never ask again over TCP (musl before 1.2.4) then still have addresses to use.
 pub(crate) fn encode(message: &Message, limit: usize) -> Option<Vec<u8>> {
     let bytes = message.to_vec().ok()?;
     if bytes.len() <= limit {
         return Some(bytes);
     }
-    if !message.additionals.is_empty() {
-        let mut shorter = message.clone();
-        shorter.additionals.clear();
-        return encode(&shorter, limit);
+    let (answers, authorities, additionals) = fitting(message, limit)?;
+    let mut shorter = message.truncate();
+    shorter.add_answers(message.answers.iter().take(answers).cloned());
+    shorter.insert_authorities(message.authorities.iter().take(authorities).cloned().collect());
+    shorter.insert_additionals(message.additionals.iter().take(additionals).cloned().collect());
+    shorter.to_vec().ok()
+}
+
+/// How many answers, authorities and additionals fit beside the header, the question and the OPT record.
+fn fitting(message: &Message, limit: usize) -> Option<(usize, usize, usize)> {
+    let room = match &message.edns {
+        Some(edns) => limit.checked_sub(Wire::from(edns).to_bytes().ok()?.len())?,
+        None => limit,
+    };
+    let mut bytes = Vec::with_capacity(limit);
+    let mut encoder = BinEncoder::new(&mut bytes);
+    for _ in 0..HEADER_BYTES {
+        encoder.emit(0).ok()?;
     }
-    message.truncate().to_vec().ok()
+    encoder.emit_all(message.queries.iter()).ok()?;
+    // Names shrink to pointers at what is before them, so that a record's size shows after it is written.
+    let mut fits = |record: &&Wire| record.emit(&mut encoder).is_ok() && encoder.len() <= room;
+    let mut kept = |list: &[Wire]| list.iter().take_while(&mut fits).count();
+    let answers = kept(&message.answers);
+    if answers < message.answers.len() {
+        return Some((answers, 0, 0));
+    }
+    let authorities = kept(&message.authorities);
+    if authorities < message.authorities.len() {
+        return Some((answers, authorities, 0));
+    }
+    Some((answers, authorities, kept(&message.additionals)))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Whole messages: chains of external names, codes, truncation.
 
 use super::*;
-use crate::dns::zone::{EndpointInfo, ServiceInfo};
+use crate::dns::zone::{EndpointInfo, PortInfo, ServiceInfo};
 
 struct Sample;
 
@@ -27,7 +27,7 @@ impl Directory for Sample {
         let one = |n: u8| EndpointInfo {
             address: [10, 42, 0, n].into(),
             hostname: None,
-            ports: Vec::new(),
+            ports: vec![PortInfo { name: "dns".into(), protocol: "tcp".into(), number: 53 }],
         };
         (1..=200).map(one).collect()
     }
@@ -90,13 +90,78 @@ fn the_end_of_a_chain_decides_the_code() {
     assert_eq!(reply.metadata.response_code, ResponseCode::ServFail);
 }
 
+/// The reply to a question about `name`, for a client that offers `payload` bytes by EDNS.
+fn large(name: &str, kind: RecordType, payload: Option<u16>) -> (Box<Message>, usize) {
+    let mut request = question(&format!("{name}.default.svc.cluster.local."), kind);
+    if let Some(payload) = payload {
+        let mut edns = Edns::new();
+        edns.set_max_payload(payload);
+        request.set_edns(edns);
+    }
+    let bytes = request.to_vec().unwrap();
+    match outcome(&bytes, &zone(), Some(&Sample), 0) {
+        Outcome::Reply(reply) => (reply, udp_limit(&bytes)),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn long_answers_are_cut_for_udp_and_whole_for_tcp() {
-    let bytes = question("many.default.svc.cluster.local.", RecordType::A).to_vec().unwrap();
-    let Outcome::Reply(reply) = outcome(&bytes, &zone(), Some(&Sample), 0) else { panic!() };
-    let udp = encode(&reply, udp_limit(&bytes)).unwrap();
-    assert!(udp.len() <= 512, "{}", udp.len());
-    assert!(Message::from_vec(&udp).unwrap().metadata.truncation);
+fn large_udp_answer_keeps_the_records_that_fit() {
+    // Header 12, question 32 + 4; a record of a compressed name takes 16 bytes, OPT 11.
+    for (payload, limit, kept) in [
+        (None, 512, 29),
+        (Some(100), 512, 28),
+        (Some(512), 512, 28),
+        (Some(1000), 1000, 58),
+        (Some(4096), 1232, 73),
+    ] {
+        let (reply, given) = large("many", RecordType::A, payload);
+        assert_eq!(given, limit, "{payload:?}");
+        let bytes = encode(&reply, given).unwrap();
+        assert!(bytes.len() <= limit && bytes.len() + 16 > limit, "{payload:?}: {}", bytes.len());
+        let udp = Message::from_vec(&bytes).unwrap();
+        assert!(udp.metadata.truncation && udp.metadata.authoritative, "{payload:?}");
+        assert_eq!(udp.answers.len(), kept, "{payload:?}");
+        assert_eq!(udp.answers[..], reply.answers[..kept]);
+        assert_eq!(udp.edns.is_some(), payload.is_some(), "{payload:?}");
+    }
+}
+
+#[test]
+fn large_srv_answer_keeps_the_records_that_fit() {
+    let (reply, limit) = large("_dns._tcp.many", RecordType::SRV, None);
+    assert_eq!((reply.answers.len(), reply.additionals.len()), (200, 200));
+    let udp = Message::from_vec(&encode(&reply, limit).unwrap()).unwrap();
+    assert!(udp.metadata.truncation && (3..200).contains(&udp.answers.len()), "{udp}");
+    // No additional record before the answers are complete.
+    assert!(udp.additionals.is_empty());
+}
+
+#[test]
+fn answer_whose_additionals_do_not_fit_is_truncated() {
+    // As miekg/dns's Truncate, which CoreDNS answers with.
+    let (mut reply, _) = large("_dns._tcp.many", RecordType::SRV, Some(1232));
+    reply.answers.truncate(4);
+    let udp = Message::from_vec(&encode(&reply, 1232).unwrap()).unwrap();
+    assert_eq!(udp.answers.len(), 4);
+    assert!(udp.metadata.truncation && (1..200).contains(&udp.additionals.len()));
+}
+
+#[test]
+fn forwarded_answer_keeps_the_records_that_fit_and_its_code() {
+    let request = question("www.example.com.", RecordType::TXT);
+    let mut reply = response(&request, ResponseCode::NoError);
+    let name = || Name::from_ascii("www.example.com.").unwrap();
+    let txt = |n: u8| RData::TXT(TXT::new(vec![format!("{n}").repeat(20)]));
+    reply.insert_answers((10..40).map(|n| Wire::from_rdata(name(), 60, txt(n))).collect());
+    let udp = Message::from_vec(&encode(&reply, 512).unwrap()).unwrap();
+    assert!(udp.metadata.truncation && udp.answers.len() > 5, "{udp}");
+    assert_eq!(udp.answers[..], reply.answers[..udp.answers.len()]);
+}
+
+#[test]
+fn large_tcp_answer_is_whole() {
+    let (reply, _) = large("many", RecordType::A, None);
     let tcp = Message::from_vec(&encode(&reply, usize::from(u16::MAX)).unwrap()).unwrap();
     assert!(!tcp.metadata.truncation);
     assert_eq!(tcp.answers.len(), 200);
