@@ -5,10 +5,12 @@
 
 mod answer;
 mod auth;
+mod authority_filter;
 mod cluster;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod health;
+mod hpack;
 mod http;
 mod kv;
 mod lease;

@@ -26,6 +26,7 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
+use crate::authority_filter::AuthorityFilter;
 use crate::http::Front;
 use crate::watch::WatchService;
 use crate::{Etcd, MESSAGE_BYTES};
@@ -117,7 +118,7 @@ async fn carry(
     builder.http1().timer(TokioTimer::new());
     let service = service_fn(move |request| front.answer(request));
     let serving = async {
-        let io = TokioIo::new(cork.clone());
+        let io = TokioIo::new(AuthorityFilter::new(cork.clone()));
         let mut connection = pin!(builder.serve_connection(io, service));
         tokio::select! {
             biased;
