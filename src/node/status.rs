@@ -3,7 +3,7 @@
 mod conditions;
 mod containers;
 
-pub(crate) use conditions::{RESIZE, is_own};
+pub(crate) use conditions::{RESIZE, is_own, is_written_by_node};
 
 use std::collections::HashMap;
 use std::net::IpAddr;

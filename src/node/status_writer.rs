@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
-use crate::status::RESIZE;
+use crate::status::{RESIZE, is_written_by_node};
 
 /// Writes at one time.
 const WRITES_MAX: usize = 8;
@@ -248,6 +248,14 @@ fn difference(old: &core::PodStatus, new: &core::PodStatus) -> Option<Value> {
     else {
         return None;
     };
+    // A condition of another writer, such as a readiness gate, may have changed since this status was made:
+    // writing it would undo that change.
+    if let Some(Value::Array(conditions)) = new.get_mut("conditions") {
+        conditions.retain(|c| c["type"].as_str().is_some_and(is_written_by_node));
+        if conditions.is_empty() {
+            new.remove("conditions");
+        }
+    }
     let mut out = Map::new();
     for (key, before) in &old {
         match new.remove(key) {
@@ -381,6 +389,30 @@ mod tests {
         writer.seen("u", 8, &ready("True"));
         writer.seen("u", 10, &ready("False"));
         assert!(writer.next().is_none());
+    }
+
+    #[test]
+    fn patch_leaves_readiness_gates_as_their_writer_set_them() {
+        let status = |gate: &str, ready: &str| {
+            let value = json!({"phase": "Running", "conditions": [
+                {"type": "k8s.io/blue-green", "status": gate}, {"type": "Ready", "status": ready},
+                {"type": "DisruptionTarget", "status": gate}]});
+            serde_json::from_value::<core::PodStatus>(value).unwrap()
+        };
+        // The gate was closed while the node still holds what it made of the open one.
+        let conditions = |old, new| difference(&old, &new).map(|d| d["conditions"].clone());
+        assert_eq!(
+            conditions(status("False", "True"), status("True", "True")),
+            Some(json!([{"type": "DisruptionTarget", "status": "True"}]))
+        );
+        assert_eq!(
+            conditions(status("False", "True"), status("False", "False")),
+            Some(json!([{"type": "Ready", "status": "False"}]))
+        );
+        let gate_only = serde_json::from_value::<core::PodStatus>(
+            json!({"conditions": [{"type": "k8s.io/blue-green", "status": "True"}]}),
+        );
+        assert_eq!(difference(&core::PodStatus::default(), &gate_only.unwrap()), None);
     }
 
     #[test]

@@ -89,6 +89,11 @@ pub(crate) fn is_own(type_: &str) -> bool {
     OWN.contains(&type_) || RESIZE.contains(&type_)
 }
 
+/// Whether the node writes conditions of this type, alone or beside others (`PodConditionSharedByKubelet`).
+pub(crate) fn is_written_by_node(type_: &str) -> bool {
+    is_own(type_) || type_ == "DisruptionTarget"
+}
+
 fn condition(pod: &Pod, input: &Input<'_>, type_: &str, verdict: Verdict) -> core::PodCondition {
     let status = if verdict.status { "True" } else { "False" };
     let of_api = pod.api_status().and_then(|s| s.conditions.as_ref());
