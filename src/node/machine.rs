@@ -112,6 +112,62 @@ pub(crate) fn memory_available() -> Option<i64> {
     Some(kb.saturating_mul(1024))
 }
 
+/// Memory of the whole machine in bytes, and its page faults.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MemoryUsage {
+    pub(crate) usage: u64,
+    pub(crate) rss: u64,
+    pub(crate) page_faults: u64,
+    pub(crate) major_page_faults: u64,
+    pub(crate) swap_total: u64,
+    pub(crate) swap_free: u64,
+}
+
+/// Reads it from the texts of `/proc/meminfo` and `/proc/vmstat`.
+pub(crate) fn memory_usage(meminfo: &str, vmstat: &str) -> MemoryUsage {
+    let of = |text: &str, name: &str| {
+        text.lines()
+            .find_map(|l| l.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    let bytes = |name: &str| of(meminfo, name).saturating_mul(1024);
+    MemoryUsage {
+        usage: bytes("MemTotal:").saturating_sub(bytes("MemFree:")),
+        rss: bytes("AnonPages:"),
+        page_faults: of(vmstat, "pgfault "),
+        major_page_faults: of(vmstat, "pgmajfault "),
+        swap_total: bytes("SwapTotal:"),
+        swap_free: bytes("SwapFree:"),
+    }
+}
+
+/// Counters of a network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) rx_bytes: u64,
+    pub(crate) rx_errors: u64,
+    pub(crate) tx_bytes: u64,
+    pub(crate) tx_errors: u64,
+}
+
+/// The interfaces in a text of `/proc/net/dev`, without the loopback and the host's ends of pods.
+pub(crate) fn interfaces(text: &str) -> Vec<Interface> {
+    let interface = |line: &str| {
+        let (name, counters) = line.split_once(':')?;
+        let name = name.trim();
+        let counters: Vec<u64> =
+            counters.split_whitespace().map_while(|c| c.parse().ok()).collect();
+        let ignored = ["lo", "veth", "docker"].iter().any(|prefix| name.starts_with(prefix));
+        let [rx_bytes, _, rx_errors, _, _, _, _, _, tx_bytes, _, tx_errors, ..] = *counters else {
+            return None;
+        };
+        let name = name.to_owned();
+        (!ignored).then_some(Interface { name, rx_bytes, rx_errors, tx_bytes, tx_errors })
+    };
+    text.lines().filter_map(interface).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,5 +178,36 @@ mod tests {
         assert_eq!(huge_page_size("hugepages-64kB"), Some(64 << 10));
         assert_eq!(huge_page_size("hugepages-1048576kB"), Some(1 << 30));
         assert_eq!((huge_page_size("hugepages-0kB"), huge_page_size("x")), (None, None));
+    }
+
+    #[test]
+    fn memory_and_faults_of_the_machine_are_read() {
+        let meminfo =
+            "MemTotal: 100 kB\nMemFree: 40 kB\nAnonPages: 7 kB\nSwapTotal: 3 kB\nSwapFree: 2 kB\n";
+        let usage = memory_usage(meminfo, "pgfault 9\npgmajfault 4\n");
+        let expected = MemoryUsage {
+            usage: 60 * 1024,
+            rss: 7 * 1024,
+            page_faults: 9,
+            major_page_faults: 4,
+            swap_total: 3 * 1024,
+            swap_free: 2 * 1024,
+        };
+        assert_eq!(usage, expected);
+    }
+
+    #[test]
+    fn interfaces_leave_out_loopback_and_ends_of_pods() {
+        let text = "Inter-|   Receive |  Transmit\n face |bytes packets errs\n\
+            lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 2 3 0 0 0 0 0 20 4 5 0 0 0 0 0\n\
+            veth12: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n";
+        let eth0 = Interface {
+            name: "eth0".to_owned(),
+            rx_bytes: 10,
+            rx_errors: 3,
+            tx_bytes: 20,
+            tx_errors: 5,
+        };
+        assert_eq!(interfaces(text), [eth0]);
     }
 }
