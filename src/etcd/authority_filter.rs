@@ -1,7 +1,9 @@
 //! Requests whose `:authority` is not a host and port, as grpc-go's server takes them.
 //!
-//! gRPC clients send the name that they dialed: grpc-go before 1.30, which etcdctl 3.4 is built with, sends
-//! `http://127.0.0.1:2379` for the endpoint of that name. h2 resets such a stream with PROTOCOL_ERROR. The value is not
+//! gRPC clients send the name that they dialed: grpc-go before 1.30, which etcdctl 3.4 is built
+//! with, sends
+//! `http://127.0.0.1:2379` for the endpoint of that name. h2 resets such a stream with
+//! PROTOCOL_ERROR. The value is not
 //! used, so the filter replaces it before h2 reads it.
 
 use std::io;
@@ -16,7 +18,8 @@ use crate::hpack::replace_invalid_authority;
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Octets before the payload of a frame.
 const FRAME_HEADER: usize = 9;
-/// Largest payload that h2 accepts without a setting of the server; larger frames are an error that h2 answers.
+/// Largest payload that h2 accepts without a setting of the server; larger frames are an error that
+/// h2 answers.
 const FRAME_MAX: usize = 16_384;
 const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;
@@ -101,7 +104,8 @@ impl Frames {
 pub(crate) struct AuthorityFilter<T> {
     io: T,
     frames: Frames,
-    /// The begin of a frame whose rest has not come: at most one frame of headers and what came with it.
+    /// The begin of a frame whose rest has not come: at most one frame of headers and what came
+    /// with it.
     partial: Vec<u8>,
     /// Bytes to be read, the first of them at `read`.
     ready: Vec<u8>,
@@ -239,10 +243,12 @@ mod tests {
     /// What is read of `sent` when it comes in pieces of this size.
     async fn filtered(sent: Vec<u8>, piece: usize) -> Vec<u8> {
         let (mut client, server) = tokio::io::duplex(piece);
-        let writing = tokio::spawn(async move { client.write_all(&sent).await });
+        let writing = async move { client.write_all(&sent).await };
         let mut out = Vec::new();
-        AuthorityFilter::new(server).read_to_end(&mut out).await.unwrap();
-        writing.await.unwrap().unwrap();
+        let mut filter = AuthorityFilter::new(server);
+        let (written, read) = tokio::join!(writing, filter.read_to_end(&mut out));
+        written.unwrap();
+        read.unwrap();
         out
     }
 

@@ -1,6 +1,8 @@
-//! HPACK (RFC 7541) as far as the `:authority` of a request needs it: integers, strings and the Huffman code.
+//! HPACK (RFC 7541) as far as the `:authority` of a request needs it: integers, strings and the
+//! Huffman code.
 
-/// Bits of the Huffman code of each byte, and of the end of string (RFC 7541, appendix B). The code is canonical: these
+/// Bits of the Huffman code of each byte, and of the end of string (RFC 7541, appendix B). The code
+/// is canonical: these
 /// lengths define it.
 const CODE_BITS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
@@ -76,7 +78,8 @@ fn plain((coded, text): (bool, &[u8])) -> Option<Vec<u8>> {
     if coded { huffman_decode(text) } else { Some(text.to_vec()) }
 }
 
-/// Decodes a string of the canonical code: codes of a length are consecutive numbers, in the order of their bytes.
+/// Decodes a string of the canonical code: codes of a length are consecutive numbers, in the order
+/// of their bytes.
 fn huffman_decode(text: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() * 8 / 5);
     let (mut code, mut bits, mut first) = (0usize, 0usize, 0usize);
@@ -115,8 +118,10 @@ fn write_length(out: &mut Vec<u8>, length: usize) {
     out.extend(u8::try_from(rest));
 }
 
-/// The header block with each `:authority` that is not a host and port replaced by a host name of the same length, so
-/// that the dynamic table, whose size counts the length of values, evicts the same entries. None when nothing changes.
+/// The header block with each `:authority` that is not a host and port replaced by a host name of
+/// the same length, so
+/// that the dynamic table, whose size counts the length of values, evicts the same entries. None
+/// when nothing changes.
 pub(crate) fn replace_invalid_authority(block: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader { block, at: 0 };
     let mut out: Option<Vec<u8>> = None;
