@@ -97,7 +97,7 @@ entries! {
         "A checksum does not match, so the bytes are not those that were written; nothing was changed.",
         "Keep a copy of the directory, then restore a snapshot or follow what the message says can be saved.";
     /// No store where one was.
-    STORE_LOST = "KL0311", "The store of this server is gone.",
+    STORE_LOST = "KL0312", "The store of this server is gone.",
         "An empty store in its place would look healthy, and nodes would end the pods that it does not know; nothing was changed.",
         "Bring server/db back from a backup, restore a snapshot (`kube-lite server --cluster-reset --cluster-reset-restore-path=FILE`), or, where other servers have the data, delete this server's node (`kubectl delete node NAME`) and start with --server=https://OTHER:6443 and --token. To begin a new, empty cluster, use another --data-dir.";
     /// Another node name.
