@@ -13,6 +13,7 @@ mod joining;
 mod kubeconfig;
 mod members;
 mod node;
+mod node_roles;
 mod reach;
 mod renewal;
 pub mod reset;
@@ -124,6 +125,11 @@ fn start_rest(
         client: client_of(node_user(), "kubelet"),
     });
     members::nodes::follow(&plane.members, &informers, own, tasks);
+    if config.agent {
+        let (name, embedded) = (config.machine.node_name.clone(), config.datastore.is_none());
+        let client = client_of(User::apiserver(), "kube-apiserver");
+        node_roles::follow(name, embedded, client, &informers, tasks);
+    }
     lead(config, plane, tasks)?;
     plane.joining.follow(&informers, tasks);
     let node_cert = if let Some(claim) = claim {
