@@ -142,7 +142,8 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
     let runtime = Arc::default();
     let known = link.known();
     status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;
-    machine.start(claim, &facts, Arc::new(tls), clients, runtime, moves, tasks);
+    let kubelet_api = machine.kubelet_api(claim, Arc::new(tls));
+    machine.start(kubelet_api, &facts, clients, runtime, moves, tasks);
     renewal::start(config, joined, lives, addresses, &link, !fresh, tasks)
 }
 

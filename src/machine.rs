@@ -313,24 +313,29 @@ impl Machine {
         backend.supported().map_err(|lacks| NO_WIREGUARD.refuse(lacks))
     }
 
-    /// Starts network and node agent, each under its own identity. `tls` is the kubelet API's; `runtime` is filled once
-    /// the container runtime answers. `addresses` come from [`Machine::addresses`], `claim` from [`Machine::claim`].
-    pub(crate) fn start(
+    /// The kubelet API on the port that `claim` holds.
+    pub(crate) fn kubelet_api(
         &self,
         claim: &NodeClaim,
-        facts: &Facts,
         tls: Arc<rustls::ServerConfig>,
+    ) -> node::HttpConfig {
+        let listener = Arc::clone(&claim.kubelet);
+        node::HttpConfig { listener, port: self.args.kubelet_port, tls }
+    }
+
+    /// Starts network and node agent, each under its own identity. `runtime` is filled once the container runtime
+    /// answers. `addresses` come from [`Machine::addresses`], `kubelet_api` from [`Machine::kubelet_api`].
+    pub(crate) fn start(
+        &self,
+        kubelet_api: node::HttpConfig,
+        facts: &Facts,
         clients: Clients,
         runtime: Arc<OnceLock<String>>,
         addresses: watch::Sender<Vec<IpAddr>>,
         tasks: &Tasks,
     ) {
         let mut agent = self.agent(facts);
-        agent.http = Some(node::HttpConfig {
-            listener: Arc::clone(&claim.kubelet),
-            port: self.args.kubelet_port,
-            tls,
-        });
+        agent.http = Some(kubelet_api);
         agent.addresses = addresses.subscribe();
         let network = self.network(facts, addresses);
         if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {

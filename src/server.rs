@@ -143,7 +143,8 @@ fn start_rest(
         let facts = node::facts(config);
         let moves = config.machine.addresses();
         let addresses = moves.subscribe();
-        config.machine.start(claim, &facts, tls, clients, runtime, moves, tasks);
+        let kubelet_api = config.machine.kubelet_api(claim, tls);
+        config.machine.start(kubelet_api, &facts, clients, runtime, moves, tasks);
         Some((cert, addresses))
     } else {
         None

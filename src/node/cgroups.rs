@@ -449,7 +449,12 @@ mod tests {
             processes: Some(4),
         };
         for v2 in [true, false] {
-            let cgroups = Cgroups { mount: mount.clone(), top: "/kubepods".to_owned(), v2 };
+            let cgroups = Cgroups {
+                mount: mount.clone(),
+                top: "/kubepods".to_owned(),
+                v2,
+                huge_page_sizes: Vec::new(),
+            };
             assert_eq!(cgroups.all_pods(), Some(expected), "v2: {v2}");
         }
     }
