@@ -145,11 +145,14 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
+    /// What a sink has written.
+    type Output = Arc<Mutex<Vec<u8>>>;
+
     /// A sink that reports what is written, and fails or blocks on demand.
     struct Sink {
         /// What the next writes do: an error, or nothing once it is told to go on.
         next: Receiver<Option<io::ErrorKind>>,
-        out: Arc<Mutex<Vec<u8>>>,
+        out: Output,
     }
 
     impl Write for Sink {
@@ -166,7 +169,7 @@ mod tests {
         }
     }
 
-    fn queue() -> (LogQueue, Sender<Option<io::ErrorKind>>, Arc<Mutex<Vec<u8>>>) {
+    fn queue() -> (LogQueue, Sender<Option<io::ErrorKind>>, Output) {
         let (sender, next) = channel();
         let out = Arc::default();
         (LogQueue::start(Sink { next, out: Arc::clone(&out) }), sender, out)
