@@ -169,10 +169,29 @@ impl Client {
         content_type: &str,
         body: Bytes,
     ) -> Result<Bytes, Error> {
+        self.send(method, path, "application/json", content_type, body).await
+    }
+
+    /// Reads a path in the representation that the media type `accept` names, such as aggregated discovery.
+    ///
+    /// # Errors
+    /// The server's refusal or the transport's failure.
+    pub async fn get_as(&self, path: &str, accept: &str) -> Result<Bytes, Error> {
+        self.send(Method::GET, path, accept, "application/json", Bytes::new()).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<Bytes, Error> {
         let request = Request::builder()
             .method(&method)
             .uri(path)
-            .header("accept", "application/json")
+            .header("accept", accept)
             .header("content-type", content_type)
             .header("user-agent", &*self.user_agent)
             .body(body)

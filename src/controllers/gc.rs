@@ -2,24 +2,29 @@
 //!
 //! `graph.rs` holds who owns whom as the watches tell it; this file decides about one object from its live state.
 
+mod absent;
 mod graph;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use api::k8s::api::core::v1::ObjectReference;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use api::{Gvr, Typed};
 use base::{Kind, clock};
+use client::events::EventType;
 use client::{
-    Action, Change, Client, DeleteOptions, Error, Patch, Propagation, Queue, meta, run_workers,
+    Action, Change, Client, DeleteOptions, Error, EventRecorder, Patch, Propagation, Queue, meta,
+    run_workers,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::keyed::settled;
-use crate::resources::{self, Served};
+use crate::resources::{self, ResourcesByKind, Served};
+use absent::{AbsentOwner, AbsentOwners};
 use graph::Graph;
 
 const FOREGROUND: &str = "foregroundDeletion";
@@ -27,13 +32,18 @@ const ORPHAN: &str = "orphan";
 /// Discovery is asked again after this time (`ResyncPeriod` of the collector's monitors).
 const RESYNC: std::time::Duration = std::time::Duration::from_secs(30);
 const WORKERS: usize = 20;
+const CONTROLLER: &str = "garbage-collector-controller";
 
 struct Collector {
     client: Client,
+    recorder: EventRecorder,
     graph: RwLock<Graph>,
     queue: Queue<String>,
     /// Resource and scope by group and kind.
-    kinds: RwLock<HashMap<(String, String), (Gvr, bool)>>,
+    kinds: RwLock<ResourcesByKind>,
+    /// Uids of objects with an owner of a kind that is not served; a new kind queues them again.
+    unmapped: Mutex<HashSet<String>>,
+    absent: Mutex<AbsentOwners>,
     /// Definitions of custom resources changed, so that discovery has to be asked.
     defined: tokio::sync::Notify,
 }
@@ -41,11 +51,15 @@ struct Collector {
 /// Starts the collector: one watch per resource that can be listed, watched and deleted.
 pub(crate) fn start(context: &Context) {
     let client = context.client("generic-garbage-collector");
+    let recorder = context.recorder(&client, CONTROLLER);
     let collector = Arc::new(Collector {
         client,
+        recorder,
         graph: RwLock::default(),
         queue: Queue::new(),
         kinds: RwLock::default(),
+        unmapped: Mutex::default(),
+        absent: Mutex::default(),
         defined: tokio::sync::Notify::new(),
     });
     let (this, run) = (Arc::clone(&collector), context.clone());
@@ -54,16 +68,54 @@ pub(crate) fn start(context: &Context) {
         Ok::<(), Infallible>(())
     });
     let queue = collector.queue.clone();
-    run_workers(
-        &context.tasks,
-        "garbage-collector-controller",
-        WORKERS,
-        &queue,
-        move |uid: String| {
-            let collector = Arc::clone(&collector);
-            async move { collector.attend(&uid).await }
-        },
-    );
+    run_workers(&context.tasks, CONTROLLER, WORKERS, &queue, move |uid: String| {
+        let collector = Arc::clone(&collector);
+        async move { collector.attend(&uid).await }
+    });
+}
+
+/// The owners of one object by their state.
+#[derive(Debug, Default)]
+struct Classified {
+    /// They exist.
+    solid: Vec<OwnerReference>,
+    /// They do not exist.
+    dangling: Vec<OwnerReference>,
+    /// They are being deleted in the foreground and wait for their dependents.
+    waiting: Vec<OwnerReference>,
+}
+
+/// Where the owner that a reference names can be.
+#[derive(Debug, PartialEq, Eq)]
+enum OwnerLocation {
+    /// In this namespace, which is empty for a cluster-scoped kind.
+    In(Gvr, String),
+    /// No served API has the kind, so whether the owner exists cannot be decided.
+    UnservedKind,
+    /// The dependent is cluster-scoped and the owner is not: the reference does not name a namespace.
+    NamespacedOwnerOfClusterScoped,
+}
+
+/// The owner of a dependent in `namespace`.
+fn owner_location(
+    kinds: &ResourcesByKind,
+    owner: &OwnerReference,
+    namespace: &str,
+) -> OwnerLocation {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
+    match kinds.get(&(group, owner.kind.clone())) {
+        None => OwnerLocation::UnservedKind,
+        Some((_, true)) if namespace.is_empty() => OwnerLocation::NamespacedOwnerOfClusterScoped,
+        Some((gvr, true)) => OwnerLocation::In(gvr.clone(), namespace.to_owned()),
+        Some((gvr, false)) => OwnerLocation::In(gvr.clone(), String::new()),
+    }
+}
+
+/// Message of the event `OwnerRefInvalidNamespace`.
+fn invalid_namespace(owner: &OwnerReference, namespace: &str) -> String {
+    let OwnerReference { api_version, kind, name, uid, .. } = owner;
+    let owner = format!("[{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}]");
+    format!("ownerRef {owner} does not exist in namespace {namespace:?}")
 }
 
 /// Events refer to objects but own nothing and are never owned.
@@ -78,9 +130,10 @@ impl Collector {
         // The watched version of each resource, by group and name.
         let mut watched: HashMap<(String, String), Gvr> = HashMap::new();
         while !shutdown.is_requested() {
-            match resources::preferred(&self.client).await {
-                Ok(all) => {
-                    *self.kinds.write() = resources::by_kind(&all);
+            match resources::discover(&self.client).await {
+                Ok(discovery) => {
+                    let all = &discovery.resources;
+                    self.set_kinds(resources::by_kind(all), |group| discovery.group_failed(group));
                     let name = |gvr: &Gvr| (gvr.group.to_string(), gvr.resource.to_string());
                     for served in all.iter().filter(|s| is_watched(s)) {
                         let before = watched.insert(name(&served.gvr), served.gvr.clone());
@@ -93,7 +146,9 @@ impl Collector {
                         }
                     }
                     watched.retain(|known, gvr| {
-                        let there = all.iter().any(|s| name(&s.gvr) == *known);
+                        // What a failed group serves is not gone: its watch goes on.
+                        let there = all.iter().any(|s| name(&s.gvr) == *known)
+                            || discovery.group_failed(&known.0);
                         if !there {
                             context.informers.forget(gvr, true);
                         }
@@ -110,9 +165,39 @@ impl Collector {
         }
     }
 
+    /// Takes the kinds of a discovery, keeps those of failed groups, and queues what waited for a new one.
+    fn set_kinds(&self, mut new: ResourcesByKind, failed: impl Fn(&str) -> bool) {
+        let mut kinds = self.kinds.write();
+        for (kind, resource) in kinds.iter().filter(|((group, _), _)| failed(group)) {
+            new.entry(kind.clone()).or_insert_with(|| resource.clone());
+        }
+        let grown = new.keys().any(|kind| !kinds.contains_key(kind));
+        *kinds = new;
+        drop(kinds);
+        if grown {
+            for uid in std::mem::take(&mut *self.unmapped.lock()) {
+                self.queue.add(uid);
+            }
+        }
+    }
+
+    /// An object was deleted while its kind is served: its dependents can go after the kind has gone, too.
+    fn note_absent(&self, kind: &api::Gvk, object: &api::Object) {
+        let key = (kind.group.to_string(), kind.kind.to_string());
+        if self.graph.read().has_dependents(&object.uid) && self.kinds.read().contains_key(&key) {
+            self.absent.lock().add(AbsentOwner {
+                group: key.0,
+                kind: key.1,
+                namespace: object.key.namespace.to_string(),
+                name: object.key.name.to_string(),
+                uid: object.uid.to_string(),
+            });
+        }
+    }
+
     fn watch(self: &Arc<Self>, context: &Context, served: &Served) {
         let informer = context.informers.of_gvr(served.gvr.clone());
-        let (this, gvr) = (Arc::clone(self), served.gvr.clone());
+        let (this, gvr, kind) = (Arc::clone(self), served.gvr.clone(), served.kind.clone());
         let defines = &*served.gvr.resource == "customresourcedefinitions";
         informer.on_change(move |change| {
             if defines {
@@ -120,7 +205,11 @@ impl Collector {
             }
             let object = change.object();
             let touched = match (change, meta(object)) {
-                (Change::Deleted(_), _) => this.graph.write().remove(&object.uid),
+                (Change::Deleted(_), _) => {
+                    this.unmapped.lock().remove(&*object.uid);
+                    this.note_absent(&kind, object);
+                    this.graph.write().remove(&object.uid)
+                }
                 (_, Some(meta)) => this.graph.write().put(&gvr, &meta),
                 (_, None) => Vec::new(),
             };
@@ -157,7 +246,11 @@ impl Collector {
         if owners.is_empty() {
             return Ok(Action::Done);
         }
-        let (solid, dangling, waiting) = self.classify(&owners, &node.namespace).await?;
+        let Some(Classified { solid, dangling, waiting }) =
+            self.classify(&owners, uid, &node).await?
+        else {
+            return Ok(Action::Done);
+        };
         if !solid.is_empty() {
             if !dangling.is_empty() || !waiting.is_empty() {
                 let gone: Vec<&OwnerReference> = dangling.iter().chain(&waiting).collect();
@@ -193,42 +286,79 @@ impl Collector {
         }
     }
 
-    /// Which owners are there, which are not, and which only wait for their dependents to go.
+    /// A reference to an object of the graph, as events name it.
+    fn reference(&self, uid: &str, node: &graph::Node) -> ObjectReference {
+        let kinds = self.kinds.read();
+        let kind = kinds.iter().find(|(_, (gvr, _))| *gvr == node.gvr).map(|((_, kind), _)| kind);
+        let Gvr { group, version, .. } = &node.gvr;
+        let api_version =
+            if group.is_empty() { version.to_string() } else { format!("{group}/{version}") };
+        ObjectReference {
+            api_version: Some(api_version),
+            kind: kind.cloned(),
+            namespace: Some(node.namespace.clone()).filter(|n| !n.is_empty()),
+            name: Some(node.name.clone()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        }
+    }
+
+    /// The owner of the object with this uid; a later discovery of an unserved kind queues that object again.
+    fn locate(&self, owner: &OwnerReference, uid: &str, namespace: &str) -> OwnerLocation {
+        // `set_kinds` cannot run between the lookup and the note.
+        let kinds = self.kinds.read();
+        let location = owner_location(&kinds, owner, namespace);
+        if location == OwnerLocation::UnservedKind {
+            self.unmapped.lock().insert(uid.to_owned());
+        }
+        location
+    }
+
+    /// Sorts the owners of an object. `None` when the state of one of them cannot be decided, so that the object stays.
     async fn classify(
         &self,
         owners: &[OwnerReference],
-        namespace: &str,
-    ) -> Result<(Vec<OwnerReference>, Vec<OwnerReference>, Vec<OwnerReference>), Error> {
-        let (mut solid, mut dangling, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
+        uid: &str,
+        dependent: &graph::Node,
+    ) -> Result<Option<Classified>, Error> {
+        let namespace = dependent.namespace.as_str();
+        let mut classified = Classified::default();
+        let outside = |owner: &&OwnerReference| {
+            self.graph.read().get(&owner.uid).is_some_and(|n| n.is_outside(namespace))
+        };
+        if let Some(owner) = owners.iter().find(outside) {
+            let text = invalid_namespace(owner, namespace);
+            let (kind, reason) = (EventType::Warning, "OwnerRefInvalidNamespace");
+            self.recorder.event_for(self.reference(uid, dependent), kind, reason, text);
+        }
         for owner in owners {
-            let group = owner.api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
-            let found = self.kinds.read().get(&(group, owner.kind.clone())).cloned();
-            let Some((gvr, namespaced)) = found else {
-                // A kind that is not served (yet): nothing is known of the owner, so it counts as there.
-                solid.push(owner.clone());
-                continue;
+            let (gvr, place) = match self.locate(owner, uid, namespace) {
+                OwnerLocation::In(gvr, place) => (gvr, place),
+                OwnerLocation::UnservedKind if self.absent.lock().contains(owner, namespace) => {
+                    classified.dangling.push(owner.clone());
+                    continue;
+                }
+                OwnerLocation::UnservedKind | OwnerLocation::NamespacedOwnerOfClusterScoped => {
+                    return Ok(None);
+                }
             };
-            if namespaced && namespace.is_empty() {
-                // A cluster-scoped object cannot have a namespaced owner: nobody can tell where to look.
-                solid.push(owner.clone());
+            let node = self.graph.read().get(&owner.uid);
+            if node.is_some_and(|n| !n.deleting && n.is_at(&gvr, &place, &owner.name)) {
+                classified.solid.push(owner.clone());
                 continue;
             }
-            let known = self.graph.read().get(&owner.uid).is_some_and(|n| !n.deleting);
-            if known {
-                solid.push(owner.clone());
-                continue;
-            }
-            let place = if namespaced { namespace } else { "" };
-            match self.live(&gvr, place, &owner.name).await? {
-                Some(live) if live.uid.as_deref() == Some(&owner.uid) => {
+            match self.live(&gvr, &place, &owner.name).await? {
+                Some(live) if live.uid.as_deref() == Some(&*owner.uid) => {
                     let foreground = live.deletion_timestamp.is_some()
                         && live.finalizers.iter().flatten().any(|f| f == FOREGROUND);
-                    if foreground { waiting.push(owner.clone()) } else { solid.push(owner.clone()) }
+                    let state =
+                        if foreground { &mut classified.waiting } else { &mut classified.solid };
+                    state.push(owner.clone());
                 }
-                Some(_) | None => dangling.push(owner.clone()),
+                Some(_) | None => classified.dangling.push(owner.clone()),
             }
         }
-        Ok((solid, dangling, waiting))
+        Ok(Some(classified))
     }
 
     /// An owner deleted in the foreground goes once no dependent blocks it.
@@ -334,5 +464,45 @@ impl Collector {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner(api_version: &str, kind: &str) -> OwnerReference {
+        OwnerReference {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            name: "o".into(),
+            uid: "u".into(),
+            ..OwnerReference::default()
+        }
+    }
+
+    #[test]
+    fn an_owner_is_looked_up_in_the_scope_of_its_kind() {
+        let (maps, nodes) = (Gvr::new("", "v1", "configmaps"), Gvr::new("", "v1", "nodes"));
+        let kinds = ResourcesByKind::from([
+            ((String::new(), "ConfigMap".to_owned()), (maps.clone(), true)),
+            ((String::new(), "Node".to_owned()), (nodes.clone(), false)),
+        ]);
+        let find =
+            |kind: &str, namespace: &str| owner_location(&kinds, &owner("v1", kind), namespace);
+        assert_eq!(find("ConfigMap", "a"), OwnerLocation::In(maps, "a".into()));
+        assert_eq!(find("Node", "a"), OwnerLocation::In(nodes.clone(), String::new()));
+        assert_eq!(find("Node", ""), OwnerLocation::In(nodes, String::new()));
+        assert_eq!(find("ConfigMap", ""), OwnerLocation::NamespacedOwnerOfClusterScoped);
+        let foreign = owner("example.com/v1", "ConfigMap");
+        assert_eq!(owner_location(&kinds, &foreign, "a"), OwnerLocation::UnservedKind);
+    }
+
+    #[test]
+    fn the_event_names_the_reference_and_the_namespace_of_the_dependent() {
+        assert_eq!(
+            invalid_namespace(&owner("apps/v1", "Deployment"), "b"),
+            "ownerRef [apps/v1/Deployment, namespace: b, name: o, uid: u] does not exist in namespace \"b\""
+        );
     }
 }

@@ -11,12 +11,14 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::keyed::{Keyed, settled};
-use crate::resources::{self, Served};
+use crate::resources::{self, Discovery, Served};
 
 /// The finalizer of `spec.finalizers` that this controller takes away.
 const FINALIZER: &str = "kubernetes";
 /// A namespace that is not empty yet is looked at again after this time, or half of the longest grace period left.
 const RETRY: Duration = Duration::from_secs(1);
+/// A namespace whose content is deleted as far as discovery lists it is retried after this time.
+const DISCOVERY_RETRY: Duration = Duration::from_secs(10);
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
@@ -47,6 +49,8 @@ struct Remains {
     /// Seconds until the slowest pod should be gone.
     grace: i64,
     errors: Vec<String>,
+    /// Message of an incomplete discovery: objects of the missing kinds may remain.
+    discovery_failure: Option<String>,
 }
 
 impl Remains {
@@ -55,6 +59,26 @@ impl Remains {
     fn is_nothing(&self) -> bool {
         self.counts.is_empty() && self.errors.is_empty()
     }
+
+    /// Nothing remains, and no kind is unknown.
+    fn is_complete(&self) -> bool {
+        self.is_nothing() && self.discovery_failure.is_none()
+    }
+
+    /// When to look again.
+    fn retry(&self) -> Duration {
+        if self.is_nothing() {
+            return DISCOVERY_RETRY;
+        }
+        let half = u64::try_from(self.grace / 2).unwrap_or(0).min(30);
+        RETRY.max(Duration::from_secs(half))
+    }
+}
+
+/// The message of the condition `NamespaceDeletionDiscoveryFailure` after a partial discovery.
+fn discovery_failure(discovery: &Discovery) -> Option<String> {
+    let (groups, error) = discovery.failure()?;
+    Some(format!("Discovery failed for some groups, {groups} failing: {error}"))
 }
 
 async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> {
@@ -64,10 +88,12 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> 
     if !finalizers.iter().any(|f| f == FINALIZER) {
         return Ok(Action::Done);
     }
-    let mut remains = Remains::default();
-    let all = resources::preferred(client).await?;
+    let discovery = resources::discover(client).await?;
+    let mut remains =
+        Remains { discovery_failure: discovery_failure(&discovery), ..Remains::default() };
     let deletable = |s: &&Served| s.namespaced && s.can(&["list", "delete"]);
-    let (pods, others): (Vec<&Served>, Vec<&Served>) = all
+    let (pods, others): (Vec<&Served>, Vec<&Served>) = discovery
+        .resources
         .iter()
         .filter(deletable)
         .partition(|s| &*s.gvr.resource == "pods" && s.gvr.group.is_empty());
@@ -79,7 +105,7 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> 
             clear(client, name, served, &mut remains).await;
         }
     }
-    if remains.is_nothing() {
+    if remains.is_complete() {
         let rest: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER).collect();
         let mut body = namespace.to_value()?;
         body["spec"]["finalizers"] = json!(rest);
@@ -98,8 +124,7 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Action, Error> 
         return Ok(Action::Done);
     }
     tell(client, namespace, &remains).await?;
-    let half = u64::try_from(remains.grace / 2).unwrap_or(0).min(30);
-    Ok(Action::After(RETRY.max(Duration::from_secs(half))))
+    Ok(Action::After(remains.retry()))
 }
 
 /// Deletes all objects of one resource and counts what stays.
@@ -170,7 +195,10 @@ fn conditions(remains: &Remains, now: Timestamp) -> Vec<NamespaceCondition> {
             last_transition_time: Some(Time(now)),
         };
     let failed = !remains.errors.is_empty();
-    let list = |parts: Vec<String>| parts.join(", ");
+    let list = |mut parts: Vec<String>| {
+        parts.sort();
+        parts.join(", ")
+    };
     let counts = list(
         remains
             .counts
@@ -185,9 +213,12 @@ fn conditions(remains: &Remains, now: Timestamp) -> Vec<NamespaceCondition> {
     vec![
         condition(
             "NamespaceDeletionDiscoveryFailure",
-            false,
+            remains.discovery_failure.is_some(),
             ("DiscoveryFailed", "ResourcesDiscovered"),
-            "All resources successfully discovered".into(),
+            remains
+                .discovery_failure
+                .clone()
+                .unwrap_or_else(|| "All resources successfully discovered".into()),
         ),
         condition(
             "NamespaceDeletionGroupVersionParsingFailure",
@@ -248,7 +279,13 @@ async fn tell(client: &Client, namespace: &Namespace, remains: &Remains) -> Resu
         return Ok(());
     }
     let others = have.iter().filter(|h| wanted.iter().all(|w| w.type_ != h.type_));
-    let conditions = others.cloned().chain(wanted.iter().cloned()).collect();
+    // A condition whose status stays the same keeps the time of its last transition.
+    let kept = wanted.iter().map(|w| {
+        let old = have.iter().find(|h| h.type_ == w.type_ && h.status == w.status);
+        let last_transition_time = old.map_or(&w.last_transition_time, |h| &h.last_transition_time);
+        NamespaceCondition { last_transition_time: last_transition_time.clone(), ..w.clone() }
+    });
+    let conditions = others.cloned().chain(kept).collect();
     let mut changed = namespace.clone();
     changed.status.get_or_insert_default().conditions = Some(conditions);
     // The controller's role may update the status, not patch it.
@@ -265,6 +302,24 @@ mod tests {
         let some = Remains { counts: vec![("pods.".into(), 1)], ..Remains::default() };
         let unsure = Remains { errors: vec!["pods: timeout".into()], ..Remains::default() };
         assert!(!some.is_nothing() && !unsure.is_nothing() && Remains::default().is_nothing());
+    }
+
+    #[test]
+    fn failed_discovery_sets_the_condition_and_keeps_the_namespace() {
+        let remains = Remains { discovery_failure: Some("x".into()), ..Remains::default() };
+        assert!(remains.is_nothing() && !remains.is_complete());
+        assert_eq!(remains.retry(), DISCOVERY_RETRY);
+        let condition = conditions(&remains, Timestamp::UNIX_EPOCH).remove(0);
+        let [reason, message] = [condition.reason, condition.message].map(Option::unwrap);
+        assert_eq!(
+            [condition.type_, condition.status, reason, message],
+            ["NamespaceDeletionDiscoveryFailure", "True", "DiscoveryFailed", "x"]
+        );
+        let complete = conditions(&Remains::default(), Timestamp::UNIX_EPOCH).remove(0);
+        assert_eq!(
+            (&*complete.status, complete.reason.as_deref()),
+            ("False", Some("ResourcesDiscovered"))
+        );
     }
 
     #[test]

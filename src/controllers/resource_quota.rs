@@ -207,8 +207,9 @@ impl Controller {
             Measured::Core(resource) => Ok(Some(Gvr::new("", "v1", resource))),
             Measured::Nothing => Ok(None),
             Measured::Count(resource, group) => {
-                let all = resources::preferred(&self.client).await?;
-                let found = all.into_iter().find(|s| {
+                let all = resources::discover(&self.client).await?;
+                // Until its group can be discovered again, the quota keeps its last count of the kind: see `status`.
+                let found = all.resources.into_iter().find(|s| {
                     s.namespaced
                         && *s.gvr.resource == *resource
                         && *s.gvr.group == *group

@@ -1,9 +1,10 @@
 //! Who owns whom, as the watches tell it. Pure.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use api::Gvr;
-use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use api::k8s::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use super::{FOREGROUND, ORPHAN};
 
@@ -11,7 +12,21 @@ use super::{FOREGROUND, ORPHAN};
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Owner {
     uid: String,
+    /// Hash of API version, kind and name: a reference that changes any of them has to be verified again.
+    coordinates: u64,
     blocks: bool,
+}
+
+impl Owner {
+    fn of(reference: &OwnerReference) -> Self {
+        let OwnerReference { api_version, kind, name, uid, .. } = reference;
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        Self {
+            uid: uid.clone(),
+            coordinates: hasher.hash_one((api_version, kind, name)),
+            blocks: reference.block_owner_deletion == Some(true),
+        }
+    }
 }
 
 /// An object that owns, is owned, or is being deleted with dependents to see to.
@@ -27,6 +42,19 @@ pub(super) struct Node {
     /// Is being deleted and leaves its dependents alone.
     pub(super) orphans: bool,
     owners: Vec<Owner>,
+}
+
+impl Node {
+    /// The object with this uid is the one that a reference to `name` of `resource` in `namespace` means.
+    pub(super) fn is_at(&self, resource: &Gvr, namespace: &str, name: &str) -> bool {
+        (&self.gvr.group, &self.gvr.resource) == (&resource.group, &resource.resource)
+            && (self.namespace.as_str(), self.name.as_str()) == (namespace, name)
+    }
+
+    /// A namespaced object of another namespace, which a dependent in `namespace` cannot name as its owner.
+    pub(super) fn is_outside(&self, namespace: &str) -> bool {
+        !self.namespace.is_empty() && self.namespace != namespace
+    }
 }
 
 /// Objects by uid, and dependents by the uid of their owner.
@@ -50,9 +78,7 @@ impl Graph {
             deleting,
             foreground: deleting && has(FOREGROUND),
             orphans: deleting && has(ORPHAN),
-            owners: owners
-                .map(|o| Owner { uid: o.uid.clone(), blocks: o.block_owner_deletion == Some(true) })
-                .collect(),
+            owners: owners.map(Owner::of).collect(),
         };
         let mut touched = Vec::new();
         if let Some(old) = self.nodes.get(&uid).cloned() {
@@ -68,6 +94,9 @@ impl Graph {
             touched.extend(
                 old.owners.iter().filter(|o| !node.owners.contains(o)).map(|o| o.uid.clone()),
             );
+        } else if !node.namespace.is_empty() {
+            // Dependents in another namespace that the watches reported first.
+            touched.extend(self.dependents_outside(&uid, &node.namespace));
         }
         for owner in &node.owners {
             self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
@@ -117,6 +146,11 @@ impl Graph {
         self.dependents.contains_key(uid)
     }
 
+    fn dependents_outside(&self, uid: &str, namespace: &str) -> Vec<String> {
+        let outside = |d: &&String| self.nodes.get(*d).is_some_and(|n| n.namespace != namespace);
+        self.dependents.get(uid).into_iter().flatten().filter(outside).cloned().collect()
+    }
+
     /// A dependent is itself being deleted in the foreground, perhaps waiting for this one: the owners may form a circle.
     pub(super) fn has_foreground_dependent(&self, uid: &str) -> bool {
         let foreground = |d: &String| self.nodes.get(d).is_some_and(|n| n.foreground);
@@ -153,6 +187,48 @@ mod tests {
         assert_eq!(graph.put(&gvr, &meta(dependent.clone())), ["d"]);
         assert!(graph.put(&gvr, &meta(dependent)).is_empty());
         assert_eq!(graph.remove("o"), ["d"]);
+    }
+
+    #[test]
+    fn a_reference_that_changes_its_kind_or_name_is_verified_again() {
+        let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "configmaps"));
+        let dependent = |kind: &str, name: &str| {
+            meta(
+                json!({"uid": "d", "ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": name, "uid": "o"}]}),
+            )
+        };
+        assert_eq!(graph.put(&gvr, &dependent("ConfigMap", "o")), ["d"]);
+        assert!(graph.put(&gvr, &dependent("ConfigMap", "o")).is_empty());
+        assert!(graph.put(&gvr, &dependent("Secret", "o")).contains(&"d".to_owned()));
+        assert!(graph.put(&gvr, &dependent("Secret", "p")).contains(&"d".to_owned()));
+    }
+
+    #[test]
+    fn an_owner_in_another_namespace_requeues_dependents_that_came_first() {
+        let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "configmaps"));
+        let at = |uid: &str, namespace: &str| {
+            meta(json!({"uid": uid, "name": uid, "namespace": namespace,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "o"}]}))
+        };
+        graph.put(&gvr, &at("inside", "a"));
+        graph.put(&gvr, &at("outside", "b"));
+        graph.put(&gvr, &at("cluster", ""));
+        let owner = meta(json!({"uid": "o", "name": "o", "namespace": "a"}));
+        let mut touched = graph.put(&gvr, &owner);
+        touched.sort();
+        assert_eq!(touched, ["cluster", "outside"]);
+    }
+
+    #[test]
+    fn an_owner_is_the_object_of_that_kind_namespace_and_name() {
+        let (mut graph, gvr) = (Graph::default(), Gvr::new("", "v1", "configmaps"));
+        graph.put(&gvr, &meta(json!({"uid": "o", "name": "o", "namespace": "a"})));
+        let owner = graph.get("o").unwrap();
+        assert!(owner.is_at(&gvr, "a", "o"));
+        assert!(!owner.is_at(&Gvr::new("", "v1", "secrets"), "a", "o"), "another kind");
+        assert!(!owner.is_at(&gvr, "b", "o"), "another namespace");
+        assert!(!owner.is_at(&gvr, "a", "p"), "another name");
+        assert!(owner.is_outside("b") && owner.is_outside("") && !owner.is_outside("a"));
     }
 
     #[test]
