@@ -4,6 +4,7 @@
 
 mod absent;
 mod graph;
+mod owners;
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
@@ -26,6 +27,7 @@ use crate::keyed::settled;
 use crate::resources::{self, ResourcesByKind, Served};
 use absent::{AbsentOwner, AbsentOwners};
 use graph::Graph;
+use owners::{Classified, OwnerLocation, invalid_namespace, owner_location};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -72,50 +74,6 @@ pub(crate) fn start(context: &Context) {
         let collector = Arc::clone(&collector);
         async move { collector.attend(&uid).await }
     });
-}
-
-/// The owners of one object by their state.
-#[derive(Debug, Default)]
-struct Classified {
-    /// They exist.
-    solid: Vec<OwnerReference>,
-    /// They do not exist.
-    dangling: Vec<OwnerReference>,
-    /// They are being deleted in the foreground and wait for their dependents.
-    waiting: Vec<OwnerReference>,
-}
-
-/// Where the owner that a reference names can be.
-#[derive(Debug, PartialEq, Eq)]
-enum OwnerLocation {
-    /// In this namespace, which is empty for a cluster-scoped kind.
-    In(Gvr, String),
-    /// No served API has the kind, so whether the owner exists cannot be decided.
-    UnservedKind,
-    /// The dependent is cluster-scoped and the owner is not: the reference does not name a namespace.
-    NamespacedOwnerOfClusterScoped,
-}
-
-/// The owner of a dependent in `namespace`.
-fn owner_location(
-    kinds: &ResourcesByKind,
-    owner: &OwnerReference,
-    namespace: &str,
-) -> OwnerLocation {
-    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
-    match kinds.get(&(group, owner.kind.clone())) {
-        None => OwnerLocation::UnservedKind,
-        Some((_, true)) if namespace.is_empty() => OwnerLocation::NamespacedOwnerOfClusterScoped,
-        Some((gvr, true)) => OwnerLocation::In(gvr.clone(), namespace.to_owned()),
-        Some((gvr, false)) => OwnerLocation::In(gvr.clone(), String::new()),
-    }
-}
-
-/// Message of the event `OwnerRefInvalidNamespace`.
-fn invalid_namespace(owner: &OwnerReference, namespace: &str) -> String {
-    let OwnerReference { api_version, kind, name, uid, .. } = owner;
-    let owner = format!("[{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}]");
-    format!("ownerRef {owner} does not exist in namespace {namespace:?}")
 }
 
 /// Events refer to objects but own nothing and are never owned.
@@ -464,45 +422,5 @@ impl Collector {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn owner(api_version: &str, kind: &str) -> OwnerReference {
-        OwnerReference {
-            api_version: api_version.into(),
-            kind: kind.into(),
-            name: "o".into(),
-            uid: "u".into(),
-            ..OwnerReference::default()
-        }
-    }
-
-    #[test]
-    fn an_owner_is_looked_up_in_the_scope_of_its_kind() {
-        let (maps, nodes) = (Gvr::new("", "v1", "configmaps"), Gvr::new("", "v1", "nodes"));
-        let kinds = ResourcesByKind::from([
-            ((String::new(), "ConfigMap".to_owned()), (maps.clone(), true)),
-            ((String::new(), "Node".to_owned()), (nodes.clone(), false)),
-        ]);
-        let find =
-            |kind: &str, namespace: &str| owner_location(&kinds, &owner("v1", kind), namespace);
-        assert_eq!(find("ConfigMap", "a"), OwnerLocation::In(maps, "a".into()));
-        assert_eq!(find("Node", "a"), OwnerLocation::In(nodes.clone(), String::new()));
-        assert_eq!(find("Node", ""), OwnerLocation::In(nodes, String::new()));
-        assert_eq!(find("ConfigMap", ""), OwnerLocation::NamespacedOwnerOfClusterScoped);
-        let foreign = owner("example.com/v1", "ConfigMap");
-        assert_eq!(owner_location(&kinds, &foreign, "a"), OwnerLocation::UnservedKind);
-    }
-
-    #[test]
-    fn the_event_names_the_reference_and_the_namespace_of_the_dependent() {
-        assert_eq!(
-            invalid_namespace(&owner("apps/v1", "Deployment"), "b"),
-            "ownerRef [apps/v1/Deployment, namespace: b, name: o, uid: u] does not exist in namespace \"b\""
-        );
     }
 }
