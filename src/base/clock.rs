@@ -7,8 +7,23 @@ pub fn now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
+thread_local! {
+    /// Wall-clock time of this thread at a moment of tokio's clock, in simulations.
+    static SIMULATED_WALL_CLOCK: std::cell::Cell<Option<(tokio::time::Instant, Duration)>> =
+        const { std::cell::Cell::new(None) };
+}
+
+/// From now on the wall clock of this thread reads `start` and advances with tokio's clock, which may be paused: for
+/// simulations alone. `None` ends that. To be called inside a runtime.
+pub fn simulate_wall_clock(start: Option<Duration>) {
+    SIMULATED_WALL_CLOCK.set(start.map(|start| (now(), start)));
+}
+
 /// Wall-clock time since the Unix epoch; zero for a clock set before 1970.
 pub fn unix_time() -> Duration {
+    if let Some((since, start)) = SIMULATED_WALL_CLOCK.get() {
+        return start + since.elapsed();
+    }
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 

@@ -125,15 +125,19 @@ fn ports(pod: &Pod) -> Vec<(String, String, i32)> {
         .collect()
 }
 
-fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
+/// Whether one of the others has a host port that the pod asks for.
+pub(crate) fn host_ports_clash(pod: &Pod, others: &[Arc<Pod>]) -> bool {
     let wanted = ports(pod);
     let any = |ip: &str| matches!(ip, "0.0.0.0" | "::");
-    let clash = others.iter().flat_map(|p| ports(p)).any(|(ip, protocol, port)| {
+    others.iter().flat_map(|p| ports(p)).any(|(ip, protocol, port)| {
         wanted
             .iter()
             .any(|w| w.1 == protocol && w.2 == port && (w.0 == ip || any(&w.0) || any(&ip)))
-    });
-    if clash {
+    })
+}
+
+fn host_ports(pod: &Pod, others: &[Arc<Pod>]) -> Option<(String, String)> {
+    if host_ports_clash(pod, others) {
         return refuse(
             "NodePorts",
             "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",

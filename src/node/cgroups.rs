@@ -70,6 +70,12 @@ impl Cgroups {
         controllers.split_whitespace().any(|c| c == "hugetlb")
     }
 
+    /// A tree in a folder, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_folder(mount: PathBuf) -> Self {
+        Self { mount, top: "/kubepods".to_owned(), v2: true, huge_page_sizes: Vec::new() }
+    }
+
     /// What every container gets beside its own resources, by file of its v2 group: an OOM kill ends the whole container, and nothing
     /// swaps, as the kubelet's defaults say. A kernel that counts no swap has no file for it, and the runtime would refuse the container.
     pub(crate) fn of_every_container(&self) -> &'static [(&'static str, &'static str)] {
@@ -134,15 +140,40 @@ impl Cgroups {
     /// # Errors
     /// A hierarchy that cannot be written.
     pub(crate) fn apply(&self, pod: &Pod, pids_max: Option<i64>) -> io::Result<()> {
+        self.update(pod, pids_max, |_, _| true)
+    }
+
+    /// The same, but lowers no limit: in front of a resize of the containers, which must never need more than their pod has.
+    ///
+    /// # Errors
+    /// A hierarchy that cannot be written.
+    pub(crate) fn raise(&self, pod: &Pod, pids_max: Option<i64>) -> io::Result<()> {
+        self.update(pod, pids_max, |has, wanted| has.is_none_or(|has| has < wanted))
+    }
+
+    /// Sets what the pod asks for, and the limits that `replaces` accepts: called with the limit that there is, if any, and
+    /// the new one.
+    fn update(
+        &self,
+        pod: &Pod,
+        pids_max: Option<i64>,
+        replaces: impl Fn(Option<i64>, i64) -> bool,
+    ) -> io::Result<()> {
         let path = self.pod_path(pod);
+        let is_new = self.folders(&path).iter().any(|(_, folder)| !folder.is_dir());
         self.create(&path)?;
         let (requests, limits) = (resources::pod_requests(pod), resources::pod_limits(pod));
         self.set(&path, "cpu", "cpu.shares", resources::shares(requests.cpu_milli))?;
+        // A limit that is not there is higher than any.
+        let set = |controller, file, wanted| {
+            let has = self.limit(&path, controller, file).or((!is_new).then_some(i64::MAX));
+            if replaces(has, wanted) { self.set(&path, controller, file, wanted) } else { Ok(()) }
+        };
         if limits.cpu_complete && limits.cpu_milli > 0 {
-            self.set(&path, "cpu", "cpu.cfs_quota_us", resources::quota(limits.cpu_milli))?;
+            set("cpu", "cpu.cfs_quota_us", resources::quota(limits.cpu_milli))?;
         }
         if limits.memory_complete && limits.memory > 0 {
-            self.set(&path, "memory", "memory.limit_in_bytes", limits.memory)?;
+            set("memory", "memory.limit_in_bytes", limits.memory)?;
         }
         for size in &self.huge_page_sizes {
             let asked = resources::pod_request(pod, &resources::huge_page_resource(*size));
@@ -167,6 +198,17 @@ impl Cgroups {
             }
         }
         Ok(())
+    }
+
+    /// The limit that a group has, by the name of its v1 file; `None` without one.
+    fn limit(&self, path: &str, controller: &str, file: &str) -> Option<i64> {
+        let name = if self.v2 { translate(file, 2).0 } else { file };
+        let folders = self.folders(path);
+        let (_, folder) = folders.iter().find(|(c, _)| self.v2 || *c == controller)?;
+        let text = std::fs::read_to_string(folder.join(name)).ok()?;
+        let value = text.split_whitespace().next()?.parse::<i64>().ok()?;
+        // What v1 says for no limit: -1 of a quota, and more bytes than there are addresses of memory.
+        (0..1 << 60).contains(&value).then_some(value)
     }
 
     /// Sets what all burstable pods together ask for.
@@ -481,6 +523,29 @@ mod tests {
         let both = [("memory.oom.group", "1"), ("memory.swap.max", "0")];
         assert_eq!(of(true).of_every_container(), both);
         assert!(of(false).of_every_container().is_empty());
+    }
+
+    #[test]
+    fn limits_of_a_pod_are_raised_before_and_lowered_after_those_of_its_containers() {
+        let directory = tempfile::tempdir().unwrap();
+        let cgroups = Cgroups::in_folder(directory.path().to_owned());
+        let with = |memory: &str| {
+            let resources = serde_json::json!({"limits": {"cpu": "1", "memory": memory}});
+            let container = serde_json::json!({"name": "a", "resources": resources});
+            crate::pod::tests::pod(serde_json::json!({"containers": [container]}))
+        };
+        let folder = directory.path().join("kubepods/podu");
+        let memory = || std::fs::read_to_string(folder.join("memory.max")).unwrap();
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("memory.max"), "max").unwrap();
+        cgroups.apply(&with("2Mi"), None).unwrap();
+        assert_eq!(memory(), "2097152");
+        cgroups.raise(&with("1Mi"), None).unwrap();
+        assert_eq!(memory(), "2097152", "no limit is lowered");
+        cgroups.raise(&with("3Mi"), None).unwrap();
+        assert_eq!(memory(), "3145728");
+        cgroups.apply(&with("1Mi"), None).unwrap();
+        assert_eq!(memory(), "1048576");
     }
 
     #[test]

@@ -215,3 +215,34 @@ fn container_of(status: cri::ContainerStatus, sandbox: String) -> Container {
         stop_signal,
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A container of the sandbox `s`.
+    pub(crate) fn container(name: &str, state: State) -> Container {
+        Container {
+            id: format!("id-{name}"),
+            name: name.into(),
+            sandbox: "s".into(),
+            state,
+            created_at: 1,
+            started_at: 1,
+            finished_at: 2,
+            exit_code: 0,
+            reason: String::new(),
+            message: String::new(),
+            restart_count: 0,
+            image: String::new(),
+            image_ref: String::new(),
+            hash: String::new(),
+            log_path: String::new(),
+            annotations: HashMap::new(),
+            mounts: Vec::new(),
+            resources: None,
+            user: None,
+            stop_signal: None,
+        }
+    }
+}

@@ -1,12 +1,14 @@
 //! Which pods belong to this node, and one worker for each: fed by the API, by the runtime's events, by what is found on disk.
 
+mod admission;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::ObjectKey;
 use api::k8s::api::core::v1 as core;
-use base::{Backoff, Kind, Shutdown};
+use base::{Kind, Shutdown};
 use client::events::EventType;
 use client::{Change, Informer};
 use parking_lot::{Mutex, RwLock};
@@ -22,8 +24,6 @@ use crate::pod::{Origin, Pod};
 use crate::report::moved;
 use crate::resize;
 use crate::resources::{self, Qos};
-use crate::runtime::ContainerEventKind;
-use crate::status::Verdict;
 use crate::volumes;
 use crate::worker::{Desired, Handle, Worker};
 
@@ -87,6 +87,8 @@ pub(crate) struct Pods {
     finished: HashSet<Arc<str>>,
     /// The node's labels were read anew for these.
     rechecked: HashSet<Arc<str>>,
+    /// Pods that wait for host ports of one that still ends, by uid.
+    waiting: HashMap<Arc<str>, ObjectKey>,
     done: (mpsc::Sender<Arc<str>>, mpsc::Receiver<Arc<str>>),
     swept: bool,
 }
@@ -111,6 +113,7 @@ impl Pods {
             dirty,
             finished: HashSet::new(),
             rechecked: HashSet::new(),
+            waiting: HashMap::new(),
             done: mpsc::channel(DONE_MAX),
             swept: false,
         }
@@ -187,15 +190,7 @@ impl Pods {
                 let Some(uid) = self.node.owners.lock().get(&event.id).cloned() else { return };
                 let table = self.table.0.read();
                 let Some(handle) = table.get(&uid) else { return };
-                match event.kind {
-                    // Nobody but the worker starts anything, and it looks afterwards.
-                    ContainerEventKind::Started => return,
-                    ContainerEventKind::Exited => {
-                        handle.exits.lock().insert(event.id);
-                    }
-                    ContainerEventKind::OutOfMemory | ContainerEventKind::Deleted => {}
-                }
-                handle.wake.notify_one();
+                handle.on_runtime_event(event);
             }
             Signal::Restarted => {
                 self.swept = false;
@@ -215,30 +210,30 @@ impl Pods {
         let handle = self.table.0.write().remove(uid);
         if let Some(handle) = handle {
             let pod = Arc::clone(&handle.desired.borrow().pod);
-            if pod.origin == Origin::Static {
-                // Its manifest may be back, or a newer one wait for its end.
-                return self.run_static();
-            }
-            let key = pod.key.clone();
-            self.finished.insert(Arc::clone(uid));
-            let mut dirty = self.dirty.keys.lock();
-            dirty.insert(key);
+            let static_waits = self.waiting.values().any(|key| self.is_static(key));
             // What it had may be what others wait for.
-            let waiting = self.table.all().into_iter();
-            dirty.extend(
-                waiting
-                    .filter(|(_, h)| h.desired.borrow().resize.is_some())
-                    .map(|(p, _)| p.key.clone()),
-            );
-            drop(dirty);
-            self.dirty.notify.notify_one();
+            self.resume_waiting();
+            if pod.origin == Origin::Static || static_waits {
+                // Its manifest may be back, or a newer one wait for its end.
+                self.run_static();
+            }
+            if pod.origin == Origin::Api {
+                self.finished.insert(Arc::clone(uid));
+                self.dirty.keys.lock().insert(pod.key.clone());
+                self.dirty.notify.notify_one();
+            }
         }
+    }
+
+    fn is_static(&self, key: &ObjectKey) -> bool {
+        self.statics.borrow().iter().flatten().any(|pod| pod.key == *key)
     }
 
     /// Makes the workers of one key fit what the API has.
     fn reconcile(&mut self, key: &ObjectKey) {
         let object = self.informer.cache().get(&key.namespace, &key.name);
         let current = object.as_ref().map(|o| Arc::clone(&o.uid));
+        let mut removed = false;
         for handle in self.table.0.read().values() {
             let other = {
                 let desired = handle.desired.borrow();
@@ -247,8 +242,12 @@ impl Pods {
                     && Some(&desired.pod.uid) != current.as_ref()
             };
             if other {
-                handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
+                removed |=
+                    handle.desired.send_if_modified(|d| !std::mem::replace(&mut d.removed, true));
             }
+        }
+        if removed {
+            self.resume_waiting();
         }
         self.show(key, object.as_deref().and_then(Mirror::of).as_ref());
         let Some(object) = object else {
@@ -273,12 +272,20 @@ impl Pods {
                 self.node.status.seen(&pod.uid, object.resource_version, status);
             }
             let (pod, resize) = self.settle(&has, pod);
+            let frees =
+                pod.is_api_terminal() && !has.is_api_terminal() || resize::differ(&has, &pod);
             handle.desired.send_if_modified(|d| {
                 // What comes back of our own status is taken note of, and wakes nobody.
                 let news = !pod.is_as(&d.pod) || d.resize != resize;
                 (d.pod, d.resize) = (pod, resize);
                 news
             });
+            if frees {
+                self.resume_waiting();
+            }
+            return;
+        }
+        if self.waits_for_host_ports(&pod) {
             return;
         }
         let refused = self.admit(&pod);
@@ -313,6 +320,9 @@ impl Pods {
         }
         for pod in wanted {
             if running.iter().any(|p| p.key == pod.key || p.uid == pod.uid) {
+                continue;
+            }
+            if self.waits_for_host_ports(&pod) {
                 continue;
             }
             let mirror = self.informer.cache().get(pod.namespace(), pod.name());
@@ -353,73 +363,6 @@ impl Pods {
         if let Err(error) = self.node.cgroups.set_burstable_shares(milli) {
             tracing::debug!(%error, "cannot set the weight of burstable pods");
         }
-    }
-
-    /// Only a pod that has not begun can be refused: what runs is adopted.
-    fn admit(&self, pod: &Arc<Pod>) -> Option<Verdict> {
-        let begun = pod.api_status().is_some_and(|s| s.start_time.is_some());
-        if begun || pod.is_deleted() || pod.is_api_terminal() {
-            return None;
-        }
-        if self.node.config.power.is_going_down() {
-            return Some(Verdict {
-                reason: "NodeShutdown".to_owned(),
-                message: "Pod was rejected as the node is shutting down.".to_owned(),
-                grace: None,
-                disruption: false,
-            });
-        }
-        let others = self.others(pod);
-        let (reason, message) = admit::check(&self.node, pod, &others)?;
-        Some(Verdict { reason, message, grace: None, disruption: false })
-    }
-
-    /// Reads the Node's labels and looks at the pod again.
-    fn read_labels(&self, key: ObjectKey) {
-        let (node, dirty) = (Arc::clone(&self.node), Arc::clone(&self.dirty));
-        self.node.tasks.spawn(Kind::Request, "node-labels", async move {
-            let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
-            loop {
-                match node.client.get::<core::Node>("", &node.config.node_name).await {
-                    Ok(object) => {
-                        node.labels.store(Arc::new(object.metadata.labels.unwrap_or_default()));
-                        break;
-                    }
-                    // No pod is refused because nobody can be asked.
-                    Err(error) if error.is_retryable() => {
-                        tracing::debug!(%error, "cannot read the node's labels yet");
-                    }
-                    Err(error) => {
-                        tracing::debug!(%error, "cannot read the node's labels");
-                        break;
-                    }
-                }
-                let back = node.client.transport().back();
-                if !backoff.wait_or(node.tasks.shutdown(), back).await {
-                    return Ok(());
-                }
-            }
-            dirty.keys.lock().insert(key);
-            dirty.notify.notify_one();
-            Ok::<(), std::convert::Infallible>(())
-        });
-    }
-
-    /// All other pods that take something of the node.
-    fn others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        let over = |h: &Handle| {
-            matches!(h.shown.lock().status.phase.as_deref(), Some("Succeeded" | "Failed"))
-        };
-        let all = self.table.all().into_iter();
-        all.filter(|(p, h)| p.uid != pod.uid && !p.is_api_terminal() && !over(h))
-            .map(|(p, _)| p)
-            .collect()
-    }
-
-    /// The pod with the resources that it may have now.
-    fn settle(&self, has: &Pod, wanted: Arc<Pod>) -> (Arc<Pod>, Option<resize::Deferred>) {
-        let pod = Arc::clone(&wanted);
-        resize::settle(has, wanted, || self.others(&pod), &self.node.allocatable.load())
     }
 
     fn start(&self, desired: Desired) {

@@ -95,9 +95,15 @@ impl Probes {
         });
     }
 
-    /// Starts probes of running containers, ends those of containers that are gone. A pod that is being deleted keeps
-    /// only its readiness probes.
-    pub(crate) fn sync(&mut self, node: &Arc<Node>, pod: &Arc<Pod>, observed: &Observed) {
+    /// Starts probes of running containers, ends those of containers that are gone. A pod that ends keeps only its readiness
+    /// probes; what has not started by then counts as started, as upstream has it.
+    pub(crate) fn sync(
+        &mut self,
+        node: &Arc<Node>,
+        pod: &Arc<Pod>,
+        observed: &Observed,
+        terminating: bool,
+    ) {
         let ips = crate::worker::pod_ips(node, pod, observed);
         let mut wanted = HashSet::new();
         for member in pod.members.iter().filter(|m| matches!(m.role, Role::Main | Role::Sidecar)) {
@@ -113,7 +119,10 @@ impl Probes {
                 (Type::Liveness, &c.liveness_probe),
             ] {
                 let Some(probe) = probe else { continue };
-                if pod.is_deleted() && type_ != Type::Readiness {
+                if terminating && type_ != Type::Readiness {
+                    if type_ == Type::Startup {
+                        self.count_as_started(&container.id);
+                    }
                     continue;
                 }
                 let key = (container.id.clone(), type_);
@@ -151,6 +160,16 @@ impl Probes {
     }
 }
 
+impl Probes {
+    fn count_as_started(&self, id: &str) {
+        let mut results = self.results.lock();
+        let startup = &mut results.entry(id.to_owned()).or_default().startup;
+        if std::mem::replace(startup, Some(true)) != Some(true) {
+            self.started.notify_waiters();
+        }
+    }
+}
+
 struct Task {
     node: Arc<Node>,
     pod: Arc<Pod>,
@@ -174,6 +193,7 @@ fn seconds(value: Option<i32>, default: u64) -> Duration {
 impl Task {
     async fn run(self, stop: Shutdown) -> Result<(), std::convert::Infallible> {
         tokio::select! {
+            biased;
             () = stop.requested() => {}
             () = self.probe_until_decided() => {}
         }

@@ -21,6 +21,11 @@ fn resources(pod: &Pod) -> BTreeMap<&str, &Resources> {
     containers.chain([("", &pod.spec().resources)]).collect()
 }
 
+/// Whether the resources of two pods differ.
+pub(crate) fn differ(a: &Pod, b: &Pod) -> bool {
+    resources(a) != resources(b)
+}
+
 /// The pod with other resources; `of` answers by container, `Some` replaces.
 fn with(pod: &Pod, of: impl Fn(&str) -> Option<Resources>) -> Pod {
     let mut object = pod.object.clone();

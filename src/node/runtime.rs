@@ -1,6 +1,8 @@
 //! The seam to the container runtime, shaped like CRI, and what may go wrong behind it.
 
 pub(crate) mod cri;
+#[cfg(test)]
+pub(crate) mod fake;
 pub(crate) mod netns;
 pub(crate) mod operations;
 mod unpacked;

@@ -52,11 +52,18 @@ pub(crate) struct Input<'a> {
     pub(crate) decided: Option<&'a Verdict>,
     /// New resources that the node does not have.
     pub(crate) deferred: Option<&'a Deferred>,
-    /// Why new resources are not in force yet.
+    /// New resources are not in force yet: the last error, empty without one.
     pub(crate) resizing: Option<&'a str>,
     /// `containerd`: the scheme of container ids.
     pub(crate) runtime_name: &'a str,
     pub(crate) now: Timestamp,
+}
+
+impl Input<'_> {
+    /// The decision, once no container runs any more: a phase that says the end frees what the pod had.
+    fn verdict(&self) -> Option<&Verdict> {
+        self.decided.filter(|_| !self.observed.any_running())
+    }
 }
 
 /// A time of the runtime, in whole seconds as the API keeps it; `None` for never.
@@ -88,7 +95,7 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
         reason = previous.reason.clone().or_else(|| api.and_then(|s| s.reason.clone()));
         message = previous.message.clone().or_else(|| api.and_then(|s| s.message.clone()));
     }
-    if let Some(verdict) = input.decided {
+    if let Some(verdict) = input.verdict() {
         phase = "Failed";
         reason = Some(verdict.reason.clone());
         message = Some(verdict.message.clone());

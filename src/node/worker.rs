@@ -1,13 +1,17 @@
 //! One task per pod: observes, reports, decides with [`crate::plan`], acts; woken by events, never by a clock alone.
 
+mod actions;
 mod active;
 mod backoff;
 mod message;
+mod reporter;
 mod resize;
+#[cfg(test)]
+mod simulation;
 mod start;
 mod stop;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,25 +22,21 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::images::{self, PullState};
 use crate::node::Node;
-use crate::observed::{self, Observed, State, observe};
+use crate::observed::{Observed, State};
 use crate::plan::{Plan, plan};
-use crate::pod::{Origin, Pod, Role};
-use crate::probes::Probes;
+use crate::pod::Pod;
 use crate::resize::Deferred;
-use crate::resources::Given;
-use crate::runtime::{RuntimeError, netns};
-use crate::status::{self, Input, Verdict, Waiting, order_addresses};
-use crate::volumes::{self, Volumes};
+use crate::runtime::{ContainerEvent, ContainerEventKind};
+use crate::status::{Verdict, order_addresses};
+use crate::volumes;
 
+use actions::{Actions, Applied};
 use active::Active;
-use backoff::CrashBackoff;
+use reporter::Reporter;
 
 /// A look without an event, in case one was lost.
 const RELIST: Duration = Duration::from_secs(300);
-/// How long an end that was announced may be missing from what the runtime lists.
-const EXIT_LAG_MAX: Duration = Duration::from_secs(5);
 /// Processes and threads of one pod under the hardened profile: more than any service has, less than harms its neighbours.
 const PIDS_MAX: i64 = 4096;
 /// Waiting for ConfigMaps and Secrets to be read for the first time.
@@ -70,11 +70,28 @@ pub(crate) struct Handle {
     pub(crate) shown: Arc<Mutex<Shown>>,
 }
 
+impl Handle {
+    /// Takes note of an event of the runtime about a container or sandbox of the pod.
+    pub(crate) fn on_runtime_event(&self, event: ContainerEvent) {
+        match event.kind {
+            // The worker starts every container itself and observes afterwards.
+            ContainerEventKind::Started => return,
+            ContainerEventKind::Exited => {
+                self.exits.lock().insert(event.id);
+            }
+            ContainerEventKind::OutOfMemory | ContainerEventKind::Deleted => {}
+        }
+        self.wake.notify_one();
+    }
+}
+
 /// What others may look at.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Shown {
     pub(crate) status: core::PodStatus,
     pub(crate) observed: Arc<Observed>,
+    /// How often the relist alone changed something: each time an event was lost or a deadline missed.
+    pub(crate) relist_changes: u64,
 }
 
 /// One pod's worker.
@@ -83,36 +100,23 @@ pub(crate) struct Worker {
     node: Arc<Node>,
     desired: watch::Receiver<Desired>,
     wake: Arc<Notify>,
-    exits: Arc<Mutex<HashSet<String>>>,
     halted: Arc<watch::Sender<bool>>,
-    shown: Arc<Mutex<Shown>>,
-    probes: Probes,
-    waiting: HashMap<String, Waiting>,
-    pulls: PullState,
-    crashes: CrashBackoff,
-    previous: core::PodStatus,
-    /// The node decided that the pod failed.
-    decided: Option<Verdict>,
-    /// Nothing is started any more.
-    terminal: bool,
-    /// Containers and sandboxes are stopped.
-    stopped: bool,
+    reporter: Reporter,
+    actions: Actions,
     adopted: bool,
     trouble: Backoff,
-    /// Ends that were announced and are not yet seen, since when.
-    missing: HashMap<String, Instant>,
-    /// What containers were given, by id.
-    given: HashMap<String, Given>,
-    /// Why new resources are not in force yet.
-    resizing: Option<String>,
     active: Active,
 }
 
 enum Step {
     /// The pod is gone from this node.
     Done,
+    /// Plan again at once, on what is observed then.
+    Now,
     /// Look again by then, or when woken.
     At(Instant),
+    /// Nothing is due: look again when woken, or at the relist.
+    Idle,
 }
 
 /// The pod's addresses: its sandbox's, or the node's.
@@ -128,12 +132,12 @@ pub(crate) fn pod_ips(node: &Node, pod: &Pod, observed: &Observed) -> Vec<String
 impl Worker {
     /// A worker for a pod, and the handle to it.
     pub(crate) fn new(node: Arc<Node>, desired: Desired) -> (Self, Handle) {
-        let previous = desired.pod.api_status().cloned().unwrap_or_default();
         let (sender, receiver) = watch::channel(desired);
         let wake = Arc::new(Notify::new());
         let exits = Arc::default();
         let shown = Arc::default();
         let halted = Arc::new(watch::Sender::new(false));
+        let progress = Arc::default();
         let handle = Handle {
             desired: sender,
             wake: Arc::clone(&wake),
@@ -142,25 +146,21 @@ impl Worker {
             shown: Arc::clone(&shown),
         };
         let worker = Self {
-            probes: Probes::new(Arc::clone(&wake)),
+            reporter: Reporter::new(
+                Arc::clone(&node),
+                receiver.clone(),
+                Arc::clone(&wake),
+                exits,
+                shown,
+                Arc::clone(&progress),
+            ),
+            actions: Actions::new(Arc::clone(&node), receiver.clone(), progress),
             node,
             desired: receiver,
             wake,
-            exits,
             halted,
-            shown,
-            waiting: HashMap::new(),
-            pulls: PullState::default(),
-            crashes: CrashBackoff::default(),
-            previous,
-            decided: None,
-            terminal: false,
-            stopped: false,
             adopted: false,
             trouble: Backoff::new(Duration::from_millis(500), Duration::from_secs(60)),
-            missing: HashMap::new(),
-            given: HashMap::new(),
-            resizing: None,
             active: Active::default(),
         };
         (worker, handle)
@@ -169,50 +169,56 @@ impl Worker {
     /// Runs until the pod is gone from this node, or shutdown: then its containers go on.
     pub(crate) async fn run(mut self) -> Result<(), std::convert::Infallible> {
         let shutdown = self.node.tasks.shutdown().clone();
+        let mut relisted = None;
         loop {
             let desired = self.desired.borrow_and_update().clone();
             let step = tokio::select! {
-                step = self.sync(&desired) => step,
+                biased;
                 () = shutdown.requested() => return Ok(()),
+                step = self.sync(&desired) => step,
             };
-            let Step::At(deadline) = step else {
-                tracing::debug!(pod = %desired.pod.key, uid = %desired.pod.uid, "pod is gone");
-                self.node.config.unready.gone(&desired.pod.key.to_string(), &desired.pod.uid);
-                return Ok(());
+            if relisted.take().is_some_and(|before| before != self.changes()) {
+                tracing::warn!(
+                    pod = %desired.pod.key,
+                    "the periodic look at a pod changed it: an event of the runtime was lost"
+                );
+                self.reporter.shown.lock().relist_changes += 1;
+            }
+            let (deadline, idle) = match step {
+                Step::Done => {
+                    tracing::debug!(pod = %desired.pod.key, uid = %desired.pod.uid, "pod is gone");
+                    self.node.config.unready.gone(&desired.pod.key.to_string(), &desired.pod.uid);
+                    return Ok(());
+                }
+                Step::Now => continue,
+                Step::At(deadline) => (deadline, false),
+                Step::Idle => (base::clock::now() + RELIST, true),
             };
             tokio::select! {
+                biased;
+                () = shutdown.requested() => return Ok(()),
                 changed = self.desired.changed() => if changed.is_err() { return Ok(()) },
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep_until(deadline) => {}
-                () = shutdown.requested() => return Ok(()),
+                () = tokio::time::sleep_until(deadline) => {
+                    relisted = idle.then(|| self.changes());
+                }
             }
         }
     }
 
-    async fn observe(&mut self, pod: &Pod) -> Result<Observed, RuntimeError> {
-        let runtime = &*self.node.runtime;
-        // The status of a sandbox whose namespace is hidden is an error, too.
-        let mut observed = netns::retry(|| observe(runtime, &pod.uid)).await?;
-        for id in observed
-            .sandboxes
-            .iter()
-            .map(|s| &s.id)
-            .chain(observed.containers.iter().map(|c| &c.id))
-        {
-            self.node.own(id, &pod.uid);
-        }
-        message::fill(&mut observed, &self.node.config.pod_logs_dir);
-        let now = base::clock::now();
-        for id in std::mem::take(&mut *self.exits.lock()) {
-            self.missing.entry(id).or_insert(now);
-        }
-        self.missing.retain(|id, since| observed.is_running(id) && since.elapsed() < EXIT_LAG_MAX);
-        Ok(observed)
+    /// Changes of the pod and of its status so far.
+    fn changes(&self) -> (u64, u64) {
+        (self.actions.changes, self.reporter.changes)
+    }
+
+    /// Tries again after the back-off.
+    fn later(&mut self) -> Step {
+        Step::At(base::clock::now() + self.trouble.next_delay())
     }
 
     async fn sync(&mut self, desired: &Desired) -> Step {
         let pod = &desired.pod;
-        let observed = match self.observe(pod).await {
+        let observed = match self.reporter.observe(pod).await {
             Ok(observed) => observed,
             Err(error) => {
                 tracing::debug!(pod = %pod.key, %error, "cannot look at the pod");
@@ -221,256 +227,128 @@ impl Worker {
                     let message = format!("error determining status: {}", error.grpc_text());
                     self.node.pod_event(pod, EventType::Warning, "FailedSync", message);
                 }
-                return Step::At(base::clock::now() + self.trouble.next_delay());
+                return self.later();
             }
         };
         if !self.adopted {
             self.adopted = true;
             self.adopt(pod, &observed);
         }
-        if self.decided.is_none() {
-            let over = self.active.left(pod).is_some_and(|left| left.is_zero());
-            self.decided = desired.refused.clone().or_else(|| over.then(deadline_exceeded));
-            if let Some(verdict) = self.decided.as_ref().filter(|_| desired.refused.is_none()) {
+        // A deadline ends what runs; the outcome of a pod that has ended stays.
+        if self.reporter.decided.is_none() && !self.reporter.terminal && !pod.is_api_terminal() {
+            let over = self.active_left(pod).is_some_and(|left| left.is_zero());
+            self.reporter.decided =
+                desired.refused.clone().or_else(|| over.then(deadline_exceeded));
+            let own = self.reporter.decided.as_ref().filter(|_| desired.refused.is_none());
+            if let Some(verdict) = own {
                 let (reason, message) = (&verdict.reason, verdict.message.clone());
                 self.node.pod_event(pod, EventType::Normal, reason, message);
             }
         }
         if desired.removed
             || pod.is_deleted()
-            || self.decided.is_some()
-            || self.terminal
+            || self.reporter.decided.is_some()
+            || self.reporter.terminal
             || pod.is_api_terminal()
         {
-            self.terminal = true;
+            self.reporter.terminal = true;
             return self.finish(desired, observed).await;
         }
         if let Some(seconds) = desired.halt {
             return self.halt(desired, observed, seconds).await;
         }
         match self.advance(desired, observed).await {
-            Ok(deadline) => {
+            Ok(step) => {
                 self.trouble.reset();
-                Step::At(deadline)
+                step
             }
             Err(error) => {
                 tracing::debug!(pod = %pod.key, %error, "pod not in its wanted state yet");
-                Step::At(base::clock::now() + self.trouble.next_delay())
+                self.later()
             }
         }
     }
 
+    /// What is left of `activeDeadlineSeconds`. The API may not have the start yet, and has none of a static pod.
+    fn active_left(&mut self, pod: &Pod) -> Option<Duration> {
+        let start = pod.api_status().and_then(|s| s.start_time.as_ref());
+        let start = start.or(self.reporter.previous.start_time.as_ref())?.0.as_second();
+        self.active.left(pod, start)
+    }
+
     /// What ran before we did was started, and ready if it was.
     fn adopt(&self, pod: &Pod, observed: &Observed) {
-        let old = self
-            .previous
-            .container_statuses
-            .iter()
-            .chain(&self.previous.init_container_statuses)
-            .flatten();
+        let previous = &self.reporter.previous;
+        let old =
+            previous.container_statuses.iter().chain(&previous.init_container_statuses).flatten();
         for status in old.filter(|s| s.started == Some(true)) {
             let running = observed.active(&status.name).filter(|c| c.state == State::Running);
             if let Some(container) = running
                 && status.container_id.as_deref().is_some_and(|id| id.ends_with(&container.id))
                 && pod.member(&status.name).is_some()
             {
-                self.probes.adopt(&container.id, status.ready);
+                self.reporter.probes.adopt(&container.id, status.ready);
             }
         }
+    }
+
+    fn plan(&self, pod: &Pod, observed: &Observed) -> Plan {
+        let health = self.reporter.probes.results();
+        plan(pod, observed, |id| health.get(id).copied().unwrap_or_default())
     }
 
     /// Brings a pod that should run closer to what is wanted.
-    async fn advance(&mut self, desired: &Desired, observed: Observed) -> Result<Instant, String> {
+    async fn advance(&mut self, desired: &Desired, observed: Observed) -> Result<Step, String> {
         let pod = &desired.pod;
-        self.probes.sync(&self.node, pod, &observed);
-        let references = volumes::references(pod);
-        self.node.objects.use_all(&pod.uid, &self.wake, &references);
+        self.node.objects.use_all(&pod.uid, &self.wake, &volumes::references(pod));
         self.node.trust_bundles.follow(pod, &self.wake);
         self.node.pod_certificates.follow(pod, &self.wake);
-        self.forget_old_reasons(pod, &observed);
-        self.pulls.begin_round();
-        self.publish(desired, &observed);
-        let health = self.probes.results();
-        let next = plan(pod, &observed, |id| health.get(id).copied().unwrap_or_default());
+        self.actions.note_resize(pod, &observed);
+        self.actions.pulls.begin_round();
+        self.reporter.show(desired, &observed);
+        let next = self.plan(pod, &observed);
         if next.kill_pod && next.create_sandbox.is_none() {
-            self.terminal = true;
-            self.wake.notify_one();
-            return Ok(base::clock::now() + RELIST);
+            self.reporter.terminal = true;
+            return Ok(Step::Now);
         }
-        self.prepare(pod)?;
-        let resized = self.resize(pod, &observed).await;
-        self.node.objects.known(&references, OBJECTS_WAIT).await;
-        let ips = pod_ips(&self.node, pod, &observed);
-        let set_up = volumes::set_up(&self.node, pod, &ips);
-        let mut made = None;
-        let volumes = match next.create_sandbox.filter(|_| !next.kill_pod) {
-            // Both take a while, and neither needs the other; only where the volumes may be long in coming they come first.
-            Some(attempt) if volumes::are_near(&self.node, pod) => {
-                let (volumes, sandbox) = tokio::join!(set_up, self.create_sandbox(pod, attempt));
-                made = Some(sandbox);
-                volumes
-            }
-            _ => set_up.await,
-        };
-        let volumes = match volumes {
-            Ok(volumes) => volumes,
-            Err(error) => {
-                self.node.pod_event(pod, EventType::Warning, "FailedMount", error.to_string());
-                return Err(error.to_string());
-            }
-        };
-        let acted = next != Plan::default();
-        let mut outcome = Ok(());
-        let mut observed = observed;
-        if acted {
-            let made = made.transpose()?;
-            outcome = self.execute(pod, &next, made, &observed, &volumes).await;
-            observed = self.observe(pod).await.map_err(|e| e.to_string())?;
-            self.probes.sync(&self.node, pod, &observed);
-            self.publish(desired, &observed);
+        let action = self.actions.apply(pod, &next, &observed);
+        let applied = self.reporter.report_while(action).await?;
+        let (mut observed, mut next, mut again) = (observed, next, false);
+        if applied.changed || next != Plan::default() {
+            observed = self.reporter.observe(pod).await.map_err(|e| e.to_string())?;
+            self.reporter.show(desired, &observed);
+            // One plan does not see what it brings about: a sidecar that runs lets the next container start.
+            next = self.plan(pod, &observed);
+            again = applied.changed && next != Plan::default();
         }
-        self.collect(pod, &observed).await;
-        outcome?;
-        resized?;
-        Ok(self.deadline(pod, &volumes, &observed))
-    }
-
-    fn forget_old_reasons(&mut self, pod: &Pod, observed: &Observed) {
-        self.waiting.retain(|name, _| {
-            pod.member(name).is_some()
-                && observed.active(name).is_none_or(|c| c.state != State::Running)
-        });
-    }
-
-    /// Folders and cgroup of a pod.
-    fn prepare(&self, pod: &Pod) -> Result<(), String> {
-        let dir = self.node.config.pod_dir(&pod.uid);
-        let logs = self.node.config.pod_log_dir(pod.namespace(), pod.name(), &pod.uid);
-        let make = || -> std::io::Result<()> {
-            for folder in [dir.join("volumes"), dir.join("plugins"), logs.clone()] {
-                if !folder.is_dir() {
-                    std::fs::create_dir_all(&folder)?;
-                }
-            }
-            self.node.cgroups.apply(pod, self.node.config.hardened.then_some(PIDS_MAX))
-        };
-        make().map_err(|error| {
-            let message = format!("error making pod data directories: {error}");
-            self.node.pod_event(pod, EventType::Warning, "Failed", message.clone());
-            message
-        })
-    }
-
-    async fn execute(
-        &mut self,
-        pod: &Arc<Pod>,
-        next: &Plan,
-        made: Option<String>,
-        observed: &Observed,
-        volumes: &Volumes,
-    ) -> Result<(), String> {
-        if next.kill_pod {
-            if next.create_sandbox.is_some() {
-                let message = "Pod sandbox changed, it will be killed and re-created.";
-                self.node.pod_event(pod, EventType::Normal, "SandboxChanged", message);
-            }
-            self.stop_all(pod, observed, pod.grace_seconds()).await?;
+        self.actions.collect(pod, &observed).await;
+        if let Some(why) = applied.failed {
+            return Err(why);
         }
-        let mut sandbox = observed.ready_sandbox().map(|s| s.id.clone());
-        let mut seen = None;
-        if let Some(attempt) = next.create_sandbox {
-            let id = match made {
-                Some(id) => id,
-                None => self.create_sandbox(pod, attempt).await?,
-            };
-            let fresh = observed::sandbox(&*self.node.runtime, &id).await.inspect_err(|error| {
-                let message = format!("Unable to get pod sandbox status: {}", error.grpc_text());
-                self.node.pod_event(pod, EventType::Warning, "FailedPodSandBoxStatus", message);
-            });
-            let mut newer = observed.clone();
-            newer.sandboxes.splice(0..0, fresh.map_err(|e| e.to_string())?);
-            seen = Some(newer);
-            sandbox = Some(id);
-        }
-        for kill in &next.kill {
-            self.kill_planned(pod, seen.as_ref().unwrap_or(observed), kill).await?;
-        }
-        if !next.kill.is_empty() {
-            // What was killed has ended by now, and its end begins the back-off.
-            seen = Some(self.observe(pod).await.map_err(|e| e.to_string())?);
-        }
-        let observed = seen.as_ref().unwrap_or(observed);
-        let Some(sandbox) = sandbox else { return Ok(()) };
-        let attempt = observed.sandboxes.first().map_or(0, |s| s.attempt);
-        let mut failed = Ok(());
-        let mut pull_failed = false;
-        for index in &next.start {
-            let Some(member) = pod.members.get(*index) else { continue };
-            match self.start(pod, member, &sandbox, attempt, observed, volumes).await {
-                Ok(()) => {
-                    self.waiting.remove(member.name());
-                }
-                Err(why) => {
-                    // Back-offs have a deadline of their own, everything else is tried again soon.
-                    if !images::has_back_off(why.reason) {
-                        failed = Err(why.message.clone());
-                    }
-                    pull_failed |= why.reason == "ErrImagePull";
-                    self.waiting.insert(member.name().to_owned(), why);
-                }
-            }
-        }
-        if pull_failed {
-            images::report_missing_secrets(&self.node, pod);
-        }
-        failed
-    }
-
-    /// Tells the API and others how the pod is.
-    fn publish(&mut self, desired: &Desired, observed: &Observed) {
-        let health = self.probes.results();
-        let status = status::generate(
-            &desired.pod,
-            &Input {
-                observed,
-                health: &health,
-                waiting: &self.waiting,
-                previous: &self.previous,
-                node_ips: &self.node.config.node_ips(),
-                terminal: self.terminal && self.stopped,
-                decided: self.decided.as_ref(),
-                deferred: desired.resize.as_ref(),
-                resizing: self.resizing.as_deref(),
-                runtime_name: &self.node.version.name,
-                now: jiff::Timestamp::from_second(
-                    i64::try_from(base::clock::unix_time().as_secs()).unwrap_or_default(),
-                )
-                .unwrap_or_default(),
-            },
-        );
-        self.node.config.unready.told(&desired.pod.key.to_string(), &desired.pod.uid, &status);
-        *self.shown.lock() = Shown { status: status.clone(), observed: Arc::new(observed.clone()) };
-        if let (Some(uid), false) = (&desired.api_uid, desired.removed) {
-            let known =
-                (desired.pod.origin == Origin::Api).then(|| desired.pod.api_status()).flatten();
-            self.node.status.set(&desired.pod.uid, &desired.pod.key, uid, known, status.clone());
-        }
-        self.previous = status;
+        Ok(if again { Step::Now } else { self.deadline(pod, &next, &applied, &observed) })
     }
 
     /// When to look again without being woken.
-    fn deadline(&mut self, pod: &Pod, volumes: &Volumes, observed: &Observed) -> Instant {
+    fn deadline(&mut self, pod: &Pod, next: &Plan, applied: &Applied, observed: &Observed) -> Step {
         let now = base::clock::now();
-        let mut times = vec![now + RELIST];
-        times.extend(volumes.refresh_at);
-        times.extend(self.pulls.next_try());
-        times.extend(self.crashes.next_try(pod, observed));
-        times.extend(self.active.left(pod).map(|left| now + left));
-        // An announced end that the runtime does not list yet.
-        times.extend(
-            self.missing.values().map(|since| now + since.elapsed().max(Duration::from_millis(5))),
-        );
-        times.into_iter().min().unwrap_or(now + RELIST)
+        let mut times = Vec::new();
+        times.extend(applied.refresh_at);
+        times.extend(self.actions.pulls.next_try());
+        // A back-off that is over counts for a container that waits for it alone: any other would be
+        // looked at in a loop.
+        let crashed: Vec<usize> = {
+            let waiting = &self.actions.progress.lock().waiting;
+            let waits = |index: &&usize| {
+                let why = pod.members.get(**index).and_then(|m| waiting.get(m.name()));
+                why.is_some_and(|why| why.reason == "CrashLoopBackOff")
+            };
+            next.start.iter().filter(waits).copied().collect()
+        };
+        times.extend(self.actions.crashes.next_try(pod, observed, &crashed));
+        times.extend(self.active_left(pod).map(|left| now + left));
+        times.extend(self.reporter.lag_deadline());
+        let relist = now + RELIST;
+        times.into_iter().min().filter(|at| *at < relist).map_or(Step::Idle, Step::At)
     }
 }
 
@@ -481,11 +359,4 @@ fn deadline_exceeded() -> Verdict {
         grace: None,
         disruption: false,
     }
-}
-
-/// Sidecars end last, the later before the earlier.
-fn sidecars_last(pod: &Pod) -> Vec<&str> {
-    let mut names: Vec<&str> = pod.of_role(Role::Sidecar).map(crate::pod::Member::name).collect();
-    names.reverse();
-    names
 }

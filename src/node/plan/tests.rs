@@ -18,28 +18,8 @@ fn sandbox(ready: bool) -> Sandbox {
 }
 
 fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
-    Container {
-        id: format!("id-{name}"),
-        name: name.into(),
-        sandbox: "s".into(),
-        state,
-        created_at: 1,
-        started_at: 1,
-        finished_at: 2,
-        exit_code,
-        reason: String::new(),
-        message: String::new(),
-        restart_count: 0,
-        image: String::new(),
-        image_ref: String::new(),
-        hash: pod.member(name).unwrap().hash(),
-        log_path: String::new(),
-        annotations: Default::default(),
-        mounts: Vec::new(),
-        resources: None,
-        user: None,
-        stop_signal: None,
-    }
+    let hash = pod.member(name).unwrap().hash();
+    Container { exit_code, hash, ..crate::observed::tests::container(name, state) }
 }
 
 fn decide(pod: &Pod, containers: &[(&str, State, i32)]) -> Plan {

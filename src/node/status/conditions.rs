@@ -50,7 +50,7 @@ pub(super) fn conditions(
     {
         out.push(kept.clone());
     }
-    if let Some(verdict) = input.decided.filter(|v| v.disruption)
+    if let Some(verdict) = input.verdict().filter(|v| v.disruption)
         && !out.iter().any(|c| c.type_ == "DisruptionTarget")
     {
         let said = Verdict {
@@ -67,8 +67,9 @@ pub(super) fn conditions(
         out.push(condition(pod, input, pending, waits));
     }
     if let Some(why) = input.resizing {
-        let fails = Verdict { status: true, reason: Some("Error"), message: why.to_owned() };
-        out.push(condition(pod, input, in_progress, fails));
+        let reason = (!why.is_empty()).then_some("Error");
+        let lasts = Verdict { status: true, reason, message: why.to_owned() };
+        out.push(condition(pod, input, in_progress, lasts));
     }
     let sandbox = match sandbox_problem(pod, input.observed) {
         None => Verdict::yes(),

@@ -53,7 +53,8 @@ fn status(pod: &Pod, member: &Member, input: &Input<'_>) -> core::ContainerStatu
         None => absent(pod, member, old),
     };
     if newest.is_some() {
-        out.last_state = match seen.next() {
+        // One that was made and never started has no end to show.
+        out.last_state = match seen.find(|c| c.state == State::Exited) {
             Some(before) => converted(before, input).state,
             None => last_of(old, out.container_id.as_deref()),
         };

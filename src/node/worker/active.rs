@@ -14,10 +14,9 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// What is left of the pod's deadline, if it has one.
-    pub(super) fn left(&mut self, pod: &Pod) -> Option<Duration> {
+    /// What is left of the deadline of a pod that started at `start` (seconds since the epoch), if it has one.
+    pub(super) fn left(&mut self, pod: &Pod, start: i64) -> Option<Duration> {
         let limit = u64::try_from(pod.spec().active_deadline_seconds?).ok()?;
-        let start = pod.api_status().and_then(|s| s.start_time.as_ref())?.0.as_second();
         Some(self.left_of(
             Duration::from_secs(limit),
             start,

@@ -60,11 +60,17 @@ impl CrashBackoff {
         None
     }
 
-    /// When the next container may start.
-    pub(super) fn next_try(&self, pod: &Pod, observed: &Observed) -> Option<Instant> {
+    /// When the next of the members `start` may start. Others that ended wait for more than their back-off.
+    pub(super) fn next_try(
+        &self,
+        pod: &Pod,
+        observed: &Observed,
+        start: &[usize],
+    ) -> Option<Instant> {
         let now = base::clock::unix_time();
-        pod.members
+        start
             .iter()
+            .filter_map(|index| pod.members.get(*index))
             .filter_map(|m| observed.container(m.name()).map(|c| (m, c)))
             .filter(|(m, c)| c.state == State::Exited && wants_start(pod, m, Some(c)))
             .filter_map(|(_, c)| {

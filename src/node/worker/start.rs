@@ -8,10 +8,11 @@ use std::time::Duration;
 use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use proto::runtime::v1 as cri;
-use tokio::sync::watch;
 
+use super::actions::{Actions, ends};
+use super::pod_ips;
+use super::reporter::SharedProgress;
 use super::stop::kill;
-use super::{Desired, Worker, pod_ips};
 use crate::handler::{Target, hook};
 use crate::images::{self, Wanted};
 use crate::node::Node;
@@ -63,7 +64,7 @@ fn count_of_logs(folder: &Path) -> i32 {
     numbers.max().map_or(0, |n| n.saturating_add(1))
 }
 
-impl Worker {
+impl Actions {
     pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, String> {
         let outcome = async {
             let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
@@ -117,6 +118,7 @@ impl Worker {
             Ok::<_, Waiting>((image, shown))
         };
         let (image, shown) = tokio::select! {
+            biased;
             pulled = pulled => pulled.inspect_err(|why| {
                 let message = format!("Error: {}", why.reason);
                 node.container_event(pod, member, EventType::Warning, "Failed", message);
@@ -144,6 +146,9 @@ impl Worker {
             })?;
         node.own(&id, &pod.uid);
         node.container_event(pod, member, EventType::Normal, "Created", "Container created");
+        // A container is shown as running once its hook has ended.
+        let has_hook = member.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
+        let _hidden = has_hook.then(|| Starting::new(&self.progress, &id));
         node.runtime
             .start_container(&id)
             .await
@@ -254,6 +259,7 @@ impl Worker {
             Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default().max(60));
         let mut news = self.desired.clone();
         let outcome = tokio::select! {
+            biased;
             outcome = hook::run(&self.node, pod, target, hook, limit) => outcome,
             () = ends(&mut news) => return Ok(()),
         };
@@ -270,7 +276,8 @@ impl Worker {
         if let Ok(seen) = crate::observed::observe(&*self.node.runtime, &pod.uid).await
             && let Some(started) = seen.containers.iter().find(|c| c.id == id)
         {
-            let stopped = kill(&self.node, pod, started, ip, grace, "FailedPostStartHook").await;
+            let message = "FailedPostStartHook";
+            let stopped = kill(&self.node, pod, started, ip, grace, message, None).await;
             if let Err(error) = stopped {
                 tracing::debug!(pod = %pod.key, %error, "cannot stop after a failed postStart hook");
             }
@@ -279,11 +286,22 @@ impl Worker {
     }
 }
 
-/// Resolves once the pod is to end.
-async fn ends(news: &mut watch::Receiver<Desired>) {
-    let ends = |d: &Desired| d.removed || d.refused.is_some() || d.pod.is_deleted();
-    if news.wait_for(ends).await.is_err() {
-        std::future::pending::<()>().await;
+/// Keeps a container out of the status until its postStart hook has ended.
+struct Starting {
+    progress: SharedProgress,
+    id: String,
+}
+
+impl Starting {
+    fn new(progress: &SharedProgress, id: &str) -> Self {
+        progress.lock().starting.insert(id.to_owned());
+        Self { progress: Arc::clone(progress), id: id.to_owned() }
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.progress.lock().starting.remove(&self.id);
     }
 }
 

@@ -1,19 +1,22 @@
 //! Ends pods: hooks, the stop signal, the kill, sandboxes last; then everything that is left of them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::k8s::api::core::v1 as core;
 use client::events::EventType;
 use futures::future::join_all;
+use tokio::sync::watch;
 
+use super::actions::Actions;
 use super::start::log_link;
-use super::{Desired, RELIST, Step, Worker, pod_ips, sidecars_last};
+use super::{Desired, Step, Worker, pod_ips};
 use crate::handler::{Target, hook};
 use crate::node::Node;
 use crate::observed::{Container, Observed, State, label};
 use crate::plan::{Kill, KillReason};
-use crate::pod::Pod;
+use crate::pod::{Pod, Role};
 use crate::runtime::{RuntimeError, netns};
 use crate::volumes;
 
@@ -24,7 +27,32 @@ fn seconds(value: i64) -> Duration {
     Duration::from_secs(u64::try_from(value).unwrap_or_default())
 }
 
-/// Runs the hook and stops one container within `grace`.
+/// Names of the containers that end before the container `name` gets its stop signal: sidecars end last, the later before
+/// the earlier.
+fn ends_before<'a>(pod: &'a Pod, name: &str) -> Vec<&'a str> {
+    let position = pod.members.iter().position(|m| m.name() == name && m.role == Role::Sidecar);
+    let Some(position) = position else { return Vec::new() };
+    let earlier =
+        |(index, m): &(usize, &crate::pod::Member)| m.role != Role::Sidecar || *index > position;
+    pod.members.iter().enumerate().filter(earlier).map(|(_, m)| m.name()).collect()
+}
+
+/// The moment at which a container gets its stop signal: once these others have ended.
+pub(super) struct Turn<'a> {
+    waits_for: Vec<&'a str>,
+    ended: watch::Receiver<HashSet<String>>,
+}
+
+impl Turn<'_> {
+    async fn comes(mut self) {
+        let all = |ended: &HashSet<String>| self.waits_for.iter().all(|n| ended.contains(*n));
+        // The sender lives as long as any container is being stopped.
+        let _ = self.ended.wait_for(all).await;
+    }
+}
+
+/// Runs the hook and stops one container within `grace`, not before its `turn` while there is time left. The hook does not
+/// wait for the turn, as upstream has it.
 pub(super) async fn kill(
     node: &Node,
     pod: &Pod,
@@ -32,6 +60,7 @@ pub(super) async fn kill(
     ip: &str,
     grace: Duration,
     message: &str,
+    turn: Option<Turn<'_>>,
 ) -> Result<(), RuntimeError> {
     let begun = base::clock::now();
     if let Some(member) = pod.member(&container.name) {
@@ -67,6 +96,10 @@ pub(super) async fn kill(
             }
         }
     }
+    if let Some(turn) = turn {
+        let left = grace.saturating_sub(begun.elapsed());
+        let _ = tokio::time::timeout(left, turn.comes()).await;
+    }
     let left = grace.saturating_sub(begun.elapsed()).max(GRACE_MIN);
     node.runtime.stop_container(&container.id, left).await
 }
@@ -94,7 +127,7 @@ impl KillFailures {
     }
 }
 
-impl Worker {
+impl Actions {
     /// Stops a container that the plan names.
     pub(super) async fn kill_planned(
         &self,
@@ -116,7 +149,8 @@ impl Worker {
             .unwrap_or(pod.grace_seconds());
         let ips = pod_ips(&self.node, pod, observed);
         let ip = ips.first().map(String::as_str).unwrap_or_default();
-        let outcome = kill(&self.node, pod, container, ip, seconds(grace), &wanted.message).await;
+        let message = wanted.message.as_str();
+        let outcome = kill(&self.node, pod, container, ip, seconds(grace), message, None).await;
         outcome.map_err(|e| e.to_string())
     }
 
@@ -127,27 +161,31 @@ impl Worker {
         observed: &Observed,
         grace: i64,
     ) -> Result<(), String> {
-        let begun = base::clock::now();
         let grace = seconds(grace);
         let ips = pod_ips(&self.node, pod, observed);
         let ip = ips.first().map(String::as_str).unwrap_or_default();
-        let late = sidecars_last(pod);
-        let live =
-            |c: &&Container| matches!(c.state, State::Running | State::Unknown | State::Created);
-        let first =
-            observed.containers.iter().filter(live).filter(|c| !late.contains(&c.name.as_str()));
-        let mut failures = KillFailures::default();
-        let node = &*self.node;
-        let kills = first.map(|c| async move { (c, kill(node, pod, c, ip, grace, "").await) });
-        for (container, outcome) in join_all(kills).await {
-            failures.note("KillContainer", &container.name, outcome);
-        }
-        for name in late {
-            for container in observed.containers.iter().filter(live).filter(|c| c.name == name) {
-                let left = grace.saturating_sub(begun.elapsed());
-                let outcome = kill(node, pod, container, ip, left, "").await;
-                failures.note("KillContainer", &container.name, outcome);
+        let live: Vec<&Container> = observed
+            .containers
+            .iter()
+            .filter(|c| matches!(c.state, State::Running | State::Unknown | State::Created))
+            .collect();
+        let ended = watch::Sender::new(HashSet::new());
+        let stops = live.iter().map(|container| {
+            let is_live = |name: &&str| live.iter().any(|c| c.name == *name);
+            let waits_for = ends_before(pod, &container.name).into_iter().filter(is_live).collect();
+            let turn = Turn { waits_for, ended: ended.subscribe() };
+            let ended = &ended;
+            async move {
+                let outcome = kill(&self.node, pod, container, ip, grace, "", Some(turn)).await;
+                if outcome.is_ok() {
+                    ended.send_if_modified(|ended| ended.insert(container.name.clone()));
+                }
+                (*container, outcome)
             }
+        });
+        let mut failures = KillFailures::default();
+        for (container, outcome) in join_all(stops).await {
+            failures.note("KillContainer", &container.name, outcome);
         }
         // The end of a sandbox ends its containers, too: one that could not be stopped does not keep it.
         for sandbox in &observed.sandboxes {
@@ -165,78 +203,17 @@ impl Worker {
         Err(message)
     }
 
-    /// Ends a pod that is deleted, over, or refused.
-    pub(super) async fn finish(&mut self, desired: &Desired, observed: Observed) -> Step {
-        let pod = &desired.pod;
-        self.probes.sync(&self.node, pod, &observed);
-        self.publish(desired, &observed);
-        let running = observed
-            .containers
-            .iter()
-            .any(|c| matches!(c.state, State::Running | State::Unknown | State::Created));
-        if running || observed.sandboxes.iter().any(|s| s.ready) || !self.stopped {
-            if let Err(why) = self.stop_within_grace(desired, &observed).await {
-                tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
-                return Step::At(base::clock::now() + self.trouble.next_delay());
-            }
-            self.stopped = true;
-        }
-        let Ok(observed) = self.observe(pod).await else {
-            return Step::At(base::clock::now() + self.trouble.next_delay());
-        };
-        if observed.any_running() {
-            return Step::At(base::clock::now() + self.trouble.next_delay());
-        }
-        self.publish(desired, &observed);
-        self.node.objects.use_all(&pod.uid, &self.wake, &std::collections::BTreeSet::new());
-        self.node.trust_bundles.forget(pod);
-        self.node.pod_certificates.forget(pod);
-        if !desired.removed && !pod.is_deleted() {
-            self.collect(pod, &observed).await;
-            return Step::At(base::clock::now() + RELIST);
-        }
-        if let Err(why) = self.clear(pod, &observed).await {
-            tracing::debug!(pod = %pod.key, why, "pod not cleared yet");
-            return Step::At(base::clock::now() + self.trouble.next_delay());
-        }
-        match (&desired.api_uid, desired.removed) {
-            (Some(uid), false) => self.node.status.finish(&pod.uid, &pod.key, uid),
-            _ => self.node.status.forget(&pod.uid),
-        }
-        Step::Done
-    }
-
-    /// Ends the containers because the machine is switched off; the pod stays the node's.
-    pub(super) async fn halt(&mut self, desired: &Desired, observed: Observed, grace: i64) -> Step {
-        let pod = &desired.pod;
-        self.probes.sync(&self.node, pod, &observed);
-        if observed.any_running()
-            && let Err(why) = self.stop_all(pod, &observed, grace).await
-        {
-            tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
-            return Step::At(base::clock::now() + self.trouble.next_delay());
-        }
-        match self.observe(pod).await {
-            Ok(observed) if !observed.any_running() => {
-                self.publish(desired, &observed);
-                self.halted.send_replace(true);
-                Step::At(base::clock::now() + RELIST)
-            }
-            _ => Step::At(base::clock::now() + self.trouble.next_delay()),
-        }
-    }
-
-    /// Stops the pod; a deletion with a shorter grace period takes effect at once.
+    /// Stops the pod within `most` seconds; a deletion with a shorter grace period takes effect at once.
     async fn stop_within_grace(
-        &mut self,
+        &self,
         desired: &Desired,
         observed: &Observed,
+        most: Option<i64>,
     ) -> Result<(), String> {
         let mut receiver = self.desired.clone();
         let mut pod = Arc::clone(&desired.pod);
         loop {
-            let own = self.decided.as_ref().and_then(|v| v.grace);
-            let grace = own.unwrap_or(i64::MAX).min(pod.grace_seconds());
+            let grace = most.unwrap_or(i64::MAX).min(pod.grace_seconds());
             let shorter = async {
                 loop {
                     if receiver.changed().await.is_err() {
@@ -249,6 +226,7 @@ impl Worker {
                 }
             };
             tokio::select! {
+                biased;
                 outcome = self.stop_all(&pod, observed, grace) => return outcome,
                 newer = shorter => pod = newer,
             }
@@ -287,21 +265,87 @@ impl Worker {
     }
 
     /// Removes dead containers but the newest ended one of each name, and sandboxes that nothing needs.
-    pub(super) async fn collect(&self, pod: &Pod, observed: &Observed) {
-        let mut ended = std::collections::HashSet::new();
+    pub(super) async fn collect(&mut self, pod: &Pod, observed: &Observed) {
+        let mut ended = HashSet::new();
         for container in &observed.containers {
             let over = container.state == State::Exited
                 || container.state == State::Created
                     && observed.container(&container.name) != Some(container);
             if over && !ended.insert(container.name.as_str()) {
-                let _ = self.remove_container(pod, container).await;
+                self.changes += u64::from(self.remove_container(pod, container).await.is_ok());
                 let _ = std::fs::remove_file(&container.log_path);
             }
         }
         for sandbox in observed.sandboxes.iter().skip(1).filter(|s| !s.ready) {
             if !observed.containers.iter().any(|c| c.sandbox == sandbox.id) {
-                let _ = self.node.runtime.remove_sandbox(&sandbox.id).await;
+                let removed = self.node.runtime.remove_sandbox(&sandbox.id).await;
+                self.changes += u64::from(removed.is_ok());
             }
+        }
+    }
+}
+
+impl Worker {
+    /// Ends a pod that is deleted, over, or refused.
+    pub(super) async fn finish(&mut self, desired: &Desired, observed: Observed) -> Step {
+        let pod = &desired.pod;
+        self.reporter.show(desired, &observed);
+        let running = observed
+            .containers
+            .iter()
+            .any(|c| matches!(c.state, State::Running | State::Unknown | State::Created));
+        if running || observed.sandboxes.iter().any(|s| s.ready) || !self.reporter.stopped {
+            let most = self.reporter.decided.as_ref().and_then(|v| v.grace);
+            let stop = self.actions.stop_within_grace(desired, &observed, most);
+            if let Err(why) = self.reporter.report_while(stop).await {
+                tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
+                return self.later();
+            }
+            self.actions.changes += 1;
+            self.reporter.stopped = true;
+        }
+        let observed = match self.reporter.observe(pod).await {
+            Ok(observed) if !observed.any_running() => observed,
+            _ => return self.later(),
+        };
+        self.reporter.show(desired, &observed);
+        self.node.objects.use_all(&pod.uid, &self.wake, &std::collections::BTreeSet::new());
+        self.node.trust_bundles.forget(pod);
+        self.node.pod_certificates.forget(pod);
+        if !desired.removed && !pod.is_deleted() {
+            self.actions.collect(pod, &observed).await;
+            return Step::Idle;
+        }
+        if let Err(why) = self.actions.clear(pod, &observed).await {
+            tracing::debug!(pod = %pod.key, why, "pod not cleared yet");
+            return self.later();
+        }
+        match (&desired.api_uid, desired.removed) {
+            (Some(uid), false) => self.node.status.finish(&pod.uid, &pod.key, uid),
+            _ => self.node.status.forget(&pod.uid),
+        }
+        Step::Done
+    }
+
+    /// Ends the containers because the machine is switched off; the pod stays the node's.
+    pub(super) async fn halt(&mut self, desired: &Desired, observed: Observed, grace: i64) -> Step {
+        let pod = &desired.pod;
+        self.reporter.show(desired, &observed);
+        if observed.any_running() {
+            self.actions.changes += 1;
+            let stop = self.actions.stop_all(pod, &observed, grace);
+            if let Err(why) = self.reporter.report_while(stop).await {
+                tracing::debug!(pod = %pod.key, why, "pod not stopped yet");
+                return self.later();
+            }
+        }
+        match self.reporter.observe(pod).await {
+            Ok(observed) if !observed.any_running() => {
+                self.reporter.show(desired, &observed);
+                self.halted.send_replace(true);
+                Step::Idle
+            }
+            _ => self.later(),
         }
     }
 }
