@@ -164,7 +164,7 @@ impl Probes {
     fn count_as_started(&self, id: &str) {
         let mut results = self.results.lock();
         let startup = &mut results.entry(id.to_owned()).or_default().startup;
-        if std::mem::replace(startup, Some(true)) != Some(true) {
+        if startup.replace(true) != Some(true) {
             self.started.notify_waiters();
         }
     }

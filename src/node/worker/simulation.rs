@@ -348,6 +348,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
+#[expect(clippy::print_stdout, reason = "the count of a long run is what it is made for")]
 #[test]
 fn random_pods_change_by_events_and_deadlines_never_by_the_relist_alone() {
     let folder = tempfile::tempdir().unwrap();
