@@ -15,8 +15,10 @@ use crate::resize;
 use crate::status::Verdict;
 use crate::worker::{Desired, Shown};
 
-/// Whether a pod takes something of the node (upstream's `GetActivePods`): the API still has it, and it has not ended. A pod
-/// that was deleted without a grace period counts no more, although its containers may still be on their way out.
+/// Whether a pod takes something of the node (upstream's `GetActivePods`): the API still has it,
+/// and it has not ended. A pod
+/// that was deleted without a grace period counts no more, although its containers may still be on
+/// their way out.
 fn is_active(desired: &Desired, shown: &Shown) -> bool {
     let ended = desired.pod.is_api_terminal()
         || matches!(shown.status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -83,7 +85,8 @@ impl Pods {
         all.filter(|(p, handle)| p.uid != pod.uid && active(handle)).map(|(p, _)| p).collect()
     }
 
-    /// Whether the pod has to wait for host ports of a pod that the API no longer has and whose containers still end. The
+    /// Whether the pod has to wait for host ports of a pod that the API no longer has and whose
+    /// containers still end. The
     /// end of that pod wakes [`Pods::resume_waiting`].
     pub(super) fn waits_for_host_ports(&mut self, pod: &Arc<Pod>) -> bool {
         if has_begun(pod) {
@@ -106,7 +109,8 @@ impl Pods {
         true
     }
 
-    /// Looks again at pods that wait for what a pod had that ended or shrank: for host ports, or for new resources.
+    /// Looks again at pods that wait for what a pod had that ended or shrank: for host ports, or
+    /// for new resources.
     pub(super) fn resume_waiting(&mut self) {
         let resizes = self.table.all().into_iter();
         let resizes = resizes.filter(|(_, h)| h.desired.borrow().resize.is_some());

@@ -1,4 +1,5 @@
-//! A container runtime in memory for simulations: containers run, fail and end as a seed says, on tokio's clock.
+//! A container runtime in memory for simulations: containers run, fail and end as a seed says, on
+//! tokio's clock.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Carries out a plan: folders, volumes and sandbox, then stops and starts; it reports nothing by itself.
+//! Carries out a plan: folders, volumes and sandbox, then stops and starts; it reports nothing by
+//! itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -80,7 +81,8 @@ impl Actions {
         let set_up = volumes::set_up(&node, pod, &ips);
         let mut made = None;
         let volumes = match next.create_sandbox.filter(|_| !next.kill_pod) {
-            // Both take a while, and neither needs the other; only where the volumes may be long in coming they come first.
+            // Both take a while, and neither needs the other; only where the volumes may be long in
+            // coming they come first.
             Some(attempt) if volumes::are_near(&self.node, pod) => {
                 let (volumes, sandbox) = tokio::join!(set_up, self.create_sandbox(pod, attempt));
                 made = Some(sandbox);
@@ -202,7 +204,8 @@ impl Actions {
         failed
     }
 
-    /// Waits for a stop, but not beyond the moment from which the whole pod is to end: that end has a grace period of its
+    /// Waits for a stop, but not beyond the moment from which the whole pod is to end: that end has
+    /// a grace period of its
     /// own. Whether the stop came to its end.
     pub(super) async fn unless_ending(
         &self,

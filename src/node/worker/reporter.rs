@@ -169,7 +169,8 @@ impl Reporter {
         self.previous = status;
     }
 
-    /// Drives `action` to its end and reports meanwhile what the runtime and the probes announce: a hook, a pull or a
+    /// Drives `action` to its end and reports meanwhile what the runtime and the probes announce: a
+    /// hook, a pull or a
     /// grace period of one container must not hide what happens to the others.
     pub(super) async fn report_while<T>(&mut self, action: impl Future<Output = T>) -> T {
         let mut action = pin!(action);

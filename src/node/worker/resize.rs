@@ -21,7 +21,8 @@ struct ContainerResize<'a> {
 }
 
 impl ContainerResize<'_> {
-    /// Whether the container gives something back. Such containers come first, so that the sum of all never exceeds both
+    /// Whether the container gives something back. Such containers come first, so that the sum of
+    /// all never exceeds both
     /// the old and the new resources of the pod.
     fn shrinks(&self) -> bool {
         let smaller = |to: i64, from: i64| to > 0 && (from <= 0 || to < from);
@@ -39,7 +40,8 @@ impl ContainerResize<'_> {
 }
 
 impl Actions {
-    /// Notes for the status whether new resources are still to be put in force: the API must not show the new generation
+    /// Notes for the status whether new resources are still to be put in force: the API must not
+    /// show the new generation
     /// as observed before that without the condition `PodResizeInProgress`.
     pub(super) fn note_resize(&mut self, pod: &Pod, observed: &Observed) {
         let pending = !self.pending_resizes(pod, observed).is_empty();
@@ -82,8 +84,10 @@ impl Actions {
         pending
     }
 
-    /// Updates the containers whose resources differ from those they were given, or ends them where that needs a start.
-    /// The pod's own cgroup has room for the old and the new resources by now, and is lowered once all containers are done.
+    /// Updates the containers whose resources differ from those they were given, or ends them where
+    /// that needs a start.
+    /// The pod's own cgroup has room for the old and the new resources by now, and is lowered once
+    /// all containers are done.
     /// What fails is told by the condition `PodResizeInProgress` and tried again.
     pub(super) async fn resize(&mut self, pod: &Pod, observed: &Observed) -> Result<(), String> {
         let mut failed = None;

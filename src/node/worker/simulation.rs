@@ -1,6 +1,8 @@
-//! Random pods against a fake runtime in simulated time: every change must follow an event or a deadline, none the relist.
+//! Random pods against a fake runtime in simulated time: every change must follow an event or a
+//! deadline, none the relist.
 //!
-//! A short run is part of the tests; `KUBE_LITE_SIMULATED_PODS=10000 cargo test -p node --release random_pods` makes a long
+//! A short run is part of the tests; `KUBE_LITE_SIMULATED_PODS=10000 cargo test -p node --release
+//! random_pods` makes a long
 //! one, and `KUBE_LITE_SIMULATED_SEED=N` begins at a seed, so that one that failed is run alone.
 
 use std::net::{IpAddr, Ipv4Addr};
