@@ -59,7 +59,9 @@ impl PullState {
         if now.saturating_duration_since(failure.at) >= failure.delay {
             return None;
         }
-        (failure.waiting, failure.backing_off) = (true, true);
+        // In the round of the failure another container of the image does not end its showing.
+        failure.backing_off |= !failure.waiting;
+        failure.waiting = true;
         Some(&failure.message)
     }
 
@@ -409,12 +411,15 @@ mod tests {
         assert_eq!(state.back_off("a", start), None);
         state.note_failure("a", "ErrImagePull: no".to_owned(), start);
         assert_eq!(state.next_try(), Some(start + FAILURE_SHOWN));
+        assert_eq!(state.back_off("a", start), Some("ErrImagePull: no"), "a second container");
+        assert_eq!(state.next_try(), Some(start + FAILURE_SHOWN));
         state.begin_round();
         assert_eq!(state.back_off("a", after(1)), Some("ErrImagePull: no"));
         assert_eq!(state.next_try(), Some(after(10)));
         state.begin_round();
         assert_eq!(state.back_off("a", after(10)), None, "it is pulled again");
         state.note_failure("a", "ErrImagePull: no".to_owned(), after(11));
+        state.begin_round();
         assert_eq!(state.back_off("a", after(30)), Some("ErrImagePull: no"));
         assert_eq!(state.next_try(), Some(after(31)), "the delay doubles");
     }

@@ -347,8 +347,9 @@ impl Worker {
         times.extend(self.actions.crashes.next_try(pod, observed, &crashed));
         times.extend(self.active_left(pod).map(|left| now + left));
         times.extend(self.reporter.lag_deadline());
+        // One that falls on the relist is no less a deadline: back-offs are at most as long.
         let relist = now + RELIST;
-        times.into_iter().min().filter(|at| *at < relist).map_or(Step::Idle, Step::At)
+        times.into_iter().min().filter(|at| *at <= relist).map_or(Step::Idle, Step::At)
     }
 }
 

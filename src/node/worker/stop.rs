@@ -293,7 +293,8 @@ impl Worker {
         let running = observed
             .containers
             .iter()
-            .any(|c| matches!(c.state, State::Running | State::Unknown | State::Created));
+            // One that was made and not started stays as it is once the pod is stopped.
+            .any(|c| matches!(c.state, State::Running | State::Unknown));
         if running || observed.sandboxes.iter().any(|s| s.ready) || !self.reporter.stopped {
             let most = self.reporter.decided.as_ref().and_then(|v| v.grace);
             let stop = self.actions.stop_within_grace(desired, &observed, most);
