@@ -2,179 +2,17 @@
 //!
 //! A path element is kept in its serialized form, so that reading and writing FieldsV1 moves strings and parses nothing.
 
+mod element;
+
 use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use crate::field::go_quote;
+pub use element::Element;
+use element::compare_texts;
 
 /// Deepest nesting of a field set that is read; far above what any type needs.
 const MAX_DEPTH: usize = 128;
-
-/// One path element in FieldsV1 form, such as `f:spec` or `k:{"name":"a"}`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Element(Box<str>);
-
-impl Element {
-    /// A field of a struct or a key of a map.
-    pub fn field(name: &str) -> Self {
-        Self(["f:", name].concat().into())
-    }
-
-    /// An element of an associative list; `keys` are its key fields that are set.
-    pub fn keys<'a>(keys: impl IntoIterator<Item = (&'a str, &'a Value)>) -> Self {
-        let mut sorted: Vec<(&str, &Value)> = keys.into_iter().collect();
-        sorted.sort_unstable_by_key(|(name, _)| *name);
-        let mut text = String::from("k:{");
-        for (i, (name, value)) in sorted.into_iter().enumerate() {
-            if i > 0 {
-                text.push(',');
-            }
-            text.push_str(&Value::from(name).to_string());
-            text.push(':');
-            text.push_str(&canonical(value));
-        }
-        text.push('}');
-        Self(text.into())
-    }
-
-    /// An element of a set.
-    pub fn value(value: &Value) -> Self {
-        Self(format!("v:{}", canonical(value)).into())
-    }
-
-    /// Reads a key of FieldsV1; `Ok(None)` for a kind that is unknown and ignored.
-    fn parse(key: &str) -> Result<Option<Self>, String> {
-        let Some((kind, rest)) = key.split_once(':').filter(|(kind, _)| kind.len() == 1) else {
-            return Err(if key.len() < 2 {
-                "key must be 2 characters long:".into()
-            } else {
-                format!("missing colon: {key}")
-            });
-        };
-        let json = |text: &str| serde_json::from_str::<Value>(text).map_err(|e| e.to_string());
-        Ok(match kind {
-            "f" => Some(Self(key.into())),
-            "v" => Some(Self::value(&json(rest)?)),
-            "k" => match json(rest)? {
-                Value::Object(map) => Some(Self::keys(map.iter().map(|(k, v)| (k.as_str(), v)))),
-                other => return Err(format!("the keys of an element are no object: {other}")),
-            },
-            "i" => {
-                Some(Self(format!("i:{}", rest.parse::<i64>().map_err(|e| e.to_string())?).into()))
-            }
-            _ => None,
-        })
-    }
-
-    /// The name, when this is a field.
-    pub fn name(&self) -> Option<&str> {
-        self.0.strip_prefix("f:")
-    }
-
-    /// Upstream's order: fields, keys, values, indexes; each by its own order.
-    fn compare(&self, other: &Self) -> Ordering {
-        let (a, b) = (self.0.as_bytes().first(), other.0.as_bytes().first());
-        let rank = |c: Option<&u8>| match c {
-            Some(b'f') => 0,
-            Some(b'k') => 1,
-            Some(b'v') => 2,
-            _ => 3,
-        };
-        rank(a).cmp(&rank(b)).then_with(|| {
-            if a == Some(&b'f') || self.0 == other.0 {
-                return self.0.cmp(&other.0);
-            }
-            let parse = |e: &Self| {
-                e.0.get(2..).and_then(|t| serde_json::from_str::<Value>(t).ok()).unwrap_or_default()
-            };
-            compare_values(&parse(self), &parse(other)).then_with(|| self.0.cmp(&other.0))
-        })
-    }
-
-    /// As a path shows it: `.spec`, `[name="a"]`, `[="x"]`, `[1]`.
-    pub fn show(&self) -> String {
-        let rest = self.0.get(2..).unwrap_or_default();
-        let json = || serde_json::from_str::<Value>(rest).unwrap_or_default();
-        match self.0.as_bytes().first() {
-            Some(b'f') => format!(".{rest}"),
-            Some(b'k') => match json() {
-                Value::Object(map) => {
-                    format!(
-                        "[{}]",
-                        map.iter()
-                            .map(|(k, v)| format!("{k}={}", shown(v)))
-                            .collect::<Vec<_>>()
-                            .join(",")
-                    )
-                }
-                _ => "[]".into(),
-            },
-            Some(b'v') => format!("[={}]", shown(&json())),
-            _ => format!("[{rest}]"),
-        }
-    }
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => go_quote(text),
-        other => other.to_string(),
-    }
-}
-
-/// Compact JSON; a float without fraction is the integer it equals, and characters of HTML are escaped as Go does.
-fn canonical(value: &Value) -> String {
-    let text = match value.as_f64() {
-        Some(f) if value.is_f64() && f.fract() == 0.0 && f.abs() < 9e15 => {
-            return format!("{f:.0}");
-        }
-        _ => value.to_string(),
-    };
-    if !text.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
-        return text;
-    }
-    let mut out = String::with_capacity(text.len() + 16);
-    for letter in text.chars() {
-        match letter {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                out.push_str(&format!("\\u{:04x}", u32::from(letter)));
-            }
-            other => out.push(other),
-        }
-    }
-    out
-}
-
-/// Upstream's total order of values: numbers, strings, booleans, the rest.
-fn compare_values(a: &Value, b: &Value) -> Ordering {
-    let rank = |v: &Value| match v {
-        Value::Number(_) => 0,
-        Value::String(_) => 1,
-        Value::Bool(_) => 2,
-        Value::Array(_) => 3,
-        Value::Object(_) => 4,
-        Value::Null => 5,
-    };
-    match (a, b) {
-        (Value::Number(x), Value::Number(y)) => match (x.as_i64(), y.as_i64()) {
-            (Some(x), Some(y)) => x.cmp(&y),
-            _ => x.as_f64().partial_cmp(&y.as_f64()).unwrap_or(Ordering::Equal),
-        },
-        (Value::String(x), Value::String(y)) => x.cmp(y),
-        (Value::Bool(x), Value::Bool(y)) => x.cmp(y),
-        (Value::Object(x), Value::Object(y)) => {
-            for ((xk, xv), (yk, yv)) in x.iter().zip(y) {
-                match xk.cmp(yk).then_with(|| compare_values(xv, yv)) {
-                    Ordering::Equal => {}
-                    other => return other,
-                }
-            }
-            x.len().cmp(&y.len())
-        }
-        _ => rank(a).cmp(&rank(b)),
-    }
-}
 
 /// A path: elements from the root.
 pub type Path = Vec<Element>;
@@ -218,12 +56,54 @@ impl Set {
         self.nodes.is_empty()
     }
 
+    /// Sorts the nodes, and joins those of one element.
+    fn of_nodes(mut nodes: Vec<Node>) -> Self {
+        let sorted = nodes.is_sorted_by(|a, b| a.element.compare(&b.element) == Ordering::Less);
+        if sorted {
+            return Self { nodes };
+        }
+        nodes.sort_by(|a, b| a.element.compare(&b.element));
+        let mut joined: Vec<Node> = Vec::with_capacity(nodes.len());
+        // Children are collected before they are sorted, so that many equal elements cost no more.
+        let mut below: Vec<Node> = Vec::new();
+        for node in nodes {
+            let Node { element, member, children } = node;
+            match joined.last_mut().filter(|last| last.element == element) {
+                Some(last) => {
+                    last.member |= member;
+                    if below.is_empty() {
+                        below = std::mem::take(&mut last.children.nodes);
+                    }
+                    below.extend(children.nodes);
+                }
+                None => {
+                    Self::close(&mut joined, &mut below);
+                    joined.push(Node { element, member, children });
+                }
+            }
+        }
+        Self::close(&mut joined, &mut below);
+        Self { nodes: joined }
+    }
+
+    /// Gives the last node the children that were collected for it.
+    fn close(joined: &mut [Node], below: &mut Vec<Node>) {
+        if let Some(last) = joined.last_mut().filter(|_| !below.is_empty()) {
+            last.children = Self::of_nodes(std::mem::take(below));
+        }
+    }
+
     fn find(&self, element: &Element) -> Result<usize, usize> {
         self.nodes.binary_search_by(|n| n.element.compare(element))
     }
 
     fn node(&self, element: &Element) -> Option<&Node> {
-        self.find(element).ok().and_then(|i| self.nodes.get(i))
+        self.node_of_text(&element.0)
+    }
+
+    fn node_of_text(&self, element: &str) -> Option<&Node> {
+        let at = self.nodes.binary_search_by(|n| compare_texts(&n.element.0, element)).ok()?;
+        self.nodes.get(at)
     }
 
     /// Adds one path; the empty path is ignored.
@@ -247,7 +127,8 @@ impl Set {
         }
     }
 
-    /// Adds an element with all that is below it; nothing when it would be empty.
+    /// Adds an element with all that is below it; nothing when it would be empty. Elements out of
+    /// order belong into a [`SetBuilder`], as each of them would move all that come behind it.
     pub(crate) fn put(&mut self, element: Element, member: bool, children: Self) {
         if !member && children.is_empty() {
             return;
@@ -294,11 +175,18 @@ impl Set {
         if self.is_empty() {
             return other;
         }
-        let mut out = self;
-        for node in other.nodes {
-            out.put(node.element, node.member, node.children);
+        if other.is_empty() {
+            return self;
         }
-        out
+        let mut nodes = self.nodes;
+        nodes.extend(other.nodes);
+        // The sort merges two sorted runs in linear time.
+        Self::of_nodes(nodes)
+    }
+
+    /// Members of any of the sets.
+    pub(crate) fn union_all(sets: impl IntoIterator<Item = Self>) -> Self {
+        Self::of_nodes(sets.into_iter().flat_map(|set| set.nodes).collect())
     }
 
     /// Members of both sets.
@@ -375,12 +263,19 @@ impl Set {
         if map.keys().any(|k| k.starts_with("k:") || k.starts_with("v:")) {
             return Self::from_fields_v1(fields).is_ok_and(|set| self.overlaps(&set));
         }
-        self.nodes.iter().any(|node| {
-            map.get(&*node.element.0).is_some_and(|below| {
-                let theirs = below.as_object().is_some_and(|m| m.is_empty() || m.contains_key("."));
-                (node.member && theirs) || node.children.overlaps_fields_v1(below)
-            })
-        })
+        let shared = |node: &Node, below: &Value| {
+            let theirs = below.as_object().is_some_and(|m| m.is_empty() || m.contains_key("."));
+            (node.member && theirs) || node.children.overlaps_fields_v1(below)
+        };
+        // The smaller side is walked: a large set is compared with many small entries.
+        if map.len() < self.nodes.len() {
+            return map
+                .iter()
+                .any(|(key, below)| self.node_of_text(key).is_some_and(|node| shared(node, below)));
+        }
+        self.nodes
+            .iter()
+            .any(|node| map.get(&*node.element.0).is_some_and(|below| shared(node, below)))
     }
 
     /// The elements of the first level, whether each is a member, and what is below.
@@ -424,7 +319,7 @@ impl Set {
             Value::Null => return Ok((Self::new(), true)),
             other => return Err(format!("expected an object of fields, got {other}")),
         };
-        let mut set = Self::new();
+        let mut set = SetBuilder::default();
         let mut own = false;
         for (key, below) in map {
             if key == "." {
@@ -436,6 +331,7 @@ impl Set {
                 set.put(element, member, children);
             }
         }
+        let set = set.build();
         let own = own || set.is_empty();
         Ok((set, own))
     }
@@ -454,6 +350,25 @@ impl Set {
             map.insert(node.element.0.clone().into(), node.children.write(node.member));
         }
         Value::Object(map)
+    }
+}
+
+/// Collects the elements of one level in any order; they are sorted once, at the end.
+#[derive(Debug, Default)]
+pub(crate) struct SetBuilder {
+    nodes: Vec<Node>,
+}
+
+impl SetBuilder {
+    /// Adds an element with all that is below it; nothing when it would be empty.
+    pub(crate) fn put(&mut self, element: Element, member: bool, children: Set) {
+        if member || !children.is_empty() {
+            self.nodes.push(Node { element, member, children });
+        }
+    }
+
+    pub(crate) fn build(self) -> Set {
+        Set::of_nodes(self.nodes)
     }
 }
 
@@ -518,5 +433,21 @@ mod tests {
             a.has(&[Element::field("a"), Element::field("b")])
                 && !b.has(&[Element::field("a"), Element::field("b")])
         );
+    }
+    #[test]
+    fn elements_out_of_order_are_sorted_and_joined() {
+        let mut builder = SetBuilder::default();
+        let below = |name: &str| set(json!({format!("f:{name}"): {}}));
+        builder.put(Element::field("b"), false, below("x"));
+        builder.put(Element::field("a"), true, Set::new());
+        builder.put(Element::field("b"), true, below("y"));
+        builder.put(Element::field("c"), false, Set::new());
+        builder.put(Element::field("b"), false, below("x"));
+        let built = builder.build();
+        assert_eq!(
+            built.to_fields_v1(),
+            json!({"f:a":{},"f:b":{".":{},"f:x":{},"f:y":{}}})
+        );
+        assert_eq!(built, set(json!({"f:a":{},"f:b":{".":{},"f:x":{},"f:y":{}}})));
     }
 }

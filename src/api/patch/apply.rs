@@ -357,7 +357,8 @@ fn prune(
     let named = |set: &Set| typed::named_fields(schema, Some(root), set);
     let of = |value: &Value| named(&typed::field_set(schema, root, value));
     let last = named(last);
-    let owned = entries.iter_mut().map(|e| named(e.set())).fold(named(mine.set()), Set::union);
+    let owned: Vec<Set> = entries.iter_mut().map(|e| named(e.set())).collect();
+    let owned = Set::union_all(std::iter::once(named(mine.set())).chain(owned));
     let all = of(&merged);
     let removed = typed::remove(schema, root, &merged, &last);
     let kept = of(&removed).union(owned);

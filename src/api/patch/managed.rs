@@ -1,5 +1,7 @@
 //! `metadata.managedFields`: reading, writing, upstream's order and the cap on old updates.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 use crate::fields::Set;
@@ -10,7 +12,7 @@ const MAX_UPDATE_MANAGERS: usize = 10;
 const ANCIENT: &str = "ancient-changes";
 
 /// How a manager owns its fields.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Operation {
     Apply,
     Update,
@@ -55,6 +57,12 @@ impl Entry {
             && self.operation == other.operation
             && self.subresource == other.subresource
             && (self.operation == Operation::Apply || self.api_version == other.api_version)
+    }
+
+    /// What [`Entry::is_same`] compares, to look an entry up by.
+    fn identity(&self) -> (String, Operation, String, Option<String>) {
+        let version = (self.operation == Operation::Update).then(|| self.api_version.clone());
+        (self.manager.clone(), self.operation, self.subresource.clone(), version)
     }
 
     /// As upstream names it in conflicts: `"a" with subresource "status" using apps/v1`.
@@ -134,6 +142,7 @@ pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<Entry>, St
         Some(_) => return Err("managedFields must be a list".into()),
     };
     let mut out: Vec<Entry> = Vec::with_capacity(list.len());
+    let mut places = HashMap::with_capacity(list.len());
     for (i, mut item) in list.into_iter().enumerate() {
         let mut text = |name: &str| match item.get_mut(name).map(Value::take) {
             Some(Value::String(text)) => text,
@@ -168,7 +177,8 @@ pub(super) fn decode(value: Option<Value>, check: bool) -> Result<Vec<Entry>, St
         };
         let entry = Entry { manager, operation, api_version, subresource, time, raw, set };
         // Of two entries of one manager the later one counts.
-        match out.iter_mut().find(|e| e.is_same(&entry)) {
+        let at = *places.entry(entry.identity()).or_insert(out.len());
+        match out.get_mut(at) {
             Some(have) => *have = entry,
             None => out.push(entry),
         }
@@ -213,19 +223,33 @@ pub(super) fn cap(entries: &mut Vec<Entry>) {
     });
     let mut left = updates.len();
     let mut out: Vec<Entry> = Vec::with_capacity(left);
+    // The first entry of each version, and the sets that are merged into it once all are known.
+    let mut buckets: HashMap<String, (usize, Vec<Set>)> = HashMap::new();
     for (_, mut entry) in updates {
         // The first of a version becomes the bucket as soon as a second one is to be merged.
         let bucket = (left > MAX_UPDATE_MANAGERS)
-            .then(|| out.iter_mut().find(|e| e.api_version == entry.api_version))
-            .flatten();
+            .then(|| buckets.get_mut(&entry.api_version))
+            .flatten()
+            .and_then(|(at, sets)| Some((out.get_mut(*at)?, sets)));
         match bucket {
-            Some(bucket) => {
-                let merged = std::mem::take(entry.set()).union(std::mem::take(bucket.set()));
-                *bucket = Entry::new(ANCIENT, Operation::Update, &entry.api_version, "", merged);
+            Some((bucket, sets)) => {
+                sets.push(std::mem::take(entry.set()));
+                let own = std::mem::take(bucket.set());
+                *bucket = Entry::new(ANCIENT, Operation::Update, &entry.api_version, "", own);
                 bucket.time = entry.time;
                 left -= 1;
             }
-            None => out.push(entry),
+            None => {
+                let place = || (out.len(), Vec::new());
+                buckets.entry(entry.api_version.clone()).or_insert_with(place);
+                out.push(entry);
+            }
+        }
+    }
+    for (at, sets) in buckets.into_values().filter(|(_, sets)| !sets.is_empty()) {
+        if let Some(bucket) = out.get_mut(at) {
+            let own = std::mem::take(bucket.set());
+            *bucket.set() = Set::union_all(std::iter::once(own).chain(sets));
         }
     }
     entries.extend(out);

@@ -1,10 +1,13 @@
 //! Strategic merge patch: merge patch that knows from the schema which lists are merged, by which key.
 
-use std::collections::BTreeSet;
+mod lists;
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value};
 
 use super::{bad_request, gotext, plain, unprocessable};
+use lists::{deduplicate, only_key, order, order_after_merge, same_element};
 use crate::Status;
 use crate::field::go_quote;
 use crate::schema::{Field, Schema, Shape, TypeId};
@@ -207,7 +210,8 @@ impl<'a> Merger<'a> {
         }
         if !elements_are_maps(&live, &patch)? {
             if deletes {
-                return Ok(live.into_iter().filter(|v| !patch.contains(v)).collect());
+                let deleted: HashSet<Value> = patch.into_iter().collect();
+                return Ok(live.into_iter().filter(|v| !deleted.contains(v)).collect());
             }
             let mut merged = live.clone();
             merged.extend(patch.iter().cloned());
@@ -223,20 +227,33 @@ impl<'a> Merger<'a> {
         let (live, patch) = apply_element_directives(live, patch, key)?;
         let server_order: Vec<Value> = live.iter().map(|v| only_key(v, key)).collect();
         let mut merged = live;
+        // Positions by the value of the merge key, in ascending order: the first one is merged into.
+        let mut places: HashMap<Value, VecDeque<usize>> = HashMap::new();
+        for (at, item) in merged.iter().enumerate() {
+            if let Some(value) = item.get(key) {
+                places.entry(value.clone()).or_default().push_back(at);
+            }
+        }
         let mut patch_order = Vec::with_capacity(patch.len());
         for item in patch {
             patch_order.push(only_key(&item, key));
             let Value::Object(item) = item else { return Err(expected(GO_MAP, &item)) };
-            let wanted = item.get(key).ok_or_else(|| no_merge_key(&item, key))?;
-            match find(&merged, key, wanted)? {
-                Some(at) => {
-                    if let Some(slot) = merged.get_mut(at)
-                        && let Value::Object(have) = slot.take()
-                    {
+            let wanted = item.get(key).ok_or_else(|| no_merge_key(&item, key))?.clone();
+            let place = places.entry(wanted.clone()).or_default();
+            match place.front().and_then(|at| merged.get_mut(*at)) {
+                Some(slot) => {
+                    if let Value::Object(have) = slot.take() {
                         *slot = Value::Object(self.merge_map(have, item, element)?);
                     }
+                    // A null for the merge key removes it: this item is not found again.
+                    if slot.get(key) != Some(&wanted) {
+                        place.pop_front();
+                    }
                 }
-                None => merged.push(Value::Object(item)),
+                None => {
+                    place.push_back(merged.len());
+                    merged.push(Value::Object(item));
+                }
             }
         }
         order(merged, &patch_order, &server_order, key)
@@ -282,10 +299,19 @@ impl<'a> Merger<'a> {
                 server_order = order_after_merge(&server_order, &patched, key);
             }
             patch.remove(&name);
+            // Upstream looks each item up in the order, and fails at what is no map before it.
+            let not_map = order_list.iter().position(|item| !item.is_object());
+            let before: HashSet<&Value> = order_list
+                .iter()
+                .take(not_map.unwrap_or_default())
+                .filter_map(|item| item.get(key))
+                .collect();
             for item in merged.iter().filter(|_| !key.is_empty()) {
                 let Value::Object(item) = item else { return Err(expected(GO_MAP, item)) };
                 let wanted = item.get(key).ok_or_else(|| no_merge_key(item, key))?;
-                find(&order_list, key, wanted)?;
+                if let Some(at) = not_map.filter(|_| !before.contains(wanted)) {
+                    return Err(plain(format!("value for key {at} is not a map")));
+                }
             }
             let ordered = order(merged, &order_list, &server_order, key)?;
             original.insert(name, Value::Array(ordered));
@@ -374,28 +400,6 @@ fn elements_are_maps(live: &[Value], patch: &[Value]) -> Merged<bool> {
     Ok(first.is_object())
 }
 
-fn deduplicate(list: Vec<Value>) -> Vec<Value> {
-    let mut out: Vec<Value> = Vec::with_capacity(list.len());
-    for value in list {
-        if !out.contains(&value) {
-            out.push(value);
-        }
-    }
-    out
-}
-
-/// Position of the map whose merge key has this value.
-fn find(list: &[Value], key: &str, wanted: &Value) -> Merged<Option<usize>> {
-    for (i, item) in list.iter().enumerate() {
-        let map =
-            item.as_object().ok_or_else(|| plain(format!("value for key {i} is not a map")))?;
-        if map.get(key) == Some(wanted) {
-            return Ok(Some(i));
-        }
-    }
-    Ok(None)
-}
-
 /// Applies elements that are directives (`$patch: delete`, `$patch: replace`) and returns both lists without them.
 fn apply_element_directives(
     mut live: Vec<Value>,
@@ -404,16 +408,14 @@ fn apply_element_directives(
 ) -> Merged<(Vec<Value>, Vec<Value>)> {
     let mut rest = Vec::with_capacity(patch.len());
     let mut replace = false;
+    let mut deleted: HashSet<Value> = HashSet::new();
     for item in patch {
         let Some(map) = item.as_object() else { return Err(expected(GO_MAP, &item)) };
         match map.get(DIRECTIVE) {
             None => rest.push(item),
             Some(directive) => match directive.as_str() {
                 Some("delete") => {
-                    let wanted = map.get(key).ok_or_else(|| no_merge_key(map, key))?;
-                    while let Some(at) = find(&live, key, wanted)? {
-                        live.remove(at);
-                    }
+                    deleted.insert(map.get(key).ok_or_else(|| no_merge_key(map, key))?.clone());
                 }
                 Some("replace") => replace = true,
                 Some("merge") => {
@@ -423,97 +425,8 @@ fn apply_element_directives(
             },
         }
     }
+    live.retain(|item| item.get(key).is_none_or(|value| !deleted.contains(value)));
     Ok(if replace { (rest, Vec::new()) } else { (live, rest) })
-}
-
-/// A map with nothing but the merge key, for orders; the value itself for scalars.
-fn only_key(item: &Value, key: &str) -> Value {
-    match item.get(key) {
-        Some(value) => Value::Object(Object::from_iter([(key.to_owned(), value.clone())])),
-        None => item.clone(),
-    }
-}
-
-fn same_element(a: &Value, b: &Value, key: &str) -> bool {
-    match (a, b) {
-        (Value::Object(a), Value::Object(b)) => a.get(key).is_some_and(|v| Some(v) == b.get(key)),
-        _ => a == b,
-    }
-}
-
-/// Orders a merged list: elements of the patch in the patch's order, the others in the server's, interleaved as the
-/// server had them.
-fn order(
-    merged: Vec<Value>,
-    patch_order: &[Value],
-    server_order: &[Value],
-    key: &str,
-) -> Merged<Vec<Value>> {
-    let position = |list: &[Value], v: &Value| list.iter().position(|x| same_element(x, v, key));
-    if let Some(map) = merged
-        .iter()
-        .chain(patch_order)
-        .chain(server_order)
-        .filter_map(Value::as_object)
-        .find(|m| !m.contains_key(key))
-    {
-        return Err(no_merge_key(map, key));
-    }
-    let (mut ours, mut theirs): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|v| position(patch_order, v).is_some());
-    ours.sort_by_key(|v| position(patch_order, v));
-    theirs.sort_by_key(|v| position(server_order, v));
-    let mut out = Vec::with_capacity(ours.len() + theirs.len());
-    let mut theirs = theirs.into_iter().peekable();
-    for item in ours {
-        let at = position(server_order, &item);
-        while theirs
-            .peek()
-            .is_some_and(|t| matches!((position(server_order, t), at), (Some(l), Some(r)) if l < r))
-        {
-            out.extend(theirs.next());
-        }
-        out.push(item);
-    }
-    out.extend(theirs);
-    Ok(out)
-}
-
-/// The server's order as upstream sees it after a merge.
-///
-/// Upstream merges into the array that it later takes the order from: elements deleted from it move the rest up, and
-/// new ones fill the places that became free. Which elements count as known to the server hangs on that.
-fn order_after_merge(live: &[Value], patch: &[Value], key: &str) -> Vec<Value> {
-    let mut places: Vec<Value> = live.iter().map(|v| only_key(v, key)).collect();
-    let mut len = places.len();
-    let directive = |v: &Value| v.get(DIRECTIVE).and_then(Value::as_str).map(str::to_owned);
-    for item in patch.iter().filter(|v| directive(v).as_deref() == Some("delete")) {
-        let position = |places: &[Value], len: usize| {
-            places.iter().take(len).position(|v| same_element(v, item, key))
-        };
-        while let Some(at) = position(&places, len) {
-            for i in at + 1..len {
-                if let (Some(next), Some(slot)) = (places.get(i).cloned(), places.get_mut(i - 1)) {
-                    *slot = next;
-                }
-            }
-            len -= 1;
-        }
-    }
-    if patch.iter().any(|v| directive(v).as_deref() == Some("replace")) {
-        return places;
-    }
-    let mut merged: Vec<Value> = places.iter().take(len).cloned().collect();
-    for item in patch.iter().filter(|v| v.get(DIRECTIVE).is_none()) {
-        if !merged.iter().any(|v| same_element(v, item, key)) {
-            let item = only_key(item, key);
-            if let Some(slot) = places.get_mut(merged.len()) {
-                *slot = item.clone();
-            }
-            merged.push(item);
-        }
-    }
-    places
 }
 
 /// The order must name every element of the patch, in the patch's order.

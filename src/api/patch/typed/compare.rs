@@ -1,11 +1,11 @@
 //! What differs between two values, as sets of removed, modified and added fields.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
 use super::{Form, Kind, Ty, form, item_element, of_element, of_member};
-use crate::fields::{Element, Set};
+use crate::fields::{Element, Set, SetBuilder};
 use crate::schema::{ListType, Schema, Shape};
 
 /// Three disjoint sets; all empty when the values are equal.
@@ -39,12 +39,30 @@ impl Comparison {
             added: self.added.recursive_difference(fields),
         }
     }
+}
 
+/// The differences of the members or items of one value, in any order.
+#[derive(Default)]
+struct ComparisonBuilder {
+    removed: SetBuilder,
+    modified: SetBuilder,
+    added: SetBuilder,
+}
+
+impl ComparisonBuilder {
     fn put(&mut self, element: Element, inner: Difference) {
         let Difference { own, below } = inner;
         self.removed.put(element.clone(), own == Own::Removed, below.removed);
         self.modified.put(element.clone(), own == Own::Modified, below.modified);
         self.added.put(element, own == Own::Added, below.added);
+    }
+
+    fn build(self) -> Comparison {
+        Comparison {
+            removed: self.removed.build(),
+            modified: self.modified.build(),
+            added: self.added.build(),
+        }
     }
 }
 
@@ -105,14 +123,14 @@ fn value(schema: &Schema, ty: Ty<'_>, left: Option<&Value>, right: Option<&Value
         (None | Some(Form::Leaf), None | Some(Form::Leaf)) => leaf_of(left, right),
         _ => {
             // Without a schema a value may turn from a map into something else: the field is modified and its members come or go.
-            let mut difference = leaf(Own::Modified);
+            let mut below = ComparisonBuilder::default();
             if let Some(map) = left.and_then(Value::as_object) {
-                members(schema, ty.kind, Some(map), None, &mut difference.below);
+                members(schema, ty.kind, Some(map), None, &mut below);
             }
             if let Some(map) = right.and_then(Value::as_object) {
-                members(schema, ty.kind, None, Some(map), &mut difference.below);
+                members(schema, ty.kind, None, Some(map), &mut below);
             }
-            difference
+            Difference { own: Own::Modified, below: below.build() }
         }
     }
 }
@@ -131,12 +149,18 @@ fn maps(
     if l.is_none_or(Map::is_empty) && r.is_none_or(Map::is_empty) {
         return leaf_of(left, right);
     }
-    let mut below = Comparison::default();
+    let mut below = ComparisonBuilder::default();
     members(schema, kind, l, r, &mut below);
-    Difference { own, below }
+    Difference { own, below: below.build() }
 }
 
-fn members(schema: &Schema, kind: Kind<'_>, l: Members<'_>, r: Members<'_>, out: &mut Comparison) {
+fn members(
+    schema: &Schema,
+    kind: Kind<'_>,
+    l: Members<'_>,
+    r: Members<'_>,
+    out: &mut ComparisonBuilder,
+) {
     let mut one = |name: &str, left: Option<&Value>, right: Option<&Value>| {
         if left == right {
             return;
@@ -171,24 +195,41 @@ fn lists(
     if l.is_none_or(Vec::is_empty) && r.is_none_or(Vec::is_empty) {
         return leaf_of(left, right);
     }
-    let mut below = Comparison::default();
+    let mut below = ComparisonBuilder::default();
     if let Kind::List(shape, list) = kind {
         items(schema, shape, list, l, r, &mut below);
     }
-    Difference { own, below }
+    Difference { own, below: below.build() }
 }
 
-fn indexed<'a>(
+/// The items of both sides that have one path element: one of each usually, several for duplicates.
+#[derive(Default)]
+struct ItemsOfElement<'a> {
+    left: Vec<&'a Value>,
+    right: Vec<&'a Value>,
+}
+
+/// Items by their path element. Clients decide how many there are, so each is looked up by its key.
+fn by_element<'a>(
     schema: &Schema,
     shape: &Shape,
     list: &ListType,
-    items: Items<'a>,
-) -> Vec<(Element, &'a Value)> {
-    items
-        .into_iter()
-        .flatten()
-        .filter_map(|item| Some((item_element(schema, shape, list, item).ok()?, item)))
-        .collect()
+    l: Items<'a>,
+    r: Items<'a>,
+) -> HashMap<Element, ItemsOfElement<'a>> {
+    let mut found: HashMap<Element, ItemsOfElement<'a>> = HashMap::new();
+    let element = |item| item_element(schema, shape, list, item).ok();
+    for item in l.into_iter().flatten() {
+        if let Some(element) = element(item) {
+            found.entry(element).or_default().left.push(item);
+        }
+    }
+    for item in r.into_iter().flatten() {
+        if let Some(element) = element(item) {
+            found.entry(element).or_default().right.push(item);
+        }
+    }
+    found
 }
 
 fn items(
@@ -197,62 +238,33 @@ fn items(
     list: &ListType,
     l: Items<'_>,
     r: Items<'_>,
-    out: &mut Comparison,
+    out: &mut ComparisonBuilder,
 ) {
-    let (left, right) = (indexed(schema, shape, list, l), indexed(schema, shape, list, r));
-    let mut seen: BTreeSet<usize> = BTreeSet::new();
-    for (i, (element, _)) in left.iter().chain(&right).enumerate() {
-        if !seen.insert(i) {
-            continue;
-        }
-        let of = |side: &[(Element, &'_ Value)],
-                  offset: usize,
-                  seen: &mut BTreeSet<usize>|
-         -> Vec<usize> {
-            let found: Vec<usize> = side
-                .iter()
-                .enumerate()
-                .filter(|(_, (e, _))| e == element)
-                .map(|(j, _)| j)
-                .collect();
-            seen.extend(found.iter().map(|j| j + offset));
-            found
-        };
-        let ls = of(&left, 0, &mut seen);
-        let rs = of(&right, left.len(), &mut seen);
-        let at = |side: &[(Element, &'_ Value)], j: &usize| side.get(*j).map(|(_, v)| (*v).clone());
-        let values = |side: &[(Element, &'_ Value)], js: &[usize]| {
-            js.iter().filter_map(|j| at(side, j)).collect::<Vec<_>>()
-        };
-        let ty = of_element(schema, shape);
-        let difference = match (ls.as_slice(), rs.as_slice()) {
+    let ty = of_element(schema, shape);
+    for (element, ItemsOfElement { left, right }) in by_element(schema, shape, list, l, r) {
+        let difference = match (left.as_slice(), right.as_slice()) {
             ([] | [_], [] | [_]) => {
-                let a = ls.first().and_then(|j| left.get(*j)).map(|(_, v)| *v);
-                let b = rs.first().and_then(|j| right.get(*j)).map(|(_, v)| *v);
+                let (a, b) = (left.first().copied(), right.first().copied());
                 if a == b { leaf(Own::Same) } else { value(schema, ty, a, b) }
             }
-            ([_, _, ..], [_, _, ..]) => leaf(if values(&left, &ls) == values(&right, &rs) {
-                Own::Same
-            } else {
-                Own::Modified
-            }),
+            ([_, _, ..], [_, _, ..]) => {
+                leaf(if left == right { Own::Same } else { Own::Modified })
+            }
             // Duplicates are owned as one; when they end or begin, the single item is compared by its fields.
             ([_, _, ..], single) => {
-                let b = single.first().and_then(|j| right.get(*j)).map(|(_, v)| *v);
-                let below = b.map(|b| value(schema, ty, None, Some(b))).map(|d| (d.own, d.below));
                 let mut difference = leaf(Own::Removed);
-                if let Some((own, below)) = below {
-                    difference.below = below;
-                    if own == Own::Added {
+                if let [b] = single {
+                    let inner = value(schema, ty, None, Some(b));
+                    difference.below = inner.below;
+                    if inner.own == Own::Added {
                         out.added.put(element.clone(), true, Set::new());
                     }
                 }
                 difference
             }
             (single, _) => {
-                let a = single.first().and_then(|j| left.get(*j)).map(|(_, v)| *v);
                 let mut difference = leaf(Own::Added);
-                if let Some(a) = a {
+                if let [a] = single {
                     let inner = value(schema, ty, Some(a), None);
                     difference.below = inner.below;
                     if inner.own == Own::Removed {
@@ -263,7 +275,7 @@ fn items(
             }
         };
         if difference.own != Own::Same || !difference.below.is_same() {
-            out.put(element.clone(), difference);
+            out.put(element, difference);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Merges an applied configuration into a live object.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::{Form, Kind, Ty, form, item_element, of_element, of_member};
@@ -82,22 +84,23 @@ fn lists(
         items.iter().map(|i| item_element(schema, shape, list, i).ok()).collect()
     };
     let (lefts, rights) = (index(live), index(applied));
-    let in_right = |e: &Option<Element>| e.is_some() && rights.contains(e);
+    let rights_by_element: HashSet<&Option<Element>> = rights.iter().collect();
+    let in_right = |e: &Option<Element>| e.is_some() && rights_by_element.contains(e);
     // A live item that occurs twice is not merged: the applied one stands alone.
-    let live_of = |e: &Option<Element>| {
-        let mut found = lefts.iter().zip(live).filter(|(l, _)| *l == e).map(|(_, v)| v);
-        let first = found.next();
-        if found.next().is_some() { None } else { first }
-    };
-    let mut shared = rights.iter().filter(|e| lefts.contains(e));
+    let mut live_by_element: HashMap<&Option<Element>, Option<&Value>> = HashMap::new();
+    for (element, item) in lefts.iter().zip(live) {
+        live_by_element.entry(element).and_modify(|item| *item = None).or_insert(Some(item));
+    }
+    let live_of = |e: &Option<Element>| live_by_element.get(e).copied().flatten();
+    let mut shared = rights.iter().filter(|e| live_by_element.contains_key(e));
     let mut next_shared = shared.next();
-    let mut merged: Vec<&Option<Element>> = Vec::new();
+    let mut merged: HashSet<&Option<Element>> = HashSet::new();
     let mut out = Vec::with_capacity(live.len().max(applied.len()));
     let (mut l, mut r) = (0, 0);
     while l < lefts.len() || r < rights.len() {
         if let (Some(le), Some(re)) = (lefts.get(l), rights.get(r)) {
             if le == re {
-                merged.push(re);
+                merged.insert(re);
                 out.extend(both(schema, ty, live_of(le), applied.get(r)));
                 l += 1;
                 r += 1;
@@ -116,12 +119,12 @@ fn lists(
                 l += 1;
                 continue;
             }
-            if merged.contains(&le) {
+            if merged.contains(le) {
                 l += 1;
             }
         }
         if let Some(re) = rights.get(r) {
-            merged.push(re);
+            merged.insert(re);
             out.extend(both(schema, ty, live_of(re), applied.get(r)));
             r += 1;
             if next_shared == Some(re) {

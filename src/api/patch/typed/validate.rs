@@ -1,9 +1,11 @@
 //! Validation of a value against its schema, and the set of all its fields.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::{Form, Kind, Scalar, Ty, form, item_element, of_element, of_member};
-use crate::fields::{Element, Set};
+use crate::fields::{Element, Set, SetBuilder};
 use crate::patch::gotext;
 use crate::schema::{ListType, Schema, Shape};
 
@@ -97,7 +99,7 @@ impl Walker<'_> {
 
     fn items(&mut self, shape: &Shape, list: &ListType, items: &[Value]) {
         let schema = self.schema;
-        let mut seen: Vec<Element> = Vec::new();
+        let mut seen: HashSet<Element> = HashSet::new();
         for (i, item) in items.iter().enumerate() {
             let shown = if *list == ListType::Atomic {
                 format!("[{i}]")
@@ -106,11 +108,8 @@ impl Walker<'_> {
                     Err(text) => return self.complain(&format!("element {i}: {text}")),
                     Ok(element) => {
                         let shown = element.show();
-                        if !self.duplicates {
-                            if seen.contains(&element) {
-                                self.complain(&format!("duplicate entries for key {shown}"));
-                            }
-                            seen.push(element);
+                        if !self.duplicates && !seen.insert(element) {
+                            self.complain(&format!("duplicate entries for key {shown}"));
                         }
                         shown
                     }
@@ -131,9 +130,9 @@ fn members_of(schema: &Schema, ty: Ty<'_>, value: &Value) -> (bool, Set) {
     if ty.atomic {
         return (true, Set::new());
     }
-    let mut set = Set::new();
+    let mut set = SetBuilder::default();
     match (form(ty.kind, value), ty.kind) {
-        (Form::Leaf, _) => return (true, set),
+        (Form::Leaf, _) => return (true, Set::new()),
         (Form::Map(Some(map)), kind) => {
             for (name, value) in map {
                 let Some((child, declared)) = of_member(schema, kind, name) else { continue };
@@ -145,11 +144,13 @@ fn members_of(schema: &Schema, ty: Ty<'_>, value: &Value) -> (bool, Set) {
         (Form::List(Some(items)), Kind::List(shape, list)) => {
             let elements: Vec<Option<Element>> =
                 items.iter().map(|item| item_element(schema, shape, list, item).ok()).collect();
+            let mut occurrences: HashMap<&Element, usize> = HashMap::new();
+            for element in elements.iter().flatten() {
+                *occurrences.entry(element).or_default() += 1;
+            }
             for (item, element) in items.iter().zip(&elements) {
                 let Some(element) = element else { continue };
-                let twice =
-                    elements.iter().filter(|e| e.as_ref() == Some(element)).nth(1).is_some();
-                let below = if twice {
+                let below = if occurrences.get(element).is_some_and(|count| *count > 1) {
                     Set::new()
                 } else {
                     members_of(schema, of_element(schema, shape), item).1
@@ -159,5 +160,5 @@ fn members_of(schema: &Schema, ty: Ty<'_>, value: &Value) -> (bool, Set) {
         }
         _ => {}
     }
-    (false, set)
+    (false, set.build())
 }
