@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::status::{Cause, Details, Status, qualified};
 
 /// A path such as `spec.containers[0].name`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Path(String);
 
 impl Path {
@@ -43,7 +43,7 @@ impl fmt::Display for Path {
 }
 
 /// Kinds of field errors; the name is the cause's reason.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `FieldValueNotFound`
     NotFound,
@@ -68,7 +68,7 @@ pub enum Kind {
 }
 
 /// One field error.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Error {
     /// Which kind.
     pub kind: Kind,
@@ -84,6 +84,12 @@ pub struct Error {
 
 /// Errors in the order upstream finds them.
 pub type ErrorList = Vec<Error>;
+
+/// The errors without later occurrences of equal ones.
+pub fn distinct(errors: ErrorList) -> ErrorList {
+    let mut seen = std::collections::HashSet::with_capacity(errors.len());
+    errors.into_iter().filter(|error| seen.insert(error.clone())).collect()
+}
 
 impl Error {
     fn new(kind: Kind, field: &Path, value: Value, detail: String) -> Self {

@@ -269,9 +269,9 @@ impl Set {
         };
         // The smaller side is walked: a large set is compared with many small entries.
         if map.len() < self.nodes.len() {
-            return map
-                .iter()
-                .any(|(key, below)| self.node_of_text(key).is_some_and(|node| shared(node, below)));
+            return map.iter().any(|(key, below)| {
+                self.node_of_text(key).is_some_and(|node| shared(node, below))
+            });
         }
         self.nodes
             .iter()
@@ -444,10 +444,7 @@ mod tests {
         builder.put(Element::field("c"), false, Set::new());
         builder.put(Element::field("b"), false, below("x"));
         let built = builder.build();
-        assert_eq!(
-            built.to_fields_v1(),
-            json!({"f:a":{},"f:b":{".":{},"f:x":{},"f:y":{}}})
-        );
+        assert_eq!(built.to_fields_v1(), json!({"f:a":{},"f:b":{".":{},"f:x":{},"f:y":{}}}));
         assert_eq!(built, set(json!({"f:a":{},"f:b":{".":{},"f:x":{},"f:y":{}}})));
     }
 }

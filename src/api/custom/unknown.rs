@@ -1,5 +1,7 @@
 //! Formats that schemas name and nobody checks.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::formats::Format;
@@ -9,12 +11,19 @@ use crate::value::{bool_at, get, items, str_at};
 /// The names of formats that Kubernetes 1.37 does not check, each once, in the order of the fields; told as warnings when a
 /// definition is written.
 pub fn unrecognized_formats(source: &Value) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut found = FormatList::default();
     collect(source, &mut found, 0);
-    found
+    found.formats
 }
 
-fn collect(source: &Value, found: &mut Vec<String>, depth: usize) {
+/// Formats in the order in which they are first met.
+#[derive(Default)]
+struct FormatList {
+    formats: Vec<String>,
+    distinct: HashSet<String>,
+}
+
+fn collect(source: &Value, found: &mut FormatList, depth: usize) {
     if depth > crate::codec::DEPTH_MAX || !source.is_object() {
         return;
     }
@@ -23,8 +32,8 @@ fn collect(source: &Value, found: &mut Vec<String>, depth: usize) {
         name => Type::parse(name),
     };
     let format = str_at(source, "format");
-    if !Format::known(format, kind) && !found.iter().any(|known| known == format) {
-        found.push(format.to_owned());
+    if !Format::known(format, kind) && found.distinct.insert(format.to_owned()) {
+        found.formats.push(format.to_owned());
     }
     for key in ["items", "additionalProperties", "not"] {
         collect(get(source, key), found, depth + 1);

@@ -7,10 +7,10 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use serde_json::{Map, Value};
 
 use super::{bad_request, gotext, plain, unprocessable};
-use lists::{deduplicate, only_key, order, order_after_merge, same_element};
 use crate::Status;
 use crate::field::go_quote;
 use crate::schema::{Field, Schema, Shape, TypeId};
+use lists::{deduplicate, only_key, order, order_after_merge, same_element};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";

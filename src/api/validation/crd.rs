@@ -8,6 +8,8 @@ mod schema;
 mod structural;
 mod warnings;
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use self::columns::{of_column, scale, selectable};
@@ -251,7 +253,7 @@ fn versions(
         }
         other => Error::invalid(&field, other.clone(), text),
     };
-    if (0..list.len()).any(|index| (0..index).any(|before| name(before) == name(index))) {
+    if repeated((0..list.len()).map(name)).any() {
         errors.push(invalid("must contain unique version names"));
     }
     if list.iter().filter(|version| bool_at(version, "storage")).count() != 1 {
@@ -360,8 +362,9 @@ fn stored_versions(object: &Value) -> ErrorList {
             errors.push(Error::invalid(&field, shown.clone(), text));
         }
     }
+    let named: HashSet<&str> = versions.iter().map(|version| str_at(version, "name")).collect();
     for (index, name) in stored.iter().enumerate() {
-        if !versions.iter().any(|version| str_at(version, "name") == *name) {
+        if !named.contains(name) {
             let text = format!(
                 "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration \
                  ensures no data remains persisted in {name} and removes {name} from status.storedVersions"

@@ -1,5 +1,7 @@
 //! `metadata` of every kind.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::labels::{validate_annotations, validate_labels};
@@ -221,7 +223,7 @@ pub fn validate_update(object: &Value, old: &Value) -> ErrorList {
 }
 
 fn no_new_finalizers(meta: &Value, old: &Value, path: &Path) -> Option<Error> {
-    let known = items(old, "finalizers");
+    let known: HashSet<&Value> = items(old, "finalizers").iter().collect();
     let mut extra: Vec<&str> = items(meta, "finalizers")
         .iter()
         .filter(|f| !known.contains(f))

@@ -33,19 +33,14 @@ pub fn is_v6(address: &IpAddr) -> bool {
 
 /// An address in a field that predates strict checks; `known` are values that the old object has.
 pub fn legacy_ip(field: &Path, value: &str, known: &[&str]) -> ErrorList {
-    if known.contains(&value) {
-        return Vec::new();
-    }
-    let Some(address) = sloppy_ip(value) else { return vec![Error::invalid(field, value, BAD_IP)] };
-    if value.parse::<IpAddr>().is_err() {
-        return vec![Error::invalid(field, value, LEADING_ZERO)];
-    }
-    match address {
-        IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => {
-            vec![Error::invalid(field, value, MAPPED)]
-        }
-        _ => Vec::new(),
-    }
+    let bad = match sloppy_ip(value) {
+        None => BAD_IP,
+        Some(_) if value.parse::<IpAddr>().is_err() => LEADING_ZERO,
+        Some(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => MAPPED,
+        Some(_) => return Vec::new(),
+    };
+    // Looked up only for what is wrong: lists may be long.
+    if known.contains(&value) { Vec::new() } else { vec![Error::invalid(field, value, bad)] }
 }
 
 /// An address in its canonical form.

@@ -1,5 +1,7 @@
 //! The storage group: classes, attachments, drivers and capacities.
 
+use std::collections::{BTreeMap, HashSet};
+
 use serde_json::Value;
 
 use super::checks::{Shape, go_json, printed, repeated, required, required_as, texts};
@@ -98,10 +100,10 @@ fn stays(object: &Value, old: &Value, key: &str) -> Option<Error> {
 
 fn topologies(terms: &[Value], path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let mut seen: Vec<Vec<(&str, Vec<&str>)>> = vec![Vec::new()];
+    let mut seen: HashSet<BTreeMap<&str, Vec<&str>>> = HashSet::from([BTreeMap::new()]);
     for (index, term) in terms.iter().enumerate() {
         let field = path.index(index).child("matchLabelExpressions");
-        let mut own: Vec<(&str, Vec<&str>)> = Vec::new();
+        let mut own: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (at, requirement) in items(term, "matchLabelExpressions").iter().enumerate() {
             let place = field.index(at);
             let (key, mut values) = (str_at(requirement, "key"), texts(requirement, "values"));
@@ -115,19 +117,16 @@ fn topologies(terms: &[Value], path: &Path) -> ErrorList {
                 }
             }
             errors.extend(each(&place.child("key"), key, qualified_name(key)));
-            if own.iter().any(|(k, _)| *k == key) {
+            if own.contains_key(key) {
                 errors.push(Error::duplicate(&place.child("key"), key));
             }
             values.sort_unstable();
             values.dedup();
-            own.retain(|(k, _)| *k != key);
-            own.push((key, values));
+            own.insert(key, values);
         }
-        own.sort();
-        if seen.contains(&own) {
+        if !seen.insert(own) {
             errors.push(Error::duplicate(&field, ""));
         }
-        seen.push(own);
     }
     errors
 }

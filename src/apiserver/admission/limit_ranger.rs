@@ -1,5 +1,6 @@
 //! LimitRanger: defaults and bounds of a namespace for containers, pods and claims.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use api::Status;
@@ -230,12 +231,9 @@ fn check_claim(range: &Value, claim: &Value) -> Vec<String> {
 
 /// Several reasons as one text: alone, or in brackets, each once.
 pub(super) fn aggregate(errors: &[String]) -> String {
-    let mut once: Vec<&str> = Vec::new();
-    for error in errors {
-        if !once.contains(&error.as_str()) {
-            once.push(error);
-        }
-    }
+    let mut seen = HashSet::new();
+    let once: Vec<&str> =
+        errors.iter().map(String::as_str).filter(|error| seen.insert(*error)).collect();
     match once.as_slice() {
         [one] => (*one).to_owned(),
         many => format!("[{}]", many.join(", ")),

@@ -31,12 +31,9 @@ fn fresh(wanted: &str, own: &str, used: &HashSet<&str>) -> Result<(), String> {
 
 /// Texts of several errors as Go's aggregate joins them.
 fn aggregate(errors: &[String]) -> String {
-    let mut distinct: Vec<&str> = Vec::new();
-    for error in errors {
-        if !distinct.contains(&error.as_str()) {
-            distinct.push(error);
-        }
-    }
+    let mut seen = HashSet::new();
+    let distinct: Vec<&str> =
+        errors.iter().map(String::as_str).filter(|error| seen.insert(*error)).collect();
     match distinct.as_slice() {
         [one] => (*one).to_owned(),
         many => format!("[{}]", many.join(", ")),

@@ -3,7 +3,7 @@
 //! own (`AuthorizedForBinding`, `AuthorizedForDeviceStatus` of `pkg/registry/resource/utils.go`, feature
 //! `DRAResourceClaimGranularStatusAuthorization`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use api::field::{Error, ErrorList, Path};
 use api::value::{at, bool_at, get, items, semantic_equal, str_at};
@@ -180,11 +180,17 @@ fn drivers<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
         ["driver", "pool", "device", "shareID"].map(|part| str_at(device, part))
     };
     let (now, before) = (items(new, "devices"), items(old, "devices"));
-    let same = |list: &'a [Value], device: &'a Value| {
-        list.iter().any(|other| key(other) == key(device) && semantic_equal(other, device))
+    let mut known: HashMap<[&str; 4], Vec<&Value>> = HashMap::new();
+    for device in before {
+        known.entry(key(device)).or_default().push(device);
+    }
+    let same = |device: &'a Value| {
+        let others = known.get(&key(device)).into_iter().flatten();
+        others.into_iter().any(|other| semantic_equal(other, device))
     };
-    let changed = now.iter().filter(|device| !same(before, device));
-    let gone = before.iter().filter(|device| !now.iter().any(|other| key(other) == key(device)));
+    let kept: HashSet<[&str; 4]> = now.iter().map(key).collect();
+    let changed = now.iter().filter(|device| !same(device));
+    let gone = before.iter().filter(|device| !kept.contains(&key(device)));
     changed.chain(gone).map(|device| str_at(device, "driver")).collect()
 }
 

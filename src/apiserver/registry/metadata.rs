@@ -1,5 +1,7 @@
 //! Rules of `metadata` that hold for every kind: what the server fills in, what an update may not change, and the checks.
 
+use std::collections::HashSet;
+
 use api::field::{Error, ErrorList, Path};
 use api::validation::meta;
 use serde_json::{Map, Value, json};
@@ -181,16 +183,16 @@ pub fn one_of_each_owner(object: &mut Value) -> Vec<String> {
     else {
         return Vec::new();
     };
-    let (mut kept, mut gone) = (Vec::<Value>::with_capacity(list.len()), Vec::new());
-    for owner in list.drain(..) {
-        if kept.contains(&owner) {
+    let mut gone = Vec::new();
+    let mut known: HashSet<Value> = HashSet::with_capacity(list.len());
+    list.retain(|owner| {
+        let first = known.insert(owner.clone());
+        if !first {
             let uid = owner.get("uid").and_then(Value::as_str).unwrap_or_default();
             gone.push(uid.to_owned());
-        } else {
-            kept.push(owner);
         }
-    }
-    *list = kept;
+        first
+    });
     gone
 }
 

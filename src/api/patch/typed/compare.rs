@@ -247,9 +247,7 @@ fn items(
                 let (a, b) = (left.first().copied(), right.first().copied());
                 if a == b { leaf(Own::Same) } else { value(schema, ty, a, b) }
             }
-            ([_, _, ..], [_, _, ..]) => {
-                leaf(if left == right { Own::Same } else { Own::Modified })
-            }
+            ([_, _, ..], [_, _, ..]) => leaf(if left == right { Own::Same } else { Own::Modified }),
             // Duplicates are owned as one; when they end or begin, the single item is compared by its fields.
             ([_, _, ..], single) => {
                 let mut difference = leaf(Own::Removed);

@@ -147,7 +147,7 @@ fn selector_and_template(spec: &Value, path: &Path) -> ErrorList {
             .map(|name| json!({"name": name, "persistentVolumeClaim": {"claimName": name}}))
             .collect();
         volumes.extend(
-            items(own, "volumes").iter().filter(|v| !claims.contains(&str_at(v, "name"))).cloned(),
+            items(own, "volumes").iter().filter(|v| !named.contains(str_at(v, "name"))).cloned(),
         );
         set(own, "volumes", volumes);
     }

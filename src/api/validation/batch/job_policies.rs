@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Path};
+use crate::validation::checks::repeated;
 use crate::validation::numbers::non_negative;
 use crate::validation::{each, names, one_of};
 use crate::value::{at, get, has, int_at, items, str_at};
@@ -100,6 +101,7 @@ fn exit_codes(codes: &Value, containers: &[&str], path: &Path) -> ErrorList {
         errors.push(Error::too_many(&field, values.len(), CODES_MAX));
     }
     let numbers: Vec<i64> = values.iter().filter_map(Value::as_i64).collect();
+    let again = repeated(numbers.iter());
     for (index, code) in numbers.iter().enumerate() {
         if operator == "In" && *code == 0 {
             errors.push(Error::invalid(
@@ -108,7 +110,7 @@ fn exit_codes(codes: &Value, containers: &[&str], path: &Path) -> ErrorList {
                 "must not be 0 for the In operator",
             ));
         }
-        if numbers.get(..index).is_some_and(|before| before.contains(code)) {
+        if again.at(index) {
             errors.push(Error::duplicate(&field.index(index), *code));
         }
     }

@@ -1,6 +1,6 @@
 //! The statuses of containers: who may come back, who runs them, and what they were given.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::field::{Error, ErrorList, Path};
 use crate::quantity::Quantity;
 use crate::validation::names;
 use crate::validation::numbers::quantity;
-use crate::value::{at, entries, get, items, str_at, str_in};
+use crate::value::{at, get, items, str_at, str_in};
 
 /// Longest message about the health of a resource.
 const MESSAGE_MAX: usize = 1024;
@@ -36,16 +36,20 @@ pub(super) fn transitions(status: &Value, was: &Value, spec: &Value, path: &Path
         if together && !ephemeral {
             continue;
         }
+        let running: HashSet<&str> = items(status, key)
+            .iter()
+            .filter(|c| !at(c, &["state", "terminated"]).is_object())
+            .map(|c| str_at(c, "name"))
+            .collect();
+        let containers = by_name(items(spec, list));
         for (index, before) in items(was, key).iter().enumerate() {
             let ended = at(before, &["state", "terminated"]);
             let name = str_at(before, "name");
-            let mut now = items(status, key).iter().filter(|c| str_at(c, "name") == name);
-            let back = now.any(|c| !at(c, &["state", "terminated"]).is_object());
-            if !ended.is_object() || !back {
+            if !ended.is_object() || !running.contains(name) {
                 continue;
             }
             let code = get(ended, "exitCode").as_i64().unwrap_or_default();
-            let own = items(spec, list).iter().find(|c| str_at(c, "name") == name);
+            let own = containers.get(name);
             if ephemeral || !own.is_some_and(|own| restarts(own, spec, code)) {
                 let text = "may not be transitioned to non-terminated state";
                 errors.push(Error::forbidden(&path.child(key).index(index).child("state"), text));
@@ -53,6 +57,15 @@ pub(super) fn transitions(status: &Value, was: &Value, spec: &Value, path: &Path
         }
     }
     errors
+}
+
+/// The first container of each name.
+fn by_name(containers: &[Value]) -> HashMap<&str, &Value> {
+    let mut named = HashMap::with_capacity(containers.len());
+    for container in containers {
+        named.entry(str_at(container, "name")).or_insert(container);
+    }
+    named
 }
 
 fn restarts_all(rule: &Value) -> bool {
@@ -129,6 +142,7 @@ pub(super) fn allocated(status: &Value, spec: &Value, path: &Path) -> ErrorList 
     let extended = get(status, "extendedResourceClaimStatus");
     let mut errors = ErrorList::new();
     for (key, list) in LISTS {
+        let containers = by_name(items(spec, list));
         for (index, one) in items(status, key).iter().enumerate() {
             let field = path.child(key).index(index).child(KEY);
             let all = items(one, KEY);
@@ -141,10 +155,11 @@ pub(super) fn allocated(status: &Value, spec: &Value, path: &Path) -> ErrorList 
             }
             let name = str_at(one, "name");
             // Statuses of containers that the pod does not have are let through.
-            let container = items(spec, list).iter().find(|c| str_at(c, "name") == name);
+            let container = containers.get(name).filter(|_| !all.is_empty());
+            let granted = container.map(|container| Granted::of(container, extended));
             for (index, resource) in all.iter().enumerate() {
                 let field = field.index(index);
-                errors.extend(container.and_then(|c| given(resource, c, extended, &field)));
+                errors.extend(granted.as_ref().and_then(|granted| granted.check(resource, &field)));
                 errors.extend(health(resource, &field.child("resources")));
             }
         }
@@ -152,41 +167,62 @@ pub(super) fn allocated(status: &Value, spec: &Value, path: &Path) -> ErrorList 
     errors
 }
 
-/// A resource is one that the container asks for.
-fn given(resource: &Value, container: &Value, extended: &Value, field: &Path) -> Option<Error> {
-    let name = str_at(resource, "name");
-    let resources = get(container, "resources");
-    let (found, text) = if let Some(claim) = name.strip_prefix("claim:") {
-        let asked = items(resources, "claims").iter().any(|one| {
-            match (str_at(one, "name"), str_at(one, "request")) {
-                (own, "") => own == claim,
-                (own, request) => format!("{own}/{request}") == claim,
-            }
-        });
-        let text = "must match one of the container's resource claims as 'claim:<claimName>/<requestName>' when container.resources.claims[*].request is set or 'claim:<claimName>' when it is empty";
-        (asked || mapped(claim, container, extended), text)
-    } else {
-        let mut requests = entries(resources, "requests");
-        let text = "must match one of the container's resource requests";
-        (requests.any(|(key, _)| key == name), text)
-    };
-    (!found).then(|| Error::invalid(&field.child("name"), name, text))
+/// The resources that a container asks for.
+struct Granted<'a> {
+    container: &'a Value,
+    /// Names of claims, with the request behind a slash where one is named.
+    claims: HashSet<String>,
+    /// Requests of the claim that was made for extended resources.
+    mapped: HashSet<&'a str>,
+    extended: &'a Value,
 }
 
-/// A request of the claim that was made for extended resources.
-fn mapped(claim: &str, container: &Value, extended: &Value) -> bool {
-    let Some((claim, request)) = claim.split_once('/') else { return false };
-    let own = str_at(container, "name");
-    let requests = get(get(container, "resources"), "requests");
-    let asks = |resource: &str| quantity(get(requests, resource)).is_some_and(is_some);
-    !request.is_empty()
-        && extended.is_object()
-        && claim == str_at(extended, "resourceClaimName")
-        && items(extended, "requestMappings").iter().any(|mapping| {
+impl<'a> Granted<'a> {
+    fn of(container: &'a Value, extended: &'a Value) -> Self {
+        let resources = get(container, "resources");
+        let claim = |one: &Value| match (str_at(one, "name"), str_at(one, "request")) {
+            (own, "") => own.to_owned(),
+            (own, request) => format!("{own}/{request}"),
+        };
+        let requests = get(resources, "requests");
+        let own = str_at(container, "name");
+        let mapped = |mapping: &&Value| {
             str_at(mapping, "containerName") == own
-                && str_at(mapping, "requestName") == request
-                && asks(str_at(mapping, "resourceName"))
-        })
+                && quantity(get(requests, str_at(mapping, "resourceName"))).is_some_and(is_some)
+        };
+        let mappings = items(extended, "requestMappings").iter().filter(mapped);
+        Self {
+            container,
+            claims: items(resources, "claims").iter().map(claim).collect(),
+            mapped: mappings.map(|mapping| str_at(mapping, "requestName")).collect(),
+            extended,
+        }
+    }
+
+    /// A resource is one that the container asks for.
+    fn check(&self, resource: &Value, field: &Path) -> Option<Error> {
+        let name = str_at(resource, "name");
+        let (found, text) = if let Some(claim) = name.strip_prefix("claim:") {
+            let text = "must match one of the container's resource claims as 'claim:<claimName>/<requestName>' when container.resources.claims[*].request is set or 'claim:<claimName>' when it is empty";
+            (self.claims.contains(claim) || self.is_mapped(claim), text)
+        } else {
+            let requests = get(get(self.container, "resources"), "requests");
+            let text = "must match one of the container's resource requests";
+            (has_key(requests, name), text)
+        };
+        (!found).then(|| Error::invalid(&field.child("name"), name, text))
+    }
+
+    fn is_mapped(&self, claim: &str) -> bool {
+        let Some((claim, request)) = claim.split_once('/') else { return false };
+        !request.is_empty()
+            && claim == str_at(self.extended, "resourceClaimName")
+            && self.mapped.contains(request)
+    }
+}
+
+fn has_key(map: &Value, key: &str) -> bool {
+    map.as_object().is_some_and(|map| map.contains_key(key))
 }
 
 fn is_some(amount: Quantity) -> bool {

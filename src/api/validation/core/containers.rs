@@ -12,6 +12,7 @@ use crate::value::{get, has, int_at, is_empty, items, str_at};
 /// What containers need to know of their pod.
 pub(super) struct Surroundings<'a> {
     pub(super) volumes: BTreeMap<&'a str, &'a Value>,
+    /// Sorted names.
     pub(super) claims: Vec<&'a str>,
     pub(super) grace: Option<i64>,
     pub(super) restart_policy: &'a str,

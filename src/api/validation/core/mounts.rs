@@ -18,6 +18,8 @@ pub(super) fn mounts(
     let devices = items(container, "volumeDevices");
     let mut errors = ErrorList::new();
     let mut points = BTreeSet::new();
+    let device_names: BTreeSet<&str> = devices.iter().map(|d| str_at(d, "name")).collect();
+    let device_paths: BTreeSet<&str> = devices.iter().map(|d| str_at(d, "devicePath")).collect();
     for (index, mount) in items(container, "volumeMounts").iter().enumerate() {
         let field = list.index(index);
         let (name, point) = (str_at(mount, "name"), str_at(mount, "mountPath"));
@@ -33,14 +35,14 @@ pub(super) fn mounts(
         if !points.insert(point) {
             errors.push(Error::invalid(&field.child("mountPath"), point, "must be unique"));
         }
-        if devices.iter().any(|d| str_at(d, "name") == name) {
+        if device_names.contains(name) {
             errors.push(Error::invalid(
                 &field.child("name"),
                 name,
                 "must not already exist in volumeDevices",
             ));
         }
-        if devices.iter().any(|d| str_at(d, "devicePath") == point) {
+        if device_paths.contains(point) {
             errors.push(Error::invalid(
                 &field.child("mountPath"),
                 point,
@@ -116,6 +118,8 @@ pub(super) fn devices(
 ) -> ErrorList {
     let list = path.child("volumeDevices");
     let mounts = items(container, "volumeMounts");
+    let mount_names: BTreeSet<&str> = mounts.iter().map(|m| str_at(m, "name")).collect();
+    let mount_paths: BTreeSet<&str> = mounts.iter().map(|m| str_at(m, "mountPath")).collect();
     let mut errors = ErrorList::new();
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (index, device) in items(container, "volumeDevices").iter().enumerate() {
@@ -147,10 +151,10 @@ pub(super) fn devices(
         } else {
             paths.insert(target);
         }
-        if mounts.iter().any(|m| str_at(m, "name") == name) {
+        if mount_names.contains(name) {
             errors.push(Error::invalid(&at_name, name, "must not already exist in volumeMounts"));
         }
-        if mounts.iter().any(|m| str_at(m, "mountPath") == target) {
+        if mount_paths.contains(target) {
             errors.push(Error::invalid(
                 &at_path,
                 target,

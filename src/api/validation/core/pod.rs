@@ -1,5 +1,7 @@
 //! Pods and pod templates.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::containers::{self, Surroundings};
@@ -106,13 +108,15 @@ fn pod_spec(spec: &Value, name: &str, pod: bool, path: &Path) -> ErrorList {
     let (known, volume_errors) = volumes::volumes(spec, name, path);
     errors.extend(volume_errors);
     errors.extend(resource_claims(spec, &path.child("resourceClaims")));
+    let mut claims: Vec<&str> = items(spec, "resourceClaims")
+        .iter()
+        .map(|c| str_at(c, "name"))
+        .filter(|n| !n.is_empty())
+        .collect();
+    claims.sort_unstable();
     let around = Surroundings {
         volumes: known,
-        claims: items(spec, "resourceClaims")
-            .iter()
-            .map(|c| str_at(c, "name"))
-            .filter(|n| !n.is_empty())
-            .collect(),
+        claims,
         grace: int_at(spec, "terminationGracePeriodSeconds"),
         restart_policy: str_at(spec, "restartPolicy"),
         host_users: get(spec, "hostUsers").as_bool() != Some(false),
@@ -180,17 +184,17 @@ fn policies(spec: &Value, path: &Path) -> ErrorList {
 
 fn resource_claims(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for (index, claim) in items(spec, "resourceClaims").iter().enumerate() {
         let field = path.index(index);
         let name = str_at(claim, "name");
         if name.is_empty() {
             errors.push(Error::required(&field.child("name"), ""));
-        } else if seen.contains(&name) {
+        } else if seen.contains(name) {
             errors.push(Error::duplicate(&field.child("name"), name));
         } else {
             errors.extend(each(&field.child("name"), name, names::dns1123_label(name)));
-            seen.push(name);
+            seen.insert(name);
         }
         let sources = ["resourceClaimName", "resourceClaimTemplateName"];
         match sources.iter().filter(|key| has(claim, key)).count() {
@@ -365,14 +369,13 @@ fn dns_config(spec: &Value, path: &Path) -> ErrorList {
 
 fn scheduling_gates(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for (index, gate) in items(spec, "schedulingGates").iter().enumerate() {
         let (field, name) = (path.index(index), str_at(gate, "name"));
         errors.extend(each(&field, name, names::qualified_name(name)));
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             errors.push(Error::duplicate(&field, name));
         }
-        seen.push(name);
     }
     errors
 }

@@ -1,11 +1,13 @@
 //! Changes of pods: the few fields that may change, and writes to a part.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::pod::body;
 use super::pod_resize::MIRROR;
 use super::scheduling;
-use crate::field::{Error, ErrorList, Path};
+use crate::field::{Error, ErrorList, Path, distinct};
 use crate::validation::names;
 use crate::value::{at, get, int_at, items, remove, restore, semantic_equal, set, str_at};
 
@@ -18,7 +20,7 @@ pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
         let (now, was) = (items(new, list), items(old_spec, list));
         if now.len() != was.len() {
             errors.push(Error::forbidden(&field, "pod updates may not add or remove containers"));
-            return dedup(errors);
+            return distinct(errors);
         }
         for (index, container) in now.iter().enumerate() {
             if str_at(container, "image").is_empty() {
@@ -30,7 +32,7 @@ pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
     match (int_at(new, "activeDeadlineSeconds"), int_at(old_spec, "activeDeadlineSeconds")) {
         (Some(now), _) if !(0..=i64::from(i32::MAX)).contains(&now) => {
             errors.push(Error::invalid(&deadline, now, names::range_text(0, i64::from(i32::MAX))));
-            return dedup(errors);
+            return distinct(errors);
         }
         (Some(now), Some(was)) if was < now => {
             errors.push(Error::invalid(
@@ -38,7 +40,7 @@ pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
                 now,
                 "must be less than or equal to previous value",
             ));
-            return dedup(errors);
+            return distinct(errors);
         }
         (None, Some(_)) => errors.push(Error::invalid(
             &deadline,
@@ -48,9 +50,10 @@ pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
         _ => {}
     }
     errors.extend(only_added_tolerations(new, old_spec, &path.child("tolerations")));
-    let old_gates = items(old_spec, "schedulingGates");
+    let old_gates: HashSet<Option<&Value>> =
+        items(old_spec, "schedulingGates").iter().map(|gate| gate.get("name")).collect();
     for (index, gate) in items(new, "schedulingGates").iter().enumerate() {
-        if !old_gates.iter().any(|g| g.get("name") == gate.get("name")) {
+        if !old_gates.contains(&gate.get("name")) {
             let text = format!(
                 "only deletion is allowed, but found new scheduling gate '{}'",
                 str_at(gate, "name")
@@ -64,17 +67,7 @@ pub fn validate_change(pod: &Value, old: &Value) -> ErrorList {
     if !semantic_equal(new, old_spec) {
         errors.extend(frozen_fields(new, old_spec, &path));
     }
-    dedup(errors)
-}
-
-fn dedup(errors: ErrorList) -> ErrorList {
-    let mut seen: ErrorList = Vec::with_capacity(errors.len());
-    for error in errors {
-        if !seen.contains(&error) {
-            seen.push(error);
-        }
-    }
-    seen
+    distinct(errors)
 }
 
 fn only_added_tolerations(new: &Value, old: &Value, path: &Path) -> Option<Error> {
@@ -83,7 +76,7 @@ fn only_added_tolerations(new: &Value, old: &Value, path: &Path) -> Option<Error
         remove(&mut bare, "tolerationSeconds");
         bare
     };
-    let now: Vec<Value> = items(new, "tolerations").iter().map(bare).collect();
+    let now: HashSet<Value> = items(new, "tolerations").iter().map(bare).collect();
     let lost = items(old, "tolerations").iter().any(|toleration| !now.contains(&bare(toleration)));
     lost.then(|| {
         Error::forbidden(
@@ -147,10 +140,13 @@ fn ephemeral_change(pod: &Value, old: &Value) -> ErrorList {
     }
     let mut errors = body(pod);
     let path = Path::new("spec").child("ephemeralContainers");
-    let now = items(get(pod, "spec"), "ephemeralContainers");
+    let mut now: HashMap<&str, &Value> = HashMap::new();
+    for container in items(get(pod, "spec"), "ephemeralContainers") {
+        now.entry(str_at(container, "name")).or_insert(container);
+    }
     for was in items(get(old, "spec"), "ephemeralContainers") {
         let name = str_at(was, "name");
-        match now.iter().find(|c| str_at(c, "name") == name) {
+        match now.get(name) {
             None => errors.push(Error::forbidden(
                 &path,
                 format!("existing ephemeral containers {name:?} may not be removed\n"),

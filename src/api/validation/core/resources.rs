@@ -1,5 +1,7 @@
 //! Resource requirements of containers and pods.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Path};
@@ -191,9 +193,30 @@ pub fn requirements(resources: &Value, path: &Path, claims: &[&str], pod: bool) 
     errors
 }
 
+/// Bytes of the names of claims that an error lists: each of many errors would repeat all of them.
+const LISTED_MAX: usize = 1024;
+
+fn listed(names: &[&str]) -> String {
+    let mut text = String::new();
+    for (index, name) in names.iter().enumerate() {
+        if text.len() > LISTED_MAX {
+            text.push_str(", ...");
+            break;
+        }
+        if index > 0 {
+            text.push_str(", ");
+        }
+        text.push_str(name);
+    }
+    text
+}
+
+/// `known` is sorted.
 fn claim_names(resources: &Value, path: &Path, known: &[&str]) -> ErrorList {
     let mut errors = ErrorList::new();
-    let mut seen: Vec<String> = Vec::new();
+    let mut seen: HashSet<String> = HashSet::new();
+    // Claims that are used with any of their requests.
+    let mut partly: HashSet<&str> = HashSet::new();
     for (index, claim) in items(resources, "claims").iter().enumerate() {
         let field = path.child("claims").index(index);
         let (name, request) = (str_at(claim, "name"), str_at(claim, "request"));
@@ -205,20 +228,20 @@ fn claim_names(resources: &Value, path: &Path, known: &[&str]) -> ErrorList {
         if !request.is_empty() {
             errors.extend(each(&field.child("request"), request, names::dns1123_label(request)));
         }
-        let covered = request.is_empty()
-            && seen.iter().any(|s| s.split_once('/').is_some_and(|(n, _)| n == name));
-        if seen.contains(&key) || seen.iter().any(|s| s == name) || covered {
+        let covered = request.is_empty() && partly.contains(name);
+        if seen.contains(&key) || seen.contains(name) || covered {
             errors.push(Error::duplicate(&field, key.as_str()));
         }
-        seen.push(key);
-        if !known.contains(&name) {
-            let mut sorted = known.to_vec();
-            sorted.sort_unstable();
+        if let Some((claim, _)) = key.split_once('/') {
+            partly.extend(name.get(..claim.len()));
+        }
+        seen.insert(key);
+        if known.binary_search(&name).is_err() {
             let mut error = Error::not_found(&field, name);
             let list = if known.is_empty() {
                 " which is empty".to_owned()
             } else {
-                format!(": {}", sorted.join(", "))
+                format!(": {}", listed(known))
             };
             error.detail = format!("must be one of the names in pod.spec.resourceClaims{list}");
             errors.push(error);

@@ -1,5 +1,7 @@
 //! Where a pod may run: node selectors, affinity, tolerations, spreading.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use crate::field::{Error, ErrorList, Path};
@@ -191,23 +193,24 @@ fn label_keys(term: &Value, path: &Path) -> ErrorList {
     }
     let matched: Vec<String> = items(term, "matchLabelKeys").iter().map(text_of).collect();
     if selector.is_object() {
-        let mut known: Vec<&str> =
+        let last: HashMap<&str, usize> =
+            matched.iter().enumerate().map(|(index, key)| (key.as_str(), index)).collect();
+        let mut known: HashSet<&str> =
             entries(selector, "matchLabels").map(|(key, _)| key.as_str()).collect();
         for expression in items(selector, "matchExpressions") {
             let key = str_at(expression, "key");
-            if let (Some(index), true) =
-                (matched.iter().rposition(|k| k == key), known.contains(&key))
-            {
+            if let (Some(index), true) = (last.get(key), known.contains(key)) {
                 errors.push(Error::invalid(
-                    &path.index(index),
+                    &path.index(*index),
                     key,
                     "exists in both matchLabelKeys and labelSelector",
                 ));
             }
-            known.push(key);
+            known.insert(key);
         }
     }
-    let mismatched: Vec<String> = items(term, "mismatchLabelKeys").iter().map(text_of).collect();
+    let mismatched: HashSet<String> =
+        items(term, "mismatchLabelKeys").iter().map(text_of).collect();
     for (index, key) in matched.iter().enumerate() {
         if mismatched.contains(key) {
             let text = "exists in both matchLabelKeys and mismatchLabelKeys";
@@ -225,6 +228,13 @@ fn label_keys(term: &Value, path: &Path) -> ErrorList {
 pub(super) fn spread(spec: &Value, path: &Path) -> ErrorList {
     let constraints = items(spec, "topologySpreadConstraints");
     let mut errors = ErrorList::new();
+    let identity = |constraint: &'_ Value| {
+        ["topologyKey", "whenUnsatisfiable"].map(|key| str_at(constraint, key).to_owned())
+    };
+    let mut repeats_later: Vec<bool> = Vec::with_capacity(constraints.len());
+    let mut later: HashSet<[String; 2]> = HashSet::new();
+    repeats_later.extend(constraints.iter().rev().map(|c| !later.insert(identity(c))));
+    repeats_later.reverse();
     for (index, constraint) in constraints.iter().enumerate() {
         let field = path.index(index);
         let skew = int_at(constraint, "maxSkew").unwrap_or_default();
@@ -241,11 +251,7 @@ pub(super) fn spread(spec: &Value, path: &Path) -> ErrorList {
             &["DoNotSchedule", "ScheduleAnyway"],
             &field.child("whenUnsatisfiable"),
         ));
-        let rest = constraints.get(index + 1..).unwrap_or_default();
-        if rest
-            .iter()
-            .any(|c| str_at(c, "topologyKey") == key && str_at(c, "whenUnsatisfiable") == action)
-        {
+        if repeats_later.get(index) == Some(&true) {
             errors.push(Error::duplicate(
                 &field.child("{topologyKey, whenUnsatisfiable}"),
                 format!("{{{key}, {action}}}"),

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::handlers::port;
-use crate::field::{Error, ErrorList, Path};
+use crate::field::{Error, ErrorList, Path, distinct};
+use crate::validation::checks::repeated;
 use crate::validation::labels::validate_labels;
 use crate::validation::net::{self, is_v6, sloppy_ip};
 use crate::validation::{IMMUTABLE, each, names, one_of};
@@ -63,15 +64,7 @@ pub fn validate_change(object: &Value, old: &Value) -> ErrorList {
         errors.push(Error::forbidden(&path.child(port), IMMUTABLE));
     }
     errors.extend(service(object, old));
-    let mut seen: ErrorList = Vec::new();
-    errors.retain(|error| {
-        let new = !seen.contains(error);
-        if new {
-            seen.push(error.clone());
-        }
-        new
-    });
-    errors
+    distinct(errors)
 }
 
 /// A write to the status.
@@ -335,10 +328,11 @@ fn addresses(spec: &Value, old: &Value, path: &Path) -> ErrorList {
         _ => {}
     }
     let families = strings(spec, "ipFamilies");
+    let again = repeated(families.iter());
     for (index, family) in families.iter().enumerate() {
         let at = path.child("ipFamilies").index(index);
         errors.extend(one_of(family, &["IPv4", "IPv6"], &at));
-        if families.get(..index).is_some_and(|before| before.contains(family)) {
+        if again.at(index) {
             errors.push(Error::duplicate(&at, *family));
         }
     }

@@ -323,6 +323,10 @@ pub(super) fn local_path(target: &str, path: &Path) -> ErrorList {
 /// Variables read from files need an `emptyDir` volume.
 pub(super) fn file_key_volumes(spec: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
+    let mut volumes: BTreeMap<&str, &Value> = BTreeMap::new();
+    for volume in items(spec, "volumes") {
+        volumes.entry(str_at(volume, "name")).or_insert(volume);
+    }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for (i, container) in items(spec, list).iter().enumerate() {
             for (j, variable) in items(container, "env").iter().enumerate() {
@@ -339,7 +343,7 @@ pub(super) fn file_key_volumes(spec: &Value, path: &Path) -> ErrorList {
                     .child("valueFrom")
                     .child("fileKeyRef")
                     .child("volumeName");
-                match items(spec, "volumes").iter().find(|v| str_at(v, "name") == name) {
+                match volumes.get(name) {
                     None => errors.push(Error::not_found(&field, name)),
                     Some(volume) if !has(volume, "emptyDir") => {
                         errors.push(Error::invalid(

@@ -1,5 +1,7 @@
 //! What clients see of objects beside their content: scale, columns of tables, fields that lists are selected by.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::paths;
@@ -90,7 +92,7 @@ pub(super) fn selectable(root: &Value, fields: &Value, before: &Value, path: &Pa
         return vec![Error::invalid(path, "", text)];
     }
     let mut errors = ErrorList::new();
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (index, one) in list.iter().enumerate() {
         let (source, field) = (str_at(one, "jsonPath"), path.index(index).child("jsonPath"));
         if source.is_empty() {
@@ -111,10 +113,8 @@ pub(super) fn selectable(root: &Value, fields: &Value, before: &Value, path: &Pa
             let text = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
             errors.push(Error::invalid(&field, source, text));
         }
-        if seen.contains(&source) {
+        if !seen.insert(source) {
             errors.push(Error::duplicate(&field, source));
-        } else {
-            seen.push(source);
         }
     }
     let kept = items_of(before).len() > SELECTABLE_MAX && before == fields;

@@ -1,5 +1,7 @@
 //! What writers of definitions are told without being refused.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{DEPTH_MAX, options};
@@ -8,14 +10,15 @@ use crate::value::{get, str_at};
 
 /// Warnings about what a definition says, and did not say before.
 pub fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
-    let before = old.map(found).unwrap_or_default();
-    found(object).into_iter().filter(|text| !before.contains(text)).collect()
+    let before: HashSet<String> = old.map(found).unwrap_or_default().into_iter().collect();
+    found(object).into_iter().filter(|text| !before.contains(text.as_str())).collect()
 }
 
 fn found(definition: &Value) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
+    let mut seen: HashSet<String> = HashSet::new();
     let mut add = |text: String| {
-        if !texts.contains(&text) {
+        if seen.insert(text.clone()) {
             texts.push(text);
         }
     };

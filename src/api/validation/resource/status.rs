@@ -2,11 +2,13 @@
 //!
 //! Rules are those of upstream's `validateResourceClaimStatusUpdate` with the declarative ones of its types.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::{configuration, known_requests, request_names, toleration};
 use crate::field::{Error, ErrorList, Path};
-use crate::validation::checks::texts;
+use crate::validation::checks::{repeated, texts};
 use crate::validation::core::scheduling::node_selector;
 use crate::validation::names::{dns1123_label, dns1123_subdomain, long_name, qualified_name};
 use crate::validation::{conditions, each, net, one_of};
@@ -122,8 +124,12 @@ fn identity(device: &Value) -> Identity<'_> {
 /// What drivers say of the devices.
 fn devices(status: &Value, was: &Value, path: &Path) -> ErrorList {
     let results = items(get(get(status, "allocation"), "devices"), "results");
-    let allocated: Vec<Identity<'_>> = results.iter().map(identity).collect();
+    let allocated: HashSet<Identity<'_>> = results.iter().map(identity).collect();
     let (list, before) = (items(status, "devices"), items(was, "devices"));
+    let mut known: HashMap<Identity<'_>, &Value> = HashMap::new();
+    for device in before {
+        known.entry(identity(device)).or_insert(device);
+    }
     let mut errors = ErrorList::new();
     for (index, device) in list.iter().enumerate() {
         let (field, own) = (path.index(index), identity(device));
@@ -147,16 +153,16 @@ fn devices(status: &Value, was: &Value, path: &Path) -> ErrorList {
         errors.extend(conditions::validate(list, &place));
         errors.extend(data(get(device, "data"), &field.child("data")));
         // The newer rules look only at what a write changes.
-        let same = before.iter().find(|other| identity(other) == own);
-        let same = same.is_some_and(|other| semantic_equal(other, device));
+        let same = known.get(&own).is_some_and(|other| semantic_equal(other, device));
         if !same {
             errors.extend(share(device, &field));
         }
         errors.extend(network(get(device, "networkData"), same, &field.child("networkData")));
     }
     if !semantic_equal(get(status, "devices"), get(was, "devices")) {
+        let again = repeated(list.iter().map(identity));
         for (index, device) in list.iter().enumerate() {
-            if list.iter().take(index).any(|other| identity(other) == identity(device)) {
+            if again.at(index) {
                 errors.push(super::twice(&path.index(index), &in_order(device, &DEVICE)));
             }
         }
@@ -306,13 +312,15 @@ fn binding(one: &Value, path: &Path) -> ErrorList {
             errors.extend(each(&field.index(index), *name, qualified_name(name)));
         }
     }
+    let good_names: HashSet<&str> = wanted.iter().copied().collect();
     for (key, list) in [(good, &wanted), (bad, &refused)] {
+        let again = repeated(list.iter());
         for (index, name) in list.iter().enumerate() {
             let field = path.child(key).index(index);
-            if list.iter().take(index).any(|other| other == name) {
+            if again.at(index) {
                 errors.push(Error::duplicate(&field, *name));
             }
-            if key == bad && wanted.contains(name) {
+            if key == bad && good_names.contains(name) {
                 let text = "bindingFailureConditions must not overlap with bindingConditions";
                 errors.push(Error::invalid(&field, *name, text));
             }

@@ -10,6 +10,9 @@ use crate::value::{int_at, items, str_at};
 struct Port<'a> {
     value: &'a Value,
     path: Path,
+    /// Compared with many others.
+    host_port: i64,
+    host_ip: &'a str,
 }
 
 impl Port<'_> {
@@ -34,7 +37,10 @@ pub(super) fn warnings(containers: &[(&Value, Path)]) -> Vec<String> {
     let mut list = Vec::new();
     for (container, path) in containers {
         for (index, value) in items(container, "ports").iter().enumerate() {
-            let port = Port { value, path: path.child("ports").index(index) };
+            let (host_port, host_ip) =
+                (int_at(value, "hostPort").unwrap_or_default(), str_at(value, "hostIP"));
+            let path = path.child("ports").index(index);
+            let port = Port { value, path, host_port, host_ip };
             if !port.text("hostIP").is_empty() && port.number("hostPort") == 0 {
                 list.push(format!(
                     "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{} Protocol:{} HostIP:{}}}",
@@ -59,8 +65,8 @@ pub(super) fn warnings(containers: &[(&Value, Path)]) -> Vec<String> {
 }
 
 fn clash(port: &Port<'_>, other: &Port<'_>) -> Option<String> {
-    let (host, other_host) = (port.number("hostPort"), other.number("hostPort"));
-    let (ip, other_ip) = (port.text("hostIP"), other.text("hostIP"));
+    let (host, other_host) = (port.host_port, other.host_port);
+    let (ip, other_ip) = (port.host_ip, other.host_ip);
     let what = if ip == other_ip && host == other_host {
         "duplicate"
     } else if host == 0 || other_host == 0 {

@@ -1,6 +1,6 @@
 //! Node ports and health-check node ports of Services.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use api::field::{Error, Path};
 use api::{Gvr, Status};
@@ -115,7 +115,19 @@ pub(super) async fn allocate(
     let asked = all_ports(value);
     let mut book = Book { context, used, own, asked, dry_run, taken };
     let count = entries(value).len();
-    let mut by_port: Vec<(i64, u16)> = Vec::new();
+    // The first node port of each port, and all of them.
+    let mut by_port: HashMap<i64, u16> = HashMap::new();
+    let mut node_ports: HashSet<u16> = HashSet::new();
+    // The node port that an entry of the same port asks for.
+    let mut wanted: HashMap<i64, u16> = HashMap::new();
+    for entry in entries(value) {
+        let node_port = port_of(entry, "nodePort");
+        if let Some(port) = entry.get("port").and_then(Value::as_i64)
+            && node_port != 0
+        {
+            wanted.entry(port).or_insert(node_port);
+        }
+    }
     for index in 0..count {
         let Some(entry) = entries(value).get(index) else { continue };
         let asked = port_of(entry, "nodePort");
@@ -130,16 +142,11 @@ pub(super) async fn allocate(
             }
             return Err(invalid(value, Error::invalid(&path, outside, book.outside())));
         }
-        let shared = by_port.iter().find(|(p, _)| *p == port).map(|(_, n)| *n);
+        let shared = by_port.get(&port).copied();
         let given = match (asked, shared) {
             (0, Some(shared)) => shared,
             // The same port under another protocol, asked for explicitly later in the list.
-            (0, None) => match entries(value)
-                .iter()
-                .filter(|e| e.get("port").and_then(Value::as_i64) == Some(port))
-                .map(|e| port_of(e, "nodePort"))
-                .find(|p| *p != 0)
-            {
+            (0, None) => match wanted.get(&port).copied() {
                 Some(later) => later,
                 None => {
                     let found = book.next();
@@ -149,11 +156,7 @@ pub(super) async fn allocate(
                     found.map_err(Status::internal)?
                 }
             },
-            (asked, shared)
-                if shared == Some(asked) || by_port.iter().any(|(_, n)| *n == asked) =>
-            {
-                asked
-            }
+            (asked, shared) if shared == Some(asked) || node_ports.contains(&asked) => asked,
             (asked, _) => {
                 let taken = book.take(asked);
                 if !dry_run {
@@ -163,7 +166,8 @@ pub(super) async fn allocate(
                 asked
             }
         };
-        by_port.push((port, given));
+        by_port.entry(port).or_insert(given);
+        node_ports.insert(given);
         let entry = value
             .pointer_mut("/spec/ports")
             .and_then(Value::as_array_mut)

@@ -1,5 +1,7 @@
 //! Pods: quality of service, gates, label keys, and the subresources that replace a part.
 
+use std::collections::HashMap;
+
 use api::defaults::default_pod_level;
 use api::quantity::Quantity;
 use api::validation::core::{pod as rules, pod_change};
@@ -114,10 +116,13 @@ fn prepare_status(pod: &mut Value, old: &Value) {
             restore(status, old, key);
         }
     }
+    let mut known: HashMap<&str, &Value> = HashMap::new();
+    for condition in items(old, "conditions") {
+        known.entry(str_at(condition, "type")).or_insert(condition);
+    }
     for condition in items_mut(status, "conditions") {
         if condition.get("observedGeneration").is_none() {
-            let kind = str_at(condition, "type").to_owned();
-            let known = items(old, "conditions").iter().find(|c| str_at(c, "type") == kind);
+            let known = known.get(str_at(condition, "type"));
             if let Some(generation) = known.and_then(|c| c.get("observedGeneration")) {
                 set(condition, "observedGeneration", generation.clone());
             }
