@@ -223,6 +223,17 @@ pub fn write(value: &Value) -> String {
     emit::write(value)
 }
 
+/// What stands before and behind the items of the list `field` in the document `whole`, which is
+/// written item by item with [`write_item`].
+pub fn write_around(whole: &Map<String, Value>, field: &str) -> (String, String) {
+    emit::around(whole, field)
+}
+
+/// Writes one item of a list that is a member of the document.
+pub fn write_item(value: Value) -> String {
+    emit::item(value)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -326,5 +337,25 @@ mod tests {
         let value = json!({"list":[{"a":1,"b":[]}],"empty":{},"yes":"yes","no":"off","n":"0644","t":"a: b","m":"x\ny\n","s":"","z":null,"b":true,"f":1.5,"num":"1e3","colon":"12:30:45"});
         assert_eq!(parse(write(&value).as_bytes()).unwrap(), value, "{}", write(&value));
         assert_eq!(write(&json!({"a":{"b":[{"c":1,"d":2}]}})), "a:\n  b:\n  - c: 1\n    d: 2\n");
+    }
+
+    #[test]
+    fn a_list_written_by_items_is_the_same_document() {
+        let long = "word ".repeat(40);
+        let items = json!([
+            {"metadata": {"name": "a", "labels": {}}, "list": [1, {"b": [2]}], "text": long},
+            "- plain",
+            ["nested", ["list"]],
+            {"data": {"key": "two\nlines\n"}}
+        ]);
+        for field in ["items", "rows"] {
+            let mut whole =
+                json!({"apiVersion": "v1", "kind": "List", "metadata": {"continue": "c"}});
+            let (before, after) = write_around(whole.as_object().unwrap(), field);
+            let list =
+                items.as_array().unwrap().iter().cloned().map(write_item).collect::<String>();
+            whole[field] = items.clone();
+            assert_eq!(format!("{before}{list}{after}"), write(&whole));
+        }
     }
 }

@@ -6,7 +6,7 @@ use api::{Object, Status};
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::pieces;
+use super::pieces::{self, Form};
 use crate::audit;
 use crate::body::Body;
 use crate::context::Context;
@@ -214,6 +214,19 @@ pub(crate) fn list(
         audit::response_json(|| bytes.clone());
         return Ok(negotiate::respond(headers, StatusCode::OK, json, bytes));
     }
+    // Protobuf says the length of the whole before it.
+    let form = match accepted.media {
+        Media::Json if accepted.pretty => Some(Form::Pretty),
+        Media::Json => Some(Form::Json),
+        Media::Yaml => Some(Form::Yaml),
+        Media::Protobuf => None,
+    };
+    if let Some(form) = form.filter(|_| large)
+        && let Some((whole, field, values)) = in_pieces(context, &accepted, head)?
+    {
+        let source = pieces::of_values(&whole, field, form, items, values);
+        return Ok(pieces::respond(headers, accepted.media.name(), source));
+    }
     let items: Vec<Arc<Object>> = items.iter().map(|object| convert::object(row, object)).collect();
     if accepted.media == Media::Protobuf
         && accepted.transform == Transform::None
@@ -232,32 +245,6 @@ pub(crate) fn list(
         } else {
             negotiate::respond(headers, StatusCode::OK, media, encoded.concat())
         });
-    }
-    let in_pieces = large && accepted.media == Media::Json && !accepted.pretty;
-    if in_pieces && accepted.transform == Transform::Table && !table::looks_at_all(&row.spec.gvk) {
-        let (row, include) = (Arc::clone(row), include(context).to_owned());
-        let whole = table(&row, &accepted, &include, &[], head.metadata(), true, true)?;
-        let values = Box::new(move |some: &[Arc<Object>]| {
-            let mut part = table(&row, &accepted, &include, some, Map::new(), true, false)?;
-            Ok(match part.get_mut("rows").map(Value::take) {
-                Some(Value::Array(rows)) => rows,
-                _ => Vec::new(),
-            })
-        });
-        let source = pieces::of_values(&whole, "rows", items, values);
-        return Ok(pieces::respond(headers, Media::Json.name(), source));
-    }
-    if in_pieces && accepted.transform == Transform::PartialList {
-        let mut whole = partial_list(&accepted.transform_version, Some(Vec::new()));
-        if let Some(map) = whole.as_object_mut() {
-            map.insert("metadata".into(), Value::Object(head.metadata()));
-        }
-        let version = accepted.transform_version;
-        let values = Box::new(move |some: &[Arc<Object>]| {
-            some.iter().map(|o| partial(o, &version)).collect()
-        });
-        let source = pieces::of_values(&whole, "items", items, values);
-        return Ok(pieces::respond(headers, Media::Json.name(), source));
     }
     let mut value = match accepted.transform {
         Transform::None => list_value(row, &items)?,
@@ -279,10 +266,65 @@ pub(crate) fn list(
             partial_list(&accepted.transform_version, items)
         }
     };
-    if let Some(map) = value.as_object_mut() {
+    set_metadata(&mut value, head);
+    encode(context, StatusCode::OK, &accepted, &value)
+}
+
+/// A list without its items, the name of their field, and what makes their values; `None` when they
+/// must be looked at together.
+///
+/// # Errors
+/// 400 for an unknown `includeObject`.
+fn in_pieces(
+    context: &Context,
+    accepted: &Accepted,
+    head: &ListHead,
+) -> Result<Option<(Value, &'static str, pieces::Values)>, Status> {
+    let row = Arc::clone(&context.row);
+    Ok(match accepted.transform {
+        Transform::None => {
+            let mut whole = list_value(&row, &[])?;
+            set_metadata(&mut whole, head);
+            let values: pieces::Values = Box::new(move |some| {
+                let value = |object: &Arc<Object>| {
+                    let value = convert::object(&row, object).value();
+                    value.map(|value| item_value(&row, value))
+                };
+                let values: Result<Vec<Value>, _> = some.iter().map(value).collect();
+                values.map_err(|e| Status::internal(&e.to_string()))
+            });
+            Some((whole, "items", values))
+        }
+        Transform::Table if !table::looks_at_all(&row.spec.gvk) => {
+            let (include, accepted) = (include(context).to_owned(), accepted.clone());
+            let whole = table(&row, &accepted, &include, &[], head.metadata(), true, true)?;
+            let values: pieces::Values = Box::new(move |some| {
+                let some: Vec<_> = some.iter().map(|o| convert::object(&row, o)).collect();
+                let mut part = table(&row, &accepted, &include, &some, Map::new(), true, false)?;
+                Ok(match part.get_mut("rows").map(Value::take) {
+                    Some(Value::Array(rows)) => rows,
+                    _ => Vec::new(),
+                })
+            });
+            Some((whole, "rows", values))
+        }
+        Transform::PartialList => {
+            let version = accepted.transform_version.clone();
+            let mut whole = partial_list(&version, Some(Vec::new()));
+            set_metadata(&mut whole, head);
+            let values: pieces::Values = Box::new(move |some| {
+                some.iter().map(|o| partial(&convert::object(&row, o), &version)).collect()
+            });
+            Some((whole, "items", values))
+        }
+        Transform::Table | Transform::Partial => None,
+    })
+}
+
+fn set_metadata(list: &mut Value, head: &ListHead) {
+    if let Some(map) = list.as_object_mut() {
         map.insert("metadata".into(), Value::Object(head.metadata()));
     }
-    encode(context, StatusCode::OK, &accepted, &value)
 }
 
 fn partial_list(version: &str, items: Option<Vec<Value>>) -> Value {

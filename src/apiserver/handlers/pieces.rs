@@ -136,25 +136,63 @@ pub(super) fn of_items(
 /// Makes values of some objects.
 pub(super) type Values = Box<dyn FnMut(&[Arc<Object>]) -> Result<Vec<Value>, Status> + Send>;
 
-/// The document `whole`, in whose list `field` stand the values of the objects.
+/// How a document is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Json,
+    /// With line breaks and indentation.
+    Pretty,
+    Yaml,
+}
+
+impl Form {
+    /// What stands before and behind the items of the list `field`.
+    fn around(self, whole: &Value, field: &str) -> (Vec<u8>, Vec<u8>) {
+        match (self, whole) {
+            (Self::Json, _) => around(whole, field),
+            (Self::Pretty, _) => around_pretty(whole, field),
+            (Self::Yaml, Value::Object(map)) => {
+                let (before, after) = api::codec::yaml::write_around(map, field);
+                (before.into_bytes(), after.into_bytes())
+            }
+            (Self::Yaml, _) => Default::default(),
+        }
+    }
+
+    fn item(self, value: Value, first: bool, out: &mut Vec<u8>) {
+        // Writing to memory cannot fail.
+        match self {
+            Self::Json => {
+                if !first {
+                    out.push(b',');
+                }
+                let _ = serde_json::to_writer(out, &value);
+            }
+            Self::Pretty => {
+                out.extend_from_slice(if first { b"\n    " } else { b",\n    " });
+                pretty(&value, "    ", out);
+            }
+            Self::Yaml => out.extend_from_slice(api::codec::yaml::write_item(value).as_bytes()),
+        }
+    }
+}
+
+/// The document `whole`, in whose list `field` stand the values of the objects, of which there is one at least.
 pub(super) fn of_values(
     whole: &Value,
     field: &str,
+    form: Form,
     items: Vec<Arc<Object>>,
     mut values: Values,
 ) -> Source {
-    let (before, after) = around(whole, field);
+    let (before, after) = form.around(whole, field);
     let (mut before, mut items) = (Some(before), items.into_iter());
     Box::new(move |out| {
         let mut first = before.take().inspect(|before| out.extend_from_slice(before)).is_some();
         while items.len() > 0 && out.len() < PIECE_BYTES {
             let some: Vec<Arc<Object>> = items.by_ref().take(TREES).collect();
             for value in values(&some)? {
-                if !std::mem::take(&mut first) {
-                    out.push(b',');
-                }
-                // Writing to memory cannot fail.
-                let _ = serde_json::to_writer(&mut *out, &value);
+                form.item(value, std::mem::take(&mut first), out);
             }
         }
         if items.len() > 0 {
@@ -184,6 +222,35 @@ fn around(whole: &Value, field: &str) -> (Vec<u8>, Vec<u8>) {
         }
     }
     after.push(b'}');
+    (before, after)
+}
+
+/// Appends an indented value whose later lines begin with `indent`.
+fn pretty(value: &Value, indent: &str, out: &mut Vec<u8>) {
+    let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    // A text holds no line break of its own: JSON escapes them.
+    out.extend_from_slice(text.replace('\n', &format!("\n{indent}")).as_bytes());
+}
+
+/// As [`around`], indented.
+fn around_pretty(whole: &Value, field: &str) -> (Vec<u8>, Vec<u8>) {
+    let (mut before, mut after, mut behind) = (b"{".to_vec(), b"\n  ]".to_vec(), false);
+    for (name, value) in whole.as_object().into_iter().flatten() {
+        let out = if behind { &mut after } else { &mut before };
+        if out.last() != Some(&b'{') {
+            out.push(b',');
+        }
+        out.extend_from_slice(b"\n  ");
+        out.extend_from_slice(Value::from(name.as_str()).to_string().as_bytes());
+        out.extend_from_slice(b": ");
+        if name == field {
+            out.push(b'[');
+            behind = true;
+        } else {
+            pretty(value, "  ", out);
+        }
+    }
+    after.extend_from_slice(b"\n}\n");
     (before, after)
 }
 
@@ -245,12 +312,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn lists_in_yaml_and_indented_are_the_documents_written_at_once() {
+        let value = |o: &Object| json!({"metadata": {"name": *o.key.name}, "list": [1, []]});
+        let mut whole =
+            json!({"apiVersion": "v1", "items": [], "kind": "L", "metadata": {"a": "b"}});
+        for form in [Form::Json, Form::Pretty, Form::Yaml] {
+            let values = Box::new(move |some: &[Arc<Object>]| {
+                Ok(some.iter().map(|o| value(o)).collect::<Vec<Value>>())
+            });
+            let source = of_values(&whole, "items", form, objects(700), values);
+            let bytes = frames(&HeaderMap::new(), source).await.concat();
+            whole["items"] = objects(700).iter().map(|o| value(o)).collect();
+            let wanted = match form {
+                Form::Json => whole.to_string(),
+                Form::Pretty => serde_json::to_string_pretty(&whole).unwrap() + "\n",
+                Form::Yaml => api::codec::yaml::write(&whole),
+            };
+            assert_eq!(String::from_utf8(bytes).unwrap(), wanted, "{form:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn values_stand_in_their_document() {
         let whole = json!({"a": 1, "rows": [], "z": {"b": []}});
         let values = Box::new(|some: &[Arc<Object>]| {
             Ok(some.iter().map(|o| json!(*o.key.name)).collect::<Vec<Value>>())
         });
-        let source = of_values(&whole, "rows", objects(70), values);
+        let source = of_values(&whole, "rows", Form::Json, objects(70), values);
         let bytes = frames(&HeaderMap::new(), source).await.concat();
         let rows: Vec<String> = (0..70).map(|n| format!("o-{n}")).collect();
         let wanted = json!({"a": 1, "rows": rows, "z": {"b": []}});
@@ -271,7 +359,7 @@ mod tests {
         let mut body = respond(
             &HeaderMap::new(),
             "application/json",
-            of_values(&whole, "rows", objects(1), values),
+            of_values(&whole, "rows", Form::Json, objects(1), values),
         )
         .into_body();
         assert!(body.frame().await.unwrap().is_err());

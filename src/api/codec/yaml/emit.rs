@@ -20,6 +20,23 @@ pub(super) fn write(value: &Value) -> String {
     out.text
 }
 
+/// What stands before and behind the items of the list `field` in the document `whole`; the items are
+/// to be written by [`item`].
+pub(super) fn around(whole: &Map<String, Value>, field: &str) -> (String, String) {
+    let part = |side: Ordering| -> String {
+        let members = whole.iter().filter(|(key, _)| natural(key, field) == side);
+        let part: Map<String, Value> = members.map(|(k, v)| (k.clone(), v.clone())).collect();
+        if part.is_empty() { String::new() } else { write(&Value::Object(part)) }
+    };
+    (format!("{}{field}:\n", part(Ordering::Less)), part(Ordering::Greater))
+}
+
+/// An item of a list that is a member of the document.
+pub(super) fn item(value: Value) -> String {
+    // Such a list stands at the column of its key, as one that is a document.
+    write(&Value::Array(vec![value]))
+}
+
 /// Where a value stands: what it may share a line with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
