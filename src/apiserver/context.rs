@@ -7,6 +7,7 @@ use http::HeaderMap;
 use parking_lot::Mutex;
 
 use crate::flow::Watching;
+use crate::large_requests::RequestSize;
 use crate::negotiate::{self, Accepted, Offer};
 use crate::registry::{Resource, Subresource};
 use crate::request::{Query, RequestInfo};
@@ -25,6 +26,7 @@ pub(crate) struct Context {
     pub(crate) warnings: Mutex<Vec<String>>,
     /// What a watch holds of flow control.
     pub(crate) watching: Mutex<Option<Watching>>,
+    pub(crate) size: RequestSize,
 }
 
 impl Context {
@@ -40,6 +42,7 @@ impl Context {
             subresource: None,
             warnings: Mutex::new(Vec::new()),
             watching: Mutex::new(None),
+            size: RequestSize::default(),
         }
     }
 

@@ -29,6 +29,7 @@ pub mod fuzzing;
 mod handlers;
 mod healthz;
 pub mod in_process;
+mod large_requests;
 mod limits;
 pub mod lookup;
 mod managed;

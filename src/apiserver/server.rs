@@ -544,6 +544,7 @@ impl ApiServer {
             subresource,
             warnings: Mutex::new(Vec::new()),
             watching: Mutex::new(watching),
+            size: Default::default(),
         };
         let exchange = handlers::Exchange {
             method: parts.method,
@@ -551,7 +552,8 @@ impl ApiServer {
             extensions: parts.extensions,
             body,
         };
-        let outcome = handlers::dispatch(&context, exchange).await;
+        let work = handlers::dispatch(&context, exchange);
+        let outcome = crate::large_requests::run(&context.size, work).await;
         let mut response =
             outcome.unwrap_or_else(|refusal| handlers::output::refusal(&context, &refusal));
         let ignored_token = crate::authn::ignored_token_warning(&context.headers);

@@ -24,6 +24,7 @@ pub(super) async fn object(
 ) -> Result<Value, Status> {
     let media = negotiate::content_type(&context.headers)?;
     let bytes = body::read(body).await?;
+    context.size.note(bytes.len()).await;
     meters::body(&context.row.spec.gvr, context.info.verb, bytes.len());
     let value = decode(context, media, &bytes, kind, validation)?;
     audit::request_object(&value, |mut shown| {

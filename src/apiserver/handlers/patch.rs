@@ -238,6 +238,7 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "PatchOptions", kind == PatchType::Apply)?;
     let bytes = body::read(exchange.body).await?;
+    context.size.note(bytes.len()).await;
     kind.record(&bytes);
     let mut write = Write::new(context, &options);
     write.applies = kind == PatchType::Apply;

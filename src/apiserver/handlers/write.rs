@@ -152,10 +152,13 @@ impl<'a> Write<'a> {
         }
         self.place(&mut value)?;
         self.default(&mut value);
+        let size = &self.context.size;
+        size.checkpoint().await;
         let name = metadata::text(&value, "name").to_owned();
         self.one_of_each_owner(&mut value, "");
         // Noted before admission and the strategy: what those add is nobody's.
         self.track(None, &mut value);
+        size.checkpoint().await;
         let mut value = self.mutate(Operation::Create, &name, None, value).await?;
         self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
@@ -182,6 +185,8 @@ impl<'a> Write<'a> {
         let context = WriteContext { subresource: "", ..self.strategy_context() };
         spec.strategy.prepare_for_create(&context, &mut value);
         let name = metadata::text(&value, "name").to_owned();
+        let size = &self.context.size;
+        size.checkpoint().await;
         let mut errors = metadata::validate(&value, spec.namespaced, spec.strategy.as_ref());
         // The rules of these kinds leave the metadata to the generic part, which is asked when nothing else is wrong.
         errors.extend(device_claims::faults(self.context, &value, None).await);
@@ -197,10 +202,12 @@ impl<'a> Write<'a> {
         if !errors.is_empty() {
             return Err(self.invalid(&name, &errors));
         }
+        size.checkpoint().await;
         for warning in spec.strategy.warnings_on_create(&context, &value) {
             self.context.warn(warning);
         }
         self.normalize(&mut value);
+        size.checkpoint().await;
         self.admit(Operation::Create, &name, None, Some(&value)).await?;
         self.warn_unsupported(&value);
         // The store's own refusal: a trial, which stores nothing, does not meet it and shows what was sent.
@@ -329,9 +336,12 @@ impl<'a> Write<'a> {
                     None => Err(self.context.not_found(name)),
                 };
             };
+            self.context.size.note(found.raw().len()).await;
             let stored = found.value().map_err(|e| Status::internal(&e.to_string()))?;
             let old = convert::from_storage(self.row, stored);
+            self.context.size.checkpoint().await;
             let new = produce(&old)?;
+            self.context.size.checkpoint().await;
             let named_version = !matches!(metadata::text(&new, "resourceVersion"), "" | "0");
             match self.update_once(name, &found, old, new).await? {
                 Ok(object) => return Ok(Updated { object, created: false }),
@@ -387,9 +397,11 @@ impl<'a> Write<'a> {
         self.check_identity(name, found, &mut value)?;
         self.default(&mut value);
         self.one_of_each_owner(&mut value, "");
+        self.context.size.checkpoint().await;
         if self.subresource != BINDING {
             self.track(Some(&old), &mut value);
         }
+        self.context.size.checkpoint().await;
         let mut value = self.mutate(Operation::Update, name, Some(&old), value).await?;
         self.one_of_each_owner(&mut value, AFTER_ADMISSION);
         self.default(&mut value);
@@ -503,6 +515,7 @@ impl<'a> Write<'a> {
         if self.subresource != BINDING {
             self.check_change(name, &old, &mut value).await?;
         }
+        self.context.size.checkpoint().await;
         self.normalize(&mut value);
         self.admit(Operation::Update, name, Some(&old), Some(&value)).await?;
         self.warn_unsupported(&value);
