@@ -18,3 +18,5 @@ pub use strategy::{Strategy, WriteContext};
 
 #[cfg(test)]
 mod answers_test;
+#[cfg(test)]
+mod growth_test;
