@@ -286,6 +286,7 @@ fn growing(schema: &Schema, lists: &[ListField]) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "measures time, which other tests beside it disturb: cargo test -p apiserver growth_test -- --ignored"]
 fn the_lists_of_metadata_do_not_take_time_by_the_square_of_their_length() {
     let schema = Schema::builtin();
     let mut lists = list_fields(&schema);
