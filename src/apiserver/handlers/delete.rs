@@ -58,6 +58,7 @@ pub(super) async fn delete(
 /// The options of a deletion: the body's when there is one, else the query's.
 async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, Status> {
     let bytes = body::read(body).await?;
+    context.size.note(bytes.len()).await;
     if bytes.is_empty() {
         return DeleteOptions::of_query(&context.query);
     }
@@ -156,11 +157,13 @@ pub(super) async fn remove(
             // The pod's node, told by the mark, was quicker: deleted is what was asked for (upstream ignores it, too).
             return marked.map(|object| Deleted::Gone(Arc::new(object))).ok_or_else(missing);
         };
+        context.size.note(found.raw().len()).await;
         let mut value = found.value().map_err(|e| Status::internal(&e.to_string()))?;
         preconditions(row, &found, options)?;
         if !options.is_admitted {
             write.admit_delete(name, &value).await?;
         }
+        context.size.checkpoint().await;
         let plan = plan(row, &mut value, options);
         // The objects of a definition go first; also where upstream's deletion of a collection leaves them behind for ever.
         let plan = match holds_instances(row, &found)? {

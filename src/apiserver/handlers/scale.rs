@@ -145,6 +145,7 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
     let options =
         WriteOptions::read(&context.query, "PatchOptions", kind_of_patch == PatchType::Apply)?;
     let bytes = body::read(exchange.body).await?;
+    context.size.note(bytes.len()).await;
     kind_of_patch.record(&bytes);
     if kind_of_patch == PatchType::Apply {
         let applied = crate::managed::Applied::decode(context, &bytes, &options)?;
