@@ -7,6 +7,7 @@ mod checking;
 mod correlate;
 mod decl;
 mod defaulting;
+mod enumeration;
 mod formats;
 mod lists;
 mod meta;

@@ -17,6 +17,7 @@ pub mod quota;
 pub mod rounds;
 pub mod service_account;
 pub mod storage;
+mod tolerations;
 pub mod webhooks;
 
 use api::value::str_in;

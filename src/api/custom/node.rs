@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::enumeration::Enumeration;
 use super::formats::Format;
 use super::pattern::Pattern;
 use crate::field::{Error, ErrorList, Path};
@@ -132,7 +133,7 @@ pub(crate) struct Checks {
     pub unique_items: bool,
     pub max_properties: Option<i64>,
     pub min_properties: Option<i64>,
-    pub values: Box<[Value]>,
+    pub values: Enumeration,
     pub required: Box<[Box<str>]>,
     pub all_of: Box<[Node]>,
     pub any_of: Box<[Node]>,
@@ -324,7 +325,7 @@ impl Reader {
             unique_items: flag("uniqueItems"),
             max_properties: integer("maxProperties"),
             min_properties: integer("minProperties"),
-            values: list_of(map, "enum").into(),
+            values: Enumeration::new(list_of(map, "enum")),
             required: list_of(map, "required")
                 .iter()
                 .filter_map(Value::as_str)

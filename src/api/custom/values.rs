@@ -373,7 +373,7 @@ impl Walk<'_> {
 
     fn one_of_values(&self, value: &Value, node: &Node, out: &mut Outcome) {
         let values = &node.checks.values;
-        if values.is_empty() || values.iter().any(|allowed| is_value(value, allowed)) {
+        if values.is_empty() || values.allow(value) {
             return;
         }
         let shown: Vec<String> = values
@@ -457,20 +457,5 @@ impl Walk<'_> {
         let outcome = self.value(value, below, old);
         self.path.truncate(end);
         outcome
-    }
-}
-
-/// Whether a value is one of an enumeration; numbers are converted to the type of the allowed one, as Go does.
-fn is_value(value: &Value, allowed: &Value) -> bool {
-    match (value, allowed) {
-        (Value::Number(a), Value::Number(b)) => match (Num::of(a), Num::of(b)) {
-            (Num::Int(a), Num::Int(b)) => a == b,
-            (Num::Int(a), Num::Float(b)) => a as f64 == b,
-            #[allow(clippy::cast_possible_truncation, reason = "Go cuts the value in the same way")]
-            (Num::Float(a), Num::Int(b)) => a as i64 == b,
-            (Num::Float(a), Num::Float(b)) => a == b,
-        },
-        // Go finds no null among the allowed values, even when it is one of them.
-        _ => !value.is_null() && value == allowed,
     }
 }

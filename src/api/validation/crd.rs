@@ -8,7 +8,7 @@ mod schema;
 mod structural;
 mod warnings;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -103,6 +103,7 @@ fn spec(spec: &Value, old: &Value, path: &Path, options: &Options) -> ErrorList 
         scope => errors.extend(one_of(scope, &["Cluster", "Namespaced"], &path.child("scope"))),
     }
     let shared = Shared::of(items(spec, "versions"));
+    let old = &old_versions(old);
     errors.extend(versions(spec, old, &shared, path, options));
     let (own, field) = (get(spec, "names"), path.child("names"));
     for key in ["plural", "singular", "kind", "listKind"] {
@@ -149,10 +150,19 @@ impl Shared {
     }
 }
 
+/// The versions of a definition by name; of several with one name, the first.
+type OldVersions<'a> = HashMap<&'a str, &'a Value>;
+
+fn old_versions(spec: &Value) -> OldVersions<'_> {
+    // Later ones are replaced by earlier ones.
+    items(spec, "versions").iter().rev().map(|version| (str_at(version, "name"), version)).collect()
+}
+
 /// A version, or what is shared by all.
 struct Place<'a> {
     spec: &'a Value,
-    old: &'a Value,
+    /// The versions before the write.
+    old: &'a OldVersions<'a>,
     version: &'a Value,
     shared: bool,
 }
@@ -160,10 +170,7 @@ struct Place<'a> {
 /// What a version says for itself; with `place.shared`, what the first of them says for all.
 fn of_version(place: &Place<'_>, shared: &Shared, path: &Path, options: &Options) -> ErrorList {
     let version = place.version;
-    let before = items(place.old, "versions")
-        .iter()
-        .find(|old| str_at(old, "name") == str_at(version, "name"))
-        .unwrap_or(&Value::Null);
+    let before = place.old.get(str_at(version, "name")).copied().unwrap_or(&Value::Null);
     let mut errors = ErrorList::new();
     let told = |same: bool| same == place.shared;
     if told(shared.schema) {
@@ -210,7 +217,7 @@ fn of_version(place: &Place<'_>, shared: &Shared, path: &Path, options: &Options
 /// The versions, each with what is its own.
 fn versions(
     spec: &Value,
-    old: &Value,
+    old: &OldVersions<'_>,
     shared: &Shared,
     path: &Path,
     options: &Options,

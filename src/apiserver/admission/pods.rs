@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::service_account::push;
-use super::{Operation, Plugin, Request};
+use super::{Operation, Plugin, Request, tolerations};
 use crate::lookup::{self, Lookup};
 
 async fn values(lookup: &dyn Lookup, gvr: &api::Gvr) -> Result<Vec<Value>, String> {
@@ -266,52 +266,10 @@ fn apply_class(spec: &mut Value, class: &Value) -> Result<(), String> {
     }
     if !is_empty(scheduling, "tolerations") {
         let merged =
-            merge_tolerations(items(spec, "tolerations"), items(scheduling, "tolerations"));
+            tolerations::merge(items(spec, "tolerations"), items(scheduling, "tolerations"));
         set(spec, "tolerations", merged);
     }
     Ok(())
-}
-
-/// Both lists without what another entry tolerates already.
-fn merge_tolerations(first: &[Value], second: &[Value]) -> Vec<Value> {
-    let all: Vec<&Value> = first.iter().chain(second).collect();
-    let mut merged: Vec<Value> = Vec::new();
-    for (i, t) in all.iter().enumerate() {
-        let before = merged.iter().any(|m| tolerates_more(m, t));
-        let after = all.iter().skip(i + 1).any(|later| later != t && tolerates_more(later, t));
-        if !before && !after {
-            merged.push((*t).clone());
-        }
-    }
-    merged
-}
-
-fn tolerates_more(a: &Value, b: &Value) -> bool {
-    if a == b {
-        return true;
-    }
-    let operator = str_at(a, "operator");
-    if str_at(a, "key") != str_at(b, "key") && !(is_empty(a, "key") && operator == "Exists") {
-        return false;
-    }
-    let effect = str_at(a, "effect");
-    if !effect.is_empty() && effect != str_at(b, "effect") {
-        return false;
-    }
-    if effect == "NoExecute"
-        && let Some(limit) = int_at(a, "tolerationSeconds")
-        && int_at(b, "tolerationSeconds").is_none_or(|other| other > limit)
-    {
-        return false;
-    }
-    match operator {
-        "" | "Equal" => {
-            matches!(str_at(b, "operator"), "" | "Equal")
-                && str_at(a, "value") == str_at(b, "value")
-        }
-        "Exists" => true,
-        _ => false,
-    }
 }
 
 #[async_trait]

@@ -1,6 +1,7 @@
 //! Functions of lists and sets: cel-go's extensions (lists of version 3) and Kubernetes' own.
 
 use std::cmp::Ordering;
+use std::collections::{HashMap, HashSet};
 
 use super::standard::count;
 use super::{exactly, int, list};
@@ -215,14 +216,59 @@ fn reverse<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
 
 fn distinct<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     let [items] = exactly::<1>(args)?;
-    let mut out: Vec<Value<'a>> = Vec::new();
-    for item in list(items)?.iter() {
-        let item = item?;
-        if !out.iter().any(|known| matches!(ops::equal(&item, known), Ok(true))) {
-            out.push(item);
+    let items = list(items)?.iter().collect::<Result<Vec<_>>>()?;
+    let mut index = DistinctIndex::default();
+    let is_first: Vec<bool> = items.iter().map(|item| index.is_first(item)).collect();
+    let first = items.iter().zip(is_first).filter(|(_, is_first)| *is_first);
+    Ok(Value::list(first.map(|(item, _)| item.clone()).collect()))
+}
+
+/// The distinct values so far, by what equal values have in common.
+#[derive(Default)]
+struct DistinctIndex<'v, 'a> {
+    texts: HashSet<&'v str>,
+    /// By the bits of the number as a double, which numbers of different types share when they are equal.
+    numbers: HashMap<u64, Vec<&'v Value<'a>>>,
+    /// What costs more to compare; the costs of the expression bound their number.
+    others: Vec<&'v Value<'a>>,
+    /// JSON of any type can equal a text or a number, too.
+    all: Vec<&'v Value<'a>>,
+}
+
+impl<'v, 'a> DistinctIndex<'v, 'a> {
+    /// Adds a value; whether none before was equal to it.
+    fn is_first(&mut self, item: &'v Value<'a>) -> bool {
+        let is_known =
+            |known: &[&Value<'a>]| known.iter().any(|k| matches!(ops::equal(item, k), Ok(true)));
+        let number = match item {
+            Value::Int(int) => Some(*int as f64),
+            Value::Uint(uint) => Some(*uint as f64),
+            // Zero has two forms.
+            Value::Double(double) => Some(*double + 0.0),
+            _ => None,
+        };
+        let is_first = match (item, number) {
+            (Value::String(text), _) => self.texts.insert(text),
+            (_, Some(number)) => {
+                let bucket = self.numbers.entry(number.to_bits()).or_default();
+                let is_first = !is_known(bucket);
+                // NaN equals nothing, so its bucket would only grow.
+                if is_first && !number.is_nan() {
+                    bucket.push(item);
+                }
+                is_first
+            }
+            (Value::Preserved(_), _) => !is_known(&self.all),
+            _ => !is_known(&self.others),
+        };
+        if is_first {
+            self.all.push(item);
+            if number.is_none() && !matches!(item, Value::String(_)) {
+                self.others.push(item);
+            }
         }
+        is_first
     }
-    Ok(Value::list(out))
 }
 
 fn contains_all(items: &List<'_>, wanted: &List<'_>) -> Result<bool> {

@@ -1,5 +1,7 @@
 //! Schemas of custom resources: what they may say (`ValidateCustomResourceDefinitionOpenAPISchema`).
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::options::Options;
@@ -410,6 +412,11 @@ pub(super) fn whole_items(item: &Value, list: &str, keys: &[Value], path: &Path)
         let text = format!("cannot be nullable when x-kubernetes-list-type is {list}");
         errors.push(Error::forbidden(&path.child("nullable"), text));
     }
+    let required: HashSet<&str> = if list == "map" {
+        items(item, "required").iter().filter_map(Value::as_str).collect()
+    } else {
+        HashSet::new()
+    };
     for key in keys.iter().filter(|_| list == "map") {
         let name = key.as_str().unwrap_or_default();
         let property = get(get(item, "properties"), name);
@@ -417,7 +424,7 @@ pub(super) fn whole_items(item: &Value, list: &str, keys: &[Value], path: &Path)
             continue;
         }
         let field = path.child("properties").key(name);
-        if !items(item, "required").contains(key) && !has(property, "default") {
+        if !required.contains(name) && !has(property, "default") {
             let text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             errors.push(Error::required(&field.child("default"), text));
         }
