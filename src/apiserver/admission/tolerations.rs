@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use api::value::{int_at, items, str_at};
+use api::value::{int_at, str_at};
 use serde_json::Value;
 
 /// Both lists without a toleration that another one covers. Pods have as many as their bodies are long, so the ones that may
@@ -103,6 +103,7 @@ impl<'a> Index<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::value::items;
     use serde_json::json;
 
     /// Upstream's merge: each one is compared with all others.
