@@ -418,6 +418,10 @@ impl Machine {
         agent.shutdown_grace = self.shutdown_grace;
         agent.version = VERSION.to_owned();
         agent.root_dir.clone_from(&args.kubelet_root_dir);
+        agent.local_storage_dir = args
+            .default_local_storage_path
+            .clone()
+            .unwrap_or_else(|| self.data_dir.join("storage"));
         agent.pod_logs_dir = args.log_dir.join("pods");
         agent.container_logs_dir = args.log_dir.join("containers");
         agent.manifest_dirs =

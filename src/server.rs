@@ -40,6 +40,7 @@ use members::lead;
 /// Upstream's users of the controllers and the scheduler, and their names.
 const MANAGER: &str = "system:kube-controller-manager";
 const MANAGER_AGENT: &str = "kube-controller-manager";
+const APISERVER_AGENT: &str = "kube-apiserver";
 const SCHEDULER: &str = "system:kube-scheduler";
 const SCHEDULER_AGENT: &str = "kube-scheduler";
 
@@ -127,7 +128,7 @@ fn start_rest(
     members::nodes::follow(&plane.members, &informers, own, tasks);
     if config.agent {
         let (name, embedded) = (config.machine.node_name.clone(), config.datastore.is_none());
-        let client = client_of(User::apiserver(), "kube-apiserver");
+        let client = client_of(User::apiserver(), APISERVER_AGENT);
         node_roles::follow(name, embedded, client, &informers, tasks);
     }
     lead(config, plane, tasks)?;
@@ -176,7 +177,7 @@ fn lead(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(),
             show(manager(), MANAGER_AGENT);
         }
         let server = User::apiserver();
-        controllers::autoregister::start(tasks, &informers, client_of(server, "kube-apiserver"));
+        controllers::autoregister::start(tasks, &informers, client_of(server, APISERVER_AGENT));
         if config.scheduler {
             let client = || client_of(User::authenticated(SCHEDULER, &[]), SCHEDULER_AGENT);
             scheduler::start(client(), &informers, tasks);
@@ -188,10 +189,12 @@ fn lead(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(),
     Ok(())
 }
 
-/// Every controller acts as its service account, but for the one that upstream lets act as the whole.
+/// Every controller acts as its service account, but for the one that upstream lets act as the whole, and for requests to
+/// kubelets: the API server makes these itself, so that no service account holds `nodes/proxy`.
 fn identity(name: &str) -> User {
     match name {
         MANAGER_AGENT => User::authenticated(MANAGER, &[]),
+        APISERVER_AGENT => User::apiserver(),
         name => service_account(name),
     }
 }
@@ -232,7 +235,6 @@ fn start_controllers(
         cluster_cidrs: config.cluster_cidrs.iter().map(ToString::to_string).collect(),
         service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
         root_ca: plane.certs.server_ca().cert_pem().to_owned(),
-        local_storage_path: config.local_storage_path.display().to_string(),
         node_name: config.agent.then(|| config.machine.node_name.clone()),
         sign_token: sign_token.clone(),
         sign_request: sign_request(plane),

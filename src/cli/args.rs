@@ -224,10 +224,6 @@ pub struct ServerArgs {
     /// How long pods that do not say it stay on a node that is unreachable [default: 300, with --fast-node-loss 1]
     #[arg(long, value_name = "SECONDS", help_heading = "Node loss")]
     pub default_unreachable_toleration_seconds: Option<i64>,
-
-    /// Where the local-path provisioner makes volumes [default: storage in the data directory]
-    #[arg(long, value_name = "DIR", help_heading = "Node")]
-    pub default_local_storage_path: Option<PathBuf>,
 }
 
 /// Flags of `kube-lite agent`.

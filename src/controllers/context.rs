@@ -52,9 +52,7 @@ pub struct Config {
     pub service_cidrs: Vec<String>,
     /// PEM bundle published as `kube-root-ca.crt`.
     pub root_ca: String,
-    /// Where the local-path provisioner makes volumes.
-    pub local_storage_path: String,
-    /// The node that runs in this process, where the local-path provisioner can make folders itself.
+    /// The node that runs in this process.
     pub node_name: Option<String>,
     /// Signs the tokens of service-account Secrets.
     pub sign_token: SignToken,

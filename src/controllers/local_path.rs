@@ -1,43 +1,80 @@
-//! The local-path provisioner: claims of its class become folders of the node that their pod was given.
+//! The local-path provisioner: claims of its class become directories on the node of their pod.
+//!
+//! The controller writes the API objects; each node makes and removes its own directories, asked
+//! through its kubelet API.
 
 mod plan;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use api::k8s::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::StorageClass;
+use api::k8s::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use api::{Object, Typed};
+use bytes::Bytes;
 use client::events::EventType;
 use client::informer::decode;
-use client::{Action, Client, DeleteOptions, Error, EventRecorder, Informer};
+use client::{Action, Change, Client, DeleteOptions, Error, EventRecorder, Informer, gvr_of};
+use http::Method;
+use serde::Deserialize;
 use serde_json::json;
 
-use self::plan::{Asked, PROVISIONER, Volume};
+use self::plan::{PROVISIONER, Volume, VolumeRequest};
 use crate::context::Context;
 use crate::keyed::{Key, Keyed, settled};
+use crate::nodes;
 
 /// Name of the class that is made at start when there is none.
 const CLASS: &str = "local-path";
-/// Everybody may write, since nobody knows as whom a pod runs (the helper pod of the original does the same).
-const MODE: u32 = 0o777;
+/// Why a directory is not made or removed, for the user.
+#[derive(Debug, thiserror::Error)]
+enum ProvisionError {
+    #[error("node {0:?} does not exist; if it does not come back, delete the volume by hand")]
+    NoNode(String),
+    #[error("node {0:?} is not ready; this is tried again once it is")]
+    NodeNotReady(String),
+    #[error("node {node:?} answered with an unexpected path {path:?}")]
+    BadPath { node: String, path: String },
+    #[error("the path of the volume is not one that the provisioner made; delete both by hand")]
+    ForeignPath,
+    #[error("the volume does not name its node; delete it and its directory by hand")]
+    UnknownNode,
+    #[error("{0}")]
+    Request(#[from] Error),
+}
+
+impl ProvisionError {
+    /// What becomes of the key: all but errors of the connection end with a change of an object,
+    /// and that wakes the key.
+    fn outcome(self) -> Result<Action, Error> {
+        match self {
+            Self::Request(error) if error.is_retryable() => Err(error),
+            _ => Ok(Action::Done),
+        }
+    }
+}
+
+/// The answer of a node that made a directory.
+#[derive(Deserialize)]
+struct DirectoryMade {
+    path: String,
+}
 
 struct Provisioner {
     client: Client,
+    /// Reaches kubelets, which know the API server alone.
+    apiserver: Client,
     recorder: EventRecorder,
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
     nodes: Informer<Node>,
-    /// Where volumes are made.
-    root: PathBuf,
-    /// The node of this process, whose folders it can make.
-    here: Option<String>,
 }
 
 /// Starts the controller. Keys with a namespace are claims, those without volumes; the empty one is the class.
 pub(crate) fn start(context: &Context) {
     let client = context.client("local-path-provisioner");
+    let apiserver = context.client("kube-apiserver");
     let recorder = context.recorder(&client, PROVISIONER);
     let informers = &context.informers;
     let (claims, volumes, classes, nodes) = (
@@ -58,12 +95,21 @@ pub(crate) fn start(context: &Context) {
         released.then(|| key(change.object())).into_iter().collect()
     });
     keyed.needs(&classes);
-    keyed.needs(&nodes);
+    let (all_claims, all_volumes) = (claims.clone(), volumes.clone());
+    keyed.wakes(&nodes, move |change| {
+        let node = &*change.object().key.name;
+        if !became_ready(change) {
+            return Vec::new();
+        }
+        let claims = all_claims.list("").into_iter().filter(|c| plan::is_ours(c));
+        let claims = claims.filter(|c| plan::selected_node(c) == Some(node));
+        let volumes = all_volumes.list("").into_iter().filter(plan::is_released);
+        let volumes = volumes.filter(|v| plan::node_of(v) == Some(node));
+        claims.map(|c| c.metadata).chain(volumes.map(|v| v.metadata)).map(metadata_key).collect()
+    });
     keyed.queue.add((String::new(), String::new()));
-    let (root, here) =
-        (PathBuf::from(&context.config.local_storage_path), context.config.node_name.clone());
     let provisioner =
-        Arc::new(Provisioner { client, recorder, claims, volumes, classes, nodes, root, here });
+        Arc::new(Provisioner { client, apiserver, recorder, claims, volumes, classes, nodes });
     keyed.run(&context.tasks, "local-path-provisioner", 2, move |(namespace, name)| {
         let provisioner = Arc::clone(&provisioner);
         async move {
@@ -78,6 +124,10 @@ pub(crate) fn start(context: &Context) {
 
 fn key(object: &Object) -> Key {
     (object.key.namespace.to_string(), object.key.name.to_string())
+}
+
+fn metadata_key(metadata: ObjectMeta) -> Key {
+    (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default())
 }
 
 impl Provisioner {
@@ -114,89 +164,157 @@ impl Provisioner {
         if class.provisioner != PROVISIONER || plan::waits(&claim, &class) {
             return Ok(Action::Done);
         }
-        let volume = match plan::ask(&claim, &class, &self.root) {
-            Ok(asked) => self.make(&claim, asked).await?,
-            Err(why) => Err(why),
+        let failed = |why: &dyn std::fmt::Display| {
+            let text =
+                format!("failed to provision volume with StorageClass {class_name:?}: {why}");
+            self.recorder.event(&claim, EventType::Warning, "ProvisioningFailed", text);
         };
-        match volume {
+        let request = match plan::request(&claim, &class) {
+            Ok(request) => request,
+            // Only another claim or class helps, and the change of the claim wakes this key.
+            Err(why) => {
+                failed(&why);
+                return Ok(Action::Done);
+            }
+        };
+        match self.make(&claim, &request).await {
             Ok(volume) => {
                 let text = format!("Successfully provisioned volume {volume}");
                 self.recorder.event(&claim, EventType::Normal, "ProvisioningSucceeded", text);
+                Ok(Action::Done)
             }
-            // Only another claim, class or node mends it, and the claim's change wakes us.
-            Err(why) => {
-                let text =
-                    format!("failed to provision volume with StorageClass {class_name:?}: {why}");
-                self.recorder.event(&claim, EventType::Warning, "ProvisioningFailed", text);
+            Err(error) => {
+                failed(&error);
+                error.outcome()
             }
         }
-        Ok(Action::Done)
     }
 
-    /// Makes the folder and its volume; the inner error is for the user.
+    /// The object of a node that can be asked for something.
+    fn ready_node(&self, name: &str) -> Result<Node, ProvisionError> {
+        let node = self.nodes.get("", name).ok_or_else(|| ProvisionError::NoNode(name.into()))?;
+        match nodes::ready(&node) {
+            Some("True") => Ok(node),
+            _ => Err(ProvisionError::NodeNotReady(name.into())),
+        }
+    }
+
+    /// Makes the directory on its node, and the volume.
     async fn make(
         &self,
         claim: &PersistentVolumeClaim,
-        asked: Asked,
-    ) -> Result<Result<String, String>, Error> {
-        if self.here.as_deref() != Some(&asked.node) {
-            let node = &asked.node;
-            return Ok(Err(format!(
-                "node {node:?} is not the node of this server; volumes on other nodes are not supported yet"
-            )));
+        request: &VolumeRequest,
+    ) -> Result<String, ProvisionError> {
+        let node = self.ready_node(&request.node)?;
+        let labels = node.metadata.labels.as_ref();
+        let host = labels.and_then(|l| l.get("kubernetes.io/hostname")).unwrap_or(&request.node);
+        let url = directory_url(&request.node, &request.directory, request.storage.as_deref());
+        let DirectoryMade { path } =
+            serde_json::from_slice(&self.kubelet(Method::POST, &url).await?)
+                .map_err(Error::from)?;
+        if !plan::is_directory(&path, &request.directory) {
+            return Err(ProvisionError::BadPath { node: request.node.clone(), path });
         }
-        let host = self
-            .nodes
-            .cache()
-            .get("", &asked.node)
-            .and_then(|n| n.label("kubernetes.io/hostname").map(str::to_owned));
-        let host = host.unwrap_or_else(|| asked.node.clone());
-        let path = asked.path.clone();
-        let made = base::tasks::blocking(move || base::fs::create_dir(&path, MODE)).await;
-        match made {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return Ok(Err(error.to_string())),
-            Err(error) => return Ok(Err(error.to_string())),
-        }
-        let Volume { name, object } = plan::volume(claim, &asked, &host);
-        let object = PersistentVolume::from_value(&object)?;
+        let Volume { name, object } = plan::volume(claim, request, &path, host);
+        let object = PersistentVolume::from_value(&object).map_err(Error::from)?;
         match self.client.create("", &object).await {
             Err(error) if error.is_already_exists() => {}
             other => drop(other?),
         }
-        Ok(Ok(name))
+        Ok(name)
     }
 
-    /// Removes the folder of a released volume, then the volume.
+    /// One request to the kubelet API of a node.
+    async fn kubelet(&self, method: Method, url: &str) -> Result<Bytes, Error> {
+        self.apiserver.request(method, url, "application/json", Bytes::new()).await
+    }
+
+    /// Removes the directory of a released volume on its node, then the volume. A volume whose
+    /// node does not answer stays.
     async fn reclaim(&self, name: &str) -> Result<Action, Error> {
         let Some(volume) = self.volumes.get("", name) else { return Ok(Action::Done) };
         if !plan::is_released(&volume) {
             return Ok(Action::Done);
         }
-        let fail = |why: String| {
-            self.recorder.event(&volume, EventType::Warning, "VolumeFailedDelete", why);
-        };
-        let node = plan::node_of(&volume);
-        if node.is_none() || node != self.here.as_deref() {
-            fail(format!(
-                "the volume lies on node {:?}, which is not the node of this server; remove its folder and the volume by hand",
-                node.unwrap_or_default()
-            ));
-            return Ok(Action::Done);
-        }
-        let Some(path) = plan::folder(&volume, &self.root) else {
-            fail(format!("the volume's path is no folder of its own in {}", self.root.display()));
-            return Ok(Action::Done);
-        };
-        let removed = base::tasks::blocking(move || base::fs::remove_dir(&path)).await;
-        let removed = removed.map_err(|e| e.to_string()).and_then(|r| r.map_err(|e| e.to_string()));
-        if let Err(why) = removed {
-            fail(why.clone());
-            return Err(Error::Transport(why));
+        if let Err(error) = self.remove(&volume).await {
+            let text = error.to_string();
+            self.recorder.event(&volume, EventType::Warning, "VolumeFailedDelete", text);
+            return error.outcome();
         }
         let options =
             DeleteOptions { uid: volume.metadata.uid.clone(), ..DeleteOptions::default() };
         settled(self.client.delete::<PersistentVolume>("", name, &options).await)?;
         Ok(Action::Done)
+    }
+
+    async fn remove(&self, volume: &PersistentVolume) -> Result<(), ProvisionError> {
+        let directory = plan::directory(volume).ok_or(ProvisionError::ForeignPath)?;
+        let node = plan::node_of(volume).ok_or(ProvisionError::UnknownNode)?;
+        self.ready_node(node)?;
+        let url = directory_url(node, &directory.name, Some(&directory.storage));
+        self.kubelet(Method::DELETE, &url).await?;
+        Ok(())
+    }
+}
+
+/// The URL of a volume directory in the kubelet API of its node.
+fn directory_url(node: &str, name: &str, storage: Option<&str>) -> String {
+    let query = storage.map(|s| format!("?storagePath={}", api::uri::escaped(s)));
+    let (name, query) = (api::uri::escaped(name), query.unwrap_or_default());
+    Client::path(&gvr_of::<Node>(), "", node, &format!("proxy/localVolumes/{name}{query}"))
+}
+
+/// Whether this change of a node is the one that makes it ready.
+fn became_ready(change: &Change) -> bool {
+    let ready = |object: &Object| {
+        decode::<Node>(object).is_some_and(|node| nodes::ready(&node) == Some("True"))
+    };
+    match change {
+        Change::Added(node) => ready(node),
+        Change::Updated { old, new } => ready(new) && !ready(old),
+        Change::Deleted(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_storage_directory_is_escaped_in_the_url() {
+        assert_eq!(
+            directory_url("n1", "pvc-u_n_c", Some("/var/a b")),
+            "/api/v1/nodes/n1/proxy/localVolumes/pvc-u_n_c?storagePath=%2Fvar%2Fa%20b"
+        );
+        assert_eq!(directory_url("n1", "pvc-u", None), "/api/v1/nodes/n1/proxy/localVolumes/pvc-u");
+    }
+
+    #[test]
+    fn only_errors_of_the_connection_are_retried() {
+        let refused = |code| ProvisionError::from(Error::from(api::Status::failure(code, "", "")));
+        for code in [429, 500, 503] {
+            assert!(refused(code).outcome().is_err(), "{code}");
+        }
+        for error in
+            [refused(400), refused(404), refused(409), ProvisionError::NodeNotReady("n".into())]
+        {
+            let text = error.to_string();
+            assert!(error.outcome().is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_becomes_ready_wakes_its_volumes() {
+        let node = |ready: &str| {
+            let value = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
+                "status": {"conditions": [{"type": "Ready", "status": ready}]}});
+            Arc::new(Object::from_value(value).unwrap())
+        };
+        let update = |old, new| Change::Updated { old: node(old), new: node(new) };
+        assert!(became_ready(&update("Unknown", "True")));
+        assert!(became_ready(&Change::Added(node("True"))));
+        assert!(!became_ready(&update("True", "True")));
+        assert!(!became_ready(&update("True", "Unknown")));
+        assert!(!became_ready(&Change::Deleted(node("True"))));
     }
 }

@@ -35,6 +35,8 @@ pub struct Config {
     pub version: String,
     /// Pod directories; `/var/lib/kubelet` unless the data directory is moved.
     pub root_dir: PathBuf,
+    /// Where the directories of local-path volumes are made.
+    pub local_storage_dir: PathBuf,
     /// `/var/log/pods`.
     pub pod_logs_dir: PathBuf,
     /// `/var/log/containers`.
@@ -145,6 +147,7 @@ impl Config {
             provider_id: String::new(),
             version: "v1.37.1".to_owned(),
             root_dir: path("/var/lib/kubelet"),
+            local_storage_dir: data_dir.join("storage"),
             pod_logs_dir: path("/var/log/pods"),
             container_logs_dir: path("/var/log/containers"),
             manifest_dirs: vec![path("/etc/kubernetes/manifests"), data_dir.join("pod-manifests")],

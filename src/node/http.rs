@@ -2,6 +2,7 @@
 
 mod auth;
 mod config;
+mod local_volumes;
 mod logs;
 mod stats;
 mod streaming;
@@ -155,6 +156,7 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Response<Body> {
         ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
             streaming::port_forward(api, namespace, pod, &query, request).await
         }
+        ["localVolumes", name] => local_volumes::serve(api, request.method(), name, &query).await,
         ["stats", "summary"] if get => stats::summary(api).await,
         ["metrics", "resource"] if get => stats::metrics(api).await,
         ["configz"] if get => answer(StatusCode::OK, "application/json", config::show(api)),

@@ -67,8 +67,6 @@ pub struct Config {
     pub scheduler: bool,
     /// Run the local-path provisioner.
     pub local_storage: bool,
-    /// Where it makes volumes.
-    pub local_storage_path: PathBuf,
     /// Answer cluster DNS.
     pub dns: bool,
     /// Run the service proxy.
@@ -409,10 +407,6 @@ impl Config {
             controllers: !args.disable_controller_manager,
             scheduler: !args.disable_scheduler,
             local_storage: !disabled("local-storage"),
-            local_storage_path: args
-                .default_local_storage_path
-                .clone()
-                .unwrap_or_else(|| machine.data_dir.join("storage")),
             dns: !disabled("coredns"),
             proxy: !args.disable_kube_proxy,
             network_policies: !args.disable_network_policy,

@@ -49,6 +49,9 @@ pub struct NodeArgs {
     /// Taints of this node
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', help_heading = "Node")]
     pub node_taint: Vec<String>,
+    /// Where this node makes local-path volumes [default: storage in the data directory]
+    #[arg(long, value_name = "DIR", help_heading = "Node")]
+    pub default_local_storage_path: Option<PathBuf>,
     /// How pods of other nodes are reached: auto, vxlan, host-gw, wireguard-native (encrypts) or none (another CNI plugin connects pods and enforces network policies) [default: auto, or what the server says]
     #[arg(long, value_name = "BACKEND", help_heading = "Node")]
     pub flannel_backend: Option<String>,

@@ -1,6 +1,7 @@
-//! What folder and volume a claim gets, and which folder goes with a volume.
+//! Which directory and volume a claim gets, and which directory belongs to a volume.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::{Component, Path};
 
 use api::k8s::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use api::k8s::api::storage::v1::StorageClass;
@@ -43,32 +44,39 @@ pub(super) fn class_of(claim: &PersistentVolumeClaim) -> &str {
         .unwrap_or_default()
 }
 
+/// The node that the scheduler selected for the pod of the claim.
+pub(super) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
+    annotation(&claim.metadata.annotations, SELECTED_NODE)
+}
+
 /// The claim's pod has no node yet.
 pub(super) fn waits(claim: &PersistentVolumeClaim, class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
-        && annotation(&claim.metadata.annotations, SELECTED_NODE).is_none()
+        && selected_node(claim).is_none()
 }
 
-/// What a claim asks for, understood.
+/// The volume that a claim needs.
 #[derive(Debug, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct VolumeRequest {
     pub(super) node: String,
-    pub(super) path: PathBuf,
+    /// Name of the directory in the storage directory of the node.
+    pub(super) directory: String,
+    /// The storage directory that the class names; the node must have the same.
+    pub(super) storage: Option<String>,
     name: String,
     local: bool,
     reclaim: String,
     class: String,
 }
 
-/// Understands a claim.
+/// The request of a claim, once its node is selected.
 ///
 /// # Errors
-/// Why it cannot be had, for the user.
-pub(super) fn ask(
+/// Why no volume can be provisioned, for the user.
+pub(super) fn request(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
-    root: &Path,
-) -> Result<Asked, String> {
+) -> Result<VolumeRequest, String> {
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.selector.is_some() {
         return Err("claim.Spec.Selector is not supported".into());
@@ -88,13 +96,14 @@ pub(super) fn ask(
     if class.mount_options.as_ref().is_some_and(|m| !m.is_empty()) {
         return Err("mount options of the StorageClass are not supported".into());
     }
+    let mut storage = None;
     for (name, value) in class.parameters.iter().flatten() {
-        if name != "nodePath" || Path::new(value) != root {
+        if name != "nodePath" {
             return Err(format!("parameter {name}={value} of the StorageClass is not supported"));
         }
+        storage = Some(value.clone());
     }
-    let node = annotation(&claim.metadata.annotations, SELECTED_NODE)
-        .ok_or("configuration error, no node was specified")?;
+    let node = selected_node(claim).ok_or("configuration error, no node was specified")?;
     let kind = annotation(&claim.metadata.annotations, "volumeType")
         .or_else(|| annotation(&class.metadata.annotations, "defaultVolumeType"))
         .unwrap_or("hostPath");
@@ -106,13 +115,14 @@ pub(super) fn ask(
     let meta = &claim.metadata;
     let part = |p: &Option<String>| p.clone().unwrap_or_default();
     let name = format!("pvc-{}", part(&meta.uid));
-    let folder = format!("{name}_{}_{}", part(&meta.namespace), part(&meta.name));
-    if folder.contains('/') {
-        return Err(format!("{folder:?} is no name of a folder"));
+    let directory = format!("{name}_{}_{}", part(&meta.namespace), part(&meta.name));
+    if directory.contains('/') {
+        return Err(format!("{directory:?} is not the name of a directory"));
     }
-    Ok(Asked {
+    Ok(VolumeRequest {
         node: node.to_owned(),
-        path: root.join(folder),
+        directory,
+        storage,
         name,
         local,
         reclaim: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".into()),
@@ -126,16 +136,20 @@ pub(super) struct Volume {
     pub(super) object: Value,
 }
 
-/// The volume of a claim, on the node whose label `kubernetes.io/hostname` is `host`.
-pub(super) fn volume(claim: &PersistentVolumeClaim, asked: &Asked, host: &str) -> Volume {
+/// The volume of a claim at `path`, on the node whose label `kubernetes.io/hostname` is `host`.
+pub(super) fn volume(
+    claim: &PersistentVolumeClaim,
+    request: &VolumeRequest,
+    path: &str,
+    host: &str,
+) -> Volume {
     let meta = &claim.metadata;
     let spec = claim.spec.clone().unwrap_or_default();
     let size = spec.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage"));
-    let path = asked.path.display().to_string();
     let mut object = json!({
         "metadata": {
-            "name": asked.name,
-            "annotations": {PROVISIONED_BY: PROVISIONER, OWN_NODE: asked.node},
+            "name": request.name,
+            "annotations": {PROVISIONED_BY: PROVISIONER, OWN_NODE: request.node},
         },
         "spec": {
             "accessModes": spec.access_modes,
@@ -147,17 +161,17 @@ pub(super) fn volume(claim: &PersistentVolumeClaim, asked: &Asked, host: &str) -
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
                 {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]},
             ]}]}},
-            "persistentVolumeReclaimPolicy": asked.reclaim,
-            "storageClassName": asked.class,
+            "persistentVolumeReclaimPolicy": request.reclaim,
+            "storageClassName": request.class,
             "volumeMode": "Filesystem",
         },
     });
-    if asked.local {
+    if request.local {
         object["spec"]["local"] = json!({"path": path});
     } else {
         object["spec"]["hostPath"] = json!({"path": path, "type": "DirectoryOrCreate"});
     }
-    Volume { name: asked.name.clone(), object }
+    Volume { name: request.name.clone(), object }
 }
 
 /// The node on which a volume of ours lies.
@@ -165,8 +179,25 @@ pub(super) fn node_of(volume: &PersistentVolume) -> Option<&str> {
     annotation(&volume.metadata.annotations, OWN_NODE)
 }
 
-/// The folder of a volume, if it is one that [`ask`] could have chosen for it: nothing else is ever removed.
-pub(super) fn folder(volume: &PersistentVolume, root: &Path) -> Option<PathBuf> {
+/// The directory that a node made for a volume.
+#[derive(Debug, PartialEq)]
+pub(super) struct VolumeDirectory {
+    /// The storage directory in which it is.
+    pub(super) storage: String,
+    pub(super) name: String,
+}
+
+/// The path that a node answered is one in which it made the directory `name`.
+pub(super) fn is_directory(path: &str, name: &str) -> bool {
+    let path = Path::new(path);
+    path.is_absolute()
+        && path.file_name() == Some(OsStr::new(name))
+        && !path.components().any(|c| c == Component::ParentDir)
+}
+
+/// The directory of a volume, if its path is one that the provisioner made for its claim: nothing
+/// else is ever removed. The node refuses a storage directory that is not its own.
+pub(super) fn directory(volume: &PersistentVolume) -> Option<VolumeDirectory> {
     let spec = volume.spec.as_ref()?;
     let path = match (&spec.local, &spec.host_path) {
         (Some(local), _) => &local.path,
@@ -174,19 +205,18 @@ pub(super) fn folder(volume: &PersistentVolume, root: &Path) -> Option<PathBuf> 
         (None, None) => return None,
     };
     let claim = spec.claim_ref.as_ref()?;
-    let expected = root.join(format!(
-        "pvc-{}_{}_{}",
-        claim.uid.as_deref()?,
-        claim.namespace.as_deref()?,
-        claim.name.as_deref()?
-    ));
-    let own =
-        expected.parent() == Some(root) && volume.metadata.name.as_deref()?.starts_with("pvc-");
-    (own && Path::new(path) == expected).then_some(expected)
+    let uid = claim.uid.as_deref()?;
+    let (namespace, claim) = (claim.namespace.as_deref()?, claim.name.as_deref()?);
+    let name = format!("pvc-{uid}_{namespace}_{claim}");
+    let own = volume.metadata.name.as_deref()?.starts_with("pvc-") && is_directory(path, &name);
+    let storage = Path::new(path).parent()?.to_str()?.to_owned();
+    own.then_some(VolumeDirectory { storage, name })
 }
 
 #[cfg(test)]
 mod tests {
+    use api::k8s::api::core::v1::PersistentVolumeStatus;
+
     use super::*;
 
     fn claim(modes: &[&str]) -> PersistentVolumeClaim {
@@ -202,35 +232,64 @@ mod tests {
         .unwrap()
     }
 
-    #[test]
-    fn a_claim_becomes_a_folder_of_its_node_and_only_that_folder_is_removed() {
-        let (claim, root) = (claim(&["ReadWriteOnce"]), Path::new("/var/s"));
-        let asked = ask(&claim, &class(), root).unwrap();
-        assert_eq!(asked.path, Path::new("/var/s/pvc-u_n_c"));
-        let Volume { name, object } = volume(&claim, &asked, "host1");
-        assert_eq!(name, "pvc-u");
-        assert_eq!(object["spec"]["local"]["path"], "/var/s/pvc-u_n_c");
-        assert_eq!(object["spec"]["capacity"]["storage"], "1Gi");
-        let mut made: PersistentVolume = serde_json::from_value(object).unwrap();
-        assert_eq!((node_of(&made), folder(&made, root)), (Some("node1"), Some(asked.path)));
-        if let Some(local) = made.spec.as_mut().and_then(|s| s.local.as_mut()) {
-            local.path = "/var/s/../../etc".into();
-        }
-        assert_eq!(folder(&made, root), None);
+    fn provisioned(path: &str) -> PersistentVolume {
+        let claim = claim(&["ReadWriteOnce"]);
+        let request = request(&claim, &class()).unwrap();
+        serde_json::from_value(volume(&claim, &request, path, "host1").object).unwrap()
     }
 
     #[test]
-    fn what_cannot_be_had_is_refused_by_name() {
-        let root = Path::new("/s");
-        assert!(
-            ask(&claim(&["ReadWriteMany"]), &class(), root).unwrap_err().contains("ReadWriteOnce")
-        );
+    fn a_claim_gets_a_volume_on_its_selected_node() {
+        let claim = claim(&["ReadWriteOnce"]);
+        let request = request(&claim, &class()).unwrap();
+        assert_eq!((request.node.as_str(), request.directory.as_str()), ("node1", "pvc-u_n_c"));
+        let Volume { name, object } = volume(&claim, &request, "/var/s/pvc-u_n_c", "host1");
+        assert_eq!(name, "pvc-u");
+        assert_eq!(object["spec"]["local"]["path"], "/var/s/pvc-u_n_c");
+        assert_eq!(object["spec"]["capacity"]["storage"], "1Gi");
+        let terms = &object["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"];
+        assert_eq!(terms[0]["matchExpressions"][0]["values"][0], "host1");
+        assert_eq!(node_of(&serde_json::from_value(object).unwrap()), Some("node1"));
+    }
+
+    #[test]
+    fn only_the_directory_of_the_claim_is_removed() {
+        let storage = "/var/s".to_owned();
+        let expected = VolumeDirectory { storage, name: "pvc-u_n_c".to_owned() };
+        assert_eq!(directory(&provisioned("/var/s/pvc-u_n_c")), Some(expected));
+        for path in ["/", "/etc", "/var/s/pvc-u_n_other", "/var/s/../pvc-u_n_c", "pvc-u_n_c"] {
+            assert_eq!(directory(&provisioned(path)), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_released_volumes_with_policy_delete_are_reclaimed() {
+        let mut volume = provisioned("/var/s/pvc-u_n_c");
+        assert!(!is_released(&volume));
+        let mut status = PersistentVolumeStatus::default();
+        status.phase = Some("Released".into());
+        volume.status = Some(status);
+        assert!(is_released(&volume));
+        let spec = volume.spec.as_mut().unwrap();
+        spec.persistent_volume_reclaim_policy = Some("Retain".into());
+        assert!(!is_released(&volume));
+    }
+
+    #[test]
+    fn unsupported_requests_are_refused_by_name() {
+        let fails = |claim: &PersistentVolumeClaim, class: &StorageClass| {
+            request(claim, class).unwrap_err()
+        };
+        assert!(fails(&claim(&["ReadWriteMany"]), &class()).contains("ReadWriteOnce"));
         let mut other = class();
         other.parameters = Some([("pathPattern".to_owned(), "x".to_owned())].into());
-        assert!(ask(&claim(&["ReadWriteOnce"]), &other, root).unwrap_err().contains("pathPattern"));
+        assert!(fails(&claim(&["ReadWriteOnce"]), &other).contains("pathPattern"));
+        other.parameters = Some([("nodePath".to_owned(), "/s".to_owned())].into());
+        let storage = request(&claim(&["ReadWriteOnce"]), &other).unwrap().storage;
+        assert_eq!(storage.as_deref(), Some("/s"), "the node compares it with its own");
         let mut early = claim(&["ReadWriteOnce"]);
         early.metadata.annotations.as_mut().unwrap().remove(SELECTED_NODE);
         assert!(waits(&early, &class()));
-        assert!(ask(&early, &class(), root).unwrap_err().contains("no node was specified"));
+        assert!(fails(&early, &class()).contains("no node was specified"));
     }
 }

@@ -235,6 +235,8 @@ mod tests {
             ("GET", "/logs/x", "get", "log"),
             ("GET", "/containerLogs/a/b/c", "get", "proxy"),
             ("POST", "/exec/a/b/c", "create", "proxy"),
+            ("POST", "/localVolumes/pvc-u", "create", "proxy"),
+            ("DELETE", "/localVolumes/pvc-u", "delete", "proxy"),
             ("GET", "/exec/a/b/c", "get", "proxy"),
             ("PUT", "/metrics", "update", "metrics"),
             ("PATCH", "/metrics", "patch", "metrics"),

@@ -1,0 +1,172 @@
+//! `localVolumes`: makes and removes the directories of local-path volumes on this node.
+//!
+//! The provisioner runs on the leading server and knows the API objects; the node decides which
+//! path is touched. A directory is always a direct child of the node's own storage directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use api::Status;
+use http::{Method, Response, StatusCode};
+use serde_json::json;
+
+use super::{Api, Body, Query, answer, one, text};
+
+/// The user of a pod is not known when the directory is made, so every user may write.
+const MODE: u32 = 0o777;
+/// Longest name of a file on Linux.
+const NAME_MAX: usize = 255;
+
+/// Why a directory is not made or removed.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{0:?} is not the name of a local-path volume directory")]
+    Name(String),
+    #[error(
+        "this node stores local-path volumes in {own:?}, not in {requested:?}; \
+         see --default-local-storage-path"
+    )]
+    StorageDirectory { own: PathBuf, requested: String },
+    #[error("{0:?} exists and is not a directory")]
+    NotDirectory(PathBuf),
+    #[error("{0:?} is still there after its removal")]
+    NotRemoved(PathBuf),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl Error {
+    fn status(&self) -> Status {
+        let (code, reason) = match self {
+            Self::Name(_) => (400, "BadRequest"),
+            Self::StorageDirectory { .. } | Self::NotDirectory(_) => (409, "Conflict"),
+            Self::NotRemoved(_) | Self::Io(_) => (500, "InternalError"),
+        };
+        Status::failure(code, reason, self.to_string())
+    }
+}
+
+/// The path of the volume directory `name`, a direct child of `root`. The caller may say which
+/// storage directory it expects, and is refused when the node has another.
+fn directory(root: &Path, name: &str, requested: Option<&str>) -> Result<PathBuf, Error> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    // The prefix rules out `.` and `..`, the characters rule out separators and escapes.
+    if !name.starts_with("pvc-") || name.len() > NAME_MAX || !name.bytes().all(plain) {
+        return Err(Error::Name(name.to_owned()));
+    }
+    match requested {
+        Some(requested) if Path::new(requested) != root => {
+            Err(Error::StorageDirectory { own: root.to_owned(), requested: requested.to_owned() })
+        }
+        _ => Ok(root.join(name)),
+    }
+}
+
+/// Whether a directory is there; anything else under its name, a symbolic link too, is an error.
+fn exists(path: &Path) -> Result<bool, Error> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => Ok(true),
+        Ok(_) => Err(Error::NotDirectory(path.to_owned())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn make(path: &Path) -> Result<(), Error> {
+    exists(path)?;
+    Ok(base::fs::create_dir(path, MODE)?)
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    if !exists(path)? {
+        return Ok(());
+    }
+    base::fs::remove_dir(path)?;
+    if exists(path)? { Err(Error::NotRemoved(path.to_owned())) } else { Ok(()) }
+}
+
+/// `POST` makes the directory and answers with its path, `DELETE` removes it with its content.
+/// Both succeed when there is nothing to do.
+pub(super) async fn serve(api: &Api, method: &Method, name: &str, query: &Query) -> Response<Body> {
+    let act = match *method {
+        Method::POST => make,
+        Method::DELETE => remove,
+        _ => return text(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"),
+    };
+    let requested = one(query, "storagePath");
+    let done = match directory(&api.node.config.local_storage_dir, name, requested) {
+        Ok(path) => base::tasks::blocking(move || act(&path).map(|()| path))
+            .await
+            .unwrap_or_else(|e| Err(io::Error::other(e.to_string()).into())),
+        Err(error) => Err(error),
+    };
+    match done {
+        Ok(path) => answer(StatusCode::OK, "application/json", json!({"path": path}).to_string()),
+        Err(error) => {
+            let status = error.status();
+            let code = StatusCode::from_u16(status.code);
+            let body = serde_json::to_string(&status).unwrap_or_default();
+            answer(code.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), "application/json", body)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn only_direct_children_of_the_storage_directory_are_named() {
+        let root = Path::new("/var/s");
+        let path = |name: &str| directory(root, name, None).ok();
+        assert_eq!(path("pvc-u_n_c.1"), Some("/var/s/pvc-u_n_c.1".into()));
+        let long = format!("pvc-{}", "x".repeat(252));
+        for name in ["", ".", "..", "pvc", "x", "../pvc-u", "pvc-u/..", "pvc-u\0", "pvc-%2e", &long]
+        {
+            assert_eq!(path(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn another_storage_directory_is_refused() {
+        let root = Path::new("/var/s");
+        assert!(directory(root, "pvc-u", Some("/var/s/")).is_ok());
+        for other in ["/var", "/var/s/../s", "/var/s/x", ""] {
+            let status = directory(root, "pvc-u", Some(other)).unwrap_err().status();
+            assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_directory_is_made_for_every_user_and_removed_with_its_content() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("storage/pvc-u");
+        make(&path).unwrap();
+        make(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o777);
+        std::fs::create_dir(path.join("sub")).unwrap();
+        std::fs::write(path.join("sub/file"), "x").unwrap();
+        let outside = home.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("kept"), "x").unwrap();
+        symlink(&outside, path.join("link")).unwrap();
+        remove(&path).unwrap();
+        remove(&path).unwrap();
+        assert!(!path.exists() && outside.join("kept").exists());
+    }
+
+    #[test]
+    fn a_symbolic_link_is_neither_used_nor_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let (outside, link) = (home.path().join("outside"), home.path().join("pvc-u"));
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::set_permissions(&outside, std::fs::Permissions::from_mode(0o700)).unwrap();
+        symlink(&outside, &link).unwrap();
+        assert!(matches!(make(&link), Err(Error::NotDirectory(_))));
+        assert!(matches!(remove(&link), Err(Error::NotDirectory(_))));
+        let mode = std::fs::metadata(&outside).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode, link.is_symlink()), (0o700, true));
+    }
+}
