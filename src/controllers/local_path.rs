@@ -101,7 +101,7 @@ pub(crate) fn start(context: &Context) {
         if !became_ready(change) {
             return Vec::new();
         }
-        let claims = all_claims.list("").into_iter().filter(|c| plan::is_ours(c));
+        let claims = all_claims.list("").into_iter().filter(plan::is_ours);
         let claims = claims.filter(|c| plan::selected_node(c) == Some(node));
         let volumes = all_volumes.list("").into_iter().filter(plan::is_released);
         let volumes = volumes.filter(|v| plan::node_of(v) == Some(node));
