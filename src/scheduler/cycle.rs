@@ -145,6 +145,26 @@ mod tests {
     }
 
     #[test]
+    fn pod_with_resource_claims_fits_no_node() {
+        let nodes = [node("a", 1000), node("b", 1000)];
+        let volumes = VolumeView::default();
+        let outcome = |claims: serde_json::Value| {
+            let value = serde_json::json!({"metadata": {"name": "p", "namespace": "d"},
+                "spec": {"containers": [{"name": "c"}], "resourceClaims": claims}});
+            let pod = Arc::new(PodInfo::new(&serde_json::from_value(value).unwrap()));
+            select(&Round::new(&pod, &nodes, &|_| None, &volumes), 0, &|_| Vec::new(), &|_| 0)
+        };
+        let unfit = outcome(serde_json::json!([{"name": "gpu", "resourceClaimName": "g"}]));
+        let unfit = unfit.unwrap_err();
+        assert_eq!(
+            unfit.message(),
+            "0/2 nodes are available: 2 node(s) do not support resource claims."
+        );
+        assert!(unfit.misfits.iter().all(|(_, misfit)| misfit.unresolvable));
+        assert!(outcome(serde_json::json!([])).is_ok());
+    }
+
+    #[test]
     fn a_nominated_pod_keeps_its_place() {
         let nodes = [node("a", 1000)];
         let requests = Resources { milli_cpu: 600, pods: 1, ..Resources::default() };

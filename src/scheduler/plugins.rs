@@ -66,6 +66,7 @@ impl<'a> Round<'a> {
 /// Asks every filter; the first that refuses decides, as upstream.
 pub(crate) fn filter(round: &Round<'_>, node: &NodeInfo) -> Result<(), Misfit> {
     let pod = round.pod;
+    node_basics::resource_claims(pod)?;
     node_basics::unschedulable(pod, node)?;
     node_basics::name(pod, node)?;
     taint_toleration::filter(pod, node)?;

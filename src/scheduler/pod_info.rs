@@ -107,6 +107,7 @@ pub(crate) struct PodInfo {
     pub(crate) images: Vec<String>,
     pub(crate) containers: usize,
     pub(crate) claims: Vec<String>,
+    pub(crate) has_resource_claims: bool,
     pub(crate) node_selector: Labels,
     pub(crate) required_nodes: Option<Vec<NodeSelectorTerm>>,
     pub(crate) preferred_nodes: Vec<(i64, NodeSelectorTerm)>,
@@ -151,6 +152,7 @@ impl PodInfo {
         self.node_name = spec.node_name.clone().unwrap_or_default();
         self.scheduler = spec.scheduler_name.clone().unwrap_or_default();
         self.gates = spec.scheduling_gates.iter().flatten().map(|g| g.name.clone()).collect();
+        self.has_resource_claims = spec.resource_claims.as_ref().is_some_and(|c| !c.is_empty());
         self.never_preempts = spec.preemption_policy.as_deref() == Some("Never");
         self.node_selector = spec.node_selector.clone().unwrap_or_default();
         self.tolerations = spec.tolerations.clone().unwrap_or_default();

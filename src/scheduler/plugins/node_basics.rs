@@ -1,4 +1,4 @@
-//! NodeUnschedulable, NodeName, NodeAffinity, NodePorts.
+//! NodeUnschedulable, NodeName, NodeAffinity, NodePorts, and the refusal of resource claims.
 
 use api::k8s::api::core::v1::Taint;
 
@@ -6,6 +6,18 @@ use super::{Misfit, normalize, tolerates};
 use crate::node_info::NodeInfo;
 use crate::node_selector::{allows, term_matches};
 use crate::pod_info::PodInfo;
+
+/// No node allocates devices, so a pod with resource claims stays pending instead of failing on the
+/// node that it is bound to. Preemption cannot help.
+pub(super) fn resource_claims(pod: &PodInfo) -> Result<(), Misfit> {
+    if pod.has_resource_claims {
+        return Err(Misfit::unresolvable(
+            "DynamicResources",
+            "node(s) do not support resource claims",
+        ));
+    }
+    Ok(())
+}
 
 pub(super) fn unschedulable(pod: &PodInfo, node: &NodeInfo) -> Result<(), Misfit> {
     let taint = Taint {
