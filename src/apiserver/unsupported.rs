@@ -18,7 +18,7 @@ const WARNINGS_MAX: usize = 16;
 /// What one write sets that nothing acts on, as sentences for warnings.
 pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some(why) = kinds::kind(kind) {
+    if let Some(why) = not_acted_on(kind, value) {
         let version = kind.api_version();
         out.push(format!("{version} {}: stored, but not acted on yet: {why}", kind.kind));
     }
@@ -29,6 +29,22 @@ pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
         out.push(format!("{more} more fields: stored, but not acted on yet"));
     }
     out
+}
+
+/// The signers that the certificate controller of this server implements.
+const SIGNERS: &[&str] = &[
+    "kubernetes.io/kube-apiserver-client",
+    "kubernetes.io/kube-apiserver-client-kubelet",
+    "kubernetes.io/kubelet-serving",
+];
+
+/// Why nothing acts on this object as a whole; `None` when a controller does.
+fn not_acted_on(kind: &Gvk, value: &Value) -> Option<&'static str> {
+    let why = kinds::kind(kind)?;
+    let signer = value.pointer("/spec/signerName").and_then(Value::as_str);
+    let signed = &*kind.kind == "CertificateSigningRequest"
+        && signer.is_some_and(|name| SIGNERS.contains(&name));
+    (!signed).then_some(why)
 }
 
 /// Stored objects that are a kind, or set a field, that nothing acts on.
@@ -87,7 +103,7 @@ async fn count(objects: &Objects, row: &Resource) -> BTreeMap<(String, String), 
 /// What one object is or sets, with what does not happen.
 fn uses(row: &Resource, value: &Value) -> HashSet<(String, String)> {
     let name = row.qualified();
-    let whole = kinds::kind(&row.spec.gvk).map(|why| (name.clone(), why.to_owned()));
+    let whole = not_acted_on(&row.spec.gvk, value).map(|why| (name.clone(), why.to_owned()));
     let fields = unsupported::fields(&row.spec.gvk, value);
     let field = |f: unsupported::Found| {
         let why = "the field is stored, nothing reads it";
@@ -110,6 +126,25 @@ mod tests {
                 .rows()
                 .any(|row| &*row.spec.gvk.group == group && &*row.spec.gvk.kind == kind);
             assert!(served, "{group} {kind}");
+        }
+    }
+
+    #[test]
+    fn certificate_request_warns_only_for_a_signer_that_does_not_run_here() {
+        let kind = Gvk::new("certificates.k8s.io", "v1", "CertificateSigningRequest");
+        let request = |signer: &str| warnings(&kind, &json!({"spec": {"signerName": signer}}));
+        for signer in ["kube-apiserver-client", "kube-apiserver-client-kubelet", "kubelet-serving"]
+        {
+            assert_eq!(request(&format!("kubernetes.io/{signer}")), Vec::<String>::new());
+        }
+        for signer in ["kubernetes.io/legacy-unknown", "example.com/signer"] {
+            assert_eq!(
+                request(signer),
+                [
+                    "certificates.k8s.io/v1 CertificateSigningRequest: stored, but not acted on yet: \
+                 this server runs no signer of that name"
+                ]
+            );
         }
     }
 
