@@ -266,8 +266,10 @@ mod tests {
     fn only_released_volumes_with_policy_delete_are_reclaimed() {
         let mut volume = provisioned("/var/s/pvc-u_n_c");
         assert!(!is_released(&volume));
-        let mut status = PersistentVolumeStatus::default();
-        status.phase = Some("Released".into());
+        let status = PersistentVolumeStatus {
+            phase: Some("Released".into()),
+            ..PersistentVolumeStatus::default()
+        };
         volume.status = Some(status);
         assert!(is_released(&volume));
         let spec = volume.spec.as_mut().unwrap();
