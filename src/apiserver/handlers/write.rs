@@ -1,6 +1,7 @@
 //! The one pipeline of writes: defaults, admission, strategy, validation, store. Every verb that changes an object ends here.
 
 mod admit;
+mod identity;
 
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ use crate::registry::storage::{self, Written};
 use crate::registry::strategy::WriteContext;
 use crate::registry::{Resource, metadata, service_alloc};
 use crate::status;
+use identity::no_revision;
+pub(super) use identity::{same_name, unversioned, url_name};
 
 /// How often a generated name is tried anew (upstream's `maxNameGenerationCreateAttempts`).
 const GENERATE_MAX: usize = 8;
@@ -551,57 +554,4 @@ fn is_finalized(row: &Resource, value: &Value) -> bool {
     let namespace_done = row.spec.gvk.kind.as_ref() != "Namespace"
         || value.pointer("/spec/finalizers").and_then(Value::as_array).is_none_or(Vec::is_empty);
     deleting && graceless && namespace_done && metadata::finalizers(value).is_empty()
-}
-
-/// A changed object names itself, and as the URL does.
-///
-/// # Errors
-/// 400 otherwise.
-pub(super) fn same_name(value: &Value, name: &str) -> Result<(), Status> {
-    match metadata::text(value, "name") {
-        "" => Err(Status::bad_request(format!(
-            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
-        ))),
-        given if given != name => Err(Status::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({name})"
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// What a PUT or an apply creates has no resource version, whatever number was given.
-///
-/// # Errors
-/// 500 of one that is no number.
-pub(super) fn unversioned(mut value: Value) -> Result<Value, Status> {
-    let given = metadata::metadata_mut(&mut value).remove("resourceVersion");
-    let text = given.as_ref().and_then(Value::as_str).unwrap_or_default();
-    match no_revision(text) {
-        Some(why) if !text.is_empty() => Err(status::unmapped(500, why)),
-        _ => Ok(value),
-    }
-}
-
-/// Go's words for a text that is no resource version.
-fn no_revision(text: &str) -> Option<String> {
-    let why = match text.parse::<u64>() {
-        Ok(_) if !text.starts_with('+') => return None,
-        Err(e) if *e.kind() == std::num::IntErrorKind::PosOverflow => "value out of range",
-        _ => "invalid syntax",
-    };
-    Some(format!("strconv.ParseUint: parsing {}: {why}", api::field::go_quote(text)))
-}
-
-/// Errors of a name in the URL.
-///
-/// # Errors
-/// 400 as nothing can be stored under it (`NamespaceKeyFunc` of upstream's generic registry).
-pub(super) fn url_name(context: &Context) -> Result<&str, Status> {
-    let name = context.info.path_name.as_str();
-    let faults = metadata::path_segment(name, false);
-    if faults.is_empty() {
-        return Ok(name);
-    }
-    let (name, faults) = (api::field::go_quote(name), faults.join(";"));
-    Err(Status::bad_request(format!("Name parameter invalid: {name}: {faults}")))
 }
