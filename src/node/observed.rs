@@ -96,8 +96,10 @@ impl Observed {
         self.sandboxes.first().filter(|s| s.ready)
     }
 
-    pub(crate) fn is_running(&self, id: &str) -> bool {
-        self.containers.iter().any(|c| c.id == id && c.state == State::Running)
+    /// Whether the runtime does not list the end of this container or sandbox yet. A container whose end was announced
+    /// while its start was under way is listed as created, then as running, and only then as ended.
+    pub(crate) fn lacks_end(&self, id: &str) -> bool {
+        self.containers.iter().any(|c| c.id == id && c.state != State::Exited)
             || self.sandboxes.iter().any(|s| s.id == id && s.ready)
     }
 
@@ -243,6 +245,21 @@ pub(crate) mod tests {
             resources: None,
             user: None,
             stop_signal: None,
+        }
+    }
+
+    #[test]
+    fn an_announced_end_is_awaited_until_the_container_is_listed_as_ended() {
+        for (state, lacks) in [
+            // The exit came while the start was under way.
+            (State::Created, true),
+            (State::Running, true),
+            (State::Exited, false),
+        ] {
+            let observed =
+                Observed { containers: vec![container("a", state)], ..Observed::default() };
+            assert_eq!(observed.lacks_end("id-a"), lacks, "{state:?}");
+            assert!(!observed.lacks_end("id-b"));
         }
     }
 }

@@ -100,7 +100,7 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
         reason = Some(verdict.reason.clone());
         message = Some(verdict.message.clone());
     }
-    let rejected = is_rejected(input);
+    let rejected = is_rejected(pod, input);
     let ips = addresses(pod, input);
     let host_ips: Vec<String> = input.node_ips.iter().map(ToString::to_string).collect();
     let conditions = conditions::conditions(pod, input, &all, phase);
@@ -128,11 +128,11 @@ pub(crate) fn generate(pod: &Pod, input: &Input<'_>) -> core::PodStatus {
 }
 
 /// Whether the node refused the pod before anything of it was made. The kubelet then tells of no container (`rejectPod`):
-/// one that waits would be what clients show in place of the reason.
-fn is_rejected(input: &Input<'_>) -> bool {
+/// one that waits would be what clients show in place of the reason. After a restart the pod's phase tells.
+fn is_rejected(pod: &Pod, input: &Input<'_>) -> bool {
     let told = |list: &Option<Vec<core::ContainerStatus>>| list.iter().flatten().next().is_some();
     let previous = input.previous;
-    input.decided.is_some()
+    (input.decided.is_some() || pod.is_api_terminal())
         && input.observed.sandboxes.is_empty()
         && input.observed.containers.is_empty()
         && !told(&previous.container_statuses)

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::observed::{Container, Sandbox, State};
+use crate::pod::Origin;
 use crate::pod::tests::pod;
 
 fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
@@ -148,7 +149,7 @@ fn a_pod_that_the_node_rejects_tells_of_no_container() {
         grace: None,
         disruption: false,
     };
-    let of = |previous: &core::PodStatus, observed: &Observed| {
+    let of_pod = |pod: &Pod, decided, previous: &core::PodStatus, observed: &Observed| {
         let input = Input {
             observed,
             health: &HashMap::new(),
@@ -156,19 +157,28 @@ fn a_pod_that_the_node_rejects_tells_of_no_container() {
             previous,
             node_ips: &[],
             terminal: true,
-            decided: Some(&verdict),
+            decided,
             deferred: None,
             resizing: None,
             runtime_name: "containerd",
             now: Timestamp::from_second(1_700_000_000).unwrap(),
         };
-        generate(&pod, &input)
+        generate(pod, &input)
+    };
+    let of = |previous: &core::PodStatus, observed: &Observed| {
+        of_pod(&pod, Some(&verdict), previous, observed)
     };
     let rejected = of(&core::PodStatus::default(), &Observed::default());
     assert_eq!(rejected.phase.as_deref(), Some("Failed"));
     assert_eq!(rejected.reason.as_deref(), Some("UnsupportedByNode"));
     assert_eq!((&rejected.container_statuses, &rejected.init_container_statuses), (&None, &None));
     assert_eq!(of(&rejected, &Observed::default()).container_statuses, None);
+    // After a restart of the node agent the phase alone tells of it.
+    let mut failed = pod.object.clone();
+    failed.status = Some(rejected.clone());
+    let failed = Pod::new(failed, Origin::Api).unwrap();
+    let after = of_pod(&failed, None, &rejected, &Observed::default());
+    assert_eq!((after.phase.as_deref(), after.container_statuses), (Some("Failed"), None));
     // One that had begun, as an evicted one, keeps them.
     let begun = status_of(&pod, &[("a", State::Running, 0)], &[]);
     assert!(of(&begun, &Observed::default()).container_statuses.is_some());

@@ -98,7 +98,7 @@ impl Reporter {
             self.missing.entry(id).or_insert(now);
         }
         let observed = observe_pod(&self.node, pod).await?;
-        self.missing.retain(|id, since| observed.is_running(id) && since.elapsed() < EXIT_LAG_MAX);
+        self.missing.retain(|id, since| observed.lacks_end(id) && since.elapsed() < EXIT_LAG_MAX);
         Ok(observed)
     }
 
