@@ -1,6 +1,5 @@
 //! What this machine must have for a node; each finding says how to mend it.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::catalogue::{
@@ -57,15 +56,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The first executable file of this name, in the node's own order (`node::containerd::find`).
     fn find(&self, name: &str) -> Option<PathBuf> {
-        let on_path = self.path.split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        std::iter::once(self.bin_dir.clone()).chain(on_path).map(|dir| dir.join(name)).find(
-            |file| {
-                std::fs::metadata(file)
-                    .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
-            },
-        )
+        node::find_program(std::slice::from_ref(&self.bin_dir), &self.path, name)
     }
 }
 
@@ -204,6 +196,7 @@ fn engine(runtime: Option<&str>, programs: &Programs) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_missing_memory_controller_is_named() {

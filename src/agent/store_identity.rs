@@ -76,10 +76,9 @@ async fn record(
                 let text = serde_json::to_vec(&Record { store, replaced_at })?;
                 base::fs::write_atomic(&path, &text, 0o600)
             });
-            match written.await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "the store of this node is not recorded"),
-                Err(error) => tracing::warn!(%error, "the store of this node is not recorded"),
+            let written = written.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            if let Err(error) = written {
+                tracing::warn!(%error, "cannot record the store of this node");
             }
         }
         tokio::select! {

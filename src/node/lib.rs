@@ -47,6 +47,7 @@ mod volumes;
 mod worker;
 
 pub use config::{Config, HttpConfig, RuntimeConfig};
+pub use containerd::find::find_program;
 pub use engine::runc_fault;
 pub use power::{Grace, Power};
 pub use run::{NodeError, run};

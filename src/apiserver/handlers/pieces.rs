@@ -149,8 +149,8 @@ impl Form {
     /// What stands before and behind the items of the list `field`.
     fn around(self, whole: &Value, field: &str) -> (Vec<u8>, Vec<u8>) {
         match (self, whole) {
-            (Self::Json, _) => around(whole, field),
-            (Self::Pretty, _) => around_pretty(whole, field),
+            (Self::Json, _) => around(whole, field, false),
+            (Self::Pretty, _) => around(whole, field, true),
             (Self::Yaml, Value::Object(map)) => {
                 let (before, after) = api::codec::yaml::write_around(map, field);
                 (before.into_bytes(), after.into_bytes())
@@ -203,25 +203,32 @@ pub(super) fn of_values(
     })
 }
 
-/// What stands before and behind the items of a document's list.
-fn around(whole: &Value, field: &str) -> (Vec<u8>, Vec<u8>) {
-    let (mut before, mut after, mut behind) = (b"{".to_vec(), b"]".to_vec(), false);
+/// What precedes and what follows the items of a document's list, indented or not.
+fn around(whole: &Value, field: &str, indented: bool) -> (Vec<u8>, Vec<u8>) {
+    let (line, colon, close, end): (&[u8], &[u8], &[u8], &[u8]) = match indented {
+        true => (b"\n  ", b": ", b"\n  ]", b"\n}\n"),
+        false => (b"", b":", b"]", b"}"),
+    };
+    let (mut before, mut after, mut behind) = (b"{".to_vec(), close.to_vec(), false);
     for (name, value) in whole.as_object().into_iter().flatten() {
         let out = if behind { &mut after } else { &mut before };
         if out.last() != Some(&b'{') {
             out.push(b',');
         }
+        out.extend_from_slice(line);
         out.extend_from_slice(Value::from(name.as_str()).to_string().as_bytes());
-        out.push(b':');
+        out.extend_from_slice(colon);
         if name == field {
             out.push(b'[');
             behind = true;
+        } else if indented {
+            pretty(value, "  ", out);
         } else {
             // As above.
             let _ = serde_json::to_writer(out, value);
         }
     }
-    after.push(b'}');
+    after.extend_from_slice(end);
     (before, after)
 }
 
@@ -230,28 +237,6 @@ fn pretty(value: &Value, indent: &str, out: &mut Vec<u8>) {
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
     // A text holds no line break of its own: JSON escapes them.
     out.extend_from_slice(text.replace('\n', &format!("\n{indent}")).as_bytes());
-}
-
-/// As [`around`], indented.
-fn around_pretty(whole: &Value, field: &str) -> (Vec<u8>, Vec<u8>) {
-    let (mut before, mut after, mut behind) = (b"{".to_vec(), b"\n  ]".to_vec(), false);
-    for (name, value) in whole.as_object().into_iter().flatten() {
-        let out = if behind { &mut after } else { &mut before };
-        if out.last() != Some(&b'{') {
-            out.push(b',');
-        }
-        out.extend_from_slice(b"\n  ");
-        out.extend_from_slice(Value::from(name.as_str()).to_string().as_bytes());
-        out.extend_from_slice(b": ");
-        if name == field {
-            out.push(b'[');
-            behind = true;
-        } else {
-            pretty(value, "  ", out);
-        }
-    }
-    after.extend_from_slice(b"\n}\n");
-    (before, after)
 }
 
 #[cfg(test)]

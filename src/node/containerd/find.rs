@@ -61,12 +61,17 @@ pub(crate) struct Binaries {
     pub(crate) fault: Option<String>,
 }
 
-/// Looks for `program` in `dirs`, then on `PATH`.
-fn search(config: &RuntimeConfig, program: &'static str) -> Option<PathBuf> {
-    let on_path = config.path.split(':').filter(|p| !p.is_empty()).map(PathBuf::from);
-    config.bin_dirs.iter().cloned().chain(on_path).map(|dir| dir.join(program)).find(|path| {
+/// The first executable file named `program` in `bin_dirs`, then in the directories of `path`, a value of the variable
+/// `PATH`.
+pub fn find_program(bin_dirs: &[PathBuf], path: &str, program: &str) -> Option<PathBuf> {
+    let on_path = path.split(':').filter(|p| !p.is_empty()).map(PathBuf::from);
+    bin_dirs.iter().cloned().chain(on_path).map(|dir| dir.join(program)).find(|path| {
         std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
     })
+}
+
+fn search(config: &RuntimeConfig, program: &'static str) -> Option<PathBuf> {
+    find_program(&config.bin_dirs, &config.path, program)
 }
 
 fn required(config: &RuntimeConfig, program: &'static str) -> Result<PathBuf, NotFound> {
