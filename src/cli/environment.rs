@@ -62,7 +62,7 @@ pub fn without_effect(names: impl Iterator<Item = String>) -> Vec<String> {
     found
 }
 
-/// A variable that is set and stands for a flag.
+/// A variable that sets a flag.
 #[derive(Debug, Clone)]
 pub(super) struct Variable {
     /// Flag without dashes.
@@ -96,7 +96,7 @@ pub fn data_dir(lookup: &dyn Fn(&str) -> Option<String>) -> Option<std::path::Pa
     all.into_iter().find(|found| found.flag == "data-dir").map(|found| found.value.into())
 }
 
-/// Every variable that is set and stands for a flag; ours wins over k3s's.
+/// Every variable that sets a flag; a `KUBE_LITE_` one wins over its `K3S_` twin.
 pub(super) fn read(lookup: impl Fn(&str) -> Option<String>) -> Vec<Variable> {
     let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
     let prefixed = VARIABLES.iter().filter_map(|(flag, short)| {

@@ -150,7 +150,7 @@ mod tests {
 
     /// A sink that reports what is written, and fails or blocks on demand.
     struct Sink {
-        /// What the next writes do: an error, or nothing once it is told to go on.
+        /// The outcome of each write: an error, or success for `None` and once the sender is dropped.
         next: Receiver<Option<io::ErrorKind>>,
         out: Output,
     }

@@ -1,4 +1,4 @@
-//! What is sealed otherwise than it would be now, counted and written anew; and whether the keys open what is sealed.
+//! Counts and rewrites values sealed with an outdated key or provider, and checks whether the keys open what is sealed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

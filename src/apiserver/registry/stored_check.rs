@@ -61,7 +61,7 @@ impl StoredCheck {
         if let Err(error) = Object::from_stored(json.clone(), 0) {
             return Some(Reading::Unreadable(error.to_string()));
         }
-        // Any object in protobuf becomes JSON; what the decorators add is told apart.
+        // Any object in protobuf becomes JSON; the comparison separates what the decorators add.
         let plain = if enveloped { convert::undecorated(row, value).ok()? } else { value.clone() };
         Some(if plain == json { Reading::Complete } else { Reading::Filled(row.qualified()) })
     }

@@ -34,7 +34,7 @@ impl fmt::Debug for OtherStore {
 }
 
 impl StoreId {
-    /// As it stands in a certificate.
+    /// The URI in a server's certificate.
     pub fn uri(&self) -> String {
         format!("{PREFIX}{}:{}", self.store, self.replaced_at)
     }
@@ -120,7 +120,7 @@ mod tests {
         let leaf = ca.ensure(&at("s.crt"), &at("s.key"), &profile).unwrap();
         let der = crate::pki::certificates(&leaf.cert_pem).unwrap().remove(0);
         assert_eq!(StoreId::of_certificate(&der), Some(id('a', 3)));
-        // A server whose store was replaced has its certificate made anew.
+        // A server whose store was replaced renews its certificate.
         profile.uris = vec![id('b', 4).uri()];
         let renewed = ca.ensure(&at("s.crt"), &at("s.key"), &profile).unwrap();
         assert_ne!(renewed.cert_pem, leaf.cert_pem);

@@ -66,7 +66,7 @@ impl Servers {
         self.store.send_replace(store);
     }
 
-    /// The store whose servers are believed; changes are told.
+    /// The store whose servers are trusted; the channel reports changes.
     pub fn store(&self) -> watch::Receiver<Option<StoreId>> {
         self.store.subscribe()
     }

@@ -55,7 +55,7 @@ impl Pods {
                         node.labels.store(Arc::new(object.metadata.labels.unwrap_or_default()));
                         break;
                     }
-                    // No pod is refused because nobody can be asked.
+                    // A pod is not refused while the API server cannot be reached.
                     Err(error) if error.is_retryable() => {
                         tracing::debug!(%error, "cannot read the node's labels yet");
                     }
