@@ -136,6 +136,21 @@ pub fn finish() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
+    use std::sync::Arc;
+
+    #[derive(Clone, Default)]
+    struct Output(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Output {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            self.0.lock().write(lines)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
 
     /// C2.6: a client's text neither forges a line nor commands a terminal, and no name is longer than a line may be.
     #[test]
@@ -147,6 +162,12 @@ mod tests {
             "agent=x\\n2026 ERROR forged \\u{1b}[2J\\r\\t\\u{9b}1m \\u{202e}\n"
         );
         assert!(shown(&"é".repeat(64 * 1024)).len() <= LINE_MAX + 8);
+        let out = Output::default();
+        let queue = LogQueue::start(out.clone());
+        let event = b"one\ntwo\n";
+        assert_eq!(Lines(queue.clone()).write(event).unwrap(), event.len());
+        assert!(queue.flush(Duration::from_secs(60)));
+        assert_eq!(*out.0.lock(), b"one\\ntwo\n");
     }
 
     #[test]

@@ -9,26 +9,14 @@ use crate::pod::tests::pod;
 
 fn container(pod: &Pod, name: &str, state: State, exit_code: i32) -> Container {
     Container {
-        id: format!("id-{name}"),
-        name: name.into(),
-        sandbox: "s".into(),
-        state,
-        created_at: 1,
         started_at: 1_700_000_000_000_000_000,
         finished_at: 1_700_000_001_000_000_000,
         exit_code,
         reason: if exit_code == 0 { "Completed".into() } else { "Error".into() },
-        message: String::new(),
-        restart_count: 0,
         image: "docker.io/library/x:1".into(),
         image_ref: "sha256:1".into(),
         hash: pod.member(name).unwrap().hash(),
-        log_path: String::new(),
-        annotations: Default::default(),
-        mounts: Vec::new(),
-        resources: None,
-        user: None,
-        stop_signal: None,
+        ..crate::observed::tests::container(name, state)
     }
 }
 
