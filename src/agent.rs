@@ -141,7 +141,8 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
     link.start(config, &lives, &clients, addresses.clone(), tasks)?;
     let runtime = Arc::default();
     let known = link.known();
-    status::serve(machine, clients.node.clone(), known, Arc::clone(&runtime), tasks)?;
+    let client = clients.node.clone();
+    status::serve(machine, facts.backend, client, known, Arc::clone(&runtime), tasks)?;
     let kubelet_api = machine.kubelet_api(claim, Arc::new(tls));
     machine.start(kubelet_api, &facts, clients, runtime, moves, tasks);
     renewal::start(config, joined, lives, addresses, &link, !fresh, tasks)

@@ -295,8 +295,13 @@ impl Machine {
         Ok(NodeClaim { kubelet: Arc::new(kubelet), _run_dir: lock })
     }
 
-    /// The socket on which the network plugin reaches this process.
-    pub(crate) fn plugin_socket(&self) -> PathBuf {
+    /// The socket on which the network plugin reaches this process; `None` where another plugin connects pods. `told` is
+    /// the cluster's backend, which this node's own flag overrides.
+    pub(crate) fn plugin_socket(&self, told: net::Backend) -> Option<PathBuf> {
+        (self.backend.unwrap_or(told) != net::Backend::None).then(|| self.socket_path())
+    }
+
+    fn socket_path(&self) -> PathBuf {
         self.args.run_dir.join("cni.sock")
     }
 
@@ -395,7 +400,7 @@ impl Machine {
             cluster_domain: facts.cluster_domain.clone(),
             resolv_conf: args.resolv_conf.clone(),
             state_dir: self.directory().join("net"),
-            socket: self.plugin_socket(),
+            socket: self.socket_path(),
             cni_conf_dir: args.cni_conf_dir.clone(),
             cni_bin_dir: args.cni_bin_dir.clone(),
             mtu: None,

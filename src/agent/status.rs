@@ -21,12 +21,13 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Tells of all servers that are known.
 pub(super) type Servers = Box<dyn Fn() -> Vec<ServerLine> + Send + Sync>;
 
-/// Answers on the socket until shutdown. `client` is the node's.
+/// Answers on the socket until shutdown. `backend` is the cluster's, `client` the node's.
 ///
 /// # Errors
 /// When the socket cannot be made.
 pub(super) fn serve(
     machine: &Machine,
+    backend: net::Backend,
     client: Client,
     servers: Servers,
     runtime: Arc<OnceLock<String>>,
@@ -35,7 +36,7 @@ pub(super) fn serve(
     let source = Agent {
         node: machine.node_name.clone(),
         kubelet_root: machine.args.kubelet_root_dir.clone(),
-        plugin_socket: machine.plugin_socket(),
+        plugin_socket: machine.plugin_socket(backend),
         directory: machine.directory(),
         client,
         servers,
@@ -49,7 +50,7 @@ pub(super) fn serve(
 struct Agent {
     node: String,
     kubelet_root: PathBuf,
-    plugin_socket: PathBuf,
+    plugin_socket: Option<PathBuf>,
     directory: PathBuf,
     client: Client,
     servers: Servers,
@@ -104,7 +105,9 @@ impl Source for Agent {
                 status.problems.extend(pods.problems);
             }
         }
-        status.problems.extend(status::node::plugin_socket(&self.plugin_socket).await);
+        if let Some(socket) = &self.plugin_socket {
+            status.problems.extend(status::node::plugin_socket(socket).await);
+        }
         let (root, directory) = (self.kubelet_root.clone(), self.directory.clone());
         let found = base::tasks::blocking(move || {
             let now = base::pki::now();

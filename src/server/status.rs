@@ -45,7 +45,7 @@ pub(crate) fn serve(
         node: own.map(|client| OwnNode {
             name: machine.node_name.clone(),
             client,
-            plugin_socket: machine.plugin_socket(),
+            plugin_socket: machine.plugin_socket(net::Backend::default()),
         }),
         data_dir: machine.data_dir.clone(),
         started: base::pki::now(),
@@ -64,7 +64,7 @@ pub(crate) fn serve(
 struct OwnNode {
     name: String,
     client: client::Client,
-    plugin_socket: PathBuf,
+    plugin_socket: Option<PathBuf>,
 }
 
 struct Server {
@@ -134,7 +134,9 @@ impl Source for Server {
             }
             let root = self.kubelet_root.clone();
             status.pods = base::tasks::blocking(move || status::pods_in(&root)).await.ok();
-            status.problems.extend(status::node::plugin_socket(&node.plugin_socket).await);
+            if let Some(socket) = &node.plugin_socket {
+                status.problems.extend(status::node::plugin_socket(socket).await);
+            }
             if let Some(pods) = status::pods::of_node(&node.client, name).await {
                 status.not_ready_pods = pods.not_ready;
                 status.problems.extend(pods.problems);
