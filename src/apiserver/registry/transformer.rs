@@ -12,7 +12,7 @@ use tokio::sync::RwLock;
 pub struct Opened {
     /// Its bytes in the clear.
     pub plain: Bytes,
-    /// It would be sealed otherwise now, so whoever writes it should write it even if nothing else changes.
+    /// The value is sealed with an outdated key or provider: an update writes it even if nothing else changes.
     pub stale: bool,
 }
 
@@ -39,7 +39,7 @@ pub trait Transformer: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Gets what is needed to open these and is not here yet; what cannot be had is told by `open`.
+    /// Fetches the keys that these values need and that are not cached yet; `open` reports those that cannot be had.
     async fn fetch(&self, _resource: &Gvr, _stored: &[&Bytes]) {}
 
     /// Whether there is something that may be unwell.

@@ -64,7 +64,8 @@ async fn exec(target: Target<'_>, command: &[String], limit: Duration) -> Result
     }
 }
 
-/// Any answer is success, whatever its status. A server that speaks HTTP where HTTPS is asked for is asked again.
+/// Any answer is success, whatever its status. The node repeats an HTTPS request in the clear when the server answers it
+/// with HTTP.
 async fn http(
     node: &Node,
     pod: &Pod,
