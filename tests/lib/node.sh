@@ -61,10 +61,10 @@ cat > "$scratch/resolv.conf" <<< 'nameserver 192.0.2.53'
 # What is global to a machine; tests/lib/machines.sh makes several and sets these for the one that is meant. Clients enter its network,
 # what runs on it all its namespaces.
 node_enter=() node_inside=() node_home=$scratch node_name=n1 node_ip=192.0.2.2 node_bridge=klt0 node_table=klt node_cgroup=/$KUBE_LITE_TEST_NAMESPACE
-node_run=$scratch/run node_log=$scratch/log
+node_run=$scratch/run node_log=$scratch/log node_kubelet='' # the kubelet's root directory, where it is not in the node's home
 run_node() { # server or agent, flags...: starts it in the background
   "${node_inside[@]}" "$bin" "$1" --config=/dev/null --data-dir="$node_home/data" --node-name="$node_name" ${node_ip:+--node-ip="$node_ip"} \
-    --kubelet-root-dir="$node_home/kubelet" --log-dir="$node_home/pod-logs" --run-dir="$node_run" --cgroup-root="$node_cgroup" --cni-conf-dir="$node_home/cni" \
+    --kubelet-root-dir="${node_kubelet:-$node_home/kubelet}" --log-dir="$node_home/pod-logs" --run-dir="$node_run" --cgroup-root="$node_cgroup" --cni-conf-dir="$node_home/cni" \
     --cni-bin-dir="$node_home/cni-bin" --bridge-name="$node_bridge" --nft-table="$node_table" --resolv-conf="$scratch/resolv.conf" "${@:2}" >>"$node_log" 2>&1 &
   server_pid=$!
 }
