@@ -66,6 +66,8 @@ pub struct Request<'a> {
     pub options: Options<'a>,
     /// What mutating webhooks remember of this request.
     pub rounds: &'a Rounds,
+    /// What is to be stored of quotas with the object; set by ResourceQuota.
+    pub reservation: &'a parking_lot::Mutex<Option<quota::Reservation>>,
     /// Warnings for the client are added here.
     pub warnings: &'a parking_lot::Mutex<Vec<String>>,
 }
@@ -135,6 +137,17 @@ pub trait Plugin: Send + Sync {
     }
 }
 
+/// As [`Request::forbidden`].
+fn forbidden(gvr: &Gvr, name: &str, object: Option<&Value>, why: &str) -> Status {
+    let own =
+        |field| object.map(|o| str_in(o, &["metadata", field])).filter(|name| !name.is_empty());
+    let name = match name {
+        "" => own("name").or_else(|| own("generateName")).unwrap_or("Unknown"),
+        name => name,
+    };
+    Status::forbidden(&gvr.group, &gvr.resource, name, why)
+}
+
 impl Request<'_> {
     /// The resource is this one of this group.
     pub fn is(&self, group: &str, resource: &str) -> bool {
@@ -148,14 +161,7 @@ impl Request<'_> {
 
     /// 403 `pods "x" is forbidden: why`; the name is the object's where the request has none yet.
     pub fn forbidden(&self, object: Option<&Value>, why: &str) -> Status {
-        let own =
-            |field| object.map(|o| str_in(o, &["metadata", field])).filter(|name| !name.is_empty());
-        let name = if self.name.is_empty() {
-            own("name").or_else(|| own("generateName")).unwrap_or("Unknown")
-        } else {
-            self.name
-        };
-        Status::forbidden(&self.gvr.group, &self.gvr.resource, name, why)
+        forbidden(self.gvr, self.name, object, why)
     }
 
     /// The name of the request, else the object's, empty where it is still to be generated.
@@ -224,7 +230,17 @@ pub(crate) mod testing {
         ask: Ask<'_>,
         object: Value,
     ) -> Result<(Value, Vec<String>), Status> {
-        let warnings = parking_lot::Mutex::default();
+        let (object, warnings, _) = admit_reserving(plugin, ask, object).await?;
+        Ok((object, warnings))
+    }
+
+    /// As [`admit`], and what is reserved of quotas.
+    pub(crate) async fn admit_reserving(
+        plugin: &dyn Plugin,
+        ask: Ask<'_>,
+        object: Value,
+    ) -> Result<(Value, Vec<String>, Option<quota::Reservation>), Status> {
+        let (warnings, reservation) = Default::default();
         let gvk = Gvk::new(&ask.gvr.group, &ask.gvr.version, ask.kind);
         let name = if ask.operation == Operation::Create {
             ""
@@ -244,11 +260,12 @@ pub(crate) mod testing {
             old: ask.old.as_ref(),
             options: Options::default(),
             rounds: &Rounds::default(),
+            reservation: &reservation,
             warnings: &warnings,
         };
         let mut object = (ask.operation != Operation::Delete).then_some(object);
         plugin.mutate(&request, &mut object).await?;
         plugin.validate(&request, object.as_ref()).await?;
-        Ok((object.unwrap_or_default(), warnings.into_inner()))
+        Ok((object.unwrap_or_default(), warnings.into_inner(), reservation.into_inner()))
     }
 }

@@ -286,6 +286,7 @@ impl seams::TokenIssuer for Issuer {
             old: None,
             options: admission::Options { kind: "CreateOptions", ..Default::default() },
             rounds: &Default::default(),
+            reservation: &Default::default(),
             warnings: &warnings,
         };
         let mut object = Some(request.clone());

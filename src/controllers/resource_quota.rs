@@ -1,4 +1,4 @@
-//! What a namespace uses of its ResourceQuotas: counted from the caches when something goes, changes or a quota is new.
+//! What a namespace uses of its ResourceQuotas: counted when something goes, changes or a quota is new.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::k8s::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use api::quantity::Quantity;
 use api::{Gvr, Object};
-use client::{Action, Change, Client, Error, Informer, Informers, gvr_of};
+use client::{Action, Change, Client, Error, Informer, Informers, ListOptions, gvr_of};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,8 +16,10 @@ use crate::context::{Context, QuotaUsage};
 use crate::keyed::{Key, Keyed};
 use crate::{edit, resources};
 
-/// Reservations of writes that then failed are found at this pace (`--resource-quota-sync-period`).
+/// How often a quota is counted although nothing has changed (`--resource-quota-sync-period`).
 const RESYNC: Duration = Duration::from_secs(300);
+/// Counts of a quota that others change, too, before it waits in the queue.
+const ATTEMPTS: usize = 5;
 /// Kinds that quotas count by their plain name.
 const PLAIN: [&str; 4] = ["configmaps", "secrets", "resourcequotas", "replicationcontrollers"];
 const CLASS: &str = ".storageclass.storage.k8s.io/";
@@ -39,14 +41,14 @@ pub(crate) fn start(context: &Context) {
     let quotas = informers.of::<ResourceQuota>();
     let mut keyed = Keyed::new();
     keyed.wakes(&quotas, |change| match change {
-        // What a write reserved is in the status before its object is anywhere: counting then would give it back.
+        // What a write has used is in the status already.
         Change::Updated { old, new } if limits(old) == limits(new) => Vec::new(),
         Change::Added(o) | Change::Updated { new: o, .. } => vec![key(o)],
         Change::Deleted(_) => Vec::new(),
     });
     let known = quotas.clone();
     keyed.wakes(&informers.of::<Pod>(), move |change| {
-        // A new one may have been missing when a quota was counted after its reservation.
+        // One that was created while the server did not know of a new quota has not been counted.
         let counts = match change {
             Change::Added(_) | Change::Deleted(_) => true,
             Change::Updated { old, new } => has_ended(old) != has_ended(new),
@@ -168,11 +170,26 @@ fn status(quota: &Value, counted: &BTreeMap<String, Quantity>) -> Option<Value> 
 }
 
 impl Controller {
-    async fn reconcile(&self, (namespace, name): &Key) -> Result<Action, Error> {
-        let Some(object) = self.quotas.cache().get(namespace, name) else {
+    /// Counts until no write comes in between, so that writes one after another do not lengthen the queue's backoff.
+    async fn reconcile(&self, key: &Key) -> Result<Action, Error> {
+        for _ in 1..ATTEMPTS {
+            match self.count(key).await {
+                Err(error) if error.is_conflict() => {}
+                done => return done,
+            }
+        }
+        self.count(key).await
+    }
+
+    async fn count(&self, (namespace, name): &Key) -> Result<Action, Error> {
+        if self.quotas.cache().get(namespace, name).is_none() {
             return Ok(Action::Done);
-        };
-        let mut quota = edit::value(&object)?;
+        }
+        let gvr = gvr_of::<ResourceQuota>();
+        // From the store, as the objects below: a change since then would only end in a conflict.
+        let named = ListOptions { fields: &format!("metadata.name={name}"), ..Default::default() };
+        let found = self.client.list_values(&gvr, namespace, &named).await?;
+        let Some(mut quota) = found.into_iter().next() else { return Ok(Action::Done) };
         let names: Vec<String> = quantities(quota.pointer("/spec/hard")).into_keys().collect();
         let mut counted: BTreeMap<String, Quantity> = BTreeMap::new();
         let mut kinds: BTreeSet<Gvr> = BTreeSet::new();
@@ -183,19 +200,19 @@ impl Controller {
             }
         }
         for gvr in kinds {
-            let informer = self.watch(&gvr);
-            informer.synced().await;
-            let objects: Result<Vec<Value>, Error> =
-                informer.cache().list(namespace).iter().map(|o| edit::value(o)).collect();
-            for (name, amount) in (self.usage)(&gvr, &quota, &objects?) {
+            self.watch(&gvr);
+            // An object is stored together with what it uses of the quota. So a list from the store, which is at least as new
+            // as the quota, has all that the quota has counted; what came later has changed the quota, whose update fails then.
+            let objects = self.client.list_values(&gvr, namespace, &ListOptions::default()).await?;
+            for (name, amount) in (self.usage)(&gvr, &quota, &objects) {
                 counted.entry(name).and_modify(|sum| *sum = amount);
             }
         }
         if let Some(status) = status(&quota, &counted) {
             quota["status"] = status;
-            match edit::put(&self.client, &gvr_of::<ResourceQuota>(), "status", &quota).await {
-                // A write was admitted meanwhile: counted anew, with the quota that it left.
+            match edit::put(&self.client, &gvr, "status", &quota).await {
                 Err(error) if error.is_not_found() => {}
+                // A write has used more meanwhile: it is counted again.
                 other => drop(other?),
             }
         }
@@ -220,12 +237,12 @@ impl Controller {
         }
     }
 
-    /// The cache of a kind; the first use makes its objects that come and go wake quotas.
-    fn watch(&self, gvr: &Gvr) -> Informer<()> {
-        let informer = self.informers.of_gvr(gvr.clone());
+    /// Watches a kind, so that its objects that come and go wake quotas.
+    fn watch(&self, gvr: &Gvr) {
         let own = ["pods", "services", "persistentvolumeclaims"];
         let core = gvr.group.is_empty() && own.contains(&&*gvr.resource);
         if !core && self.watched.lock().insert(gvr.clone()) {
+            let informer = self.informers.of_gvr(gvr.clone());
             let (quotas, queue) = (self.quotas.clone(), self.queue.clone());
             informer.on_change(move |change| {
                 if !matches!(change, Change::Updated { .. }) {
@@ -235,7 +252,6 @@ impl Controller {
                 }
             });
         }
-        informer
     }
 }
 

@@ -247,6 +247,10 @@ pub struct Txn {
     pub failure: Vec<Op>,
     /// Durability of the write.
     pub durability: Durability,
+    /// The puts of `success` may get a revision each, in their order, where the datastore keeps one change a revision (the
+    /// databases); they are still stored together or not at all. The answer is that of the last one then. Without it such a
+    /// datastore refuses several changes.
+    pub separable: bool,
 }
 
 /// Answer of one step.

@@ -172,6 +172,7 @@ mod tests {
                 old: None,
                 options: Default::default(),
                 rounds: &Default::default(),
+                reservation: &Default::default(),
                 warnings: &warnings,
             };
             plugin().mutate(&request, &mut None).await

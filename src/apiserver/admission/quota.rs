@@ -1,12 +1,15 @@
-//! ResourceQuota: what a write would use is checked against the namespace's quotas and reserved in their status.
+//! ResourceQuota: what a write would use is checked against the namespace's quotas. Their statuses are stored in one
+//! transaction with the object, so that a write that fails has used nothing, and a count of the objects that are stored has
+//! counted each of them when the quota did not change meanwhile.
 
 pub mod evaluate;
+mod reservation;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use api::value::{ensure_object, get, is_empty, items, set, str_in};
-use api::{Object, Status};
+use api::{Gvr, Status};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -16,109 +19,47 @@ use super::pod_resources::{Amounts, add, amounts};
 use super::{Operation, Plugin, Request};
 use crate::lookup::{self, Lookup};
 use evaluate::{Evaluator, constraints, matching, scopes_match, usage};
-
-/// Attempts to write a quota's status that others write too.
-const ATTEMPTS: usize = 10;
-
-/// Turns and the newest statuses of one namespace.
-struct Slot {
-    /// One write of the namespace at a time checks and reserves, or two would both take the last place.
-    turn: Semaphore,
-    /// Quotas as we last wrote them, for as long as the cache lags behind.
-    written: Mutex<BTreeMap<String, Arc<Object>>>,
-}
+pub use reservation::Reservation;
 
 /// The plugin.
 pub struct ResourceQuota {
     lookup: Arc<dyn Lookup>,
-    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    /// One write of a namespace at a time is checked and stored, or two would both take the last place and one of them would
+    /// have to be checked again.
+    turns: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-/// What one write adds to one quota.
-struct Charge {
-    quota: Value,
-    used: Amounts,
+/// What is checked.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    operation: Operation,
+    gvr: &'a Gvr,
+    subresource: &'a str,
+    name: &'a str,
+    old: Option<&'a Value>,
+    object: &'a Value,
+    evaluator: Evaluator,
+}
+
+impl Subject<'_> {
+    fn refuse(&self, why: &str) -> Status {
+        super::forbidden(self.gvr, self.name, Some(self.object), why)
+    }
 }
 
 impl ResourceQuota {
     /// Over these quotas.
     pub fn new(lookup: Arc<dyn Lookup>) -> Self {
-        Self { lookup, slots: Mutex::default() }
+        Self { lookup, turns: Mutex::default() }
     }
 
-    fn slot(&self, namespace: &str) -> Arc<Slot> {
-        let mut slots = self.slots.lock();
-        if slots.len() > 256 {
-            slots.retain(|_, slot| Arc::strong_count(slot) > 1);
+    fn turn(&self, namespace: &str) -> Arc<Semaphore> {
+        let mut turns = self.turns.lock();
+        if turns.len() > 256 {
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         }
-        let fresh = || Arc::new(Slot { turn: Semaphore::new(1), written: Mutex::default() });
-        Arc::clone(slots.entry(namespace.to_owned()).or_insert_with(fresh))
-    }
-
-    /// The quotas of the namespace, each at the newest version known.
-    async fn quotas(&self, namespace: &str, slot: &Slot) -> Result<Vec<Value>, Status> {
-        let cached = self.lookup.list(&lookup::RESOURCE_QUOTAS, namespace).await?;
-        let mut written = slot.written.lock();
-        written.retain(|name, own| {
-            cached
-                .iter()
-                .any(|c| *c.key.name == **name && c.resource_version < own.resource_version)
-        });
-        let newest = cached.iter().map(|c| written.get(&*c.key.name).unwrap_or(c));
-        let values = newest.map(|quota| quota.value());
-        values.map(|value| value.map_err(|e| Status::internal(&e.to_string()))).collect()
-    }
-
-    async fn reserve(
-        &self,
-        request: &Request<'_>,
-        object: &Value,
-        evaluator: Evaluator,
-        slot: &Slot,
-    ) -> Result<(), Status> {
-        let mut done: Vec<String> = Vec::new();
-        for _ in 0..ATTEMPTS {
-            let quotas = self.quotas(request.namespace, slot).await?;
-            let open = quotas.into_iter().filter(|quota| {
-                !done.iter().any(|name| name == str_in(quota, &["metadata", "name"]))
-            });
-            let charges = check(request, object, evaluator, open.collect())?;
-            if request.dry_run || charges.is_empty() {
-                return Ok(());
-            }
-            let mut conflict = false;
-            for Charge { mut quota, used } in charges {
-                let name = str_in(&quota, &["metadata", "name"]).to_owned();
-                write_used(&mut quota, &used);
-                match self.lookup.update_status(&lookup::RESOURCE_QUOTAS, quota).await {
-                    Ok(stored) => {
-                        slot.written.lock().insert(name.clone(), stored);
-                        done.push(name);
-                    }
-                    Err(error) if error.is("Conflict") => {
-                        // Somebody else wrote it: the store has what to count from.
-                        if let Some(fresh) = self
-                            .lookup
-                            .get_live(&lookup::RESOURCE_QUOTAS, request.namespace, &name)
-                            .await
-                        {
-                            slot.written.lock().insert(name, fresh);
-                        }
-                        conflict = true;
-                    }
-                    // Deleted meanwhile: nothing is limited by it any more.
-                    Err(error) if error.is("NotFound") => done.push(name),
-                    Err(error) => return Err(error),
-                }
-            }
-            if !conflict {
-                return Ok(());
-            }
-        }
-        Err(request.forbidden(
-            Some(object),
-            "unable to update the usage of a resource quota, please try again",
-        ))
+        let free = || Arc::new(Semaphore::new(1));
+        Arc::clone(turns.entry(namespace.to_owned()).or_insert_with(free))
     }
 }
 
@@ -136,22 +77,15 @@ fn shown(amounts: &Amounts, names: &[&String]) -> String {
     parts.join(",")
 }
 
-/// What the write adds to each quota that concerns it.
-fn check(
-    request: &Request<'_>,
-    object: &Value,
-    evaluator: Evaluator,
-    quotas: Vec<Value>,
-) -> Result<Vec<Charge>, Status> {
-    let refuse = |why: String| request.forbidden(Some(object), &why);
+/// The quotas that the write changes, each with what is used then.
+fn check(subject: Subject<'_>, quotas: Vec<Value>) -> Result<Vec<Value>, Status> {
+    let Subject { gvr, object, evaluator, .. } = subject;
+    let refuse = |why: String| subject.refuse(&why);
     let mut concerned: Vec<(Value, Amounts)> = Vec::new();
     for quota in quotas {
         let hard = amounts(get(&quota, "status"), "hard");
-        let names: Vec<&str> = hard
-            .keys()
-            .map(String::as_str)
-            .filter(|name| matching(evaluator, request.gvr, name))
-            .collect();
+        let names: Vec<&str> =
+            hard.keys().map(String::as_str).filter(|name| matching(evaluator, gvr, name)).collect();
         if names.is_empty() || !scopes_match(evaluator, &quota, object) {
             continue;
         }
@@ -170,7 +104,7 @@ fn check(
     if concerned.is_empty() {
         return Ok(Vec::new());
     }
-    let full = usage(evaluator, request.gvr, object);
+    let full = usage(evaluator, gvr, object);
     let negative: Vec<&str> = full
         .iter()
         .filter(|(_, amount)| amount.sign() < 0)
@@ -183,14 +117,14 @@ fn check(
         )));
     }
     let mut charges = Vec::new();
-    for (quota, hard) in concerned {
+    for (mut quota, hard) in concerned {
         let mut delta = full.clone();
-        if let Some(old) = request.old.filter(|old| {
-            request.operation == Operation::Update
+        if let Some(old) = subject.old.filter(|old| {
+            subject.operation == Operation::Update
                 && !is_empty(get(old, "metadata"), "resourceVersion")
         }) && scopes_match(evaluator, &quota, old)
         {
-            subtract(&mut delta, &usage(evaluator, request.gvr, old));
+            subtract(&mut delta, &usage(evaluator, gvr, old));
         }
         delta.retain(|name, amount| !amount.is_zero() && hard.contains_key(name));
         if delta.is_empty() {
@@ -201,7 +135,7 @@ fn check(
         add(&mut after, &delta);
         let exceeded: Vec<&String> =
             delta.keys().filter(|name| after.get(*name) > hard.get(*name)).collect();
-        if !exceeded.is_empty() && request.subresource != "status" {
+        if !exceeded.is_empty() && subject.subresource != "status" {
             return Err(refuse(format!(
                 "exceeded quota: {}, requested: {}, used: {}, limited: {}",
                 str_in(&quota, &["metadata", "name"]),
@@ -210,7 +144,8 @@ fn check(
                 shown(&hard, &exceeded)
             )));
         }
-        charges.push(Charge { quota, used: after });
+        write_used(&mut quota, &after);
+        charges.push(quota);
     }
     Ok(charges)
 }
@@ -241,11 +176,25 @@ impl Plugin for ResourceQuota {
         if self.lookup.list(&lookup::RESOURCE_QUOTAS, request.namespace).await?.is_empty() {
             return Ok(());
         }
-        let slot = self.slot(request.namespace);
-        let Ok(_turn) = slot.turn.acquire().await else {
-            return Err(Status::internal("the resource quota queue is closed"));
+        let subject = Subject {
+            operation: request.operation,
+            gvr: request.gvr,
+            subresource: request.subresource,
+            name: request.name,
+            old: request.old,
+            object,
+            evaluator,
         };
-        self.reserve(request, object, evaluator, &slot).await
+        let turn = self.turn(request.namespace).acquire_owned().await;
+        let turn = turn.map_err(|_| Status::internal("the resource quota queue is closed"))?;
+        let quotas = reservation::quotas(&*self.lookup, request.namespace).await?;
+        let charges = check(subject, quotas)?;
+        if !request.dry_run && !charges.is_empty() {
+            let lookup = Arc::clone(&self.lookup);
+            let reserved = Reservation::new(lookup, turn, request.namespace, subject, charges);
+            *request.reservation.lock() = Some(reserved);
+        }
+        Ok(())
     }
 }
 

@@ -262,6 +262,7 @@ mod tests {
             old: None,
             options: Default::default(),
             rounds: &Default::default(),
+            reservation: &Default::default(),
             warnings: &warnings,
         };
         world.check(&request, &object).await

@@ -155,6 +155,7 @@ fn replace(kv: KeyValue, value: Bytes) -> Txn {
         success: vec![put],
         failure: Vec::new(),
         durability: Durability::Synced,
+        separable: false,
     }
 }
 

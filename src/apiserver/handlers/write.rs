@@ -2,6 +2,7 @@
 
 mod admit;
 mod identity;
+mod store;
 
 use std::sync::Arc;
 
@@ -211,7 +212,7 @@ impl<'a> Write<'a> {
         }
         self.normalize(&mut value);
         size.checkpoint().await;
-        self.admit(Operation::Create, &name, None, Some(&value)).await?;
+        let reservation = self.admit(Operation::Create, &name, None, Some(&value)).await?;
         self.warn_unsupported(&value);
         // The store's own refusal: a trial, which stores nothing, does not meet it and shows what was sent.
         let version = metadata::text(&value, "resourceVersion");
@@ -224,7 +225,7 @@ impl<'a> Write<'a> {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(status::unmapped(500, why));
         }
-        self.store_new(value, generated).await
+        self.store_new(value, generated, reservation).await
     }
 
     /// Owners named twice are stored once, and the client is told; a patch is looked at after admission only.
@@ -249,56 +250,6 @@ impl<'a> Write<'a> {
                 self.context.warn(warning);
             }
         }
-    }
-
-    async fn store_new(&self, value: Value, generated: bool) -> Result<Arc<Object>, Status> {
-        let objects = &self.context.server.objects;
-        let mut value = convert::to_storage(self.row, value);
-        for attempt in 1.. {
-            let taken = if self.options.dry_run {
-                let (namespace, name) =
-                    (metadata::text(&value, "namespace"), metadata::text(&value, "name"));
-                match objects.storage().get(self.row, namespace, name).await? {
-                    None => return self.dry(&value, 0),
-                    taken => taken,
-                }
-            } else {
-                match objects.storage().create(self.row, &value).await? {
-                    Written::Done(object) => return Ok(Arc::new(object)),
-                    Written::Changed(taken) => taken,
-                }
-            };
-            let name = metadata::text(&value, "name").to_owned();
-            if !generated || attempt == GENERATE_MAX {
-                let prefixed = !metadata::text(&value, "generateName").is_empty();
-                return Err(self.taken(&name, taken.as_ref(), prefixed));
-            }
-            metadata::metadata_mut(&mut value).remove("name");
-            metadata::generate_name(&mut value);
-        }
-        Err(Status::internal("no name could be generated"))
-    }
-
-    /// `prefixed`: the object has a `generateName`, also beside a name of its own.
-    fn taken(&self, name: &str, there: Option<&Object>, prefixed: bool) -> Status {
-        let gvr = &self.row.spec.gvr;
-        let mut refusal = Status::already_exists(&gvr.group, &gvr.resource, name);
-        if prefixed {
-            let qualified = api::status::qualified(&gvr.group, &gvr.resource);
-            refusal.message = format!(
-                "{qualified} \"{name}\" already exists, the server was not able to generate a unique name for the object"
-            );
-            if let Some(details) = &mut refusal.details {
-                details.retry_after_seconds = 1;
-            }
-        }
-        if there
-            .and_then(|o| o.value().ok())
-            .is_some_and(|v| !metadata::text(&v, "deletionTimestamp").is_empty())
-        {
-            refusal.message = format!("object is being deleted: {}", refusal.message);
-        }
-        refusal
     }
 
     /// The object as it would be stored.
@@ -520,7 +471,7 @@ impl<'a> Write<'a> {
         }
         self.context.size.checkpoint().await;
         self.normalize(&mut value);
-        self.admit(Operation::Update, name, Some(&old), Some(&value)).await?;
+        let reservation = self.admit(Operation::Update, name, Some(&old), Some(&value)).await?;
         self.warn_unsupported(&value);
         api::patch::apply::keep_times_if_unchanged(&old, &mut value);
         let value = convert::to_storage(self.row, value);
@@ -540,7 +491,9 @@ impl<'a> Write<'a> {
                 Err(changed) => Ok(Err(changed)),
             };
         }
-        match storage.replace(self.row, old, value, found.resource_version).await? {
+        let expected = found.resource_version;
+        let prepared = storage.prepare_replace(self.row, old, value, expected).await?;
+        match self.put(&prepared, reservation).await?.0 {
             Written::Done(object) => Ok(Ok(Arc::new(object))),
             Written::Changed(changed) => Ok(Err(changed)),
         }

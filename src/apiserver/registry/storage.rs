@@ -1,5 +1,7 @@
 //! Objects in the store: compact JSON under upstream's keys, sealed where a transformer says so, written with preconditions.
 
+mod transaction;
+
 use std::sync::{Arc, OnceLock};
 
 use api::{Object, Status};
@@ -7,9 +9,10 @@ use bytes::Bytes;
 use serde_json::{Map, Value};
 use store::Revision;
 use store::kv::{
-    Backend, Compare, Durability, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest,
-    RangeResponse, StoreError, Target, Txn,
+    Backend, Durability, KeyRange, KeyValue, Op, RangeRequest, RangeResponse, StoreError,
 };
+use tokio::sync::RwLock;
+use transaction::{Change, Outcome};
 
 use super::Resource;
 use super::leases::Leases;
@@ -37,13 +40,34 @@ pub struct Storage {
     primary_family: OnceLock<&'static str>,
 }
 
-/// A write whose precondition did not hold: the version that is there now.
+/// The outcome of a write: done, or its precondition did not hold.
 #[derive(Debug)]
 pub enum Written {
     /// Stored.
     Done(Object),
     /// Another version (or nothing) is there.
     Changed(Option<Object>),
+}
+
+/// An object in its stored form, ready to be written.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Not sealed yet.
+    plain: Bytes,
+    /// The version that it replaces; 0 where there is none.
+    expected: i64,
+    durability: Durability,
+}
+
+/// Another object that is written in the same transaction.
+#[derive(Debug)]
+pub(crate) struct LinkedWrite {
+    /// Its row; not one of custom resources.
+    pub(crate) row: Arc<Resource>,
+    /// The object.
+    pub(crate) value: Value,
+    /// The version that it replaces.
+    pub(crate) expected: i64,
 }
 
 impl Storage {
@@ -282,37 +306,40 @@ impl Storage {
         value: &Value,
         expected: i64,
     ) -> Result<Written, Status> {
-        self.put(row, value, expected, row.spec.durability(false)).await
+        let prepared = self.prepare(row, value, expected).await?;
+        // Without linked writes, the object itself is all that can have changed.
+        Ok(self.put(row, &prepared, &[]).await?.unwrap_or(Written::Changed(None)))
     }
 
-    /// Writes an object over `old`, which is the version `expected`. Takes both, so that while the disk is waited for only the
-    /// bytes are there: trees are many times as large.
+    /// The bytes of an object that is written over the version `expected` (0: absent).
     ///
     /// # Errors
-    /// As the store.
-    pub async fn replace(
+    /// 500 when a custom resource cannot be converted to its storage version.
+    pub(crate) async fn prepare(
+        &self,
+        row: &Resource,
+        value: &Value,
+        expected: i64,
+    ) -> Result<Prepared, Status> {
+        let plain = self.plain(row, value).await?;
+        Ok(Prepared { plain, expected, durability: row.spec.durability(false) })
+    }
+
+    /// The bytes of an object that replaces `old`, which is the version `expected`. Takes both, so that while the disk is
+    /// waited for only the bytes are there: trees are many times as large.
+    ///
+    /// # Errors
+    /// As [`Storage::prepare`].
+    pub(crate) async fn prepare_replace(
         &self,
         row: &Resource,
         old: Value,
         value: Value,
         expected: i64,
-    ) -> Result<Written, Status> {
+    ) -> Result<Prepared, Status> {
         let durability = row.spec.durability(is_renewal(&old, &value));
         drop(old);
-        let plain = self.plain(row, &value).await?;
-        drop(value);
-        self.put_plain(row, plain, expected, durability).await
-    }
-
-    async fn put(
-        &self,
-        row: &Resource,
-        value: &Value,
-        expected: i64,
-        durability: Durability,
-    ) -> Result<Written, Status> {
-        let plain = self.plain(row, value).await?;
-        self.put_plain(row, plain, expected, durability).await
+        Ok(Prepared { plain: self.plain(row, &value).await?, expected, durability })
     }
 
     /// The bytes that are stored of a value, before they are sealed.
@@ -322,41 +349,29 @@ impl Storage {
         bytes.map_err(|why| status::unmapped(500, why))
     }
 
-    async fn put_plain(
+    /// Writes what is prepared, and `linked` with it: all of it or nothing. `None` when one of the linked objects has changed.
+    ///
+    /// # Errors
+    /// As the store.
+    pub(crate) async fn put(
         &self,
         row: &Resource,
-        plain: Bytes,
-        expected: i64,
-        durability: Durability,
-    ) -> Result<Written, Status> {
-        let mut object = match &row.spec.custom {
-            // What is answered is what a read of it would answer.
-            Some(_) => {
-                let kv = KeyValue {
-                    key: Bytes::new(),
-                    value: plain.clone(),
-                    create_revision: Revision(0),
-                    mod_revision: Revision(0),
-                    version: 0,
-                    lease: 0,
-                };
-                let open = |_: &Self, _: &Resource, kv: &KeyValue| Ok(kv.value.clone());
-                let read = self.read_opened(row, &[&kv], open).await.into_iter().next();
-                read.ok_or_else(|| Status::internal("nothing was read"))?
-                    .map_err(|unreadable| status::unmapped(500, unreadable.why))?
-            }
-            None => {
-                Object::from_stored(convert::filled(row, plain.clone(), self.primary_family()), 0)
-                    .map_err(|e| Status::internal(&e.to_string()))?
-            }
-        };
+        prepared: &Prepared,
+        linked: &[LinkedWrite],
+    ) -> Result<Option<Written>, Status> {
+        let mut object = self.as_read(row, &prepared.plain).await?;
         let key = row.key(&object.key.namespace, &object.key.name);
-        let gate = self.transformer.as_ref().and_then(|t| t.gate(&row.spec.gvr));
-        let _held = match &gate {
-            Some(gate) => Some(gate.read().await),
-            None => None,
-        };
-        let stored = self.seal(row, &key, &plain)?;
+        let mut gates: Vec<Arc<RwLock<()>>> = Vec::new();
+        for gvr in [&row.spec.gvr].into_iter().chain(linked.iter().map(|l| &l.row.spec.gvr)) {
+            let gate = self.transformer.as_ref().and_then(|t| t.gate(gvr));
+            // Holding one twice waits for ever once a writer waits in between.
+            gates.extend(gate.filter(|gate| !gates.iter().any(|held| Arc::ptr_eq(held, gate))));
+        }
+        let mut held = Vec::new();
+        for gate in &gates {
+            held.push(gate.read().await);
+        }
+        let stored = self.seal(row, &key, &prepared.plain)?;
         let lease = match row.spec.ttl {
             Some(ttl) => {
                 let lease = self.leases.for_ttl(self.backend.as_ref(), ttl).await;
@@ -365,121 +380,41 @@ impl Storage {
             None => 0,
         };
         let put = Op::Put { key: key.clone().into(), value: stored, lease, prev_kv: false };
-        let written = self.guarded(row, &key, expected, put, durability).await;
+        let Prepared { expected, durability, .. } = *prepared;
+        let change = Change { row, key: &key, expected, op: put, durability };
+        let written = self.guarded(change, linked).await;
         if written.is_err() {
             // It may be the lease that is gone; a new one costs little.
             self.leases.forget(lease);
         }
-        match written? {
-            Ok(revision) => {
+        Ok(match written? {
+            Outcome::Done(revision) => {
                 object.resource_version = revision;
-                Ok(Written::Done(object))
+                Some(Written::Done(object))
             }
-            Err(current) => Ok(Written::Changed(current)),
-        }
+            Outcome::Changed(current) => Some(Written::Changed(current)),
+            Outcome::LinkedChanged => None,
+        })
     }
 
-    /// Deletes the version `expected`; the revision of the deletion.
-    ///
-    /// # Errors
-    /// As the store; the inner error is the version that is there instead.
-    pub async fn delete(
-        &self,
-        row: &Resource,
-        object: &Object,
-    ) -> Result<Result<i64, Option<Object>>, Status> {
-        let key = row.key(&object.key.namespace, &object.key.name);
-        let delete = Op::Delete { range: KeyRange::key(key.clone()), prev_kv: false };
-        let durability = row.spec.durability(false);
-        self.guarded(row, &key, object.resource_version, delete, durability).await
-    }
-
-    /// Deletes an object that cannot be read, or only looks whether that is so.
-    ///
-    /// # Errors
-    /// 404; 409 when it can be read or changed meanwhile.
-    pub async fn delete_unreadable(
-        &self,
-        row: &Resource,
-        namespace: &str,
-        name: &str,
-        dry_run: bool,
-    ) -> Result<(), Status> {
-        let gvr = &row.spec.gvr;
-        self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
-        let key = row.key(namespace, name);
-        let found = self.backend.range(RangeRequest::new(KeyRange::key(key.clone()))).await;
-        let found = found.map_err(|e| status::of_store(&e))?;
-        let Some(kv) = found.kvs.first() else {
-            return Err(Status::not_found(&gvr.group, &gvr.resource, name));
-        };
-        if self.read_all(row, &[kv]).await.iter().any(Result::is_ok) {
-            let why = format!(
-                "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is not allowed because the object is decodable from storage"
-            );
-            return Err(Status::conflict(&gvr.group, &gvr.resource, name, &why));
+    /// What a read of these bytes answers.
+    async fn as_read(&self, row: &Resource, plain: &Bytes) -> Result<Object, Status> {
+        if row.spec.custom.is_none() {
+            let filled = convert::filled(row, plain.clone(), self.primary_family());
+            return Object::from_stored(filled, 0).map_err(|e| Status::internal(&e.to_string()));
         }
-        if dry_run {
-            return Ok(());
-        }
-        let delete = Op::Delete { range: KeyRange::key(key.clone()), prev_kv: false };
-        let durability = row.spec.durability(false);
-        match self.guarded(row, &key, kv.mod_revision.0, delete, durability).await? {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                let why = crate::handlers::MODIFIED;
-                Err(Status::conflict(&gvr.group, &gvr.resource, name, why))
-            }
-        }
-    }
-
-    async fn guarded(
-        &self,
-        row: &Resource,
-        key: &str,
-        expected: i64,
-        op: Op,
-        durability: Durability,
-    ) -> Result<Result<i64, Option<Object>>, Status> {
-        let range = KeyRange::key(key.to_owned());
-        let compare = Compare {
-            range: range.clone(),
-            target: Target::ModRevision(expected),
-            ordering: Ordering::Equal,
+        let kv = KeyValue {
+            key: Bytes::new(),
+            value: plain.clone(),
+            create_revision: Revision(0),
+            mod_revision: Revision(0),
+            version: 0,
+            lease: 0,
         };
-        let operation = match (&op, expected) {
-            (Op::Delete { .. }, _) => "delete",
-            (_, 0) => "create",
-            _ => "update",
-        };
-        let txn = Txn {
-            compare: vec![compare],
-            success: vec![op],
-            failure: vec![Op::Range(RangeRequest::new(range))],
-            durability,
-        };
-        let name = match operation {
-            "create" => "Create etcd3",
-            "update" => "GuaranteedUpdate etcd3",
-            _ => "Delete etcd3",
-        };
-        let (begun, mut span) = (base::clock::now(), spans::of_store(name, row, key));
-        let answer = self.backend.txn(txn).await;
-        span.event(if answer.is_ok() { "Txn call succeeded" } else { "Txn call failed" }, Vec::new);
-        meters::asked(&row.spec.gvr, operation, begun, answer.is_ok());
-        let answer = answer.map_err(|e| status::of_store(&e))?;
-        if answer.succeeded {
-            row.written.fetch_max(answer.revision.0, std::sync::atomic::Ordering::Relaxed);
-            return Ok(Ok(answer.revision.0));
-        }
-        let current = match answer.responses.first() {
-            Some(OpResponse::Range(found)) => match found.kvs.first() {
-                Some(kv) => Some(self.read(row, kv).await?),
-                None => None,
-            },
-            _ => None,
-        };
-        Ok(Err(current))
+        let open = |_: &Self, _: &Resource, kv: &KeyValue| Ok(kv.value.clone());
+        let read = self.read_opened(row, &[&kv], open).await.into_iter().next();
+        read.ok_or_else(|| Status::internal("nothing was read"))?
+            .map_err(|unreadable| status::unmapped(500, unreadable.why))
     }
 
     /// The bytes at `found`'s key are those that writing `value` would put there; that is false when they changed since.

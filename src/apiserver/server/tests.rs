@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 mod compared;
 mod flow;
 mod odd;
+mod quota;
 mod stored;
 
 struct AllowAll;
@@ -38,13 +39,24 @@ pub(crate) fn server() -> ApiServer {
 
 fn server_with(config: Config) -> ApiServer {
     let tasks = Tasks::default();
-    let objects = Objects::new(store::open_memory_with(&tasks), None, Schema::builtin(), &tasks);
+    server_over(config, store::open_memory_with(&tasks), tasks, |_| Vec::new())
+}
+
+/// A server over this store, with these admission plugins.
+fn server_over(
+    config: Config,
+    store: Arc<dyn store::kv::Backend>,
+    tasks: Tasks,
+    admission: impl Fn(&Arc<Objects>) -> Vec<Arc<dyn crate::admission::Plugin>>,
+) -> ApiServer {
+    let objects = Objects::new(store, None, Schema::builtin(), &tasks);
+    let admission = admission(&objects);
     let authenticator = Arc::new(crate::authn::Union::new(Vec::new(), true));
     let parts = Parts {
         objects,
         authenticator,
         authorizer: Arc::new(AllowAll),
-        admission: Vec::new(),
+        admission,
         token_issuer: None,
         reviews: None,
         connect: None,

@@ -1,5 +1,7 @@
 //! What a command writes into kine's table, and what that schema cannot hold.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use crate::command::Command;
@@ -136,14 +138,22 @@ pub(super) fn plan(
 ) -> Result<Planned, StoreError> {
     let mut changes = Changes::default();
     let commands = match command {
-        Command::Txn(txn) => {
-            match state.preview(&txn)? {
-                Preview::Nothing => {}
-                Preview::One(write) => changes.rows.push(row(state, write, next, names)?),
-                Preview::Several => return Err(several()),
+        Command::Txn(txn) => match state.preview(&txn)? {
+            Preview::Nothing => vec![Command::Txn(txn)],
+            Preview::One(write) => {
+                changes.rows.push(row(state, write, next, names)?);
+                vec![Command::Txn(txn)]
             }
-            vec![Command::Txn(txn)]
-        }
+            Preview::Several => {
+                let mut commands = Vec::new();
+                for (part, id) in parts(txn)?.into_iter().zip(next..) {
+                    let Preview::One(write) = state.preview(&part)? else { return Err(several()) };
+                    changes.rows.push(row(state, write, id, names)?);
+                    commands.push(Command::Txn(part));
+                }
+                commands
+            }
+        },
         Command::LeaseGrant { id, ttl } => {
             if state.lease_ttl(id).is_some() {
                 return Err(StoreError::LeaseExists);
@@ -184,6 +194,23 @@ pub(super) fn plan(
     Ok(Planned { changes, commands })
 }
 
+/// The puts of a transaction that holds, each as a transaction of its own.
+///
+/// # Errors
+/// The transaction is not separable, or does more than put distinct keys.
+fn parts(txn: Txn) -> Result<Vec<Txn>, StoreError> {
+    let mut keys = HashSet::new();
+    let apart = txn.success.iter().all(|op| match op {
+        Op::Put { key, prev_kv: false, .. } => keys.insert(key.clone()),
+        _ => false,
+    });
+    if !txn.separable || !apart {
+        return Err(several());
+    }
+    let part = |op| Txn { success: vec![op], durability: txn.durability, ..Txn::default() };
+    Ok(txn.success.into_iter().map(part).collect())
+}
+
 fn several() -> StoreError {
     StoreError::Invalid(
         "an external datastore keeps one change a revision (kine's schema): a request that changes several keys at once needs the embedded store".to_owned(),
@@ -199,6 +226,7 @@ pub(super) fn steps(from: i64, to: i64) -> impl Iterator<Item = (i64, i64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kv::{Compare, Ordering, Target};
 
     const NAMES: Names = Names { ascii: true, max: 20 };
 
@@ -266,6 +294,37 @@ mod tests {
             [row(4, "a", false, true, 2, 2, 0), row(5, "b", false, true, 3, 3, 0)]
         );
         assert_eq!(state.revision(), 5);
+    }
+
+    #[test]
+    fn separable_puts_get_a_row_each_or_none() {
+        let mut state = State::default();
+        let state = &mut state;
+        let row = |id, name: &str, created, create, prev| {
+            (id, name.to_owned(), created, false, create, prev, 0)
+        };
+        let guarded = |expected| {
+            let compare = Compare {
+                range: KeyRange::key("quota"),
+                target: Target::ModRevision(expected),
+                ordering: Ordering::Equal,
+            };
+            Txn {
+                compare: vec![compare],
+                success: vec![put("quota", 0), put("object", 0)],
+                separable: true,
+                ..Txn::default()
+            }
+        };
+        assert_eq!(rows(state, txn(vec![put("quota", 0)])), [row(2, "quota", true, 0, 0)]);
+        assert_eq!(
+            rows(state, Command::Txn(guarded(2))),
+            [row(3, "quota", false, 2, 2), row(4, "object", true, 0, 0)]
+        );
+        assert_eq!(rows(state, Command::Txn(guarded(2))), [], "the quota has changed");
+        let twice = Txn { success: vec![put("a", 0), put("a", 0)], ..guarded(3) };
+        assert!(plan(state, Command::Txn(twice), 5, NAMES).is_err(), "one key twice");
+        assert_eq!(state.revision(), 4);
     }
 
     #[test]

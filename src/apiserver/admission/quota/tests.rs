@@ -1,6 +1,6 @@
 //! Quotas with literal texts of upstream.
 
-use super::super::testing::{Ask, admit, creates};
+use super::super::testing::{Ask, admit_reserving, creates};
 use super::*;
 use crate::lookup::testing::Fixed;
 use api::Gvr;
@@ -17,6 +17,20 @@ async fn used(fixed: &Fixed) -> Value {
         .clone()
 }
 
+/// Admits the object and stores what it uses, as the store does together with the object.
+async fn store(
+    fixed: &Fixed,
+    plugin: &ResourceQuota,
+    ask: Ask<'_>,
+    object: Value,
+) -> Result<(), Status> {
+    let (_, _, reservation) = admit_reserving(plugin, ask, object).await?;
+    for quota in reservation.iter().flat_map(Reservation::quotas) {
+        fixed.put(&lookup::RESOURCE_QUOTAS, quota.clone());
+    }
+    Ok(())
+}
+
 fn pod(cpu: &str) -> Value {
     json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
 }
@@ -28,9 +42,10 @@ async fn the_last_place_is_given_once() {
         json!({"pods": "2", "requests.cpu": "1"}),
         json!({"pods": "1", "requests.cpu": "500m"}),
     );
-    admit(&plugin, creates(&lookup::PODS, "Pod"), pod("250m")).await.unwrap();
+    store(&fixed, &plugin, creates(&lookup::PODS, "Pod"), pod("250m")).await.unwrap();
     assert_eq!(used(&fixed).await, json!({"pods": "2", "requests.cpu": "750m"}));
-    let error = admit(&plugin, creates(&lookup::PODS, "Pod"), pod("500m")).await.unwrap_err();
+    let error =
+        store(&fixed, &plugin, creates(&lookup::PODS, "Pod"), pod("500m")).await.unwrap_err();
     assert_eq!(
         error.message,
         "pods \"p\" is forbidden: exceeded quota: q, requested: pods=1,requests.cpu=500m, used: pods=2,requests.cpu=750m, limited: pods=2,requests.cpu=1"
@@ -39,12 +54,13 @@ async fn the_last_place_is_given_once() {
 
 #[tokio::test]
 async fn a_counted_resource_must_be_set() {
-    let (_, plugin) = world(
+    let (fixed, plugin) = world(
         json!({}),
         json!({"limits.memory": "1Gi", "cpu": "1"}),
         json!({"limits.memory": "0", "cpu": "0"}),
     );
-    let error = admit(
+    let error = store(
+        &fixed,
         &plugin,
         creates(&lookup::PODS, "Pod"),
         json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}),
@@ -58,8 +74,9 @@ async fn a_counted_resource_must_be_set() {
 
 #[tokio::test]
 async fn a_quota_without_usage_yet_refuses() {
-    let (_, plugin) = world(json!({}), json!({"configmaps": "5"}), json!({}));
-    let error = admit(
+    let (fixed, plugin) = world(json!({}), json!({"configmaps": "5"}), json!({}));
+    let error = store(
+        &fixed,
         &plugin,
         creates(&lookup::CONFIG_MAPS, "ConfigMap"),
         json!({"metadata": {"name": "m"}}),
@@ -80,7 +97,8 @@ async fn any_kind_is_counted_by_its_full_name() {
         json!({"count/deployments.apps": "0"}),
     );
     let gvr = Gvr::new("apps", "v1", "deployments");
-    let create = || admit(&plugin, creates(&gvr, "Deployment"), json!({"metadata": {"name": "d"}}));
+    let create =
+        || store(&fixed, &plugin, creates(&gvr, "Deployment"), json!({"metadata": {"name": "d"}}));
     create().await.unwrap();
     assert_eq!(used(&fixed).await, json!({"count/deployments.apps": "1"}));
     assert_eq!(
@@ -93,17 +111,17 @@ async fn any_kind_is_counted_by_its_full_name() {
 async fn scopes_choose_the_pods() {
     let scoped = json!({"scopes": ["BestEffort"]});
     let (fixed, plugin) = world(scoped, json!({"pods": "5"}), json!({"pods": "0"}));
-    admit(&plugin, creates(&lookup::PODS, "Pod"), pod("1")).await.unwrap();
+    store(&fixed, &plugin, creates(&lookup::PODS, "Pod"), pod("1")).await.unwrap();
     assert_eq!(used(&fixed).await, json!({"pods": "0"}));
     let best_effort = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}});
-    admit(&plugin, creates(&lookup::PODS, "Pod"), best_effort).await.unwrap();
+    store(&fixed, &plugin, creates(&lookup::PODS, "Pod"), best_effort).await.unwrap();
     assert_eq!(used(&fixed).await, json!({"pods": "1"}));
     let selector = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}});
     let (fixed, plugin) = world(selector, json!({"pods": "5"}), json!({"pods": "0"}));
     let mut high = pod("1");
     high["spec"]["priorityClassName"] = json!("high");
-    admit(&plugin, creates(&lookup::PODS, "Pod"), high).await.unwrap();
-    admit(&plugin, creates(&lookup::PODS, "Pod"), pod("1")).await.unwrap();
+    store(&fixed, &plugin, creates(&lookup::PODS, "Pod"), high).await.unwrap();
+    store(&fixed, &plugin, creates(&lookup::PODS, "Pod"), pod("1")).await.unwrap();
     assert_eq!(used(&fixed).await, json!({"pods": "1"}));
 }
 
@@ -120,9 +138,11 @@ async fn an_update_is_charged_by_its_difference() {
         old: Some(old),
         ..creates(&lookup::SERVICES, "Service")
     };
-    admit(&plugin, ask(service("ClusterIP", 2)), service("NodePort", 2)).await.unwrap();
+    store(&fixed, &plugin, ask(service("ClusterIP", 2)), service("NodePort", 2)).await.unwrap();
     assert_eq!(used(&fixed).await, json!({"services": "1", "services.nodeports": "2"}));
-    assert!(admit(&plugin, ask(service("ClusterIP", 2)), service("NodePort", 2)).await.is_err());
+    assert!(
+        store(&fixed, &plugin, ask(service("ClusterIP", 2)), service("NodePort", 2)).await.is_err()
+    );
 }
 
 #[test]

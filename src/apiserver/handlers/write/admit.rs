@@ -1,9 +1,11 @@
 //! Admission of a write: both sides of every plugin, the mutating one twice where webhooks ask for it.
 
 use api::Status;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{BINDING, Write};
+use crate::admission::quota::Reservation;
 use crate::admission::rounds::Rounds;
 use crate::admission::{Operation, Options, Request};
 use crate::meters::admission::Step;
@@ -19,6 +21,7 @@ impl Write<'_> {
         name: &'b str,
         old: Option<&'b Value>,
         rounds: &'b Rounds,
+        reservation: &'b Mutex<Option<Reservation>>,
     ) -> Request<'b> {
         Request {
             operation,
@@ -32,6 +35,7 @@ impl Write<'_> {
             old,
             options: self.admission_options(operation),
             rounds,
+            reservation,
             warnings: &self.context.warnings,
         }
     }
@@ -94,8 +98,8 @@ impl Write<'_> {
         if operation == Operation::Update && self.subresource == BINDING {
             return Ok(value);
         }
-        let rounds = Rounds::default();
-        let request = self.admission(operation, name, old, &rounds);
+        let (rounds, reservation) = (Rounds::default(), Mutex::default());
+        let request = self.admission(operation, name, old, &rounds, &reservation);
         let owners = value.pointer(OWNERS).cloned();
         let mut object = Some(value);
         self.mutate_in_rounds(&request, &mut object).await?;
@@ -122,19 +126,20 @@ impl Write<'_> {
         ));
     }
 
+    /// The validating side of all plugins; what the write uses of quotas, to be stored with it.
     pub(super) async fn admit(
         &self,
         operation: Operation,
         name: &str,
         old: Option<&Value>,
         value: Option<&Value>,
-    ) -> Result<(), Status> {
+    ) -> Result<Option<Reservation>, Status> {
         // What was admitted is the binding itself.
         if operation == Operation::Update && self.subresource == BINDING {
-            return Ok(());
+            return Ok(None);
         }
-        let rounds = Rounds::default();
-        let request = self.admission(operation, name, old, &rounds);
+        let (rounds, reservation) = (Rounds::default(), Mutex::default());
+        let request = self.admission(operation, name, old, &rounds, &reservation);
         let mut step = Step::begin("validate", operation);
         let mut outcome = Ok(());
         for plugin in &self.context.server.parts.admission {
@@ -145,7 +150,7 @@ impl Write<'_> {
             }
         }
         step.end(&outcome);
-        outcome
+        outcome.map(|()| reservation.into_inner())
     }
 
     /// Both sides of admission of what is created by a subresource and is no object of its own (a binding, an eviction, a token);
@@ -172,10 +177,10 @@ impl Write<'_> {
         name: &str,
         old: &Value,
     ) -> Result<(), Status> {
-        let rounds = Rounds::default();
-        let request = self.admission(Operation::Delete, name, Some(old), &rounds);
+        let (rounds, reservation) = (Rounds::default(), Mutex::default());
+        let request = self.admission(Operation::Delete, name, Some(old), &rounds, &reservation);
         self.mutate_in_rounds(&request, &mut None).await?;
-        self.admit(Operation::Delete, name, Some(old), None).await
+        self.admit(Operation::Delete, name, Some(old), None).await.map(drop)
     }
 
     /// Admission of a connection (exec, attach, port-forward, proxy).
@@ -188,9 +193,9 @@ impl Write<'_> {
         options: &Value,
     ) -> Result<(), Status> {
         let mut object = Some(options.clone());
-        let rounds = Rounds::default();
-        let request = self.admission(Operation::Connect, name, None, &rounds);
+        let (rounds, reservation) = (Rounds::default(), Mutex::default());
+        let request = self.admission(Operation::Connect, name, None, &rounds, &reservation);
         self.mutate_in_rounds(&request, &mut object).await?;
-        self.admit(Operation::Connect, name, None, object.as_ref()).await
+        self.admit(Operation::Connect, name, None, object.as_ref()).await.map(drop)
     }
 }

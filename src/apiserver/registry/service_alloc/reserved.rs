@@ -74,6 +74,7 @@ async fn claim(backend: &dyn Backend, taken: &[u16], lease: i64) -> Result<(), S
         success: taken.iter().map(put).collect(),
         failure: Vec::new(),
         durability: Durability::Synced,
+        separable: false,
     };
     let answer = backend.txn(txn).await.map_err(|e| of_store(&e))?;
     match taken.first() {

@@ -39,6 +39,40 @@ async fn texts(path: &Path, sql: &'static str) -> Vec<String> {
 const TABLE: &str = "SELECT id || ' ' || name || ' ' || created || deleted || ' ' || COALESCE(create_revision, 0) || ' ' || \
     prev_revision || ' ' || lease || ' ' || COALESCE(value, '-') || ' ' || COALESCE(old_value, '-') FROM kine ORDER BY id";
 
+/// Writes of separable puts are kine's rows, one a revision, and the answer is the last one's.
+#[tokio::test]
+async fn separable_puts_are_stored_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.db");
+    let tasks = tasks();
+    let store = sqlite(&path, &tasks).await;
+    store.txn(put("quota", "0", 0)).await.unwrap();
+    let both = |expected| Txn {
+        compare: vec![Compare {
+            range: KeyRange::key("quota"),
+            target: Target::ModRevision(expected),
+            ordering: Ordering::Equal,
+        }],
+        success: [put("quota", "1", 0), put("object", "o", 0)].map(|txn| txn.success).concat(),
+        separable: true,
+        ..Txn::default()
+    };
+    let answer = store.txn(both(2)).await.unwrap();
+    assert_eq!((answer.succeeded, answer.revision), (true, Revision(4)));
+    assert_eq!(answer.responses.len(), 1);
+    let again = store.txn(both(2)).await.unwrap();
+    assert_eq!((again.succeeded, again.revision), (false, Revision(4)));
+    let refused = store.txn(Txn { separable: false, ..both(3) }).await.unwrap_err();
+    assert!(refused.to_string().contains("one change a revision"), "{refused}");
+    end(tasks).await;
+    let rows = texts(
+        &path,
+        "SELECT id || ' ' || name || ' ' || COALESCE(value, '-') FROM kine WHERE id > 1",
+    )
+    .await;
+    assert_eq!(rows, ["2 quota 0", "3 quota 1", "4 object o"]);
+}
+
 #[tokio::test]
 async fn what_was_acknowledged_is_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
