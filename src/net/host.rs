@@ -24,6 +24,17 @@ pub(crate) fn sysctl(name: &str, value: &str) -> io::Result<()> {
     std::fs::write(&path, value).map_err(error)
 }
 
+/// Sets how long the kernel remembers silent TCP connections to services, as kube-proxy's `conntrack.tcpEstablishedTimeout`
+/// and `tcpCloseWaitTimeout`. A kernel whose settings cannot be written keeps its own.
+pub(crate) fn set_conntrack_timeouts() {
+    for (state, seconds) in [("established", "86400"), ("close_wait", "3600")] {
+        let name = format!("netfilter/nf_conntrack_tcp_timeout_{state}");
+        if let Err(error) = sysctl(&name, seconds) {
+            tracing::warn!(%error, "proxy: the kernel keeps its own timeout of tracked connections");
+        }
+    }
+}
+
 /// The gateway of a block: its first usable address.
 pub(crate) fn gateway(block: &Cidr) -> Option<IpAddr> {
     block.nth(1)

@@ -234,6 +234,10 @@ impl Proxy {
     pub(crate) async fn run(mut self, shutdown: Shutdown) -> Result<(), Error> {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
         self.start().await?;
+        if self.serves {
+            // The table is there: the kernel tracks connections, and has the settings.
+            base::tasks::blocking(crate::host::set_conntrack_timeouts).await?;
+        }
         let ready = {
             let (services, slices) = (self.services.clone(), self.slices.clone());
             let (node, ranges) = (self.node.clone(), self.ranges.clone());

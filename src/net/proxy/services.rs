@@ -12,6 +12,8 @@ use crate::addr::{Cidr, Family};
 pub(crate) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Services and slices with this label belong to another proxy.
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+/// `IsHeadlessService`: endpoints with this label are no proxy's affair, whatever their service says.
+const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// `DefaultClientIPServiceAffinitySeconds`.
 const AFFINITY_SECONDS: u32 = 10_800;
 
@@ -172,9 +174,10 @@ pub(crate) fn endpoints(
 ) -> BTreeMap<(String, u8), Vec<Endpoint>> {
     let mut out: BTreeMap<(String, u8), Vec<Endpoint>> = BTreeMap::new();
     for slice in slices {
-        let labels = slice.metadata.labels.as_ref();
-        if slice.address_type == "FQDN" || labels.is_some_and(|l| l.contains_key(PROXY_NAME_LABEL))
-        {
+        let labelled =
+            |label| slice.metadata.labels.as_ref().is_some_and(|l| l.contains_key(label));
+        let left_to_others = labelled(PROXY_NAME_LABEL) || labelled(HEADLESS_LABEL);
+        if slice.address_type == "FQDN" || left_to_others {
             continue;
         }
         for port in slice.ports.iter().flatten() {
@@ -329,6 +332,19 @@ mod tests {
 
     fn want(cluster: &str, local: &str, anywhere: bool) -> (String, String, bool) {
         (cluster.into(), local.into(), anywhere)
+    }
+
+    #[test]
+    fn slices_of_headless_services_and_of_other_proxies_have_no_endpoints() {
+        for (labels, count) in [
+            (json!({"kubernetes.io/service-name": "a"}), 1),
+            (json!({"service.kubernetes.io/headless": ""}), 0),
+            (json!({"service.kubernetes.io/service-proxy-name": "other"}), 0),
+        ] {
+            let mut slice = slice(json!([{"addresses": ["10.0.0.1"]}]));
+            slice.metadata.labels = serde_json::from_value(labels).unwrap();
+            assert_eq!(endpoints(&[slice], "me", &BTreeSet::new()).len(), count);
+        }
     }
 
     // Cases of upstream's TestCategorizeEndpoints, retold.
