@@ -1,18 +1,24 @@
 //! Requests whose `:authority` is not a host and port, as grpc-go's server takes them.
 //!
 //! gRPC clients send the name that they dialed: grpc-go before 1.30, which etcdctl 3.4 is built
-//! with, sends
-//! `http://127.0.0.1:2379` for the endpoint of that name. h2 resets such a stream with
-//! PROTOCOL_ERROR. The value is not
-//! used, so the filter replaces it before h2 reads it.
+//! with, sends `http://127.0.0.1:2379` for the endpoint of that name. h2 resets such a stream with
+//! PROTOCOL_ERROR, and one whose `:authority` is empty. The value is not used, so the filter
+//! replaces it before h2 reads it.
+//!
+//! The filter decodes each header block with a dynamic table of its own, and passes the bytes
+//! unchanged until the first block with such a value. That block and all later ones of the
+//! connection are encoded again without a dynamic table, since h2's table no longer matches the
+//! client's.
 
+use std::borrow::Cow;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::hpack::replace_invalid_authority;
+use crate::hpack::{self, Decoder, Field, LIST_MAX};
 
 /// What a client of HTTP/2 begins a connection with (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -21,51 +27,165 @@ const FRAME_HEADER: usize = 9;
 /// Largest payload that h2 accepts without a setting of the server; larger frames are an error that
 /// h2 answers.
 const FRAME_MAX: usize = 16_384;
+/// Frames of one header block: h2 ends a connection that sends more than five CONTINUATIONs for a
+/// list of this size.
+const BLOCK_FRAMES: usize = 6;
+/// Payload octets of one header block: the list without compression, a pad length, a priority and
+/// the padding.
+const BLOCK_MAX: usize = LIST_MAX + 1 + 5 + 255;
 const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Finds the frames in what is read.
-#[derive(Debug, Default)]
+/// A frame at the front of some bytes, perhaps without its end.
+struct Frame<'a> {
+    kind: u8,
+    flags: u8,
+    stream: [u8; 4],
+    length: usize,
+    /// None when the end has not come.
+    payload: Option<&'a [u8]>,
+}
+
+impl<'a> Frame<'a> {
+    /// None when the frame's header has not come.
+    fn first(bytes: &'a [u8]) -> Option<Self> {
+        let (header, rest) = bytes.split_first_chunk::<FRAME_HEADER>()?;
+        let [high, middle, low, kind, flags, stream @ ..] = *header;
+        let length = u32::from_be_bytes([0, high, middle, low]);
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        Some(Self { kind, flags, stream, length, payload: rest.get(..length) })
+    }
+
+    fn size(&self) -> usize {
+        FRAME_HEADER.saturating_add(self.length)
+    }
+}
+
+/// A HEADERS frame with its CONTINUATIONs.
+struct Block<'a> {
+    /// Octets of all frames.
+    size: usize,
+    /// END_STREAM and PRIORITY of the first frame.
+    flags: u8,
+    stream: [u8; 4],
+    /// The priority, if it has one.
+    priority: &'a [u8],
+    /// The header block.
+    fragments: Cow<'a, [u8]>,
+}
+
+/// What a search for a whole block finds.
+enum Search<'a> {
+    Whole(Block<'a>),
+    Incomplete,
+    /// Frames that h2 refuses, or more than a header list may have.
+    Invalid,
+}
+
+/// Reads the frames of a block from the front of `bytes`, which begin with a HEADERS frame.
+fn search(bytes: &[u8]) -> Search<'_> {
+    let mut block: Option<Block<'_>> = None;
+    let mut payloads = 0usize;
+    for _ in 0..BLOCK_FRAMES {
+        let at = block.as_ref().map_or(0, |block| block.size);
+        let Some(frame) = Frame::first(bytes.get(at..).unwrap_or_default()) else {
+            return Search::Incomplete;
+        };
+        payloads = payloads.saturating_add(frame.length);
+        let follows = block
+            .as_ref()
+            .is_none_or(|block| frame.kind == CONTINUATION && frame.stream == block.stream);
+        if !follows || frame.length > FRAME_MAX || payloads > BLOCK_MAX {
+            return Search::Invalid;
+        }
+        let Some(payload) = frame.payload else { return Search::Incomplete };
+        let current = match &mut block {
+            None => match first_of_block(&frame, payload) {
+                Some(first) => block.insert(first),
+                None => return Search::Invalid,
+            },
+            Some(current) => {
+                current.fragments.to_mut().extend_from_slice(payload);
+                current.size += frame.size();
+                current
+            }
+        };
+        if frame.flags & END_HEADERS != 0 {
+            let (priority, stream, flags) = (current.priority, current.stream, current.flags);
+            let fragments = std::mem::take(&mut current.fragments);
+            return Search::Whole(Block { size: current.size, flags, stream, priority, fragments });
+        }
+    }
+    Search::Invalid
+}
+
+fn first_of_block<'a>(frame: &Frame<'_>, payload: &'a [u8]) -> Option<Block<'a>> {
+    let (mut start, mut end) = (0, payload.len());
+    if frame.flags & PADDED != 0 {
+        start = 1;
+        end = end.checked_sub(usize::from(*payload.first()?))?;
+    }
+    let priority = if frame.flags & PRIORITY == 0 { 0 } else { 5 };
+    Some(Block {
+        size: frame.size(),
+        flags: frame.flags & (END_STREAM | PRIORITY),
+        stream: frame.stream,
+        priority: payload.get(start..start + priority)?,
+        fragments: Cow::Borrowed(payload.get(start + priority..end)?),
+    })
+}
+
+/// Whether grpc-go's server takes this `:authority` and h2 does not. Go's HTTP/2 takes a value
+/// without control characters.
+fn only_grpc_go_accepts(value: &[u8]) -> bool {
+    let control = |octet: &u8| octet.is_ascii_control() && *octet != b'\t';
+    http::uri::Authority::try_from(value).is_err() && !value.iter().any(control)
+}
+
+/// Gives the one `:authority` of a list a value that h2 accepts, and says whether it did. Several
+/// ones stay as they are: both servers refuse them.
+fn replace_authority(fields: &mut [Field]) -> bool {
+    let mut authorities = fields.iter_mut().filter(|field| field.name == ":authority");
+    let (Some(authority), None) = (authorities.next(), authorities.next()) else { return false };
+    let replaced = only_grpc_go_accepts(&authority.value);
+    if replaced {
+        authority.value = Bytes::from_static(b"localhost");
+    }
+    replaced
+}
+
+/// Finds the header blocks in what is read.
+#[derive(Debug)]
 struct Frames {
     /// Octets of the preface that have passed.
     preface: usize,
-    /// The connection does not speak HTTP/2.
+    /// All that follows passes without a look: the connection does not speak HTTP/2, or h2 refuses
+    /// what it has sent.
     raw: bool,
     /// Octets of the frame under way that pass without a look.
     skip: usize,
+    decoder: Decoder,
+    /// Blocks are encoded again, since h2's dynamic table is not the client's.
+    encoding: bool,
 }
 
 /// What is at the front of some bytes.
 enum Front {
     /// So many bytes that pass as they are; what follows is not complete yet.
     Unchanged(usize),
-    /// So many bytes that pass, then a frame of so many that these take the place of.
+    /// So many bytes that pass, then frames of so many that this frame takes the place of.
     Changed(usize, usize, Vec<u8>),
 }
 
-/// The frame with its `:authority` replaced, if it has one that h2 refuses.
-fn rewrite(frame: &[u8]) -> Option<Vec<u8>> {
-    let (flags, payload) = (*frame.get(4)?, frame.get(FRAME_HEADER..)?);
-    let (mut start, mut end) = (0, payload.len());
-    if flags & PADDED != 0 {
-        start += 1;
-        end = end.checked_sub(usize::from(*payload.first()?))?;
-    }
-    if flags & PRIORITY != 0 {
-        start += 5;
-    }
-    let block = replace_invalid_authority(payload.get(start..end)?)?;
-    let length = payload.len() - (end - start) + block.len();
-    if length > FRAME_MAX {
-        return None;
-    }
-    let [_, high, middle, low] = u32::try_from(length).ok()?.to_be_bytes();
-    let (before, after) = (payload.get(..start)?, payload.get(end..)?);
-    Some([&[high, middle, low], frame.get(3..FRAME_HEADER)?, before, &block, after].concat())
-}
-
 impl Frames {
+    fn new() -> Self {
+        Self { preface: 0, raw: false, skip: 0, decoder: Decoder::new(), encoding: false }
+    }
+
     fn front(&mut self, bytes: &[u8]) -> Front {
         let mut at = 0;
         while let (false, Some(byte), Some(expected)) =
@@ -75,27 +195,49 @@ impl Frames {
             self.preface += 1;
             at += 1;
         }
-        if self.raw {
-            return Front::Unchanged(bytes.len());
-        }
-        loop {
+        while !self.raw {
             let passing = self.skip.min(bytes.len() - at);
             self.skip -= passing;
             at += passing;
-            let Some([high, middle, low, kind]) = bytes.get(at..).and_then(|b| b.first_chunk())
-            else {
-                return Front::Unchanged(at);
-            };
-            let length = u32::from_be_bytes([0, *high, *middle, *low]);
-            let size = FRAME_HEADER.saturating_add(usize::try_from(length).unwrap_or(usize::MAX));
-            if *kind == HEADERS && size <= FRAME_HEADER + FRAME_MAX {
-                let Some(frame) = bytes.get(at..at + size) else { return Front::Unchanged(at) };
-                if let Some(rewritten) = rewrite(frame) {
-                    return Front::Changed(at, size, rewritten);
-                }
+            let rest = bytes.get(at..).unwrap_or_default();
+            let Some(frame) = Frame::first(rest) else { return Front::Unchanged(at) };
+            if frame.kind != HEADERS {
+                self.skip = frame.size();
+                continue;
             }
-            self.skip = size;
+            let block = match search(rest) {
+                Search::Whole(block) => block,
+                Search::Incomplete => return Front::Unchanged(at),
+                Search::Invalid => {
+                    self.raw = true;
+                    break;
+                }
+            };
+            let Some(mut fields) = self.decoder.decode(&block.fragments) else {
+                self.raw = true;
+                break;
+            };
+            if replace_authority(&mut fields) || self.encoding {
+                return Front::Changed(at, block.size, self.encode(&block, &fields));
+            }
+            self.skip = block.size;
         }
+        Front::Unchanged(bytes.len())
+    }
+
+    /// The frame of a block that uses no dynamic table. It is below [`FRAME_MAX`]: a field has at
+    /// most seven octets beside its name and value, and counts 32 in [`LIST_MAX`].
+    fn encode(&mut self, block: &Block<'_>, fields: &[Field]) -> Vec<u8> {
+        let mut payload = block.priority.to_vec();
+        if !std::mem::replace(&mut self.encoding, true) {
+            // A client's reference to an entry that h2 still had would be a wrong field. Such a
+            // reference reaches h2 when the filter refuses a block and lets the rest pass.
+            hpack::encode_empty_table(&mut payload);
+        }
+        fields.iter().for_each(|field| hpack::encode(&mut payload, field));
+        let [_, length @ ..] = u32::try_from(payload.len()).unwrap_or_default().to_be_bytes();
+        let kind = [HEADERS, block.flags | END_HEADERS];
+        [&length[..], &kind, &block.stream, &payload].concat()
     }
 }
 
@@ -104,8 +246,8 @@ impl Frames {
 pub(crate) struct AuthorityFilter<T> {
     io: T,
     frames: Frames,
-    /// The begin of a frame whose rest has not come: at most one frame of headers and what came
-    /// with it.
+    /// The begin of a header block whose rest has not come, at most [`BLOCK_MAX`] of it with the
+    /// headers of its frames, and what came with it.
     partial: Vec<u8>,
     /// Bytes to be read, the first of them at `read`.
     ready: Vec<u8>,
@@ -114,7 +256,7 @@ pub(crate) struct AuthorityFilter<T> {
 
 impl<T> AuthorityFilter<T> {
     pub(crate) fn new(io: T) -> Self {
-        let frames = Frames::default();
+        let frames = Frames::new();
         Self { io, frames, partial: Vec::new(), ready: Vec::new(), read: 0 }
     }
 
@@ -226,57 +368,4 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for AuthorityFilter<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-        [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
-    }
-
-    fn block(authority: &str) -> Vec<u8> {
-        let length = u8::try_from(authority.len()).unwrap();
-        [&[0x83, 0x41, length], authority.as_bytes(), &[0x84]].concat()
-    }
-
-    /// What is read of `sent` when it comes in pieces of this size.
-    async fn filtered(sent: Vec<u8>, piece: usize) -> Vec<u8> {
-        let (mut client, server) = tokio::io::duplex(piece);
-        let writing = async move { client.write_all(&sent).await };
-        let mut out = Vec::new();
-        let mut filter = AuthorityFilter::new(server);
-        let (written, read) = tokio::join!(writing, filter.read_to_end(&mut out));
-        written.unwrap();
-        read.unwrap();
-        out
-    }
-
-    #[tokio::test]
-    async fn invalid_authorities_are_replaced_however_the_frames_are_split() {
-        let other = [PREFACE.to_vec(), frame(4, 0, &[]), frame(0, 0, &[7; 70])].concat();
-        let (invalid, valid) = (block("http://127.0.0.1:2379"), block(&"a".repeat(21)));
-        // Pad length 2, then the priority's five octets.
-        let padded = |block: &[u8]| [&[2, 0, 0, 0, 0, 9], block, &[0, 0]].concat();
-        let make = |block: &[u8]| {
-            let mut out = other.clone();
-            out.extend(frame(HEADERS, 4, block));
-            out.extend(frame(0, 1, b"body"));
-            out.extend(frame(HEADERS, 4, self::block("a:1").as_slice()));
-            out.extend(frame(HEADERS, 4 | PADDED | PRIORITY, &padded(block)));
-            out.extend(frame(HEADERS, 4, block));
-            out.extend(&frame(HEADERS, 4, b"cut")[..11]);
-            out
-        };
-        for piece in [1, 2, 9, 64, 4096] {
-            assert_eq!(filtered(make(&invalid), piece).await, make(&valid), "{piece}");
-            assert_eq!(filtered(make(&valid), piece).await, make(&valid), "{piece}");
-        }
-    }
-
-    #[tokio::test]
-    async fn http1_passes_as_it_is() {
-        let sent = b"PUT /health HTTP/1.1\r\n\r\n\0\0\x05\x01\x04\0\0\0\0\x41\x03///".to_vec();
-        assert_eq!(filtered(sent.clone(), 5).await, sent);
-    }
-}
+mod tests;

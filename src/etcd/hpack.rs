@@ -1,48 +1,205 @@
-//! HPACK (RFC 7541) as far as the `:authority` of a request needs it: integers, strings and the
-//! Huffman code.
+//! HPACK (RFC 7541): a decoder of header blocks with its dynamic table, and the plainest encoding.
 
-/// Bits of the Huffman code of each byte, and of the end of string (RFC 7541, appendix B). The code
-/// is canonical: these
-/// lengths define it.
-const CODE_BITS: [u8; 257] = [
-    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,
-    28, 28, 28, 28, 28, 28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5,
-    5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10, 13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
-    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, 15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6,
-    6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, 20, 22, 20, 20, 22, 22, 22, 23, 22,
-    23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24, 22,
-    21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20,
-    22, 22, 22, 23, 22, 22, 23, 26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19,
-    21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22,
-    22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30,
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+mod huffman;
+
+/// Size of the dynamic table that a client may use while the server sets no other one
+/// (`SETTINGS_HEADER_TABLE_SIZE`).
+const TABLE_MAX: usize = 4096;
+/// Size of a header list: hyper's `SETTINGS_MAX_HEADER_LIST_SIZE`. It answers a longer list with
+/// status 431.
+pub(crate) const LIST_MAX: usize = 16 * 1024;
+/// What an entry counts beyond its name and value (section 4.1).
+const ENTRY_OVERHEAD: usize = 32;
+
+/// The static table (appendix A); its first entry has index 1.
+const STATIC: [(&str, &str); 61] = [
+    (":authority", ""),
+    (":method", "GET"),
+    (":method", "POST"),
+    (":path", "/"),
+    (":path", "/index.html"),
+    (":scheme", "http"),
+    (":scheme", "https"),
+    (":status", "200"),
+    (":status", "204"),
+    (":status", "206"),
+    (":status", "304"),
+    (":status", "400"),
+    (":status", "404"),
+    (":status", "500"),
+    ("accept-charset", ""),
+    ("accept-encoding", "gzip, deflate"),
+    ("accept-language", ""),
+    ("accept-ranges", ""),
+    ("accept", ""),
+    ("access-control-allow-origin", ""),
+    ("age", ""),
+    ("allow", ""),
+    ("authorization", ""),
+    ("cache-control", ""),
+    ("content-disposition", ""),
+    ("content-encoding", ""),
+    ("content-language", ""),
+    ("content-length", ""),
+    ("content-location", ""),
+    ("content-range", ""),
+    ("content-type", ""),
+    ("cookie", ""),
+    ("date", ""),
+    ("etag", ""),
+    ("expect", ""),
+    ("expires", ""),
+    ("from", ""),
+    ("host", ""),
+    ("if-match", ""),
+    ("if-modified-since", ""),
+    ("if-none-match", ""),
+    ("if-range", ""),
+    ("if-unmodified-since", ""),
+    ("last-modified", ""),
+    ("link", ""),
+    ("location", ""),
+    ("max-forwards", ""),
+    ("proxy-authenticate", ""),
+    ("proxy-authorization", ""),
+    ("range", ""),
+    ("referer", ""),
+    ("refresh", ""),
+    ("retry-after", ""),
+    ("server", ""),
+    ("set-cookie", ""),
+    ("strict-transport-security", ""),
+    ("transfer-encoding", ""),
+    ("user-agent", ""),
+    ("vary", ""),
+    ("via", ""),
+    ("www-authenticate", ""),
 ];
 
-/// Longest code, in bits.
-const CODE_BITS_MAX: usize = 30;
+/// A name and its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Field {
+    pub(crate) name: Bytes,
+    pub(crate) value: Bytes,
+}
 
-/// How many codes there are of each length.
-const CODES_OF_LENGTH: [usize; CODE_BITS_MAX + 1] = {
-    let mut out = [0; CODE_BITS_MAX + 1];
-    let mut symbol = 0;
-    while symbol < CODE_BITS.len() {
-        out[CODE_BITS[symbol] as usize] += 1;
-        symbol += 1;
+impl Field {
+    fn size(&self) -> usize {
+        self.name.len() + self.value.len() + ENTRY_OVERHEAD
     }
-    out
-};
+}
 
-/// Index of `:authority` in the static table.
-const AUTHORITY_INDEX: usize = 1;
-const AUTHORITY_NAME: &[u8] = b":authority";
+/// The fields that a client's blocks refer to by number, newest first.
+#[derive(Debug)]
+struct DynamicTable {
+    entries: VecDeque<Field>,
+    size: usize,
+    /// The client's limit, at most [`TABLE_MAX`].
+    limit: usize,
+}
+
+impl DynamicTable {
+    fn shrink_to(&mut self, size: usize) {
+        while self.size > size
+            && let Some(oldest) = self.entries.pop_back()
+        {
+            self.size -= oldest.size();
+        }
+    }
+
+    /// Adds a field; one that is larger than the table leaves it empty (section 4.4).
+    fn insert(&mut self, field: &Field) {
+        let size = field.size();
+        self.shrink_to(self.limit.saturating_sub(size));
+        if size <= self.limit {
+            self.size += size;
+            self.entries.push_front(field.clone());
+        }
+    }
+
+    /// The field of an index in both tables.
+    fn get(&self, index: usize) -> Option<Field> {
+        let index = index.checked_sub(1)?;
+        if let Some((name, value)) = STATIC.get(index) {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            return Some(Field {
+                name: Bytes::from_static(name),
+                value: Bytes::from_static(value),
+            });
+        }
+        self.entries.get(index - STATIC.len()).cloned()
+    }
+}
+
+/// Decodes the header blocks of one direction of a connection, in their order.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    table: DynamicTable,
+}
+
+impl Decoder {
+    pub(crate) fn new() -> Self {
+        let table = DynamicTable { entries: VecDeque::new(), size: 0, limit: TABLE_MAX };
+        Self { table }
+    }
+
+    /// The fields of a whole block. None when the block is invalid or its list exceeds
+    /// [`LIST_MAX`]; the table is unusable then.
+    pub(crate) fn decode(&mut self, block: &[u8]) -> Option<Vec<Field>> {
+        let mut reader = Reader { block, at: 0 };
+        let mut fields: Vec<Field> = Vec::with_capacity(12);
+        let mut list = 0usize;
+        while let Some(first) = block.get(reader.at) {
+            let field = match first {
+                0x80.. => self.table.get(reader.integer(7)?)?,
+                0x40.. => {
+                    let field = self.literal(&mut reader, 6)?;
+                    self.table.insert(&field);
+                    field
+                }
+                0x20.. => {
+                    // Only before the first field (section 4.2).
+                    let limit = reader.integer(5)?;
+                    if limit > TABLE_MAX || !fields.is_empty() {
+                        return None;
+                    }
+                    self.table.limit = limit;
+                    self.table.shrink_to(limit);
+                    continue;
+                }
+                // Without indexing, or never indexed.
+                _ => self.literal(&mut reader, 4)?,
+            };
+            list += field.size();
+            if list > LIST_MAX {
+                return None;
+            }
+            fields.push(field);
+        }
+        Some(fields)
+    }
+
+    fn literal(&self, reader: &mut Reader<'_>, bits: u32) -> Option<Field> {
+        let name = match reader.integer(bits)? {
+            0 => reader.string()?,
+            index => self.table.get(index)?.name,
+        };
+        Some(Field { name, value: reader.string()? })
+    }
+}
 
 /// Reads a header block from its start.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Reader<'a> {
     block: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl Reader<'_> {
     /// An integer whose first octet holds `bits` of it (section 5.1).
     fn integer(&mut self, bits: u32) -> Option<usize> {
         let mask = (1usize << bits) - 1;
@@ -63,48 +220,36 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// A string as it is written, and whether it is Huffman coded (section 5.2).
-    fn string(&mut self) -> Option<(bool, &'a [u8])> {
+    /// A string, decoded where it is Huffman coded (section 5.2).
+    fn string(&mut self) -> Option<Bytes> {
         let coded = *self.block.get(self.at)? & 0x80 != 0;
         let length = self.integer(7)?;
         let end = self.at.checked_add(length)?;
         let text = self.block.get(self.at..end)?;
         self.at = end;
-        Some((coded, text))
-    }
-}
-
-fn plain((coded, text): (bool, &[u8])) -> Option<Vec<u8>> {
-    if coded { huffman_decode(text) } else { Some(text.to_vec()) }
-}
-
-/// Decodes a string of the canonical code: codes of a length are consecutive numbers, in the order
-/// of their bytes.
-fn huffman_decode(text: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len() * 8 / 5);
-    let (mut code, mut bits, mut first) = (0usize, 0usize, 0usize);
-    for octet in text {
-        for shift in (0..8).rev() {
-            code = code << 1 | usize::from(octet >> shift & 1);
-            bits += 1;
-            first <<= 1;
-            let of_length = *CODES_OF_LENGTH.get(bits)?;
-            if code - first < of_length {
-                let symbols = CODE_BITS.iter().enumerate();
-                let mut symbols = symbols.filter(|(_, b)| usize::from(**b) == bits);
-                let (symbol, _) = symbols.nth(code - first)?;
-                out.push(u8::try_from(symbol).ok()?);
-                (code, bits, first) = (0, 0, 0);
-            } else {
-                first += of_length;
-            }
+        if coded {
+            huffman::decode(text).map(Bytes::from)
+        } else {
+            Some(Bytes::copy_from_slice(text))
         }
     }
-    // Less than an octet of ones is padding.
-    (bits < 8 && code == (1 << bits) - 1).then_some(out)
 }
 
-fn write_length(out: &mut Vec<u8>, length: usize) {
+/// Appends a field as a literal that needs and changes no table.
+pub(crate) fn encode(out: &mut Vec<u8>, field: &Field) {
+    out.push(0);
+    for text in [&field.name, &field.value] {
+        encode_length(out, text.len());
+        out.extend_from_slice(text);
+    }
+}
+
+/// Appends what empties the dynamic table of the decoder, at the front of a block.
+pub(crate) fn encode_empty_table(out: &mut Vec<u8>) {
+    out.push(0x20);
+}
+
+fn encode_length(out: &mut Vec<u8>, length: usize) {
     // Seven bits of prefix, and none for the Huffman code.
     let Some(mut rest) = length.checked_sub(0x7f) else {
         out.extend(u8::try_from(length));
@@ -118,121 +263,119 @@ fn write_length(out: &mut Vec<u8>, length: usize) {
     out.extend(u8::try_from(rest));
 }
 
-/// The header block with each `:authority` that is not a host and port replaced by a host name of
-/// the same length, so
-/// that the dynamic table, whose size counts the length of values, evicts the same entries. None
-/// when nothing changes.
-pub(crate) fn replace_invalid_authority(block: &[u8]) -> Option<Vec<u8>> {
-    let mut reader = Reader { block, at: 0 };
-    let mut out: Option<Vec<u8>> = None;
-    let mut copied = 0;
-    while let Some(first) = block.get(reader.at) {
-        let bits = match first {
-            // Indexed: name and value are in a table.
-            0x80.. => {
-                if reader.integer(7).is_none() {
-                    break;
-                }
-                continue;
-            }
-            // Literal that enters the dynamic table.
-            0x40.. => 6,
-            // Size of the dynamic table.
-            0x20.. => {
-                if reader.integer(5).is_none() {
-                    break;
-                }
-                continue;
-            }
-            // Literal that does not enter it.
-            _ => 4,
-        };
-        let Some(index) = reader.integer(bits) else { break };
-        let is_authority = match index {
-            0 => {
-                let Some(name) = reader.string() else { break };
-                plain(name).is_some_and(|name| name == AUTHORITY_NAME)
-            }
-            index => index == AUTHORITY_INDEX,
-        };
-        let before = reader.at;
-        // A block may go on in a CONTINUATION; requests begin with their pseudo-headers.
-        let Some(value) = reader.string() else { break };
-        if !is_authority {
-            continue;
-        }
-        let Some(value) = plain(value) else { break };
-        if value.is_empty() || http::uri::Authority::try_from(value.as_slice()).is_ok() {
-            continue;
-        }
-        let out = out.get_or_insert_default();
-        out.extend_from_slice(block.get(copied..before)?);
-        write_length(out, value.len());
-        out.resize(out.len() + value.len(), b'a');
-        copied = reader.at;
-    }
-    let mut out = out?;
-    out.extend_from_slice(block.get(copied..)?);
-    Some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn huffman_strings_of_the_specification_decode() {
-        // RFC 7541, C.4.1, C.6.1 and C.6.3.
-        let www = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
-        assert_eq!(huffman_decode(&www).as_deref(), Some(&b"www.example.com"[..]));
-        assert_eq!(huffman_decode(&[0x64, 0x02]).as_deref(), Some(&b"302"[..]));
-        assert_eq!(huffman_decode(&[0x9b, 0xd9, 0xab]).as_deref(), Some(&b"gzip"[..]));
-        assert_eq!(huffman_decode(&[0xff, 0xff, 0xff, 0xff]), None, "the end of string is no text");
-        assert_eq!(huffman_decode(&[0x18]), None, "padding is of ones");
+    fn list(fields: &[(&str, &str)]) -> Option<Vec<Field>> {
+        let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let field = |(name, value): &(&str, &str)| Field { name: bytes(name), value: bytes(value) };
+        Some(fields.iter().map(field).collect())
     }
 
-    /// `:method POST`, an authority in a literal of this kind, and `:path /`.
-    fn block(kind: &[u8], authority: &str) -> Vec<u8> {
-        let mut out = [&[0x83][..], kind].concat();
-        write_length(&mut out, authority.len());
-        [&out, authority.as_bytes(), &[0x84]].concat()
-    }
-
+    /// RFC 7541, C.3 without the Huffman code and C.4 with it: three requests on a connection.
     #[test]
-    fn invalid_authority_becomes_a_host_name_of_the_same_length() {
-        let named = [&[0x40, 10][..], AUTHORITY_NAME].concat();
-        for kind in [&[0x41][..], &[0x01], &[0x11], &named] {
-            for authority in
-                ["http://127.0.0.1:2379", "#initially=[127.0.0.1:2379]", "/run/etcd.sock", "a b"]
-            {
-                let expected = block(kind, &"a".repeat(authority.len()));
-                let replaced = replace_invalid_authority(&block(kind, authority));
-                assert_eq!(replaced, Some(expected), "{kind:x?} {authority}");
+    fn request_examples_of_the_specification_decode() {
+        let plain: [&[u8]; 3] = [
+            b"\x82\x86\x84\x41\x0fwww.example.com",
+            b"\x82\x86\x84\xbe\x58\x08no-cache",
+            b"\x82\x87\x85\xbf\x40\x0acustom-key\x0ccustom-value",
+        ];
+        let coded: [&[u8]; 3] = [
+            b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff",
+            b"\x82\x86\x84\xbe\x58\x86\xa8\xeb\x10\x64\x9c\xbf",
+            b"\x82\x87\x85\xbf\x40\x88\x25\xa8\x49\xe9\x5b\xa9\x7d\x7f\x89\x25\xa8\x49\xe9\x5b\xb8\
+              \xe8\xb4\xbf",
+        ];
+        let authority = (":authority", "www.example.com");
+        let first = [(":method", "GET"), (":scheme", "http"), (":path", "/"), authority];
+        let second = [first.as_slice(), &[("cache-control", "no-cache")]].concat();
+        let third = [
+            (":method", "GET"),
+            (":scheme", "https"),
+            (":path", "/index.html"),
+            authority,
+            ("custom-key", "custom-value"),
+        ];
+        for blocks in [plain, coded] {
+            let mut decoder = Decoder::new();
+            for (block, expected) in blocks.iter().zip([&first[..], &second, &third]) {
+                assert_eq!(decoder.decode(block), list(expected));
             }
-            for authority in ["127.0.0.1:2379", "[::1]:2379", "etcd.example.com", ""] {
-                assert_eq!(replace_invalid_authority(&block(kind, authority)), None, "{authority}");
-            }
+            assert_eq!(decoder.table.size, 164, "the size of C.3.3");
         }
-        // "/index.html" as Huffman code (RFC 7541 has it as a path): 11 bytes in 8.
-        let coded = [0x41, 0x88, 0x60, 0xd5, 0x48, 0x5f, 0x2b, 0xce, 0x9a, 0x68];
-        let expected = [&[0x41, 11][..], &[b'a'; 11]].concat();
-        assert_eq!(replace_invalid_authority(&coded), Some(expected));
+    }
+
+    /// RFC 7541, C.5: responses with a table of 256 octets, which evicts.
+    #[test]
+    fn a_small_table_evicts_its_oldest_entries() {
+        let mut decoder = Decoder::new();
+        let first = b"\x3f\xe1\x01\x48\x03302\x58\x07private\x61\x1dMon, 21 Oct 2013 20:13:21 GMT\
+                      \x6e\x17https://www.example.com";
+        let expected = |status| {
+            list(&[
+                (":status", status),
+                ("cache-control", "private"),
+                ("date", "Mon, 21 Oct 2013 20:13:21 GMT"),
+                ("location", "https://www.example.com"),
+            ])
+        };
+        assert_eq!(decoder.decode(first), expected("302"));
+        assert_eq!(decoder.table.size, 222);
+        assert_eq!(decoder.decode(b"\x48\x03307\xc1\xc0\xbf"), expected("307"));
+        assert_eq!(decoder.table.size, 222);
+        // Index 65 is the oldest of four; 66 is none.
+        assert_eq!(decoder.decode(b"\xc1"), list(&[("cache-control", "private")]));
+        assert_eq!(decoder.decode(b"\xc2"), None);
+        // Size 0 empties the table, and what is larger than the table does not enter it.
+        assert_eq!(decoder.decode(b"\x20\x48\x03307"), list(&[(":status", "307")]));
+        assert_eq!(decoder.decode(b"\xbe"), None);
+    }
+
+    #[test]
+    fn names_come_from_the_dynamic_table_too() {
+        let mut decoder = Decoder::new();
+        assert_eq!(decoder.decode(b"\x40\x01x\x01y"), list(&[("x", "y")]));
+        assert_eq!(decoder.decode(b"\x0f\x2f\x01z\x7e\x00"), list(&[("x", "z"), ("x", "")]));
+        assert_eq!(decoder.decode(b"\xbe\xbf"), list(&[("x", ""), ("x", "y")]));
+    }
+
+    #[test]
+    fn invalid_blocks_are_refused() {
+        let invalid: [&[u8]; 10] = [
+            b"\x80",                         // index 0
+            b"\xbe",                         // an empty dynamic table
+            b"\x82\x20",                     // a table size after a field
+            b"\x3f\xe2\x1f",                 // 4097 octets of table
+            b"\x41",                         // no value
+            b"\x41\x02a",                    // a value that is cut
+            b"\x41\x7f\xff\xff\xff\xff\xff", // a length without an end
+            b"\x41\x84\xff\xff\xff\xff",     // the end of string inside a string
+            b"\x41\x81\x18",                 // padding that is not of ones
+            b"\x7f",                         // an integer that is cut
+        ];
+        for block in invalid {
+            assert_eq!(Decoder::new().decode(block), None, "{block:x?}");
+        }
+        assert_eq!(Decoder::new().decode(b"\x3f\xe1\x1f"), list(&[]), "4096 octets of table");
+    }
+
+    #[test]
+    fn the_list_is_bounded() {
+        // `:method GET` counts 42: 390 of them are 16380.
+        assert_eq!(Decoder::new().decode(&[0x82; 390]).map(|fields| fields.len()), Some(390));
+        assert_eq!(Decoder::new().decode(&[0x82; 391]), None);
+    }
+
+    #[test]
+    fn what_is_encoded_decodes() {
         let long = "/".repeat(1000);
-        let expected = Some(block(&[0x41], &"a".repeat(1000)));
-        assert_eq!(replace_invalid_authority(&block(&[0x41], &long)), expected);
-    }
-
-    #[test]
-    fn other_fields_and_damaged_blocks_stay() {
-        // `:path` in a literal, a table size, an index beyond one octet, and every truncation.
-        assert_eq!(
-            replace_invalid_authority(&[0x44, 2, b'/', b'/', 0x3f, 0xe1, 0x1f, 0xff, 0x0]),
-            None
-        );
-        let whole = block(&[0x41], "http://a");
-        for end in 0..whole.len() - 1 {
-            assert_eq!(replace_invalid_authority(&whole[..end]), None, "{end}");
-        }
-        assert_eq!(replace_invalid_authority(&[0x41, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff]), None);
+        let fields = list(&[(":path", "/"), (":authority", &long), ("x", "")]).unwrap();
+        let mut block = Vec::new();
+        encode_empty_table(&mut block);
+        fields.iter().for_each(|field| encode(&mut block, field));
+        let mut decoder = Decoder::new();
+        assert_eq!(decoder.decode(&block), Some(fields));
+        assert!(decoder.table.entries.is_empty());
     }
 }
