@@ -15,6 +15,19 @@ def free_port():
         return s.getsockname()[1]
 
 
+def certificates(folder):
+    """Makes `folder` with a CA and the certificates of a server on 127.0.0.1 and of a client, as `serve` of src/etcd/examples reads them."""
+    folder.mkdir()
+    new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    run = lambda words: subprocess.run(words, cwd=folder, check=True, capture_output=True)
+    run([*new, "-x509", "-days=2", "-subj=/CN=ca", "-keyout=ca.key", "-out=ca.pem"])
+    for name in ("server", "client"):
+        (folder / "extensions").write_text(f"subjectAltName=IP:127.0.0.1\nextendedKeyUsage={name}Auth\n")
+        run([*new, f"-subj=/CN={name}", f"-keyout={name}.key", f"-out={name}.csr"])
+        run(["openssl", "x509", "-req", f"-in={name}.csr", "-CA=ca.pem", "-CAkey=ca.key", "-CAcreateserial", "-days=2", "-extfile=extensions", f"-out={name}.pem"])
+    return folder
+
+
 def serve():
     """The path of ours."""
     if named := os.environ.get("KUBE_LITE_SERVE"):
@@ -37,16 +50,21 @@ class Running:
 
 
 class Store(Running):
-    """One that is healthy: `etcd`, or ours by its path. Its data and its log lie in `folder` under its name."""
+    """One that is healthy: `etcd`, or ours by its path. Its data and its log lie in `folder` under its name.
 
-    def __init__(self, name, folder, program):
-        self.name, self.end = name, f"http://127.0.0.1:{free_port()}"
+    With a folder of `certificates` it speaks TLS; `etcdctl` is the program that asks it."""
+
+    def __init__(self, name, folder, program, certificates=None, etcdctl=None):
+        self.name, self.certificates, self.etcdctl = name, certificates, etcdctl or UPSTREAM / "etcdctl"
+        self.end = f"{'https' if certificates else 'http'}://127.0.0.1:{free_port()}"
         if program == "etcd":
             peer = f"http://127.0.0.1:{free_port()}"
             words = [UPSTREAM / "etcd", f"--data-dir={folder / name}", f"--listen-client-urls={self.end}", f"--advertise-client-urls={self.end}"]
             words += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}", f"--initial-cluster=default={peer}"]
+            if certificates:
+                words += ["--client-cert-auth", f"--trusted-ca-file={certificates}/ca.pem", f"--cert-file={certificates}/server.pem", f"--key-file={certificates}/server.key"]
         else:
-            words = [program, self.end.removeprefix("http://"), folder / name]
+            words = [program, self.end.split("//")[1], folder / name] + (["0", "default", certificates] if certificates else [])
         self.begin(words, folder / f"{name}.log")
         try:
             subprocess.run(self.command("endpoint", "health", "--dial-timeout=20s", "--command-timeout=20s"), check=True, capture_output=True)
@@ -56,7 +74,8 @@ class Store(Running):
 
     def command(self, *words):
         """What asks it by etcdctl."""
-        return [UPSTREAM / "etcdctl", f"--endpoints={self.end}", *words]
+        keys = [f"--cacert={self.certificates}/ca.pem", f"--cert={self.certificates}/client.pem", f"--key={self.certificates}/client.key"]
+        return [self.etcdctl, f"--endpoints={self.end}", *(keys if self.certificates else []), *words]
 
 
 class Judge:

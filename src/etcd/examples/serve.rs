@@ -1,20 +1,40 @@
-//! Serves etcd's interface over a store of its own, in the clear: what tests and benches compare with etcd.
-//! usage: serve ADDRESS [DIRECTORY [QUOTA [NAME]]]   (without a directory in memory; quota in bytes, 0 is etcd's default)
+//! Serves etcd's interface over a store of its own: what tests and benches compare with etcd.
+//! usage: serve ADDRESS [DIRECTORY [QUOTA [NAME [CERTIFICATES]]]]
+//! Without a directory the store is in memory; the quota is in bytes, 0 is etcd's default. With a
+//! folder of certificates (ca.pem, server.pem, server.key) it serves TLS to clients of that CA,
+//! else it serves in the clear.
 
 use std::error::Error;
 use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
 
+use base::pki::live::LiveCert;
+use base::pki::{Leaf, certificates, tls};
 use base::{Shutdown, Tasks};
 use etcd::Etcd;
+use rustls::ServerConfig;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<(), Box<dyn Error>> {
     base::runtime::block_on(2 << 20, run)?.map_err(|error| -> Box<dyn Error> { error })
 }
 
+fn tls(folder: &Path) -> Result<Arc<ServerConfig>, Box<dyn Error + Send + Sync>> {
+    let read = |name| std::fs::read_to_string(folder.join(name));
+    let leaf = Leaf {
+        cert_pem: read("server.pem")?,
+        key_pem: read("server.key")?.into(),
+        not_after: i64::MAX,
+    };
+    let ca = certificates(&read("ca.pem")?)?;
+    let config = tls::demanding_server(LiveCert::new(&leaf)?, &ca, &["h2", "http/1.1"])?;
+    Ok(Arc::new(config))
+}
+
 async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().ok_or("usage: serve ADDRESS [DIRECTORY [QUOTA [NAME]]]")?;
+    let address = arguments.next().ok_or("an address is missing")?;
     let listener = tokio::net::TcpListener::bind(&address).await?;
     let tasks = Tasks::new(Shutdown::new());
     let directory = arguments.next();
@@ -31,7 +51,9 @@ async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
         }
         None => store::open_memory_with(&tasks),
     };
-    let profile = store::Profile { name, client_urls: vec![format!("http://{address}")] };
+    let tls = arguments.next().map(|folder| tls(Path::new(&folder))).transpose()?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let profile = store::Profile { name, client_urls: vec![format!("{scheme}://{address}")] };
     let shutdown = tasks.shutdown().clone();
     let (mut interrupt, mut end) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -45,6 +67,6 @@ async fn run() -> Result<(), Box<dyn Error + Send + Sync>> {
     });
     // What etcd's own tests wait for.
     writeln!(std::io::stdout(), "ready to serve client requests")?;
-    etcd::serve(Etcd::new(backend, profile, scratch, tasks), listener, None).await?;
+    etcd::serve(Etcd::new(backend, profile, scratch, tasks), listener, tls).await?;
     Ok(())
 }
