@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
@@ -85,8 +86,12 @@ fn line(event: &[u8]) -> Vec<u8> {
 pub fn start(debug: bool, verbosity: u8, filter: Option<&str>) {
     let level = if debug || verbosity >= 4 { "debug" } else { "info" };
     let default = default_filter(level);
-    let filter =
-        EnvFilter::try_new(filter.unwrap_or(&default)).unwrap_or_else(|_| EnvFilter::new(default));
+    let asked = filter.map(|filter| EnvFilter::try_new(capped(filter, STATIC_MAX_LEVEL)));
+    let (filter, invalid) = match asked {
+        None => (EnvFilter::new(default), None),
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(error)) => (EnvFilter::new(default), Some(error)),
+    };
     let queue = QUEUE.get_or_init(|| LogQueue::start(io::stderr())).clone();
     let panics = queue.clone();
     // The default hook blocks when standard error does.
@@ -107,6 +112,29 @@ pub fn start(debug: bool, verbosity: u8, filter: Option<&str>) {
         .with_span_events(FmtSpan::NONE)
         .log_internal_errors(false)
         .try_init();
+    if let Some(error) = invalid {
+        tracing::warn!(%error, "the filter in KUBE_LITE_LOG is invalid: logging at {level}");
+    }
+}
+
+/// The filter without levels above `max`, which this program was built without. `EnvFilter` prints
+/// a warning of such a level by `eprintln!`, which panics when standard error cannot be written.
+fn capped(filter: &str, max: LevelFilter) -> String {
+    let capped = filter.split(',').map(|directive| {
+        let directive = directive.trim();
+        let (target, level) = match directive.rsplit_once('=') {
+            Some((target, level)) => (Some(target), level.parse::<LevelFilter>()),
+            None => (None, directive.parse()),
+        };
+        match (target, level) {
+            _ if directive.is_empty() => String::new(),
+            (Some(target), Ok(level)) => format!("{target}={}", level.min(max)),
+            (None, Ok(level)) => level.min(max).to_string(),
+            // A target alone has all levels.
+            (_, Err(_)) => format!("{directive}={max}"),
+        }
+    });
+    capped.collect::<Vec<_>>().join(",")
 }
 
 /// Libraries log only when something is wrong.
@@ -168,6 +196,25 @@ mod tests {
         assert_eq!(Lines(queue.clone()).write(event).unwrap(), event.len());
         assert!(queue.flush(Duration::from_secs(60)));
         assert_eq!(*out.0.lock(), b"one\\ntwo\n");
+    }
+
+    #[test]
+    fn a_filter_asks_for_no_level_that_is_not_built_in() {
+        for (asked, expected) in [
+            ("trace", "debug"),
+            ("5", "debug"),
+            ("info", "info"),
+            ("off,h2", "off,h2=debug"),
+            (" warn, h2=TRACE ,store=error,", "warn,h2=debug,store=error,"),
+            ("[connection{id=7}]=trace", "[connection{id=7}]=debug"),
+            ("h2[connection{id=7}]", "h2[connection{id=7}]=debug"),
+        ] {
+            let capped = capped(asked, LevelFilter::DEBUG);
+            assert_eq!(capped, expected);
+            assert!(EnvFilter::try_new(&capped).is_ok(), "{capped}");
+        }
+        assert_eq!(capped("trace,h2", LevelFilter::TRACE), "trace,h2=trace");
+        assert!(EnvFilter::try_new(capped("h2=loud=loud", LevelFilter::DEBUG)).is_err());
     }
 
     #[test]
