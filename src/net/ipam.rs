@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -71,6 +72,8 @@ pub(crate) enum Error {
 #[derive(Debug)]
 pub(crate) struct Ipam {
     directory: PathBuf,
+    /// A second file of each lease, which lives as long as the links do: until the machine restarts.
+    copies: Option<PathBuf>,
     leases: BTreeMap<(String, String), Lease>,
     used: HashSet<IpAddr>,
     /// What pods without a sandbox had, the oldest first. Nobody else gets it while there is something else.
@@ -92,37 +95,68 @@ fn file_name(owner: &str, interface: &str, ending: &str) -> Result<String, Error
     Ok(format!("{owner}@{interface}.{ending}"))
 }
 
+/// The leases of a folder in files of this ending, with the time they were written.
+fn read_all(directory: &Path, ending: &str) -> io::Result<Vec<(SystemTime, Lease)>> {
+    let mut leases = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        if path.extension().is_none_or(|e| e != ending) {
+            continue;
+        }
+        let read = serde_json::from_slice::<Lease>(&base::fs::read(&path)?);
+        let lease = read.map_err(|error| error.to_string()).and_then(|lease| {
+            let owner = if ending == KEPT { &lease.pod } else { &lease.container };
+            let name = file_name(owner, &lease.interface, ending).map_err(|e| e.to_string())?;
+            let is_its_own = entry.file_name() == name.as_str();
+            is_its_own.then_some(lease).ok_or_else(|| format!("it holds the lease of {name}"))
+        });
+        match lease {
+            Ok(lease) => leases.push((entry.metadata()?.modified()?, lease)),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "unreadable address lease set aside");
+                std::fs::rename(&path, path.with_extension("bad"))?;
+            }
+        }
+    }
+    Ok(leases)
+}
+
 impl Ipam {
-    /// Reads all leases; a torn or foreign file is set aside under `.bad`, since a lease is written before its use.
-    pub(crate) fn open(directory: &Path) -> io::Result<Self> {
+    /// Reads all leases; a torn or foreign file is set aside under `.bad`, since a lease is written before its use. A lease
+    /// that is lost while its pod runs is restored from `copies`: its addresses would be given to another pod.
+    pub(crate) fn open(directory: &Path, copies: Option<&Path>) -> io::Result<Self> {
         base::fs::create_dir(directory, 0o700)?;
         let mut this = Self {
             directory: directory.to_owned(),
+            copies: copies.map(Path::to_owned),
             leases: BTreeMap::new(),
             used: HashSet::new(),
             kept: VecDeque::new(),
             next: BTreeMap::new(),
         };
-        let mut kept = Vec::new();
-        for entry in std::fs::read_dir(directory)? {
-            let entry = entry?;
-            let path = entry.path();
-            let is_kept = path.extension().is_some_and(|e| e == KEPT);
-            if !is_kept && path.extension().is_none_or(|e| e != HELD) {
-                continue;
+        for lease in read_all(directory, HELD)? {
+            this.insert(lease.1);
+        }
+        if let Some(copies) = copies {
+            base::fs::create_dir(copies, 0o700)?;
+            for (_, lease) in read_all(copies, HELD)? {
+                if this.get(&lease.container, &lease.interface).is_none() {
+                    tracing::warn!(
+                        container = lease.container,
+                        pod = lease.name,
+                        namespace = lease.namespace,
+                        "a pod's address lease is lost: restored from its copy"
+                    );
+                    this.store(lease).map_err(io::Error::other)?;
+                }
             }
-            match serde_json::from_slice::<Lease>(&base::fs::read(&path)?) {
-                Ok(lease) if is_kept => kept.push((entry.metadata()?.modified()?, lease)),
-                Ok(lease) => {
-                    this.used.extend(&lease.addresses);
-                    this.leases.insert((lease.container.clone(), lease.interface.clone()), lease);
-                }
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "unreadable address lease set aside");
-                    std::fs::rename(&path, path.with_extension("bad"))?;
-                }
+            // Those of an earlier version, and of a machine that has restarted, have none.
+            for lease in this.leases.values() {
+                this.write_copy(lease).map_err(io::Error::other)?;
             }
         }
+        let mut kept = read_all(directory, KEPT)?;
         kept.sort_by_key(|(written, _)| *written);
         this.kept = kept.into_iter().map(|(_, lease)| lease).collect();
         let taken = |l: &Lease| l.addresses.iter().any(|a| this.used.contains(a));
@@ -131,6 +165,21 @@ impl Ipam {
             this.give_up(&lease.pod, &lease.interface)?;
         }
         Ok(this)
+    }
+
+    fn insert(&mut self, lease: Lease) {
+        self.used.extend(&lease.addresses);
+        self.leases.insert((lease.container.clone(), lease.interface.clone()), lease);
+    }
+
+    fn write_copy(&self, lease: &Lease) -> Result<(), Error> {
+        let Some(copies) = &self.copies else { return Ok(()) };
+        let path = copies.join(file_name(&lease.container, &lease.interface, HELD)?);
+        let json = serde_json::to_vec(lease).map_err(io::Error::other)?;
+        if std::fs::read(&path).is_ok_and(|there| there == json) {
+            return Ok(());
+        }
+        Ok(base::fs::write_atomic(&path, &json, 0o600)?)
     }
 
     /// Keeps nothing for a pod any more; what it had, if anything.
@@ -236,8 +285,8 @@ impl Ipam {
         let path = self.directory.join(file_name(&lease.container, &lease.interface, HELD)?);
         let json = serde_json::to_vec(&lease).map_err(io::Error::other)?;
         base::fs::write_atomic(&path, &json, 0o600)?;
-        self.used.extend(&lease.addresses);
-        self.leases.insert((lease.container.clone(), lease.interface.clone()), lease);
+        self.write_copy(&lease)?;
+        self.insert(lease);
         Ok(())
     }
 
@@ -249,7 +298,13 @@ impl Ipam {
     ) -> Result<Option<Lease>, Error> {
         let key = (container.to_owned(), interface.to_owned());
         let Some(lease) = self.leases.get(&key).cloned() else { return Ok(None) };
-        let file = self.directory.join(file_name(container, interface, HELD)?);
+        let name = file_name(container, interface, HELD)?;
+        // The copy first: it would bring the lease back.
+        match self.copies.as_ref().map(|copies| std::fs::remove_file(copies.join(&name))) {
+            Some(Err(e)) if e.kind() != io::ErrorKind::NotFound => return Err(e.into()),
+            _ => {}
+        }
+        let file = self.directory.join(name);
         // A pod may have had two sandboxes: what it got last counts.
         self.give_up(&lease.pod, interface)?;
         let kept = file_name(&lease.pod, interface, KEPT).ok();
@@ -286,7 +341,7 @@ mod tests {
     fn addresses_are_unique_survive_a_restart_and_come_back() {
         let directory = tempfile::tempdir().unwrap();
         let blocks = ["10.42.0.0/29".parse().unwrap(), "fd00:42::/64".parse().unwrap()];
-        let mut ipam = Ipam::open(directory.path()).unwrap();
+        let mut ipam = Ipam::open(directory.path(), None).unwrap();
         let text = |l: &Lease| l.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
         let first = ipam.allocate("a", "eth0", "", &blocks, "v").unwrap();
         assert_eq!(text(&first), ["10.42.0.2", "fd00:42::2"]);
@@ -294,7 +349,7 @@ mod tests {
         for name in ["b", "c", "d", "e"] {
             ipam.allocate(name, "eth0", "", &blocks, "v").unwrap();
         }
-        let mut ipam = Ipam::open(directory.path()).unwrap();
+        let mut ipam = Ipam::open(directory.path(), None).unwrap();
         let full = ipam.allocate("f", "eth0", "", &blocks, "v").unwrap_err().to_string();
         assert!(full.starts_with("all addresses of 10.42.0.0/29 are in use by 5 pods"), "{full}");
         assert_eq!(
@@ -310,26 +365,53 @@ mod tests {
     fn a_torn_file_is_set_aside() {
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("a@eth0.json"), b"{\"con").unwrap();
-        let ipam = Ipam::open(directory.path()).unwrap();
+        let ipam = Ipam::open(directory.path(), None).unwrap();
         assert_eq!(ipam.leases().count(), 0);
         assert!(directory.path().join("a@eth0.bad").exists());
+    }
+
+    #[test]
+    fn a_lease_that_is_lost_while_its_pod_runs_comes_back_from_its_copy() {
+        let directory = tempfile::tempdir().unwrap();
+        let (leases, copies) = (directory.path().join("leases"), directory.path().join("copies"));
+        let open = || Ipam::open(&leases, Some(&copies)).unwrap();
+        let blocks = ["10.42.0.0/29".parse().unwrap()];
+        // Of an earlier version: without copies.
+        let mut ipam = Ipam::open(&leases, None).unwrap();
+        let owner = Owner { uid: "u", namespace: "n", name: "p" };
+        let first = ipam.allocate("a", "eth0", owner, &blocks, "v").unwrap();
+        let second = open().allocate("b", "eth0", "w", &blocks, "v").unwrap();
+        std::fs::remove_file(leases.join("a@eth0.json")).unwrap();
+        // A torn file, and one of another sandbox.
+        for content in [&b"\0\0\0\0"[..], &serde_json::to_vec(&first).unwrap()] {
+            std::fs::write(leases.join("b@eth0.json"), content).unwrap();
+            let ipam = open();
+            assert_eq!(ipam.get("a", "eth0"), Some(&first));
+            assert_eq!(ipam.get("b", "eth0"), Some(&second));
+            assert_eq!(open().leases().count(), 2);
+        }
+        let third = open().allocate("c", "eth0", "x", &blocks, "v").unwrap();
+        assert!(![&first, &second].iter().any(|l| l.addresses == third.addresses));
+        // What is given back does not come back.
+        open().release("a", "eth0").unwrap().unwrap();
+        assert_eq!(open().get("a", "eth0"), None);
     }
 
     #[test]
     fn a_pod_gets_again_what_its_former_sandbox_had() {
         let directory = tempfile::tempdir().unwrap();
         let blocks = ["10.42.0.0/29".parse().unwrap(), "fd00:42::/64".parse().unwrap()];
-        let mut ipam = Ipam::open(directory.path()).unwrap();
+        let mut ipam = Ipam::open(directory.path(), None).unwrap();
         let text = |l: &Lease| l.addresses[0].to_string();
         for (container, pod) in [("a", "one"), ("b", "two"), ("c", "three")] {
             ipam.allocate(container, "eth0", pod, &blocks, "v").unwrap();
         }
         // The machine starts again: the links are gone, the pods come in another order.
-        let mut ipam = Ipam::open(directory.path()).unwrap();
+        let mut ipam = Ipam::open(directory.path(), None).unwrap();
         for container in ["a", "b", "c"] {
             ipam.release(container, "eth0").unwrap().unwrap();
         }
-        let mut ipam = Ipam::open(directory.path()).unwrap();
+        let mut ipam = Ipam::open(directory.path(), None).unwrap();
         assert_eq!(text(&ipam.allocate("d", "eth0", "new", &blocks, "v").unwrap()), "10.42.0.5");
         let three = ipam.allocate("e", "eth0", "three", &blocks, "v").unwrap();
         assert_eq!(

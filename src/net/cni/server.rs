@@ -67,7 +67,9 @@ impl Server {
         host_ports: watch::Sender<HostPorts>,
     ) -> Result<Self, Error> {
         let directory = config.state_dir.join("leases");
-        let ipam = Ipam::open(&directory)
+        // The socket's folder is in memory: what is there is of this run of the machine, as links are.
+        let copies = config.socket.parent().map(|folder| folder.join("lease-copies"));
+        let ipam = Ipam::open(&directory, copies.as_deref())
             .map_err(Error::io(format!("cannot read leases in {}", directory.display())))?;
         let server = Self {
             config: config.clone(),
