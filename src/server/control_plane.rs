@@ -345,10 +345,14 @@ async fn open(
 fn token_files(config: &Config, certs: &ServerCerts) -> Result<TokenFiles, Refusal> {
     let files = TokenFiles::new(&config.machine.data_dir);
     let (token, agent) = (config.token.as_ref(), config.agent_token.as_ref());
-    files.ensure(certs.server_ca().cert_pem(), token, agent).map_err(|e| match e {
-        Error::Differs(_) | Error::Weak(_) => BAD_VALUE.refuse_usage(format!("the token: {e}")),
-        Error::Io(_) | Error::Content { .. } => DATA_DIR.refuse(e),
-    })?;
+    let notices =
+        files.ensure(certs.server_ca().cert_pem(), token, agent).map_err(|e| match e {
+            Error::Differs(_) | Error::Weak(_) => BAD_VALUE.refuse_usage(format!("the token: {e}")),
+            Error::Io(_) | Error::Content { .. } => DATA_DIR.refuse(e),
+        })?;
+    for notice in notices {
+        tracing::warn!("{notice}");
+    }
     Ok(files)
 }
 

@@ -39,6 +39,21 @@ pub enum Error {
     Differs(String),
 }
 
+/// What an administrator should know of the files that were found at a start.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Notice {
+    /// An earlier start made the file.
+    #[error(
+        "{0} was missing: a new token was made, and the earlier one joins no machine any more; machines that have joined stay"
+    )]
+    Missing(String),
+    /// As after a rotation of the CA, or of another cluster.
+    #[error(
+        "{0} named another CA than the server's: it names the server's now, and its secret joins machines; if the file was copied from another cluster, replace it with `kube-lite token rotate`"
+    )]
+    OtherCa(String),
+}
+
 /// What may be shown to join.
 #[derive(Debug)]
 pub struct Secrets {
@@ -84,7 +99,13 @@ impl TokenFiles {
         self.directory.join("agent-token")
     }
 
-    /// Makes what is missing. `server` and `agent` are the secrets that flags give, if they do.
+    /// Every start makes this link.
+    fn node(&self) -> PathBuf {
+        self.directory.join("node-token")
+    }
+
+    /// Makes what is missing, and says what was not as an earlier start had left it. `server` and `agent` are the secrets
+    /// that flags give, if they do.
     ///
     /// # Errors
     /// A file that cannot be written or read, a weak secret, or one that differs from the file's.
@@ -93,15 +114,17 @@ impl TokenFiles {
         ca_pem: &str,
         server: Option<&Secret>,
         agent: Option<&Secret>,
-    ) -> Result<(), Error> {
-        self.keep(&self.token(), "server", ca_pem, server)?;
+    ) -> Result<Vec<Notice>, Error> {
+        let mut notices = Vec::new();
+        notices.extend(self.keep(&self.token(), "server", ca_pem, server)?);
         let own = self.agent().symlink_metadata().is_ok_and(|m| m.is_file());
         if agent.is_some() || own {
-            self.keep(&self.agent(), "node", ca_pem, agent)?;
+            notices.extend(self.keep(&self.agent(), "node", ca_pem, agent)?);
         } else {
             link(&self.agent(), "token")?;
         }
-        Ok(link(&self.directory.join("node-token"), "agent-token")?)
+        link(&self.node(), "agent-token")?;
+        Ok(notices)
     }
 
     /// One file: what is in it stays, with the hash of the CA as it is now.
@@ -111,21 +134,28 @@ impl TokenFiles {
         user: &str,
         ca_pem: &str,
         given: Option<&Secret>,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Notice>, Error> {
         let given = given.map(chosen).transpose()?;
         let there = path.symlink_metadata().is_ok_and(|m| m.is_file());
-        let secret = match (there, given) {
+        let shown = || path.display().to_string();
+        let (secret, notice) = match (there, given) {
             (true, given) => {
-                let kept = read(path)?;
+                let (kept, hash) = read_whole(path)?;
                 if given.is_some_and(|given| !kept.is(given.reveal())) {
-                    return Err(Error::Differs(path.display().to_string()));
+                    return Err(Error::Differs(shown()));
                 }
-                kept
+                let own = base::pki::ca_hash(ca_pem).ok();
+                let other = hash.is_some() && hash != own;
+                (kept, other.then(|| Notice::OtherCa(shown())))
             }
-            (false, Some(given)) => given,
-            (false, None) => new_secret(),
+            (false, Some(given)) => (given, None),
+            (false, None) => {
+                let was_there = self.node().symlink_metadata().is_ok();
+                (new_secret(), was_there.then(|| Notice::Missing(shown())))
+            }
         };
-        write(path, user, ca_pem, secret)
+        write(path, user, ca_pem, secret)?;
+        Ok(notice)
     }
 
     /// Reads the secrets.
@@ -153,9 +183,14 @@ fn content(path: &Path, why: impl ToString) -> Error {
 }
 
 fn read(path: &Path) -> Result<Secret, Error> {
+    read_whole(path).map(|(secret, _)| secret)
+}
+
+/// The secret of a file, and the hash of the CA that it names.
+fn read_whole(path: &Path) -> Result<(Secret, Option<String>), Error> {
     let token = parse(&fs::read_to_string(path)?).map_err(|e| content(path, e))?;
     match token.credentials {
-        Credentials::Shared { secret, .. } => Ok(secret),
+        Credentials::Shared { secret, .. } => Ok((secret, token.ca_hash)),
         Credentials::Bootstrap(_) => Err(content(path, "it is a bootstrap token")),
     }
 }
@@ -217,6 +252,25 @@ mod tests {
         }
         let rotated = files.rotate(&ca, None).unwrap();
         assert!(rotated != text.trim() && files.secrets().unwrap().agent.is(&rotated[76..]));
+    }
+
+    #[test]
+    fn a_token_that_is_missing_or_of_another_cluster_is_noticed() {
+        let (_dir, files, ca) = setup();
+        let (_other_dir, other, other_ca) = setup();
+        let path = files.token().display().to_string();
+        assert_eq!(files.ensure(&ca, None, None).unwrap(), [], "the first start");
+        assert_eq!(files.ensure(&ca, None, None).unwrap(), []);
+        std::fs::remove_file(files.token()).unwrap();
+        assert_eq!(files.ensure(&ca, None, None).unwrap(), [Notice::Missing(path.clone())]);
+        assert_eq!(files.ensure(&ca, None, None).unwrap(), []);
+        other.ensure(&other_ca, None, None).unwrap();
+        std::fs::copy(other.token(), files.token()).unwrap();
+        assert_eq!(files.ensure(&ca, None, None).unwrap(), [Notice::OtherCa(path)]);
+        assert_eq!(files.ensure(&ca, None, None).unwrap(), [], "it names the server's CA now");
+        // A secret that a flag gives is none that was lost.
+        std::fs::remove_file(files.token()).unwrap();
+        assert_eq!(files.ensure(&ca, Some(&secret("a-secret-of-20-chars")), None).unwrap(), []);
     }
 
     #[test]
