@@ -1,3 +1,5 @@
+//! Header blocks written by hand, as bytes of the filter and as requests of the server behind it.
+
 use std::convert::Infallible;
 
 use http::{Request, Response};
