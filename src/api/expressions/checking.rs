@@ -1,17 +1,21 @@
 //! What can be said of a validating policy's expressions by the types of the objects it is about: warnings for its status
 //! (upstream's `policy/validating/typechecking.go`).
 
+mod served;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use kcel::Type;
 use serde_json::Value;
 
 use super::{Compiler, Uses};
-use crate::object::Gvk;
+use crate::object::{Gvk, Gvr};
 use crate::schema::{Schema, Shape, TypeId};
 use crate::value::{get, items, str_at};
 
-/// Most kinds of one rule that are looked at (upstream's `maxTypesToCheck`).
+pub use self::served::Served;
+
+/// When one rule has named so many kinds, no further one is looked at (upstream's `maxTypesToCheck`).
 const KINDS_MAX: usize = 10;
 /// Types nested deeper are of unknown type: some hold themselves.
 const DEPTH_MAX: usize = 12;
@@ -25,17 +29,44 @@ pub struct Warning {
     pub text: String,
 }
 
-/// The warnings for a policy. Kinds that the table does not have are passed over, as upstream does where it finds no schema.
-pub fn warnings(schema: &Schema, policy: &Value) -> Vec<Warning> {
+/// The groups and versions that a policy names and that the table has no kind of: custom resources, and what aggregated API servers
+/// serve. Their kinds and types are in [`Served`].
+pub fn versions_beyond(schema: &Schema, policy: &Value) -> BTreeSet<(String, String)> {
     let spec = get(policy, "spec");
-    let kinds: Vec<(Gvk, Type)> = kinds(schema, spec)
+    let mut named = BTreeSet::new();
+    for rule in items(get(spec, "matchConstraints"), "resourceRules") {
+        for gvr in resources(rule) {
+            named.insert((gvr.group.to_string(), gvr.version.to_string()));
+        }
+    }
+    let param = param_kind(spec);
+    if !param.version.is_empty() {
+        named.insert((param.group.to_string(), param.version.to_string()));
+    }
+    // Other names serve nothing, and must not become parts of a path.
+    let is_name = |text: &str| crate::validation::names::dns1123_subdomain(text).is_empty();
+    named.retain(|(group, version)| {
+        if !is_name(version) || !(group.is_empty() || is_name(group)) {
+            return false;
+        }
+        let is_built_in = |kind: &Gvk| *kind.group == **group && *kind.version == **version;
+        !schema.kinds().any(|(kind, _)| is_built_in(kind))
+    });
+    named
+}
+
+/// The warnings for a policy. Kinds that neither the table nor `served` has are passed over, as upstream does where it finds no
+/// schema.
+pub fn warnings(schema: &Schema, served: &Served, policy: &Value) -> Vec<Warning> {
+    let spec = get(policy, "spec");
+    let of = |kind: &Gvk| of_kind(schema, kind).or_else(|| served.of_kind(kind));
+    let kinds: Vec<(Gvk, Type)> = kinds(schema, served, spec)
         .into_iter()
-        .filter_map(|kind| Some((kind.clone(), of_kind(schema, &kind)?)))
+        .filter_map(|kind| Some((kind.clone(), of(&kind)?)))
         .collect();
-    let param = get(spec, "paramKind");
-    let uses = Uses { params: param.is_object(), authorizer: true, patches: false };
-    let param = Gvk::from_api_version(str_at(param, "apiVersion"), str_at(param, "kind"));
-    let param = of_kind(schema, &param).unwrap_or(Type::Dyn);
+    let uses =
+        Uses { params: get(spec, "paramKind").is_object(), authorizer: true, patches: false };
+    let param = of(&param_kind(spec)).unwrap_or(Type::Dyn);
     let check = |text: &str| -> String {
         let found = kinds.iter().filter_map(|(kind, of)| {
             let mut compiler = Compiler::typed(of.clone(), param.clone());
@@ -65,25 +96,51 @@ pub fn warnings(schema: &Schema, policy: &Value) -> Vec<Warning> {
     all
 }
 
+fn param_kind(spec: &Value) -> Gvk {
+    let param = get(spec, "paramKind");
+    Gvk::from_api_version(str_at(param, "apiVersion"), str_at(param, "kind"))
+}
+
+/// The resources that one rule names, in upstream's order; none where a group or a version is a wildcard.
+fn resources(rule: &Value) -> Vec<Gvr> {
+    let list = |key: &str| -> Vec<&str> {
+        let mut all: Vec<&str> = items(rule, key).iter().filter_map(Value::as_str).collect();
+        all.sort_unstable();
+        all
+    };
+    let (groups, versions, resources) = (list("apiGroups"), list("apiVersions"), list("resources"));
+    if groups.iter().chain(&versions).any(|text| text.contains('*')) {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for group in groups {
+        for version in &versions {
+            let plain = resources.iter().filter(|resource| !resource.contains(['*', '/']));
+            all.extend(plain.map(|resource| Gvr::new(group, version, resource)));
+        }
+    }
+    all
+}
+
 /// The kinds that the rules of a policy name, without those of wildcards.
-fn kinds(schema: &Schema, spec: &Value) -> BTreeSet<Gvk> {
+fn kinds(schema: &Schema, served: &Served, spec: &Value) -> BTreeSet<Gvk> {
     let mut found = BTreeSet::new();
     for rule in items(get(spec, "matchConstraints"), "resourceRules") {
-        let list = |key: &str| -> BTreeSet<&str> {
-            items(rule, key).iter().filter_map(Value::as_str).collect()
-        };
-        let (groups, versions, resources) =
-            (list("apiGroups"), list("apiVersions"), list("resources"));
-        if groups.iter().chain(&versions).any(|text| text.contains('*')) {
-            continue;
+        let mut count = 0;
+        for gvr in resources(rule) {
+            let built_in = schema.kinds().map(|(kind, _)| kind).filter(|kind| {
+                kind.group == gvr.group
+                    && kind.version == gvr.version
+                    && *plural(&kind.kind) == *gvr.resource
+            });
+            for kind in built_in.chain(served.kind(&gvr)) {
+                found.insert(kind.clone());
+                count += 1;
+                if count == KINDS_MAX {
+                    return found;
+                }
+            }
         }
-        let of_rule = schema.kinds().map(|(kind, _)| kind).filter(|kind| {
-            groups.contains(&*kind.group)
-                && versions.contains(&*kind.version)
-                && resources.contains(&*plural(&kind.kind))
-        });
-        let of_rule: BTreeSet<&Gvk> = of_rule.collect();
-        found.extend(of_rule.into_iter().take(KINDS_MAX).cloned());
     }
     found
 }
@@ -157,6 +214,7 @@ mod tests {
         let schema = Schema::builtin();
         let found = warnings(
             &schema,
+            &Served::default(),
             &policy(json!([
                 {"expression": "object.spec.replicas > '1'", "messageExpression": "'wants replicas > 1, got ' + object.spec.replicas"},
                 {"expression": "object.spec.replicas < 100 && variables.replicas > 0"},
@@ -187,7 +245,7 @@ mod tests {
         let schema = Schema::builtin();
         let mut any = policy(json!([{"expression": "object.spec.none"}]));
         any["spec"]["matchConstraints"]["resourceRules"][0]["apiGroups"] = json!(["*"]);
-        assert_eq!(warnings(&schema, &any), []);
+        assert_eq!(warnings(&schema, &Served::default(), &any), []);
     }
 
     #[test]
