@@ -18,6 +18,8 @@ pub mod rounds;
 pub mod service_account;
 pub mod storage;
 mod tolerations;
+#[cfg(test)]
+mod unreadable_test;
 pub mod webhooks;
 
 use api::value::str_in;

@@ -24,7 +24,10 @@ pub trait Writer: Send + Sync {
     /// The resource is served at all.
     fn serves(&self, gvr: &Gvr) -> bool;
     /// The object as the store has it.
-    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value>;
+    ///
+    /// # Errors
+    /// It cannot be read, so that nothing is known of it.
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Option<Value>, Status>;
     /// Creates it.
     async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status>;
     /// Replaces it; the value carries the resource version it was read at.
@@ -136,8 +139,9 @@ async fn ensure_one(writer: &dyn Writer, wanted: Wanted) -> Result<bool, Status>
     // Somebody else (another server) may write between our read and our write.
     for _ in 0..3 {
         let outcome = match writer.get(&gvr, &namespace, &name).await {
-            None => writer.create(&gvr, &namespace, object.clone()).await,
-            Some(existing) => match change(&existing, &object, upkeep) {
+            Err(error) => Err(error),
+            Ok(None) => writer.create(&gvr, &namespace, object.clone()).await,
+            Ok(Some(existing)) => match change(&existing, &object, upkeep) {
                 Change::None => return Ok(false),
                 Change::Update(value) => writer.update(&gvr, &namespace, value).await,
                 Change::Recreate => match writer.delete(&gvr, &namespace, &name).await {
@@ -152,7 +156,7 @@ async fn ensure_one(writer: &dyn Writer, wanted: Wanted) -> Result<bool, Status>
                 if error.is("AlreadyExists") || error.is("Conflict") || error.is("NotFound") => {}
             Err(mut error) => {
                 error.message = format!(
-                    "cannot write bootstrap object {gvr} {namespace}/{name}: {}",
+                    "cannot read or write bootstrap object {gvr} {namespace}/{name}: {}",
                     error.message
                 );
                 return Err(error);

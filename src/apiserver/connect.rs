@@ -279,8 +279,16 @@ impl Nodes {
         let found = target::endpoints(&slices, &port, family.unwrap_or("IPv4"), &whom.namespace);
         let from = self.turn.fetch_add(1, Ordering::Relaxed) % found.len().max(1);
         for (address, port, pod) in found.iter().cycle().skip(from).take(found.len()) {
-            let pod = self.lookup.get(&lookup::PODS, &whom.namespace, pod).await;
-            let Some(pod) = pod.and_then(|p| p.value().ok()) else { continue };
+            let found = self.lookup.get(&lookup::PODS, &whom.namespace, pod).await;
+            // As upstream, an endpoint whose pod cannot be read is passed over like one without a pod.
+            let pod = match found.and_then(lookup::value) {
+                Ok(Some(pod)) => pod,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::warn!(address, pod, %error, "cannot read the pod of an endpoint, the endpoint is not used");
+                    continue;
+                }
+            };
             if target::has_address(&pod, address) {
                 let trust = if named.scheme == "https" { Trust::Anyone } else { Trust::Plain };
                 return Ok(Target { host: (*address).to_owned(), found: None, port: *port, trust });

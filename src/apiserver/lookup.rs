@@ -10,26 +10,62 @@ use serde_json::Value;
 /// Reads of the watch cache, and the two writes that admission makes.
 #[async_trait]
 pub trait Lookup: Send + Sync {
-    /// One object from the cache; `namespace` is empty for cluster-scoped kinds.
-    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>>;
+    /// One object from the cache; `namespace` is empty for cluster-scoped kinds. `None` says that there is no such object, and
+    /// that of a resource that is not served.
+    ///
+    /// # Errors
+    /// When neither the cache nor the store can be read, or the object in the store cannot: it may exist.
+    async fn get(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Object>>, Status>;
 
     /// One object as the store has it now, for answers that must not be stale (a missing namespace or service account).
-    async fn get_live(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>>;
+    ///
+    /// # Errors
+    /// As [`Lookup::get`].
+    async fn get_live(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Object>>, Status>;
+
+    /// One object from the cache, and from the store where the cache does not have it: it may have been made a moment ago.
+    ///
+    /// # Errors
+    /// As [`Lookup::get`].
+    async fn find(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Object>>, Status> {
+        match self.get(gvr, namespace, name).await? {
+            Some(found) => Ok(Some(found)),
+            None => self.get_live(gvr, namespace, name).await,
+        }
+    }
 
     /// As [`Lookup::get_live`], waiting up to `patience` for an object that a controller is about to make.
+    ///
+    /// # Errors
+    /// As [`Lookup::get`], at once.
     async fn wait_for(
         &self,
         gvr: &Gvr,
         namespace: &str,
         name: &str,
         patience: Duration,
-    ) -> Option<Arc<Object>> {
+    ) -> Result<Option<Arc<Object>>, Status> {
         let deadline = base::clock::now() + patience;
         let mut backoff = base::Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
         loop {
-            let found = self.get_live(gvr, namespace, name).await;
+            let found = self.get_live(gvr, namespace, name).await?;
             if found.is_some() || base::clock::now() >= deadline {
-                return found;
+                return Ok(found);
             }
             base::clock::sleep(backoff.next_delay()).await;
         }
@@ -52,6 +88,15 @@ pub trait Lookup: Send + Sync {
     /// # Errors
     /// The refusal; 409 `Conflict` when the object changed since.
     async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status>;
+}
+
+/// The value of an object that was looked up.
+///
+/// # Errors
+/// What the store has is no JSON.
+pub(crate) fn value(found: Option<Arc<Object>>) -> Result<Option<Value>, Status> {
+    let value = found.map(|object| object.value()).transpose();
+    value.map_err(|error| Status::internal(&error.to_string()))
 }
 
 macro_rules! resources {
@@ -109,7 +154,14 @@ pub(crate) mod testing {
 
     /// Objects by resource, namespace and name.
     #[derive(Default)]
-    pub(crate) struct Fixed(Mutex<BTreeMap<Key, Arc<Object>>>);
+    pub(crate) struct Fixed {
+        objects: Mutex<BTreeMap<Key, Arc<Object>>>,
+        /// Resources that cannot be read.
+        broken: Mutex<Vec<Gvr>>,
+    }
+
+    /// What a resource that cannot be read is answered with.
+    pub(crate) const UNREADABLE: &str = "the store has no leader";
 
     impl Fixed {
         /// These objects, each with the resource it belongs to.
@@ -121,6 +173,23 @@ pub(crate) mod testing {
             Arc::new(fixed)
         }
 
+        /// From now on, objects of this resource cannot be read.
+        pub(crate) fn break_reads(&self, gvr: &Gvr) {
+            self.broken.lock().push(gvr.clone());
+        }
+
+        /// From now on, all objects can be read.
+        pub(crate) fn mend_reads(&self) {
+            self.broken.lock().clear();
+        }
+
+        fn check(&self, gvr: &Gvr) -> Result<(), Status> {
+            if self.broken.lock().contains(gvr) {
+                return Err(Status::failure(503, "ServiceUnavailable", UNREADABLE));
+            }
+            Ok(())
+        }
+
         /// Adds or replaces one.
         pub(crate) fn put(&self, gvr: &Gvr, value: Value) -> Arc<Object> {
             let object = Arc::new(Object::from_value(value).unwrap());
@@ -129,26 +198,36 @@ pub(crate) mod testing {
                 object.key.namespace.to_string(),
                 object.key.name.to_string(),
             );
-            self.0.lock().insert(key, Arc::clone(&object));
+            self.objects.lock().insert(key, Arc::clone(&object));
             object
         }
     }
 
     #[async_trait]
     impl Lookup for Fixed {
-        async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
-            self.0
-                .lock()
-                .get(&(gvr.resource.to_string(), namespace.to_owned(), name.to_owned()))
-                .cloned()
+        async fn get(
+            &self,
+            gvr: &Gvr,
+            namespace: &str,
+            name: &str,
+        ) -> Result<Option<Arc<Object>>, Status> {
+            self.check(gvr)?;
+            let key = (gvr.resource.to_string(), namespace.to_owned(), name.to_owned());
+            Ok(self.objects.lock().get(&key).cloned())
         }
 
-        async fn get_live(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        async fn get_live(
+            &self,
+            gvr: &Gvr,
+            namespace: &str,
+            name: &str,
+        ) -> Result<Option<Arc<Object>>, Status> {
             self.get(gvr, namespace, name).await
         }
 
         async fn list(&self, gvr: &Gvr, namespace: &str) -> Result<Vec<Arc<Object>>, Status> {
-            let all = self.0.lock();
+            self.check(gvr)?;
+            let all = self.objects.lock();
             let found = all
                 .iter()
                 .filter(|((resource, ns, _), _)| {

@@ -114,18 +114,29 @@ impl Objects {
 
 #[async_trait]
 impl Lookup for Objects {
-    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
+    async fn get(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Object>>, Status> {
         let Ok((row, cache)) = self.cached(gvr).await else {
             // Another object of the resource may be what cannot be read.
             return self.get_live(gvr, namespace, name).await;
         };
-        cache.get(namespace, name).map(|object| convert::object(&row, &object))
+        Ok(cache.get(namespace, name).map(|object| convert::object(&row, &object)))
     }
 
-    async fn get_live(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
-        let row = self.row(gvr).ok()?;
-        let object = self.storage.get(&row, namespace, name).await.ok()??;
-        Some(convert::object(&row, &Arc::new(object)))
+    async fn get_live(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Object>>, Status> {
+        // A resource that is not served has no objects.
+        let Ok(row) = self.row(gvr) else { return Ok(None) };
+        let found = self.storage.get(&row, namespace, name).await?;
+        Ok(found.map(|object| convert::object(&row, &Arc::new(object))))
     }
 
     async fn list(&self, gvr: &Gvr, namespace: &str) -> Result<Vec<Arc<Object>>, Status> {
@@ -163,6 +174,49 @@ impl Lookup for Objects {
             Written::Changed(_) => {
                 Err(Status::conflict(&gvr.group, &gvr.resource, &name, crate::handlers::MODIFIED))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::kv::{Op, Txn};
+
+    use super::*;
+    use crate::lookup;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_cannot_be_read_is_told_from_absence() {
+        let tasks = Tasks::default();
+        let store = store::open_memory_with(&tasks);
+        let objects = Objects::new(Arc::clone(&store), None, Schema::builtin(), &tasks);
+        let (nodes, unknown) = (&lookup::NODES, Gvr::new("example.com", "v1", "widgets"));
+        for gvr in [nodes, &unknown] {
+            assert!(objects.get_live(gvr, "", "n").await.unwrap().is_none());
+            assert!(objects.find(gvr, "", "n").await.unwrap().is_none());
+        }
+        let put = |name: &str, value: &'static str| Op::Put {
+            key: format!("/registry/minions/{name}").into(),
+            value: value.into(),
+            lease: 0,
+            prev_kv: false,
+        };
+        let good = r#"{"kind":"Node","apiVersion":"v1","metadata":{"name":"good","uid":"u"}}"#;
+        let success = vec![put("n", "k8s:enc:aescbc:v1:lost:damaged"), put("good", good)];
+        store.txn(Txn { success, ..Txn::default() }).await.unwrap();
+        for found in [
+            objects.get_live(nodes, "", "n").await,
+            objects.find(nodes, "", "n").await,
+            objects.wait_for(nodes, "", "n", std::time::Duration::from_secs(60)).await,
+        ] {
+            let refused = found.unwrap_err();
+            assert_eq!(refused.code, 500);
+            assert!(refused.message.contains("/minions/n"), "{}", refused.message);
+        }
+        // The cache cannot hold a part of the objects; those that can be read are found all the same.
+        for name in ["good", "none"] {
+            let found = objects.find(nodes, "", name).await.unwrap();
+            assert_eq!(found.is_some(), name == "good");
         }
     }
 }

@@ -386,8 +386,9 @@ impl bootstrap::Writer for BootstrapWriter {
         self.server.objects().row(gvr).is_ok()
     }
 
-    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value> {
-        self.server.objects().get_live(gvr, namespace, name).await?.value().ok()
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Option<Value>, Status> {
+        let found = self.server.objects().get_live(gvr, namespace, name).await;
+        found.and_then(crate::lookup::value)
     }
 
     async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {

@@ -183,15 +183,13 @@ impl Selectors {
 /// A namespace as the cache has it, else as the store has it.
 ///
 /// # Errors
-/// 404.
+/// 404 where there is none, 500 where it cannot be read.
 pub(crate) async fn namespace(
     lookup: &dyn Lookup,
     name: &str,
 ) -> Result<std::sync::Arc<Object>, Status> {
-    let found = match lookup.get(&lookup::NAMESPACES, "", name).await {
-        None => lookup.get_live(&lookup::NAMESPACES, "", name).await,
-        found => found,
-    };
+    let found = lookup.find(&lookup::NAMESPACES, "", name).await;
+    let found = found.map_err(|error| Status::internal(&error.message))?;
     found.ok_or_else(|| Status::not_found("", "namespaces", name))
 }
 

@@ -99,11 +99,12 @@ impl Plugin for NamespaceLifecycle {
         {
             return Ok(());
         }
-        let mut found = self.lookup.get(&lookup::NAMESPACES, "", request.namespace).await;
-        if found.is_none() || self.deleted_lately(request.namespace) {
-            found = self.lookup.get_live(&lookup::NAMESPACES, "", request.namespace).await;
-        }
-        let Some(namespace) = found else {
+        let found = if self.deleted_lately(request.namespace) {
+            self.lookup.get_live(&lookup::NAMESPACES, "", request.namespace).await
+        } else {
+            self.lookup.find(&lookup::NAMESPACES, "", request.namespace).await
+        };
+        let Some(namespace) = found.map_err(|error| Status::internal(&error.message))? else {
             return Err(Status::not_found("", "namespaces", request.namespace));
         };
         if request.operation == Operation::Create && terminating(&namespace) {

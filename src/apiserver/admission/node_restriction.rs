@@ -4,10 +4,10 @@ mod pod_certificate;
 
 use std::sync::Arc;
 
-use api::Status;
 use api::field::go_quote;
 use api::node_labels::reserved;
 use api::value::{at, bool_at, entries, get, has, is_empty, items, remove, str_at, str_in};
+use api::{Gvr, Status};
 use async_trait::async_trait;
 use serde_json::Value;
 
@@ -113,9 +113,10 @@ impl NodeRestriction {
     }
 
     async fn existing_pod(&self, namespace: &str, name: &str) -> Result<Value, No> {
-        let found =
-            self.lookup.get(&lookup::PODS, namespace, name).await.and_then(|pod| pod.value().ok());
-        found.ok_or_else(|| No::Answer(Box::new(Status::not_found("", "pods", name))))
+        let found = self.existing(&lookup::PODS, namespace, name).await;
+        found
+            .map_err(|error| No::Because(error.message))?
+            .ok_or_else(|| No::Answer(Box::new(Status::not_found("", "pods", name))))
     }
 
     async fn pod(&self, node: &str, r: &Request<'_>, pod: &Value) -> Verdict {
@@ -177,7 +178,10 @@ impl NodeRestriction {
                 "node {quoted} must not set blockOwnerDeletion on an owner reference"
             ));
         }
-        let Some(own) = self.lookup.get(&lookup::NODES, "", node).await else {
+        let own = self.lookup.get(&lookup::NODES, "", node).await.map_err(|error| {
+            format!("error looking up node {node} to verify uid: {}", error.message)
+        })?;
+        let Some(own) = own else {
             return Err(No::Answer(Box::new(Status::not_found("", "nodes", node))));
         };
         if str_at(owner, "uid") != &*own.uid {
@@ -219,7 +223,10 @@ impl NodeRestriction {
             [one] => one.as_str().unwrap_or_default(),
             _ => return no("node may only request 0 or 1 audiences"),
         };
-        if self.names_audience(r.namespace, &pod, audience).await {
+        let named = self.names_audience(r.namespace, &pod, audience).await;
+        if named
+            .map_err(|why| format!("error validating audience {}: {why}", go_quote(audience)))?
+        {
             return Ok(());
         }
         let attributes = Attributes {
@@ -241,14 +248,23 @@ impl NodeRestriction {
     }
 
     /// A projected volume of the pod, or the driver of one of its CSI volumes, asks for tokens of this audience.
-    async fn names_audience(&self, namespace: &str, pod: &Value, audience: &str) -> bool {
+    ///
+    /// # Errors
+    /// No volume does, as far as can be told: some claim, volume or driver is missing or cannot be read.
+    async fn names_audience(
+        &self,
+        namespace: &str,
+        pod: &Value,
+        audience: &str,
+    ) -> Result<bool, String> {
+        let mut errors: Vec<String> = Vec::new();
         for volume in items(get(pod, "spec"), "volumes") {
             let projected = items(get(volume, "projected"), "sources").iter();
             if projected
                 .filter(|s| has(s, "serviceAccountToken"))
                 .any(|s| str_in(s, &["serviceAccountToken", "audience"]) == audience)
             {
-                return true;
+                return Ok(true);
             }
             let driver = if has(volume, "csi") {
                 str_in(volume, &["csi", "driver"]).to_owned()
@@ -258,42 +274,61 @@ impl NodeRestriction {
                 } else {
                     str_in(volume, &["persistentVolumeClaim", "claimName"]).to_owned()
                 };
-                self.driver_of(namespace, &claim).await.unwrap_or_default()
+                match self.driver_of(namespace, &claim).await {
+                    Ok(driver) => driver,
+                    Err(why) => {
+                        errors.push(why);
+                        continue;
+                    }
+                }
             };
             if driver.is_empty() {
                 continue;
             }
-            let found = self
-                .lookup
-                .get(&lookup::CSI_DRIVERS, "", &driver)
-                .await
-                .and_then(|d| d.value().ok());
-            let asks = |d: &Value| {
-                items(get(d, "spec"), "tokenRequests")
-                    .iter()
-                    .any(|t| str_at(t, "audience") == audience)
-            };
-            if found.as_ref().is_some_and(asks) {
-                return true;
+            match self.there(&lookup::CSI_DRIVERS, "", &driver).await {
+                Ok(found) => {
+                    let mut asked = items(get(&found, "spec"), "tokenRequests").iter();
+                    if asked.any(|t| str_at(t, "audience") == audience) {
+                        return Ok(true);
+                    }
+                }
+                Err(why) => errors.push(why),
             }
         }
-        false
+        match errors.as_slice() {
+            [] => Ok(false),
+            [one] => Err(one.clone()),
+            // As Go's aggregate writes several errors.
+            several => Err(format!("[{}]", several.join(", "))),
+        }
     }
 
-    async fn driver_of(&self, namespace: &str, claim: &str) -> Option<String> {
+    /// The driver of a claim's volume; empty where there is no claim, or no driver.
+    async fn driver_of(&self, namespace: &str, claim: &str) -> Result<String, String> {
         if claim.is_empty() {
-            return None;
+            return Ok(String::new());
         }
-        let claim = self
-            .lookup
-            .get(&lookup::PERSISTENT_VOLUME_CLAIMS, namespace, claim)
-            .await?
-            .value()
-            .ok()?;
+        let claim = self.there(&lookup::PERSISTENT_VOLUME_CLAIMS, namespace, claim).await?;
         let volume = str_in(&claim, &["spec", "volumeName"]);
-        let volume =
-            self.lookup.get(&lookup::PERSISTENT_VOLUMES, "", volume).await?.value().ok()?;
-        Some(str_in(&volume, &["spec", "csi", "driver"]).to_owned())
+        let volume = self.there(&lookup::PERSISTENT_VOLUMES, "", volume).await?;
+        Ok(str_in(&volume, &["spec", "csi", "driver"]).to_owned())
+    }
+
+    async fn existing(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>, Status> {
+        self.lookup.get(gvr, namespace, name).await.and_then(lookup::value)
+    }
+
+    /// As [`NodeRestriction::existing`]; absence is an error with the text of upstream's listers.
+    async fn there(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Value, String> {
+        let found = self.existing(gvr, namespace, name).await.map_err(|error| error.message)?;
+        let one = gvr.resource.strip_suffix('s').unwrap_or(&gvr.resource);
+        let group = if gvr.group.is_empty() { String::new() } else { format!(".{}", gvr.group) };
+        found.ok_or_else(|| format!("{one}{group} \"{name}\" not found"))
     }
 }
 

@@ -185,14 +185,14 @@ fn significant(new: &Value, old: &Value) -> bool {
 
 impl PodSecurity {
     async fn policy(&self, namespace: &str) -> Result<Policy, Status> {
-        let found = self.lookup.get(&lookup::NAMESPACES, "", namespace).await;
-        let found = match found {
-            Some(found) => Some(found),
-            None => self.lookup.get_live(&lookup::NAMESPACES, "", namespace).await,
+        let failed = || Status::internal(&format!("failed to lookup namespace \"{namespace}\""));
+        let found = match self.lookup.find(&lookup::NAMESPACES, "", namespace).await {
+            Ok(found) => found.ok_or_else(failed)?,
+            Err(error) => {
+                tracing::warn!(namespace, %error, "cannot read the namespace of a pod, the pod is refused");
+                return Err(failed());
+            }
         };
-        let found = found.ok_or_else(|| {
-            Status::internal(&format!("failed to lookup namespace \"{namespace}\""))
-        })?;
         Ok(self.read(namespace, &labels(&found)).0)
     }
 

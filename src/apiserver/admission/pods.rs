@@ -10,10 +10,34 @@ use serde_json::{Value, json};
 use super::service_account::push;
 use super::{Operation, Plugin, Request, tolerations};
 use crate::lookup::{self, Lookup};
+use crate::status::unmapped;
 
 async fn values(lookup: &dyn Lookup, gvr: &api::Gvr) -> Result<Vec<Value>, String> {
     let all = lookup.list(gvr, "").await.map_err(|e| e.message)?;
     all.iter().map(|object| object.value().map_err(|e| e.to_string())).collect()
+}
+
+/// Why a pod is not admitted.
+enum Refusal {
+    /// By a rule: 403.
+    Forbidden(String),
+    /// What the rule depends on cannot be read: 500, as of a plain error of upstream's plugins.
+    Failed(String),
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self::Forbidden(why)
+    }
+}
+
+impl Refusal {
+    fn status(self, request: &Request<'_>, object: Option<&Value>) -> Status {
+        match self {
+            Self::Forbidden(why) => request.forbidden(object, &why),
+            Self::Failed(why) => unmapped(500, why),
+        }
+    }
 }
 
 /// Resolves `priorityClassName` to `priority` and `preemptionPolicy`.
@@ -26,16 +50,27 @@ impl Priority {
         Ok(classes.into_iter().min_by_key(|class| int_at(class, "value").unwrap_or_default()))
     }
 
-    async fn class(&self, name: &str) -> Result<Option<Value>, String> {
+    async fn class(&self, name: &str) -> Result<Option<Value>, Refusal> {
         if name.is_empty() {
-            return self.default_class().await;
+            return self.default_class().await.map_err(|why| {
+                let what = "error occurred while retrieving default priority class";
+                Refusal::Failed(format!("{what}: {why}"))
+            });
         }
         let found = self.0.get(&lookup::PRIORITY_CLASSES, "", name).await;
-        let class = found.ok_or_else(|| format!("no PriorityClass with name {name} was found"))?;
-        Ok(Some(class.value().map_err(|e| e.to_string())?))
+        let class = found.and_then(lookup::value).map_err(|error| {
+            Refusal::Failed(format!(
+                "failed to resolve PriorityClass with name {name}: {}",
+                error.message
+            ))
+        })?;
+        match class {
+            Some(class) => Ok(Some(class)),
+            None => Err(Refusal::Forbidden(format!("no PriorityClass with name {name} was found"))),
+        }
     }
 
-    async fn resolve(&self, spec: &mut Value) -> Result<(), String> {
+    async fn resolve(&self, spec: &mut Value) -> Result<(), Refusal> {
         let class = self.class(str_at(spec, "priorityClassName")).await?;
         let (priority, policy) = match &class {
             Some(class) => {
@@ -48,18 +83,18 @@ impl Priority {
             set(spec, "priorityClassName", name);
         }
         if let Some(given) = int_at(spec, "priority").filter(|given| *given != priority) {
-            return Err(format!(
+            return Err(Refusal::Forbidden(format!(
                 "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
-            ));
+            )));
         }
         set(spec, "priority", priority);
         if !policy.is_empty() {
             if let Some(given) =
                 get(spec, "preemptionPolicy").as_str().filter(|given| *given != policy)
             {
-                return Err(format!(
+                return Err(Refusal::Forbidden(format!(
                     "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
-                ));
+                )));
             }
             set(spec, "preemptionPolicy", policy);
         }
@@ -85,7 +120,7 @@ impl Plugin for Priority {
         match request.operation {
             Operation::Create => {
                 let outcome = self.resolve(spec).await;
-                outcome.map_err(|why| request.forbidden(object.as_ref(), &why))
+                outcome.map_err(|refusal| refusal.status(request, object.as_ref()))
             }
             Operation::Update => {
                 let old = request.old.map_or(&Value::Null, |old| get(old, "spec"));
@@ -107,9 +142,9 @@ impl Plugin for Priority {
         let Some(class) = object.filter(|class| get(class, "globalDefault") == &json!(true)) else {
             return Ok(());
         };
-        let default = self.default_class().await.map_err(|why| {
-            request.forbidden(Some(class), &format!("failed to get default priority class: {why}"))
-        })?;
+        let default = self.default_class().await;
+        let default = default
+            .map_err(|why| unmapped(500, format!("failed to get default priority class: {why}")))?;
         let Some(default) = default else { return Ok(()) };
         let name = str_in(&default, &["metadata", "name"]);
         let another = name != str_in(class, &["metadata", "name"]);
@@ -211,18 +246,21 @@ impl Plugin for TaintNodesByCondition {
 pub struct RuntimeClass(pub Arc<dyn Lookup>);
 
 impl RuntimeClass {
-    async fn class(&self, pod: &Value) -> Result<Option<Value>, String> {
+    async fn class(&self, pod: &Value) -> Result<Option<Value>, Refusal> {
         let Some(name) = get(get(pod, "spec"), "runtimeClassName").as_str() else {
             return Ok(None);
         };
-        let mut found = self.0.get(&lookup::RUNTIME_CLASSES, "", name).await;
-        if found.is_none() {
-            found = self.0.get_live(&lookup::RUNTIME_CLASSES, "", name).await;
-        }
-        let class = found.ok_or_else(|| {
-            format!("pod rejected: RuntimeClass {} not found", api::field::go_quote(name))
+        let found = self.0.find(&lookup::RUNTIME_CLASSES, "", name).await;
+        let class = found.and_then(lookup::value).map_err(|error| {
+            Refusal::Failed(format!("cannot read RuntimeClass {name}: {}", error.message))
         })?;
-        Ok(Some(class.value().map_err(|e| e.to_string())?))
+        match class {
+            Some(class) => Ok(Some(class)),
+            None => Err(Refusal::Forbidden(format!(
+                "pod rejected: RuntimeClass {} not found",
+                api::field::go_quote(name)
+            ))),
+        }
     }
 }
 
@@ -289,11 +327,14 @@ impl Plugin for RuntimeClass {
             return Ok(());
         };
         let outcome = match self.class(pod).await {
-            Ok(Some(class)) => pod.get_mut("spec").map_or(Ok(()), |spec| apply_class(spec, &class)),
+            Ok(Some(class)) => {
+                let applied = pod.get_mut("spec").map_or(Ok(()), |spec| apply_class(spec, &class));
+                applied.map_err(Refusal::from)
+            }
             Ok(None) => Ok(()),
-            Err(why) => Err(why),
+            Err(refusal) => Err(refusal),
         };
-        outcome.map_err(|why| request.forbidden(object.as_ref(), &why))
+        outcome.map_err(|refusal| refusal.status(request, object.as_ref()))
     }
 
     async fn validate(&self, request: &Request<'_>, object: Option<&Value>) -> Result<(), Status> {
@@ -302,7 +343,7 @@ impl Plugin for RuntimeClass {
         else {
             return Ok(());
         };
-        let class = self.class(pod).await.map_err(|why| request.forbidden(object, &why))?;
+        let class = self.class(pod).await.map_err(|refusal| refusal.status(request, object))?;
         let defined = class.as_ref().map_or(&Value::Null, |class| get(class, "overhead"));
         let own = get(get(pod, "spec"), "overhead");
         if defined.is_null() {
@@ -349,7 +390,7 @@ impl Plugin for PodTopologyLabels {
         if node.is_empty() {
             return Ok(());
         }
-        let Some(node) = self.0.get(&lookup::NODES, "", node).await else { return Ok(()) };
+        let Some(node) = self.0.get(&lookup::NODES, "", node).await? else { return Ok(()) };
         for key in ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"] {
             let (Some(value), Some(meta)) = (node.label(key), ensure_object(object, "metadata"))
             else {

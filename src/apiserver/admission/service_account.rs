@@ -36,19 +36,23 @@ impl ServiceAccount {
         name: &str,
     ) -> Result<Value, Status> {
         let namespace = request.namespace;
+        let refused = |why: &str| {
+            let why = format!("error looking up service account {namespace}/{name}: {why}");
+            request.forbidden(Some(pod), &why)
+        };
         let mut found = self.0.get(&lookup::SERVICE_ACCOUNTS, namespace, name).await;
-        if found.is_none() {
+        if matches!(found, Ok(None)) {
             let patience = if name == "default" { PATIENCE } else { Duration::ZERO };
             found = self.0.wait_for(&lookup::SERVICE_ACCOUNTS, namespace, name, patience).await;
         }
+        let found = found.map_err(|error| refused(&error.message))?;
         let missing = || {
             let bad = api::validation::names::name_is_path_segment(name, false);
             let absent = match bad.is_empty() {
                 true => format!("serviceaccount \"{name}\" not found"),
                 false => format!("invalid resource name \"{name}\": [{}]", bad.join(" ")),
             };
-            let why = format!("error looking up service account {namespace}/{name}: {absent}");
-            request.forbidden(Some(pod), &why)
+            refused(&absent)
         };
         found.ok_or_else(missing)?.value().map_err(|e| Status::internal(&e.to_string()))
     }

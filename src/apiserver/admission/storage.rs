@@ -82,9 +82,11 @@ impl Plugin for PersistentVolumeClaimResize {
             false
         } else {
             let found = self.0.get(&lookup::STORAGE_CLASSES, "", name).await;
-            found
-                .and_then(|class| class.value().ok())
-                .is_some_and(|class| bool_at(&class, "allowVolumeExpansion"))
+            let class = found.and_then(lookup::value).map_err(|error| {
+                let why = format!("cannot read StorageClass {name}: {}", error.message);
+                Status::internal(&why)
+            })?;
+            class.is_some_and(|class| bool_at(&class, "allowVolumeExpansion"))
         };
         if expands {
             return Ok(());

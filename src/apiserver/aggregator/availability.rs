@@ -81,15 +81,19 @@ pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
 
 async fn look(remote: &Remote, objects: &Objects) -> Condition {
     let service = objects.get(&lookup::SERVICES, &remote.namespace, &remote.service).await;
-    let service = service.and_then(|s| s.value().ok());
+    let unknown = |reason, error: &api::Status| {
+        let (service, namespace) = (&remote.service, &remote.namespace);
+        let message =
+            format!("service/{service} in \"{namespace}\" cannot be checked due to: {error}");
+        Condition { status: "Unknown", reason, message }
+    };
+    let service = match service.and_then(lookup::value) {
+        Ok(service) => service,
+        Err(error) => return unknown("ServiceAccessError", &error),
+    };
     let slices = match objects.list(&lookup::ENDPOINT_SLICES, &remote.namespace).await {
         Ok(slices) => slices,
-        Err(error) => {
-            let (service, namespace) = (&remote.service, &remote.namespace);
-            let message =
-                format!("service/{service} in \"{namespace}\" cannot be checked due to: {error}");
-            return Condition { status: "Unknown", reason: "EndpointsAccessError", message };
-        }
+        Err(error) => return unknown("EndpointsAccessError", &error),
     };
     let slices: Vec<Value> = slices
         .iter()
@@ -173,7 +177,14 @@ async fn ask(remote: &Remote) -> Result<(), String> {
 async fn write(remote: &Remote, objects: &Objects, condition: &Condition) {
     for _ in 0..RETRY_MAX {
         let found = objects.get_live(&lookup::API_SERVICES, "", &remote.name).await;
-        let Some(mut object) = found.and_then(|o| o.value().ok()) else { return };
+        let mut object = match found.and_then(lookup::value) {
+            Ok(Some(object)) => object,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(apiservice = remote.name, %error, "the availability of an API server is not written, the next look tries again");
+                return;
+            }
+        };
         if !remote.is_same(&object) || !set(&mut object, condition) {
             return;
         }

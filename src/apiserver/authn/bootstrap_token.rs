@@ -79,9 +79,10 @@ impl TokenAuthenticator for BootstrapTokens {
     ) -> Result<Option<TokenIdentity>, String> {
         let Some((id, asked)) = split(token) else { return Ok(None) };
         let name = format!("bootstrap-token-{id}");
-        let Some(object) = self.0.get(&lookup::SECRETS, "kube-system", &name).await else {
-            return Ok(None);
-        };
+        let found = self.0.get(&lookup::SECRETS, "kube-system", &name).await;
+        let found =
+            found.map_err(|error| format!("cannot read secret {name}: {}", error.message))?;
+        let Some(object) = found else { return Ok(None) };
         let secret = object.value().map_err(|error| error.to_string())?;
         let usable = secret.pointer("/metadata/deletionTimestamp").is_none()
             && secret.get("type").and_then(Value::as_str) == Some("bootstrap.kubernetes.io/token")
@@ -121,6 +122,17 @@ mod tests {
         let tokens = BootstrapTokens::new(Fixed::new(&[(&lookup::SECRETS, secret)]));
         assert!(tokens.authenticate_token("abcdef.0123456789abcdeX", &[]).await.unwrap().is_none());
         tokens.authenticate_token("abcdef.0123456789abcdef", &[]).await.unwrap().map(|i| i.user)
+    }
+
+    #[tokio::test]
+    async fn a_secret_that_cannot_be_read_is_no_unknown_token() {
+        let fixed = Fixed::new(&[]);
+        let tokens = BootstrapTokens::new(Arc::clone(&fixed) as Arc<dyn Lookup>);
+        let token = "abcdef.0123456789abcdef";
+        assert_eq!(tokens.authenticate_token(token, &[]).await, Ok(None));
+        fixed.break_reads(&lookup::SECRETS);
+        let why = tokens.authenticate_token(token, &[]).await.unwrap_err();
+        assert_eq!(why, "cannot read secret bootstrap-token-abcdef: the store has no leader");
     }
 
     #[tokio::test]

@@ -123,7 +123,7 @@ impl TokenIssuer {
     }
 
     async fn live(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Arc<Object>, Status> {
-        let found = self.lookup.get_live(gvr, namespace, name).await;
+        let found = self.lookup.get_live(gvr, namespace, name).await?;
         found.ok_or_else(|| Status::not_found(&gvr.group, &gvr.resource, name))
     }
 
@@ -148,12 +148,8 @@ impl TokenIssuer {
                 }
                 let node = text(&value, "/spec/nodeName");
                 if !node.is_empty() {
-                    let uid = self
-                        .lookup
-                        .get(&lookup::NODES, "", node)
-                        .await
-                        .map(|n| n.uid.to_string())
-                        .unwrap_or_default();
+                    let found = self.lookup.find(&lookup::NODES, "", node).await?;
+                    let uid = found.map(|n| n.uid.to_string()).unwrap_or_default();
                     bound.node = Some(Reference { name: node.to_owned(), uid });
                 }
                 bound.pod = Some(Reference { name: name.to_owned(), uid: pod.uid.to_string() });

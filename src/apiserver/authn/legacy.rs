@@ -105,6 +105,9 @@ impl SecretTokens {
         let (namespace, account) = (&claims.namespace, &claims.account);
         let secret = self.lookup.get_live(&lookup::SECRETS, namespace, &claims.secret).await;
         let secret = secret
+            .map_err(|error| {
+                format!("cannot read secret {namespace}/{}: {}", claims.secret, error.message)
+            })?
             .and_then(|object| Facts::of(&object))
             .filter(|facts| !facts.deleting)
             .ok_or("Token has been invalidated")?;
@@ -113,7 +116,11 @@ impl SecretTokens {
             return Err("Token does not match server's copy".into());
         }
         let found = self.lookup.get_live(&lookup::SERVICE_ACCOUNTS, namespace, account).await;
-        let found = found.ok_or_else(|| format!("serviceaccounts {account:?} not found"))?;
+        let found = found
+            .map_err(|error| {
+                format!("cannot read service account {namespace}/{account}: {}", error.message)
+            })?
+            .ok_or_else(|| format!("serviceaccounts {account:?} not found"))?;
         if Facts::of(&found).is_none_or(|facts| facts.deleting) {
             return Err(format!("ServiceAccount {namespace}/{account} has been deleted"));
         }
@@ -237,6 +244,10 @@ mod tests {
         assert_eq!(identity.user.name, "system:serviceaccount:shop:bot");
         assert_eq!(identity.audiences, ["own"]);
         assert!(tokens.authenticate_token(&token, &["other".into()]).await.is_err());
+        lookup.break_reads(&lookup::SECRETS);
+        let found = tokens.authenticate_token(&token, &[]).await.unwrap_err();
+        assert_eq!(found, "cannot read secret shop/bot-token: the store has no leader");
+        lookup.mend_reads();
         lookup.put(&lookup::SECRETS, secret(&token, json!({INVALID_SINCE: "2026-01-01"})));
         assert!(tokens.authenticate_token(&token, &[]).await.is_err());
         lookup.put(&lookup::SECRETS, secret("another", json!({})));

@@ -140,7 +140,7 @@ impl ServiceAccounts {
 
     async fn check_bound(&self, bound: &Bound, now: i64) -> Result<(), String> {
         let Bound { namespace, serviceaccount: account, .. } = bound;
-        let Some(object) = self.find(&lookup::SERVICE_ACCOUNTS, namespace, &account.name).await
+        let Some(object) = self.find(&lookup::SERVICE_ACCOUNTS, namespace, &account.name).await?
         else {
             return Err(format!("serviceaccounts \"{}\" not found", account.name));
         };
@@ -172,7 +172,7 @@ impl ServiceAccounts {
         now: i64,
     ) -> Result<(), String> {
         let invalid = || "service account token has been invalidated".to_owned();
-        let object = self.find(gvr, namespace, &r.name).await.ok_or_else(invalid)?;
+        let object = self.find(gvr, namespace, &r.name).await?.ok_or_else(invalid)?;
         if *object.uid != *r.uid {
             return Err(format!(
                 "{kind} UID ({}) does not match service account {kind} ref claim ({})",
@@ -183,11 +183,17 @@ impl ServiceAccounts {
     }
 
     /// From the cache, else from the store: a token may be used before the cache has seen its pod.
-    async fn find(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Arc<Object>> {
-        match self.lookup.get(gvr, namespace, name).await {
-            Some(found) => Some(found),
-            None => self.lookup.get_live(gvr, namespace, name).await,
-        }
+    async fn find(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Object>>, String> {
+        let found = self.lookup.find(gvr, namespace, name).await;
+        found.map_err(|error| {
+            let resource = &gvr.resource;
+            format!("cannot read {resource} \"{name}\" that the token names: {}", error.message)
+        })
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use api::{Gvr, Object};
+use api::{Gvr, Object, Status};
 use async_trait::async_trait;
 use serde_json::Value;
 
 use super::rule::Rule;
-use super::{Attributes, Authorizer, Decision, Known};
+use super::{Attributes, Authorizer, Decision, Failure, Known};
 use crate::lookup::{self, Lookup};
 use crate::user::User;
 
@@ -27,10 +27,16 @@ pub struct Node {
     rules: Vec<Rule>,
 }
 
-type Refused = Result<(), String>;
+type Refused = Result<(), Decision>;
 
 fn refuse(why: impl Into<String>) -> Refused {
-    Err(why.into())
+    Err(Decision::NoOpinion(why.into()))
+}
+
+/// What would show the relationship cannot be read: the node tries again, where a refusal would be final.
+fn unreadable(error: Status) -> Decision {
+    let error = format!("cannot look for pods of the node that use this object: {}", error.message);
+    Decision::Failed(Failure { error, ..Failure::default() })
 }
 
 impl Node {
@@ -130,43 +136,45 @@ impl Node {
                 let gvr = &lookup::POD_CERTIFICATE_REQUESTS;
                 self.names_node(gvr, a.namespace, a.name, node).await
             }
-            "secrets" => self.any_pod(node, a).await || self.secret_of_volume(node, a).await,
+            "secrets" => match self.any_pod(node, a).await {
+                Ok(false) => self.secret_of_volume(node, a).await,
+                found => found,
+            },
             _ => self.any_pod(node, a).await,
         };
-        if found {
+        if found.map_err(unreadable)? {
             Ok(())
         } else {
             refuse(format!("no relationship found between node '{node}' and this object"))
         }
     }
 
-    async fn any_pod(&self, node: &str, a: &Attributes<'_>) -> bool {
-        // Without the pods there is no relationship to find.
-        let Ok(pods) = self.lookup.pods_on_node(node).await else { return false };
-        pods.iter().filter(|pod| &*pod.key.namespace == a.namespace).any(|pod| {
+    async fn any_pod(&self, node: &str, a: &Attributes<'_>) -> Result<bool, Status> {
+        let pods = self.lookup.pods_on_node(node).await?;
+        Ok(pods.iter().filter(|pod| &*pod.key.namespace == a.namespace).any(|pod| {
             if a.resource == "pods" {
                 return &*pod.key.name == a.name;
             }
             pod.value().is_ok_and(|pod| refers(&pod, a.resource, a.name))
-        })
+        }))
     }
 
     /// The object is there and says that it is for this node.
-    async fn names_node(&self, gvr: &Gvr, namespace: &str, name: &str, node: &str) -> bool {
-        let found = self.lookup.get(gvr, namespace, name).await;
-        found.and_then(|o| o.value().ok()).is_some_and(|o| text(&o, "/spec/nodeName") == node)
+    async fn names_node(
+        &self,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+        node: &str,
+    ) -> Result<bool, Status> {
+        let found = self.lookup.get(gvr, namespace, name).await.and_then(lookup::value)?;
+        Ok(found.is_some_and(|o| text(&o, "/spec/nodeName") == node))
     }
 
     /// The volume is bound to a claim that a pod of the node uses.
-    async fn volume_of(&self, node: &str, name: &str) -> bool {
-        let Some(volume) = self
-            .lookup
-            .get(&lookup::PERSISTENT_VOLUMES, "", name)
-            .await
-            .and_then(|v| v.value().ok())
-        else {
-            return false;
-        };
+    async fn volume_of(&self, node: &str, name: &str) -> Result<bool, Status> {
+        let found = self.lookup.get(&lookup::PERSISTENT_VOLUMES, "", name).await;
+        let Some(volume) = found.and_then(lookup::value)? else { return Ok(false) };
         let claim = Attributes {
             resource: "persistentvolumeclaims",
             namespace: text(&volume, "/spec/claimRef/namespace"),
@@ -177,16 +185,15 @@ impl Node {
     }
 
     /// The secret is one that a volume in use on the node names.
-    async fn secret_of_volume(&self, node: &str, a: &Attributes<'_>) -> bool {
-        let volumes = self.lookup.list(&lookup::PERSISTENT_VOLUMES, "").await;
-        for volume in volumes.unwrap_or_default() {
+    async fn secret_of_volume(&self, node: &str, a: &Attributes<'_>) -> Result<bool, Status> {
+        for volume in self.lookup.list(&lookup::PERSISTENT_VOLUMES, "").await? {
             if volume_names_secret(&volume, a.namespace, a.name)
-                && self.volume_of(node, &volume.key.name).await
+                && self.volume_of(node, &volume.key.name).await?
             {
-                return true;
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
     }
 }
 
@@ -202,7 +209,7 @@ impl Authorizer for Node {
         }
         match self.decide(node, attributes).await {
             Ok(()) => Decision::Allow(String::new()),
-            Err(why) => Decision::NoOpinion(why),
+            Err(decision) => decision,
         }
     }
 
@@ -449,6 +456,37 @@ mod tests {
             ]),
             Vec::new(),
         )
+    }
+
+    /// Neither allowed nor refused for good: the answer is 500, and the node asks again.
+    #[tokio::test]
+    async fn relationships_that_cannot_be_looked_for_are_an_error() {
+        let user = User::authenticated("system:node:a", &["system:nodes"]);
+        for (broken, resource, namespace, name) in [
+            (&lookup::PODS, "secrets", "shop", "env"),
+            (&lookup::PERSISTENT_VOLUMES, "persistentvolumes", "", "pv1"),
+            (&lookup::PERSISTENT_VOLUMES, "secrets", "csi", "stage"),
+            (&lookup::VOLUME_ATTACHMENTS, "volumeattachments", "", "x"),
+        ] {
+            let fixed = Fixed::new(&[]);
+            fixed.break_reads(broken);
+            let group = if resource == "volumeattachments" { "storage.k8s.io" } else { "" };
+            let verb = "get";
+            let attributes = Attributes {
+                verb,
+                group,
+                version: "v1",
+                resource,
+                namespace,
+                name,
+                ..Attributes::default()
+            };
+            let decision = Node::new(fixed, Vec::new()).authorize(&user, &attributes).await;
+            let Decision::Failed(Failure { denied: false, error, .. }) = decision else {
+                panic!("{resource}: {decision:?}")
+            };
+            assert!(error.ends_with(crate::lookup::testing::UNREADABLE), "{error}");
+        }
     }
 
     async fn ask(node: &str, verb: &str, resource: &str, namespace: &str, name: &str) -> Decision {

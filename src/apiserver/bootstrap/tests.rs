@@ -18,8 +18,8 @@ impl Writer for Memory {
     fn serves(&self, gvr: &Gvr) -> bool {
         &*gvr.resource != "apiservices"
     }
-    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value> {
-        self.objects.lock().get(&key(gvr, namespace, name)).cloned()
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Option<Value>, Status> {
+        Ok(self.objects.lock().get(&key(gvr, namespace, name)).cloned())
     }
     async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {
         self.update(gvr, namespace, object).await

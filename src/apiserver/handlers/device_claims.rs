@@ -87,18 +87,22 @@ impl Asked<'_> {
         // As upstream, the store is asked and not the cache.
         let name = self.namespace;
         match self.lookup.get_live(&lookup::NAMESPACES, "", name).await {
-            Some(namespace) if is_marked(&namespace) => None,
-            Some(_) => Some(Error::forbidden(
+            Ok(Some(namespace)) if is_marked(&namespace) => None,
+            Ok(Some(_)) => Some(Error::forbidden(
                 path,
                 format!(
                     "admin access to devices requires the `{LABEL}: true` label on the containing namespace"
                 ),
             )),
-            None => Some(Error::internal(
+            Ok(None) => Some(Error::internal(
                 path,
                 format!(
                     "could not retrieve namespace to verify admin access: namespaces \"{name}\" not found"
                 ),
+            )),
+            Err(error) => Some(Error::internal(
+                path,
+                format!("could not retrieve namespace to verify admin access: {}", error.message),
             )),
         }
     }

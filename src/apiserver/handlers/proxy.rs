@@ -139,7 +139,7 @@ async fn node_of(context: &Context, pod: &Value) -> Result<Value, Status> {
         return Err(Status::bad_request(format!("pod {pod} does not have a host assigned")));
     }
     let node = context.server.objects.get_live(&Gvr::new("", "v1", "nodes"), "", name).await;
-    let node = node.and_then(|node| node.value().ok());
+    let node = node.and_then(crate::lookup::value)?;
     // Upstream looks the node up through the pods' registry and names it as a pod; clients see this text.
     node.ok_or_else(|| Status::not_found("", "pods", name))
 }

@@ -381,7 +381,7 @@ impl<'a> Write<'a> {
         if self.subresource != "resize" || node.is_empty() {
             return Ok(());
         }
-        let found = self.context.server.objects.get(&crate::lookup::NODES, "", node).await;
+        let found = self.context.server.objects.get(&crate::lookup::NODES, "", node).await?;
         match found {
             Some(_) => Ok(()),
             None => Err(Status::forbidden(

@@ -72,9 +72,8 @@ impl Reach for Services {
     async fn endpoint(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String> {
         let quoted = api::field::go_quote(name);
         let service = self.lookup.get(&lookup::SERVICES, namespace, name).await;
-        let service = service
-            .and_then(|s| s.value().ok())
-            .ok_or_else(|| format!("service {quoted} not found"))?;
+        let service = service.and_then(lookup::value).map_err(|e| e.message)?;
+        let service = service.ok_or_else(|| format!("service {quoted} not found"))?;
         let port_name = port_name(&service, name, port)?;
         let all = self.lookup.list(&lookup::ENDPOINT_SLICES, namespace).await;
         let all = all.map_err(|e| e.message)?;

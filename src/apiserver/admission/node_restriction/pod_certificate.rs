@@ -1,6 +1,5 @@
 //! A node requests certificates only for its own pods, in the name of their accounts, from signers that they name.
 
-use api::Gvr;
 use api::field::go_quote;
 use api::value::{at, get, has, items, str_at, str_in};
 use serde_json::Value;
@@ -59,7 +58,12 @@ impl NodeRestriction {
                 go_quote(node)
             ));
         }
-        let own = self.existing(&lookup::NODES, "", named).await;
+        let own = self.existing(&lookup::NODES, "", named).await.map_err(|error| {
+            format!(
+                "while retrieving node {quoted} named in the PodCertificateRequest: {}",
+                error.message
+            )
+        })?;
         let own = own.ok_or_else(|| {
             later(format!(
                 "while retrieving node {quoted} named in the PodCertificateRequest: node {quoted} not found"
@@ -86,6 +90,12 @@ impl NodeRestriction {
     ) -> Result<(Value, String), No> {
         let because = |why: String| Err(No::Because(why));
         let pod = self.existing(&lookup::PODS, r.namespace, str_at(spec, "podName")).await;
+        let pod = pod.map_err(|error| {
+            format!(
+                "while retrieving pod {pod_name} named in the PodCertificateRequest: {}",
+                error.message
+            )
+        })?;
         let pod = pod.ok_or_else(|| {
             later(format!(
                 "while retrieving pod {pod_name} named in the PodCertificateRequest: pod {} not found",
@@ -118,9 +128,15 @@ impl NodeRestriction {
                 go_quote(own)
             ));
         }
+        let full = go_quote(&format!("{}/{account}", r.namespace));
         let found = self.existing(&lookup::SERVICE_ACCOUNTS, r.namespace, account).await;
+        let found = found.map_err(|error| {
+            format!(
+                "while retrieving service account {full} named in the PodCertificateRequest: {}",
+                error.message
+            )
+        })?;
         let found = found.ok_or_else(|| {
-            let full = go_quote(&format!("{}/{account}", r.namespace));
             later(format!(
                 "while retrieving service account {full} named in the PodCertificateRequest: serviceaccount {} not found",
                 go_quote(account)
@@ -158,9 +174,5 @@ impl NodeRestriction {
                 go_quote(signer)
             )),
         }
-    }
-
-    async fn existing(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value> {
-        self.lookup.get(gvr, namespace, name).await.and_then(|found| found.value().ok())
     }
 }

@@ -91,10 +91,10 @@ impl ParamRef {
                 return Err("one of name or selector must be provided".to_owned());
             }
             // One that was made a moment ago may not be in the cache yet.
-            None => match objects.get(gvr, namespace, &self.name).await {
-                Some(found) => vec![found],
-                None => objects.get_live(gvr, namespace, &self.name).await.into_iter().collect(),
-            },
+            None => {
+                let found = objects.find(gvr, namespace, &self.name).await;
+                found.map_err(|e| e.message)?.into_iter().collect()
+            }
         };
         if found.is_empty() && self.denies {
             return Err(

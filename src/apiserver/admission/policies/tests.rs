@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::{Shutdown, Tasks};
 use http::{Method, Request};
 use serde_json::{Value, json};
+use store::kv::{Op, Txn};
 
 use crate::authn::jws::SigningKey;
 use crate::objects::Objects;
@@ -274,6 +275,37 @@ async fn parameters_are_named_selected_and_missed() {
         answer["message"],
         "services \"s\" is forbidden: ValidatingAdmissionPolicy 'unknown' denied request: failed to configure policy: failed to find resource referenced by paramKind: 'example.com/v1, Kind=Limit'"
     );
+    world.end().await;
+}
+
+/// Parameters that are there and cannot be read are not missing: `Allow` admits nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parameters_that_cannot_be_read_deny() {
+    let world = world().await;
+    let put = Op::Put {
+        key: "/registry/configmaps/other/limit".into(),
+        value: "k8s:enc:aescbc:v1:lost:damaged".into(),
+        lease: 0,
+        prev_kv: false,
+    };
+    let backend = Arc::clone(world.server.objects().storage().backend());
+    backend.txn(Txn { success: vec![put], ..Txn::default() }).await.unwrap();
+    let spec = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}, "validations": [{"expression": "true"}]});
+    let allow = |name: &str| {
+        json!({"validationActions": ["Deny"],
+            "paramRef": {"namespace": "other", "name": name, "parameterNotFoundAction": "Allow"}})
+    };
+    world.bind("validating", "limited", "/secrets", spec.clone(), allow("limit")).await;
+    let secret = json!({"metadata": {"name": "s"}});
+    let answer = world.refused("/api/v1/namespaces/default/secrets", &secret).await;
+    let message = answer["message"].as_str().unwrap();
+    let denied = "secrets \"s\" is forbidden: ValidatingAdmissionPolicy 'limited' with binding 'limited-binding' denied request: failed to configure binding: ";
+    assert!(message.starts_with(denied), "{message}");
+    assert!(message.contains("corrupt object, Code: 6, Key: /configmaps/other/limit"), "{message}");
+    // One that is missing beside it is passed over.
+    world.bind("validating", "free", "/services", spec, allow("none")).await;
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    world.post("/api/v1/namespaces/default/services", service).await;
     world.end().await;
 }
 

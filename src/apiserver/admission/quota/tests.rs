@@ -13,7 +13,8 @@ fn world(spec: Value, hard: Value, used: Value) -> (Arc<Fixed>, ResourceQuota) {
 }
 
 async fn used(fixed: &Fixed) -> Value {
-    fixed.get(&lookup::RESOURCE_QUOTAS, "a", "q").await.unwrap().value().unwrap()["status"]["used"]
+    fixed.get(&lookup::RESOURCE_QUOTAS, "a", "q").await.unwrap().unwrap().value().unwrap()["status"]
+        ["used"]
         .clone()
 }
 

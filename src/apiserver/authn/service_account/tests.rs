@@ -157,3 +157,20 @@ async fn requests_that_cannot_be_met_are_refused_as_upstream() {
         ask(json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Service", "name": "x"}})).await;
     assert_eq!(kind.message, "cannot bind token to object of type /v1, Kind=Service");
 }
+
+/// Upstream answers 401, too; the reason is not that the pod is gone.
+#[tokio::test]
+async fn a_pod_that_cannot_be_read_does_not_invalidate_its_token() {
+    let world = world();
+    let spec =
+        json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "p1"}});
+    let token = token(&world, spec.clone()).await;
+    world.lookup.break_reads(&lookup::PODS);
+    let why = world.accounts.authenticate_token(&token, &[]).await.unwrap_err();
+    assert_eq!(why, "cannot read pods \"web\" that the token names: the store has no leader");
+    let mut request = json!({"metadata": {}, "spec": spec});
+    let refused = world.issuer.create("shop", "bot", &mut request).await.unwrap_err();
+    assert_eq!(refused.code, 503);
+    world.lookup.mend_reads();
+    assert!(world.accounts.authenticate_token(&token, &[]).await.unwrap().is_some());
+}
