@@ -1,5 +1,7 @@
 //! What is stored but not acted on yet: every write of it is told so by a warning, and `status` lists what the store holds.
 
+mod ingress_classes;
+
 use std::collections::{BTreeMap, HashSet};
 
 use api::Gvk;
@@ -7,6 +9,7 @@ use api::unsupported::{self, kinds};
 use serde_json::Value;
 use store::kv::{KeyRange, RangeRequest};
 
+pub(crate) use self::ingress_classes::IngressClasses;
 use crate::objects::Objects;
 use crate::registry::Resource;
 
@@ -15,10 +18,10 @@ const CHUNK: usize = 500;
 /// Warnings of one write; further fields are counted in the last one, since clients show each on a line.
 const WARNINGS_MAX: usize = 16;
 
-/// What one write sets that nothing acts on, as sentences for warnings.
-pub(crate) fn warnings(kind: &Gvk, value: &Value) -> Vec<String> {
+/// What one write sets that nothing acts on, as sentences for warnings. `classes` are those of [`IngressClasses::for_kind`].
+pub(crate) fn warnings(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Vec<String> {
     let mut out = Vec::new();
-    if let Some(why) = not_acted_on(kind, value) {
+    if let Some(why) = not_acted_on(kind, value, classes) {
         let version = kind.api_version();
         out.push(format!("{version} {}: stored, but not acted on yet: {why}", kind.kind));
     }
@@ -39,12 +42,13 @@ const SIGNERS: &[&str] = &[
 ];
 
 /// Why nothing acts on this object as a whole; `None` when a controller does.
-fn not_acted_on(kind: &Gvk, value: &Value) -> Option<&'static str> {
+fn not_acted_on(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Option<&'static str> {
     let why = kinds::kind(kind)?;
     let signer = value.pointer("/spec/signerName").and_then(Value::as_str);
     let signed = &*kind.kind == "CertificateSigningRequest"
         && signer.is_some_and(|name| SIGNERS.contains(&name));
-    (!signed).then_some(why)
+    let routed = &*kind.kind == "Ingress" && classes.match_ingress(value);
+    (!signed && !routed).then_some(why)
 }
 
 /// Stored objects that are a kind, or set a field, that nothing acts on.
@@ -71,7 +75,8 @@ pub(crate) async fn in_use(objects: &Objects) -> Vec<Unused> {
         if !concerned || !seen.insert(row.spec.prefix.clone()) {
             continue;
         }
-        let counts = count(objects, row).await;
+        let classes = IngressClasses::for_kind(kind, objects).await;
+        let counts = count(objects, row, &classes).await;
         out.extend(counts.into_iter().map(|((what, why), count)| Unused { what, count, why }));
     }
     out.sort_by(|a, b| a.what.cmp(&b.what));
@@ -79,7 +84,11 @@ pub(crate) async fn in_use(objects: &Objects) -> Vec<Unused> {
 }
 
 /// Objects of one row by what they set.
-async fn count(objects: &Objects, row: &Resource) -> BTreeMap<(String, String), usize> {
+async fn count(
+    objects: &Objects,
+    row: &Resource,
+    classes: &IngressClasses,
+) -> BTreeMap<(String, String), usize> {
     let storage = objects.storage();
     let mut range = KeyRange::prefix(row.key_prefix("").into_bytes());
     let mut counts = BTreeMap::new();
@@ -89,7 +98,7 @@ async fn count(objects: &Objects, row: &Resource) -> BTreeMap<(String, String), 
         storage.fetch(row, &found.kvs.iter().collect::<Vec<_>>()).await;
         for kv in &found.kvs {
             let value = storage.decode(row, kv).ok().and_then(|object| object.value().ok());
-            for what in value.iter().flat_map(|value| uses(row, value)) {
+            for what in value.iter().flat_map(|value| uses(row, value, classes)) {
                 *counts.entry(what).or_default() += 1;
             }
         }
@@ -101,9 +110,10 @@ async fn count(objects: &Objects, row: &Resource) -> BTreeMap<(String, String), 
 }
 
 /// What one object is or sets, with what does not happen.
-fn uses(row: &Resource, value: &Value) -> HashSet<(String, String)> {
+fn uses(row: &Resource, value: &Value, classes: &IngressClasses) -> HashSet<(String, String)> {
     let name = row.qualified();
-    let whole = not_acted_on(&row.spec.gvk, value).map(|why| (name.clone(), why.to_owned()));
+    let whole = not_acted_on(&row.spec.gvk, value, classes);
+    let whole = whole.map(|why| (name.clone(), why.to_owned()));
     let fields = unsupported::fields(&row.spec.gvk, value);
     let field = |f: unsupported::Found| {
         let why = "the field is stored, nothing reads it";
@@ -132,7 +142,9 @@ mod tests {
     #[test]
     fn certificate_request_warns_only_for_a_signer_that_does_not_run_here() {
         let kind = Gvk::new("certificates.k8s.io", "v1", "CertificateSigningRequest");
-        let request = |signer: &str| warnings(&kind, &json!({"spec": {"signerName": signer}}));
+        let none = IngressClasses::default();
+        let request =
+            |signer: &str| warnings(&kind, &json!({"spec": {"signerName": signer}}), &none);
         for signer in ["kube-apiserver-client", "kube-apiserver-client-kubelet", "kubelet-serving"]
         {
             assert_eq!(request(&format!("kubernetes.io/{signer}")), Vec::<String>::new());
@@ -151,18 +163,19 @@ mod tests {
     #[test]
     fn a_write_is_told_of_kind_and_field() {
         let ingress = Gvk::new("networking.k8s.io", "v1", "Ingress");
+        let none = IngressClasses::default();
         assert_eq!(
-            warnings(&ingress, &json!({})),
+            warnings(&ingress, &json!({}), &none),
             [
-                "networking.k8s.io/v1 Ingress: stored, but not acted on yet: no ingress controller is part of this server"
+                "networking.k8s.io/v1 Ingress: stored, but not acted on yet: no ingress controller is part of this server, and no IngressClass matches"
             ]
         );
         let job = Gvk::new("batch", "v1", "Job");
         let set = json!({"spec": {"template": {"spec": {"hostUsers": false}}}});
         assert_eq!(
-            warnings(&job, &set),
+            warnings(&job, &set, &none),
             ["spec.template.spec.hostUsers: false: stored, but not acted on yet"]
         );
-        assert_eq!(warnings(&job, &json!({"spec": {}})), Vec::<String>::new());
+        assert_eq!(warnings(&job, &json!({"spec": {}}), &none), Vec::<String>::new());
     }
 }

@@ -8,7 +8,11 @@ const DEVICES: &str = "devices are neither allocated nor prepared";
 /// Group, kind, what does not happen.
 const KINDS: &[(&str, &str, &str)] = &[
     ("certificates.k8s.io", "CertificateSigningRequest", "this server runs no signer of that name"),
-    ("networking.k8s.io", "Ingress", "no ingress controller is part of this server"),
+    (
+        "networking.k8s.io",
+        "Ingress",
+        "no ingress controller is part of this server, and no IngressClass matches",
+    ),
     ("resource.k8s.io", "DeviceClass", DEVICES),
     ("resource.k8s.io", "DeviceTaintRule", DEVICES),
     ("resource.k8s.io", "ResourceClaim", DEVICES),

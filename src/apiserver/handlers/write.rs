@@ -19,6 +19,7 @@ use crate::registry::storage::{self, Written};
 use crate::registry::strategy::WriteContext;
 use crate::registry::{Resource, metadata, service_alloc};
 use crate::status;
+use crate::unsupported::IngressClasses;
 use identity::no_revision;
 pub(super) use identity::{same_name, unversioned, url_name};
 
@@ -213,7 +214,7 @@ impl<'a> Write<'a> {
         self.normalize(&mut value);
         size.checkpoint().await;
         let reservation = self.admit(Operation::Create, &name, None, Some(&value)).await?;
-        self.warn_unsupported(&value);
+        self.warn_unsupported(&value).await;
         // The store's own refusal: a trial, which stores nothing, does not meet it and shows what was sent.
         let version = metadata::text(&value, "resourceVersion");
         // What is no number counts as none there.
@@ -244,9 +245,11 @@ impl<'a> Write<'a> {
     }
 
     /// Tells of what is stored and not acted on; a write of the status alone sets nothing of that.
-    fn warn_unsupported(&self, value: &Value) {
+    async fn warn_unsupported(&self, value: &Value) {
         if !self.options.dry_run && self.subresource != "status" {
-            for warning in crate::unsupported::warnings(&self.row.spec.gvk, value) {
+            let kind = &self.row.spec.gvk;
+            let classes = IngressClasses::for_kind(kind, &*self.context.server.objects).await;
+            for warning in crate::unsupported::warnings(kind, value, &classes) {
                 self.context.warn(warning);
             }
         }
@@ -472,7 +475,7 @@ impl<'a> Write<'a> {
         self.context.size.checkpoint().await;
         self.normalize(&mut value);
         let reservation = self.admit(Operation::Update, name, Some(&old), Some(&value)).await?;
-        self.warn_unsupported(&value);
+        self.warn_unsupported(&value).await;
         api::patch::apply::keep_times_if_unchanged(&old, &mut value);
         let value = convert::to_storage(self.row, value);
         if self.is_stored(found, &value).await? {

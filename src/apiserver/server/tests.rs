@@ -287,22 +287,36 @@ async fn events_leave_after_an_hour_and_configmaps_stay() {
 async fn what_nothing_acts_on_is_warned_of_and_listed() {
     let server = server();
     let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
-    let ingress =
-        json!({"metadata": {"name": "p"}, "spec": {"defaultBackend": backend}}).to_string();
+    let ingress = |name: &str, class: Value| {
+        let spec = json!({"defaultBackend": backend, "ingressClassName": class});
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
     let url = "/apis/networking.k8s.io/v1/namespaces/n/ingresses";
-    let warnings = async |query: &str| {
+    let create = async |query: &str, object: Value| {
         let request = Request::post(format!("{url}{query}"))
             .header("content-type", "application/json")
-            .body(body::full(ingress.clone()))
+            .body(body::full(object.to_string()))
             .unwrap();
         let response = server.call(None, request).await;
         assert_eq!(response.status(), 201);
         response.headers().get_all("warning").iter().count()
     };
-    assert_eq!(warnings("?dryRun=All").await, 0);
+    assert_eq!(create("?dryRun=All", ingress("p", Value::Null)).await, 0);
     assert_eq!(server.unused().await, []);
-    assert_eq!(warnings("").await, 1);
-    let unused = server.unused().await;
-    assert_eq!(unused.len(), 1, "{unused:?}");
-    assert_eq!((&*unused[0].what, unused[0].count), ("ingresses.networking.k8s.io", 1));
+    assert_eq!(create("", ingress("p", Value::Null)).await, 1);
+    let unused = async || {
+        let unused = server.unused().await;
+        unused.into_iter().map(|unused| (unused.what, unused.count)).collect::<Vec<_>>()
+    };
+    let ingresses = |count| vec![("ingresses.networking.k8s.io".to_owned(), count)];
+    assert_eq!(unused().await, ingresses(1));
+    assert_eq!(create("", ingress("named", "mine".into())).await, 1);
+    assert_eq!(unused().await, ingresses(2));
+    // A controller that the user runs has a class.
+    let class = json!({"metadata": {"name": "mine"}, "spec": {"controller": "example.com/c"}});
+    let classes = "/apis/networking.k8s.io/v1/ingressclasses";
+    assert_eq!(post(&server, classes, class).await.0, 201);
+    assert_eq!(create("", ingress("after", "mine".into())).await, 0);
+    assert_eq!(create("", ingress("other", "none".into())).await, 1);
+    assert_eq!(unused().await, ingresses(2));
 }
