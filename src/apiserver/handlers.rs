@@ -12,6 +12,7 @@ mod options;
 pub(crate) mod output;
 mod patch;
 mod pieces;
+mod protobuf_list;
 mod proxy;
 mod review;
 mod scale;

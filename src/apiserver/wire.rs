@@ -174,13 +174,10 @@ pub(crate) fn yaml(value: &Value) -> String {
 /// 406 when it has no such form.
 pub(crate) fn protobuf(schema: &Schema, value: &Value) -> Result<Vec<u8>, Status> {
     let encoded = codec::protobuf::encode_object(schema, value);
-    encoded.map(|bytes| bytes.to_vec()).map_err(|error| {
-        tracing::debug!(%error, "no protobuf form");
-        crate::handlers::output::not_acceptable()
-    })
+    encoded.map(|bytes| bytes.to_vec()).map_err(|error| no_protobuf(&error))
 }
 
-/// A list as protobuf, from the JSON of its items; in pieces that follow each other.
+/// The encoder of a list as protobuf.
 ///
 /// # Errors
 /// 406 when the kind has no such form.
@@ -188,12 +185,14 @@ pub(crate) fn protobuf_list(
     schema: &Schema,
     list: &Gvk,
     metadata: &Value,
-    items: &mut dyn Iterator<Item = Vec<u8>>,
-) -> Result<Vec<bytes::Bytes>, Status> {
-    codec::protobuf::encode_list(schema, list, metadata, items).map_err(|error| {
-        tracing::debug!(%error, "no protobuf form");
-        crate::handlers::output::not_acceptable()
-    })
+) -> Result<codec::protobuf::ListEncoder, Status> {
+    codec::protobuf::ListEncoder::new(schema, list, metadata).map_err(|error| no_protobuf(&error))
+}
+
+/// 406 of what has no protobuf form.
+pub(crate) fn no_protobuf(error: &codec::protobuf::EncodeError) -> Status {
+    tracing::debug!(%error, "no protobuf form");
+    crate::handlers::output::not_acceptable()
 }
 
 /// A watch event as a protobuf frame.

@@ -170,58 +170,77 @@ pub fn encode_typed(
     enveloped(api_version, kind, |out| encode::object(schema, id, value, out))
 }
 
-/// Bytes of a list that are encoded before they become a piece of it.
-const PIECE_BYTES: usize = 64 * 1024;
+/// Encodes a list of one kind item by item. Protobuf says the length of the whole before it: who cannot hold the whole encodes each
+/// item twice, first for its length.
+#[derive(Debug)]
+pub struct ListEncoder {
+    api_version: String,
+    kind: Box<str>,
+    /// The list's metadata, encoded.
+    metadata: Vec<u8>,
+    /// Number of the field `items`, and their type.
+    tag: u32,
+    item: TypeId,
+}
 
-/// Encodes a list of this kind from the JSON of its items; `metadata` is the list's metadata. The pieces, each about
-/// [`PIECE_BYTES`], follow each other: who sends them lets go of each when it is sent.
-///
-/// # Errors
-/// As [`encode_object`]; an item that is no JSON is a mismatch.
-pub fn encode_list(
-    schema: &Schema,
-    list: &Gvk,
-    metadata: &Value,
-    items: &mut dyn Iterator<Item = Vec<u8>>,
-) -> Result<Vec<Bytes>, EncodeError> {
-    let api_version = list.api_version();
-    let ty = schema.get(type_of(schema, &api_version, &list.kind)?);
-    let no_form = || EncodeError::NoForm(list.kind.to_string());
-    let meta = ty.field("metadata").ok_or_else(no_form)?;
-    let field = ty.field("items").ok_or_else(no_form)?;
-    let item = match &field.shape {
-        Shape::List(element) => match element.as_ref() {
-            Shape::Struct(id) => *id,
+impl ListEncoder {
+    /// For lists of this kind with this metadata.
+    ///
+    /// # Errors
+    /// As [`encode_object`].
+    pub fn new(schema: &Schema, list: &Gvk, metadata: &Value) -> Result<Self, EncodeError> {
+        let api_version = list.api_version();
+        let ty = schema.get(type_of(schema, &api_version, &list.kind)?);
+        let no_form = || EncodeError::NoForm(list.kind.to_string());
+        let meta = ty.field("metadata").ok_or_else(no_form)?;
+        let field = ty.field("items").ok_or_else(no_form)?;
+        let item = match &field.shape {
+            Shape::List(element) => match element.as_ref() {
+                Shape::Struct(id) => *id,
+                _ => return Err(no_form()),
+            },
             _ => return Err(no_form()),
-        },
-        _ => return Err(no_form()),
-    };
-    let (mut pieces, mut length) = (vec![Bytes::new()], 0);
-    let mut out = Writer::with_capacity(512);
-    encode::field(schema, meta, Some(metadata), &mut out, 0)?;
-    for json in items {
-        let value: Value = serde_json::from_slice(&json).map_err(|e| EncodeError::Mismatch {
+        };
+        let mut out = Writer::with_capacity(64);
+        encode::field(schema, meta, Some(metadata), &mut out, 0)?;
+        let (kind, tag) = (Box::from(&*list.kind), field.tag);
+        Ok(Self { api_version, kind, metadata: out.finish(), tag, item })
+    }
+
+    /// What precedes items of this length together.
+    ///
+    /// # Errors
+    /// None for a kind of the table.
+    pub fn begin(&self, items: usize) -> Result<Vec<u8>, EncodeError> {
+        let mut out = Writer::with_capacity(self.metadata.len() + 64);
+        begin(&self.api_version, &self.kind, &mut out)?;
+        out.delimited(2, self.metadata.len().saturating_add(items));
+        out.raw(&self.metadata);
+        Ok(out.finish())
+    }
+
+    /// Appends an item.
+    ///
+    /// # Errors
+    /// As [`encode_object`]; an item that is no JSON is a mismatch.
+    pub fn item(&self, schema: &Schema, json: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let value: Value = serde_json::from_slice(json).map_err(|e| EncodeError::Mismatch {
             field: "items".into(),
             wanted: "JSON",
             found: e.to_string(),
         })?;
-        out.nested(field.tag, |out| encode::object(schema, item, &value, out))?;
-        if out.len() >= PIECE_BYTES {
-            length += out.len();
-            let full = std::mem::replace(&mut out, Writer::with_capacity(PIECE_BYTES + 8192));
-            pieces.push(full.finish().into());
-        }
+        let mut writer = Writer::behind(std::mem::take(out));
+        let written = writer.nested(self.tag, |w| encode::object(schema, self.item, &value, w));
+        *out = writer.finish();
+        written
     }
-    length += out.len();
-    end(&mut out);
-    pieces.push(out.finish().into());
-    let mut head = Writer::with_capacity(64);
-    begin(&api_version, &list.kind, &mut head)?;
-    head.delimited(2, length);
-    if let Some(first) = pieces.first_mut() {
-        *first = head.finish().into();
+
+    /// What follows the items.
+    pub fn end(&self) -> Vec<u8> {
+        let mut out = Writer::with_capacity(4);
+        end(&mut out);
+        out.finish()
     }
-    Ok(pieces)
 }
 
 /// Encodes a watch event as one frame of a watch stream: four bytes of length, then the event with its enveloped object.

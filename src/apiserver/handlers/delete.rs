@@ -465,5 +465,5 @@ pub(super) async fn delete_collection(
             _ => {}
         }
     }
-    output::list(context, &head, items)
+    output::list(context, &head, items).await
 }

@@ -61,7 +61,7 @@ pub(super) async fn list(context: &Context) -> Result<Response<Body>, Status> {
     let options = ListOptions::read(&context.query, false)?;
     let filter = filter(context)?;
     let (head, items) = select(context, &options, &filter).await?;
-    output::list(context, &head, items)
+    output::list(context, &head, items).await
 }
 
 /// The page that the options ask for.
@@ -342,7 +342,7 @@ pub(super) async fn component_statuses(context: &Context) -> Result<Response<Bod
     let name = context.info.path_name.as_str();
     if name.is_empty() {
         let items = names.iter().map(|name| named(name)).collect::<Result<Vec<_>, Status>>()?;
-        return output::list(context, &ListHead::default(), items);
+        return output::list(context, &ListHead::default(), items).await;
     }
     if !names.contains(&name) {
         return Err(context.not_found(name));

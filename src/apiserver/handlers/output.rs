@@ -7,6 +7,7 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::pieces::{self, Form};
+use super::protobuf_list;
 use crate::audit;
 use crate::body::Body;
 use crate::context::Context;
@@ -186,7 +187,7 @@ impl ListHead {
 ///
 /// # Errors
 /// 406.
-pub(crate) fn list(
+pub(crate) async fn list(
     context: &Context,
     head: &ListHead,
     items: Vec<Arc<Object>>,
@@ -214,7 +215,6 @@ pub(crate) fn list(
         audit::response_json(|| bytes.clone());
         return Ok(negotiate::respond(headers, StatusCode::OK, json, bytes));
     }
-    // Protobuf says the length of the whole before it.
     let form = match accepted.media {
         Media::Json if accepted.pretty => Some(Form::Pretty),
         Media::Json => Some(Form::Json),
@@ -227,25 +227,25 @@ pub(crate) fn list(
         let source = pieces::of_values(&whole, field, form, items, values);
         return Ok(pieces::respond(headers, accepted.media.name(), source));
     }
-    let items: Vec<Arc<Object>> = items.iter().map(|object| convert::object(row, object)).collect();
     if accepted.media == Media::Protobuf
         && accepted.transform == Transform::None
         && row.spec.custom.is_none()
     {
-        audit::response_json(|| list_json(row, head, &items));
-        let kind = &row.spec.gvk;
-        let list = api::Gvk::new(&kind.group, &kind.version, &format!("{}List", kind.kind));
         let metadata = Value::Object(head.metadata());
-        let schema = &context.server.objects.registry().schema;
-        let mut json = items.iter().map(|object| object.json());
-        let encoded = crate::wire::protobuf_list(schema, &list, &metadata, &mut json)?;
+        let schema = Arc::clone(&context.server.objects.registry().schema);
+        let list = protobuf_list::List::new(schema, Arc::clone(row), &metadata)?;
         let media = accepted.media.name();
-        return Ok(if large {
-            pieces::respond(headers, media, pieces::of_bytes(encoded))
-        } else {
-            negotiate::respond(headers, StatusCode::OK, media, encoded.concat())
+        if large && list_bytes(&items) > protobuf_list::TWICE_FROM {
+            return Ok(pieces::respond(headers, media, list.source(items).await?));
+        }
+        let bytes = list.whole(&items)?;
+        audit::response_json(|| {
+            let items: Vec<_> = items.iter().map(|object| convert::object(row, object)).collect();
+            list_json(row, head, &items)
         });
+        return Ok(negotiate::respond(headers, StatusCode::OK, media, bytes));
     }
+    let items: Vec<Arc<Object>> = items.iter().map(|object| convert::object(row, object)).collect();
     let mut value = match accepted.transform {
         Transform::None => list_value(row, &items)?,
         Transform::Table => {

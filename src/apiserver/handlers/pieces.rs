@@ -92,20 +92,6 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// Pieces that are there already; each is let go of when it was taken.
-pub(super) fn of_bytes(pieces: Vec<Bytes>) -> Source {
-    let mut pieces = pieces.into_iter();
-    Box::new(move |out| {
-        for piece in pieces.by_ref() {
-            out.extend_from_slice(&piece);
-            if out.len() >= PIECE_BYTES {
-                break;
-            }
-        }
-        Ok(pieces.len() > 0)
-    })
-}
-
 /// Writes one item.
 pub(super) type Writer = Box<dyn FnMut(&Object, &mut Vec<u8>) + Send>;
 
@@ -331,9 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_are_sent_in_order_and_nothing_is_an_empty_list() {
-        let pieces = vec![Bytes::from_static(b"ab"), Bytes::from_static(b"c")];
-        assert_eq!(frames(&HeaderMap::new(), of_bytes(pieces)).await.concat(), b"abc");
+    async fn nothing_is_an_empty_list() {
         assert_eq!(frames(&HeaderMap::new(), items(0)).await.concat(), b"{\"items\":[]}");
     }
 

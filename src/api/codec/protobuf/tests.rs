@@ -157,14 +157,9 @@ fn writes_zero_values_as_gogo_does() {
 fn lists_and_events_hold_the_bytes_of_their_objects() {
     let schema = Schema::builtin();
     let item = json!({"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}});
-    let list = encode_list(
-        &schema,
-        &Gvk::new("", "v1", "ConfigMapList"),
-        &json!({"resourceVersion":"7"}),
-        &mut std::iter::once(item.to_string().into_bytes()),
-    );
+    let list = encoded_list(&schema, &mut std::iter::once(item.to_string()));
     let whole = json!({"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"}}]});
-    assert_eq!(list.unwrap().concat(), encode_object(&schema, &whole).unwrap());
+    assert_eq!(list, encode_object(&schema, &whole).unwrap());
     let frame = encode_watch_event(&schema, "ADDED", &item).unwrap();
     assert_eq!(frame[..4], u32::try_from(frame.len() - 4).unwrap().to_be_bytes());
     assert_eq!(&frame[4..11], b"\x0a\x05ADDED");
@@ -172,22 +167,26 @@ fn lists_and_events_hold_the_bytes_of_their_objects() {
     assert!(frame.ends_with(&object));
 }
 
+/// ConfigMaps as a list at revision 7.
+fn encoded_list(schema: &Schema, items: &mut dyn Iterator<Item = String>) -> Vec<u8> {
+    let list = Gvk::new("", "v1", "ConfigMapList");
+    let encoder = ListEncoder::new(schema, &list, &json!({"resourceVersion":"7"})).unwrap();
+    let mut bytes = Vec::new();
+    items.for_each(|item| encoder.item(schema, item.as_bytes(), &mut bytes).unwrap());
+    [encoder.begin(bytes.len()).unwrap(), bytes, encoder.end()].concat()
+}
+
 #[test]
-fn a_large_list_is_encoded_in_pieces() {
+fn lists_of_any_length_are_the_bytes_of_the_whole() {
     let schema = Schema::builtin();
     let item =
         |n: usize| json!({"metadata":{"name":format!("m-{n}")},"data":{"k":"v".repeat(100)}});
-    let whole = json!({"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},
-        "items":(0..3000).map(item).collect::<Vec<_>>()});
-    let pieces = encode_list(
-        &schema,
-        &Gvk::new("", "v1", "ConfigMapList"),
-        &json!({"resourceVersion":"7"}),
-        &mut (0..3000).map(|n| item(n).to_string().into_bytes()),
-    )
-    .unwrap();
-    assert!(pieces.len() > 5 && pieces.iter().all(|piece| piece.len() < PIECE_BYTES + 1024));
-    assert_eq!(pieces.concat(), encode_object(&schema, &whole).unwrap());
+    for count in [0, 1, 3000] {
+        let whole = json!({"apiVersion":"v1","kind":"ConfigMapList","metadata":{"resourceVersion":"7"},
+            "items":(0..count).map(item).collect::<Vec<_>>()});
+        let list = encoded_list(&schema, &mut (0..count).map(|n| item(n).to_string()));
+        assert_eq!(list, encode_object(&schema, &whole).unwrap(), "{count}");
+    }
 }
 
 #[test]

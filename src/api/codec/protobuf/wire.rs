@@ -10,6 +10,11 @@ impl Writer {
         Self(Vec::with_capacity(capacity))
     }
 
+    /// Appends to these bytes.
+    pub(crate) fn behind(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+
     pub(crate) fn finish(self) -> Vec<u8> {
         self.0
     }
@@ -50,10 +55,6 @@ impl Writer {
     pub(crate) fn delimited(&mut self, tag: u32, length: usize) {
         self.key(tag, 2);
         self.varint_raw(length as u64);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
     }
 
     /// A message whose length is known only when it is written: room for a short length is left and widened when needed.
