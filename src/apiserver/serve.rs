@@ -34,6 +34,12 @@ const HEADER_BYTES_MAX: u32 = 64 * 1024;
 const HEADERS_OF_ONE_MAX: usize = 512;
 /// Streams of one HTTP/2 connection (upstream's `http2-max-streams-per-connection` default of the serving library).
 const STREAMS_MAX: u32 = 250;
+/// Bytes of an answer that a connection of HTTP/1.1 takes before its client reads; it bounds the headers of a request, too.
+const UNSENT_MAX: usize = 128 * 1024;
+/// Bytes of an answer that a stream of HTTP/2 takes before its client reads.
+const UNSENT_OF_STREAM_MAX: usize = 64 * 1024;
+/// Bytes that wait encrypted for a client that does not read.
+const ENCRYPTED_MAX: usize = 32 * 1024;
 /// How long connections may finish their requests when the server stops.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
 
@@ -84,7 +90,7 @@ impl ApiServer {
         aside: Option<Arc<dyn Aside>>,
         visitor: Arc<Visitor>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        let stream = tokio::select! {
+        let mut stream = tokio::select! {
             stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)) => match stream {
                 Ok(Ok(stream)) => stream,
                 failed => {
@@ -94,6 +100,7 @@ impl ApiServer {
             },
             () = visitor.asked_to_leave() => return Ok(()),
         };
+        stream.get_mut().1.set_buffer_limit(Some(ENCRYPTED_MAX));
         let chain = stream.get_ref().1.peer_certificates();
         let identity = chain
             .zip(verifier)
@@ -139,6 +146,7 @@ impl ApiServer {
             .http1()
             .timer(TokioTimer::new())
             .max_headers(HEADERS_OF_ONE_MAX)
+            .max_buf_size(UNSENT_MAX)
             // Flushes are not put off while more is to be read: what cannot be read stays there, and its refusal would never leave.
             .header_read_timeout(HEADERS_MAX);
         builder
@@ -146,6 +154,7 @@ impl ApiServer {
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEADER_BYTES_MAX)
+            .max_send_buf_size(UNSENT_OF_STREAM_MAX)
             .initial_stream_window_size(256 * 1024)
             .initial_connection_window_size(1024 * 1024)
             .keep_alive_interval(Some(Duration::from_secs(30)))

@@ -5,6 +5,7 @@
 
 mod interest;
 mod nodes;
+mod persistent;
 mod position;
 mod state;
 
@@ -24,7 +25,7 @@ use tokio::sync::watch;
 use interest::{Interest, Interests, Slot};
 pub use position::{Lagged, Position};
 use state::State;
-pub use state::{Entry, Event, EventType, Filter, Page};
+pub use state::{Entry, Event, EventType, Filter, Initial, Page};
 
 use crate::meters::storage as meters;
 use crate::registry::Resource;
@@ -419,6 +420,17 @@ impl Cache {
         drop(state);
         let position = Position::at(Arc::clone(self), slot, next, page.revision);
         (page, position)
+    }
+
+    /// As [`Cache::list_and_watch`], for sending the objects one after another: they share memory with the cache. The number is
+    /// the revision that they are of.
+    pub fn initial_and_watch(self: &Arc<Self>, filter: &Filter) -> (Initial, Position, i64) {
+        let slot = self.slot(filter);
+        let state = self.state.read();
+        let (initial, next) = (state.initial(&self.row, filter), state.next_sequence());
+        let revision = state.revision();
+        drop(state);
+        (initial, Position::at(Arc::clone(self), slot, next, revision), revision)
     }
 
     /// A slot is taken before the place in the ring, so that no event falls between.

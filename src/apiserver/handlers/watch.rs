@@ -20,7 +20,7 @@ use crate::flow::Watching;
 use crate::meters::requests;
 use crate::negotiate::{Accepted, Media, Transform};
 use crate::registry::Resource;
-use crate::watch_cache::{Cache, Event, EventType, Filter, Position};
+use crate::watch_cache::{Cache, Event, EventType, Filter, Initial, Position};
 use crate::{convert, status, wire};
 
 /// Time between bookmarks (upstream's `bookmarkFrequency`).
@@ -55,6 +55,8 @@ pub(crate) struct Watch {
     row: Arc<Resource>,
     position: Position,
     filter: Filter,
+    /// The objects that it begins with, and how many of them were taken.
+    initial: Option<(Initial, usize)>,
     pending: VecDeque<Item>,
     bookmarks: bool,
     next_bookmark: tokio::time::Instant,
@@ -78,7 +80,7 @@ pub(crate) async fn open(
     timeout: Option<Duration>,
 ) -> Result<Watch, Status> {
     let cache: Arc<Cache>;
-    let mut pending = VecDeque::new();
+    let (mut pending, mut initial) = (VecDeque::new(), None);
     let position = match start {
         Start::After(revision) => {
             cache = objects.cache(row);
@@ -101,13 +103,10 @@ pub(crate) async fn open(
                 cache.wait_for(at_least).await?;
                 cache
             };
-            let (page, position) = cache.list_and_watch(&filter);
-            crate::meters::storage::began(&row.spec.gvr, page.items.len());
-            pending.extend(
-                page.items.into_iter().map(|object| Item::Change(EventType::Added, object, None)),
-            );
+            let (objects, position, revision) = cache.initial_and_watch(&filter);
+            initial = Some((objects, 0));
             if marked {
-                pending.push_back(Item::Bookmark { revision: page.revision, initial: true });
+                pending.push_back(Item::Bookmark { revision, initial: true });
             }
             position
         }
@@ -121,6 +120,7 @@ pub(crate) async fn open(
         revision: cache.revision(),
         position,
         filter,
+        initial,
         pending,
         bookmarks,
         next_bookmark: bookmark_after(now, now + timeout),
@@ -150,8 +150,7 @@ impl Watch {
     /// The next item; `None` when the watch is over.
     pub(crate) async fn next(&mut self) -> Option<Item> {
         loop {
-            if let Some(item) = self.pending.pop_front() {
-                self.over |= matches!(item, Item::Error(_));
+            if let Some(item) = self.ready() {
                 return Some(item);
             }
             if self.over {
@@ -172,6 +171,21 @@ impl Watch {
                 () = tokio::time::sleep_until(alarm) => self.alarm(),
             }
         }
+    }
+
+    /// The next item, if it is there already.
+    fn ready(&mut self) -> Option<Item> {
+        if let Some((objects, count)) = &mut self.initial {
+            if let Some(object) = objects.next(&self.row, &self.filter) {
+                *count += 1;
+                return Some(Item::Change(EventType::Added, object, None));
+            }
+            crate::meters::storage::began(&self.row.spec.gvr, *count);
+            self.initial = None;
+        }
+        let item = self.pending.pop_front()?;
+        self.over |= matches!(item, Item::Error(_));
+        Some(item)
     }
 
     fn take(&mut self, events: Vec<Arc<Event>>, revision: i64) {
@@ -272,27 +286,34 @@ fn frames(
     watch: Watch,
     encoder: Encoder,
 ) -> impl Stream<Item = Result<Frame<Bytes>, BodyError>> + Send {
-    stream::unfold((watch, encoder), |(mut watch, mut encoder)| async move {
+    let first = (watch, encoder, FRAME_BYTES_MIN);
+    stream::unfold(first, |(mut watch, mut encoder, frame_bytes)| async move {
         let item = watch.next().await?;
         let mut bytes = encoder.counted(&item);
         // What else is there goes out in the same frame.
-        if !watch.pending.is_empty() {
+        if bytes.len() < frame_bytes
+            && let Some(item) = watch.ready()
+        {
             let mut all = Vec::with_capacity(bytes.len() * 4);
             all.extend_from_slice(&bytes);
-            while all.len() < FRAME_BYTES {
-                let Some(item) = watch.pending.pop_front() else { break };
-                watch.over |= matches!(item, Item::Error(_));
+            all.extend_from_slice(&encoder.counted(&item));
+            while all.len() < frame_bytes {
+                let Some(item) = watch.ready() else { break };
                 all.extend_from_slice(&encoder.counted(&item));
             }
             bytes = all.into();
         }
         base::memory::worked(bytes.len());
-        Some((Ok(Frame::data(bytes)), (watch, encoder)))
+        let grown = (frame_bytes * 2).min(FRAME_BYTES_MAX);
+        Some((Ok(Frame::data(bytes)), (watch, encoder, grown)))
     })
 }
 
-/// Events are gathered up to about this size per frame.
-const FRAME_BYTES: usize = 32 * 1024;
+/// Events are gathered up to about this size in the first frame; each one is twice as large as the one before it, so that a client
+/// that takes none costs little.
+const FRAME_BYTES_MIN: usize = 4 * 1024;
+/// The largest frame.
+const FRAME_BYTES_MAX: usize = 32 * 1024;
 
 /// Turns items into frames of one media type.
 struct Encoder {

@@ -15,6 +15,7 @@ mod flow;
 mod odd;
 mod quota;
 mod stored;
+mod watches;
 
 struct AllowAll;
 

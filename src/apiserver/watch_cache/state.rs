@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::nodes::{self, Nodes};
+use super::persistent::{Map, Snapshot};
 use crate::registry::Resource;
 use crate::selection::Selection;
 
@@ -171,6 +171,14 @@ impl Filter {
             && self.selection.matches(row, entry)
     }
 
+    /// What the keys of its objects begin with.
+    fn prefix(&self) -> String {
+        match &*self.namespace {
+            "" => String::new(),
+            namespace => format!("{namespace}/"),
+        }
+    }
+
     /// Nothing but the namespace restricts it, so that counts are exact.
     pub fn is_unselective(&self) -> bool {
         self.name.is_empty() && self.selection.is_empty()
@@ -192,6 +200,25 @@ pub struct Page {
     pub remaining: Option<usize>,
 }
 
+/// The objects that a watch begins with.
+#[derive(Debug)]
+pub enum Initial {
+    /// Those of a name or of a node.
+    Few(std::vec::IntoIter<Arc<Object>>),
+    /// Those among all objects that the filter wants.
+    Any(Snapshot),
+}
+
+impl Initial {
+    /// The next object; the filter is the one that it was made for.
+    pub fn next(&mut self, row: &Resource, filter: &Filter) -> Option<Arc<Object>> {
+        match self {
+            Self::Few(objects) => objects.next(),
+            Self::Any(snapshot) => snapshot.next(row, filter),
+        }
+    }
+}
+
 /// A place in the ring: load generation and running number of the event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Sequence {
@@ -202,7 +229,7 @@ pub(super) struct Sequence {
 /// Everything behind the cache's lock.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    objects: BTreeMap<Box<str>, Arc<Entry>>,
+    objects: Map,
     ring: VecDeque<Arc<Event>>,
     ring_bytes: usize,
     /// Running number of the ring's first event.
@@ -225,6 +252,10 @@ impl State {
         self.objects.len()
     }
 
+    pub(super) fn revision(&self) -> i64 {
+        self.revision
+    }
+
     /// Bytes of the objects.
     pub(super) fn bytes(&self) -> usize {
         self.objects.values().map(|entry| entry.object.raw().len()).sum()
@@ -240,7 +271,7 @@ impl State {
             *nodes = Nodes::default();
             objects.iter().for_each(|(suffix, entry)| nodes.add(suffix, entry));
         }
-        self.objects = objects;
+        self.objects = Map::from(objects);
         self.ring.clear();
         self.ring_bytes = 0;
         self.floor = revision;
@@ -311,11 +342,7 @@ impl State {
         start: Option<&str>,
         limit: usize,
     ) -> Page {
-        let prefix = if filter.namespace.is_empty() {
-            String::new()
-        } else {
-            format!("{}/", filter.namespace)
-        };
+        let prefix = filter.prefix();
         let from = start.filter(|s| *s > prefix.as_str()).unwrap_or(&prefix);
         let mut page = Page {
             items: Vec::new(),
@@ -324,16 +351,15 @@ impl State {
             looked: 0,
             remaining: None,
         };
-        let bounds = (Bound::Included(from), Bound::Unbounded);
-        let node = filter.selection.exact(nodes::FIELD).filter(|node| !node.is_empty());
+        let bounds = (std::ops::Bound::Included(from), std::ops::Bound::Unbounded);
         // The pods of one node are found without looking at all others.
-        let range: Box<dyn Iterator<Item = (&Box<str>, &Arc<Entry>)>> = match (&self.nodes, node) {
-            (Some(nodes), Some(node)) => {
+        let range: Box<dyn Iterator<Item = (&str, &Arc<Entry>)>> = match self.of_node(filter) {
+            Some((nodes, node)) => {
                 let keys = nodes.of(node).into_iter();
-                let keys = keys.flat_map(|keys| keys.range::<str, _>(bounds));
+                let keys = keys.flat_map(move |keys| keys.range::<str, _>(bounds));
                 Box::new(keys.filter_map(|key| self.objects.get_key_value(key)))
             }
-            _ => Box::new(self.objects.range::<str, _>(bounds)),
+            None => Box::new(self.objects.range(from)),
         };
         let mut range = range.take_while(|(key, _)| key.starts_with(prefix.as_str()));
         if !filter.name.is_empty() && (row.spec.namespaced != filter.namespace.is_empty()) {
@@ -354,10 +380,24 @@ impl State {
                 page.remaining = filter.is_unselective().then(|| 1 + range.count());
                 return page;
             }
-            last = Some(key.as_ref());
+            last = Some(key);
             page.items.push(Arc::clone(&entry.object));
         }
         page
+    }
+
+    /// The index that finds what the filter wants.
+    fn of_node<'a>(&'a self, filter: &'a Filter) -> Option<(&'a Nodes, &'a str)> {
+        let node = filter.selection.exact(nodes::FIELD).filter(|node| !node.is_empty())?;
+        Some((self.nodes.as_ref()?, node))
+    }
+
+    /// The objects of the filter as they are now, for sending one after another.
+    pub(super) fn initial(&self, row: &Resource, filter: &Filter) -> Initial {
+        if filter.name.is_empty() && self.of_node(filter).is_none() {
+            return Initial::Any(self.objects.snapshot(filter.prefix()));
+        }
+        Initial::Few(self.list(row, filter, None, 0).items.into_iter())
     }
 
     pub(super) fn next_sequence(&self) -> Sequence {
