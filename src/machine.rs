@@ -427,6 +427,7 @@ impl Machine {
             .default_local_storage_path
             .clone()
             .unwrap_or_else(|| self.data_dir.join("storage"));
+        agent.system_logs_dir.clone_from(&args.log_dir);
         agent.pod_logs_dir = args.log_dir.join("pods");
         agent.container_logs_dir = args.log_dir.join("containers");
         agent.manifest_dirs =

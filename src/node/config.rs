@@ -37,6 +37,8 @@ pub struct Config {
     pub root_dir: PathBuf,
     /// Where the directories of local-path volumes are made.
     pub local_storage_dir: PathBuf,
+    /// Served at `/logs/` of the kubelet API: `/var/log`.
+    pub system_logs_dir: PathBuf,
     /// `/var/log/pods`.
     pub pod_logs_dir: PathBuf,
     /// `/var/log/containers`.
@@ -148,6 +150,7 @@ impl Config {
             version: "v1.37.1".to_owned(),
             root_dir: path("/var/lib/kubelet"),
             local_storage_dir: data_dir.join("storage"),
+            system_logs_dir: path("/var/log"),
             pod_logs_dir: path("/var/log/pods"),
             container_logs_dir: path("/var/log/containers"),
             manifest_dirs: vec![path("/etc/kubernetes/manifests"), data_dir.join("pod-manifests")],

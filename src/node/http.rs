@@ -6,6 +6,7 @@ mod local_volumes;
 mod logs;
 mod stats;
 mod streaming;
+mod system_logs;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -157,6 +158,7 @@ async fn route(api: &Arc<Api>, request: Request<Incoming>) -> Response<Body> {
             streaming::port_forward(api, namespace, pod, &query, request).await
         }
         ["localVolumes", name] => local_volumes::serve(api, request.method(), name, &query).await,
+        ["logs", ..] => system_logs::serve(api, &request).await,
         ["stats", "summary"] if get => stats::summary(api).await,
         ["metrics", "resource"] if get => stats::metrics(api).await,
         ["configz"] if get => answer(StatusCode::OK, "application/json", config::show(api)),

@@ -101,7 +101,7 @@ pub struct NodeArgs {
         help_heading = "Several nodes on one machine"
     )]
     pub kubelet_root_dir: PathBuf,
-    /// Directory of pod logs
+    /// Directory of logs: those of pods are written there, and `/logs/` of the kubelet API serves all of it
     #[arg(
         long,
         value_name = "DIR",

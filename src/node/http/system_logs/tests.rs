@@ -1,0 +1,144 @@
+use http::header::{IF_MODIFIED_SINCE, IF_RANGE};
+use http_body_util::BodyExt as _;
+
+use super::*;
+
+/// A log directory beside a file that is outside of it.
+fn directory() -> (tempfile::TempDir, PathBuf) {
+    let outer = tempfile::tempdir().unwrap();
+    let root = outer.path().join("log");
+    for name in ["pods/d_p_u/c", "empty", "containers"] {
+        std::fs::create_dir_all(root.join(name)).unwrap();
+    }
+    std::fs::write(outer.path().join("secret"), "outside").unwrap();
+    std::fs::write(root.join("syslog"), "0123456789").unwrap();
+    std::fs::write(root.join("a&b <'?> x:y"), "odd").unwrap();
+    std::fs::write(root.join("btmp"), [0_u8, 1, 2]).unwrap();
+    std::fs::write(root.join("pods/d_p_u/c/0.log"), "line\n").unwrap();
+    std::os::unix::fs::symlink("../pods/d_p_u/c/0.log", root.join("containers/p.log")).unwrap();
+    (outer, root)
+}
+
+async fn get(root: &Path, path: &str, headers: &[(HeaderName, &str)]) -> (Response<()>, String) {
+    let mut map = HeaderMap::new();
+    for (name, value) in headers {
+        map.insert(name, HeaderValue::from_str(value).unwrap());
+    }
+    let (path, query) = path.split_once('?').map_or((path, None), |(p, q)| (p, Some(q)));
+    let response = respond(root.to_owned(), path, query, &map).await;
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    (Response::from_parts(head, ()), String::from_utf8_lossy(&body).into_owned())
+}
+
+fn header(response: &Response<()>, name: HeaderName) -> &str {
+    response.headers().get(name).map_or("", |v| v.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn a_directory_is_listed_as_by_go() {
+    let (_outer, root) = directory();
+    let (response, body) = get(&root, "", &[]).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(header(&response, CONTENT_TYPE), "text/html; charset=utf-8");
+    assert_eq!(
+        body,
+        "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n\
+         <a href=\"./a&b%20%3C%27%3F%3E%20x:y\">a&amp;b &lt;&#39;?&gt; x:y</a>\n\
+         <a href=\"btmp\">btmp</a>\n\
+         <a href=\"containers/\">containers/</a>\n\
+         <a href=\"empty/\">empty/</a>\n\
+         <a href=\"pods/\">pods/</a>\n\
+         <a href=\"syslog\">syslog</a>\n</pre>\n"
+    );
+    let since = header(&response, LAST_MODIFIED).to_owned();
+    let (response, body) = get(&root, "", &[(IF_MODIFIED_SINCE, &since)]).await;
+    assert_eq!((response.status(), body.as_str()), (StatusCode::NOT_MODIFIED, ""));
+}
+
+#[tokio::test]
+async fn paths_lead_to_files_of_the_directory_alone() {
+    let (_outer, root) = directory();
+    for (path, status, expected) in [
+        ("syslog", 200, "0123456789"),
+        ("syslog?query=kubelet", 200, "0123456789"),
+        ("a&b%20%3C%27%3F%3E%20x:y", 200, "odd"),
+        ("pods/d_p_u/c/0.log", 200, "line\n"),
+        ("containers/p.log", 200, "line\n"),
+        ("empty/../syslog", 200, "0123456789"),
+        ("../../../syslog", 200, "0123456789"),
+        ("../secret", 404, "404 page not found\n"),
+        ("%2e%2e/secret", 404, "404 page not found\n"),
+        ("..%2fsecret", 404, "404 page not found\n"),
+        ("none", 404, "404 page not found\n"),
+        ("syslog/none", 404, "404 page not found\n"),
+        ("a%00b", 500, "500 Internal Server Error\n"),
+    ] {
+        let (response, body) = get(&root, path, &[]).await;
+        assert_eq!((response.status().as_u16(), body.as_str()), (status, expected), "{path}");
+    }
+    for (path, to) in [
+        ("pods", "pods/"),
+        ("pods?x=y", "pods/?x=y"),
+        ("syslog/", "../syslog"),
+        ("index.html", "./"),
+    ] {
+        let (response, _) = get(&root, path, &[]).await;
+        assert_eq!((response.status().as_u16(), header(&response, LOCATION)), (301, to), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_is_served_with_type_length_and_ranges() {
+    let (_outer, root) = directory();
+    let (response, _) = get(&root, "syslog", &[]).await;
+    assert_eq!(header(&response, CONTENT_TYPE), "text/plain; charset=utf-8");
+    assert_eq!(header(&response, CONTENT_LENGTH), "10");
+    assert_eq!(header(&response, ACCEPT_RANGES), "bytes");
+    let modified = header(&response, LAST_MODIFIED).to_owned();
+    assert!(modified.ends_with(" GMT"), "{modified}");
+    let (response, _) = get(&root, "btmp", &[]).await;
+    assert_eq!(header(&response, CONTENT_TYPE), "application/octet-stream");
+    let (response, body) = get(&root, "syslog", &[(RANGE, "bytes=-4")]).await;
+    assert_eq!((response.status().as_u16(), body.as_str()), (206, "6789"));
+    assert_eq!(header(&response, CONTENT_RANGE), "bytes 6-9/10");
+    assert_eq!(header(&response, CONTENT_LENGTH), "4");
+    let (response, body) = get(&root, "syslog", &[(RANGE, "bytes=0-1,8-")]).await;
+    assert_eq!(response.status(), StatusCode::PARTIAL_CONTENT);
+    assert_eq!(header(&response, CONTENT_LENGTH), body.len().to_string());
+    let boundary = header(&response, CONTENT_TYPE).rsplit_once('=').unwrap().1.to_owned();
+    let part = |range: &str, text: &str| {
+        format!(
+            "--{boundary}\r\nContent-Range: bytes {range}/10\r\n\
+             Content-Type: text/plain; charset=utf-8\r\n\r\n{text}\r\n"
+        )
+    };
+    assert_eq!(body, format!("{}{}--{boundary}--\r\n", part("0-1", "01"), part("8-9", "89")));
+    let (response, body) = get(&root, "syslog", &[(RANGE, "bytes=10-")]).await;
+    assert_eq!((response.status().as_u16(), header(&response, CONTENT_RANGE)), (416, "bytes */10"));
+    assert_eq!(body, "invalid range: failed to overlap\n");
+    let of_old = [(RANGE, "bytes=0-1"), (IF_RANGE, "Thu, 01 Jan 1970 00:00:00 GMT")];
+    let (response, body) = get(&root, "syslog", &of_old).await;
+    assert_eq!((response.status().as_u16(), body.as_str()), (200, "0123456789"));
+    let (response, _) = get(&root, "syslog", &[(IF_MODIFIED_SINCE, &modified)]).await;
+    assert_eq!(response.status(), StatusCode::NOT_MODIFIED);
+}
+
+#[tokio::test]
+async fn a_large_file_is_read_in_chunks() {
+    let (_outer, root) = directory();
+    let large: String = (0..50_000).map(|i| format!("{i}\n")).collect();
+    std::fs::write(root.join("large"), &large).unwrap();
+    let (response, body) = get(&root, "large", &[]).await;
+    assert_eq!(header(&response, CONTENT_LENGTH), large.len().to_string());
+    assert!(body == large, "the body is not the file");
+}
+
+/// A program may put a pipe into the log directory.
+#[tokio::test]
+async fn a_pipe_does_not_hang() {
+    let (_outer, root) = directory();
+    nix::unistd::mkfifo(&root.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (response, _) = get(&root, "pipe", &[]).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+}
