@@ -1,5 +1,7 @@
 //! Writes pod statuses to the API: only changes, newest only, and the last word before a pod is deleted.
 
+mod terminations;
+
 use api::Typed;
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -16,6 +18,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
+use self::terminations::Terminations;
 use crate::status::{RESIZE, is_written_by_node};
 
 /// Writes at one time.
@@ -41,6 +44,7 @@ struct Entry {
 struct Inner {
     entries: Mutex<HashMap<Arc<str>, Entry>>,
     changed: Notify,
+    terminations: Terminations,
 }
 
 /// The statuses of all pods of this node; cheap to clone.
@@ -58,6 +62,9 @@ impl StatusWriter {
         status: core::PodStatus,
     ) {
         let mut entries = self.0.entries.lock();
+        let shown = entries.get(uid).map(|e| &e.status);
+        let shown = shown.filter(|status| **status != core::PodStatus::default());
+        self.0.terminations.record(shown.or(known), &status);
         let entry = entries.entry(Arc::clone(uid)).or_insert_with(|| Entry {
             key: key.clone(),
             api_uid: api_uid.to_owned(),
@@ -79,6 +86,11 @@ impl StatusWriter {
         entry.dirty = true;
         drop(entries);
         self.0.changed.notify_one();
+    }
+
+    /// Metrics of what the statuses told, in Prometheus' text form.
+    pub(crate) fn render(&self) -> String {
+        self.0.terminations.render()
     }
 
     /// What the API has now, at this resource version: where it is not what we say, it is written again. After a start from

@@ -354,10 +354,11 @@ pub(super) fn own(api: &Api) -> String {
     format!(
         "# TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
          # TYPE kubelet_running_containers gauge\nkubelet_running_containers{{container_state=\"running\"}} {containers}\n\
-         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}",
+         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}",
         all.len(),
         api.node.config.node_name,
-        api.node.operations.render()
+        api.node.operations.render(),
+        api.node.status.render()
     )
 }
 

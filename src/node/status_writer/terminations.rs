@@ -1,0 +1,204 @@
+//! `kubelet_terminated_containers_total`: terminations of containers, each counted once.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use api::k8s::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
+use parking_lot::Mutex;
+
+/// Reasons are the runtime's own words, so their number has a bound.
+const SERIES_MAX: usize = 1024;
+
+/// Labels: `container_type`, `exit_code`, `reason`.
+type Labels = (&'static str, i32, String);
+
+/// Counts by comparing each status with the one before it, as upstream's status manager does.
+#[derive(Debug)]
+pub(super) struct Terminations {
+    counts: Mutex<BTreeMap<Labels, u64>>,
+    /// Start of this process since the epoch.
+    started: Duration,
+}
+
+impl Default for Terminations {
+    fn default() -> Self {
+        Self { counts: Mutex::default(), started: base::clock::unix_time() }
+    }
+}
+
+impl Terminations {
+    /// Counts what is terminated in `new` and was not in `old`. Without an old status (that of a static pod is not read from
+    /// the API) a termination counts when it happened in the life of this process.
+    pub(super) fn record(&self, old: Option<&PodStatus>, new: &PodStatus) {
+        let none = PodStatus::default();
+        let before = old.unwrap_or(&none);
+        for (kind, before, after) in [
+            ("init_container", &before.init_container_statuses, &new.init_container_statuses),
+            ("container", &before.container_statuses, &new.container_statuses),
+            (
+                "ephemeral_container",
+                &before.ephemeral_container_statuses,
+                &new.ephemeral_container_statuses,
+            ),
+        ] {
+            let before = before.as_deref().unwrap_or_default();
+            for status in after.iter().flatten() {
+                let before = before.iter().find(|s| s.name == status.name);
+                for ended in terminated(status) {
+                    let counted = before.is_some_and(|before| is_known(before, status, ended));
+                    if !counted && (old.is_some() || self.is_of_this_process(ended)) {
+                        self.count(kind, ended);
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_of_this_process(&self, ended: &ContainerStateTerminated) -> bool {
+        let started = i64::try_from(self.started.as_secs()).unwrap_or(i64::MAX);
+        ended.finished_at.as_ref().is_some_and(|at| at.0.as_second() >= started)
+    }
+
+    fn count(&self, kind: &'static str, ended: &ContainerStateTerminated) {
+        let labels = (kind, ended.exit_code, ended.reason.clone().unwrap_or_default());
+        let mut counts = self.counts.lock();
+        let full = counts.len() >= SERIES_MAX;
+        match counts.get_mut(&labels) {
+            Some(count) => *count = count.saturating_add(1),
+            None if full => tracing::debug!(?labels, "too many kinds of terminations to count"),
+            None => {
+                counts.insert(labels, 1);
+            }
+        }
+    }
+
+    /// In Prometheus' text form.
+    pub(super) fn render(&self) -> String {
+        const NAME: &str = "kubelet_terminated_containers_total";
+        let help = "Cumulative number of container terminations.";
+        let mut out = format!("# HELP {NAME} [ALPHA] {help}\n# TYPE {NAME} counter\n");
+        for ((kind, code, reason), count) in &*self.counts.lock() {
+            let reason = reason.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = writeln!(
+                out,
+                "{NAME}{{container_type=\"{kind}\",exit_code=\"{code}\",reason=\"{reason}\"}} \
+                 {count}"
+            );
+        }
+        out
+    }
+}
+
+/// The terminations that a status shows. A container that is restarted at once is never shown as terminated, only its
+/// last state is.
+fn terminated(status: &ContainerStatus) -> impl Iterator<Item = &ContainerStateTerminated> {
+    let states = [&status.last_state, &status.state];
+    states.into_iter().filter_map(|s| s.as_ref()?.terminated.as_ref())
+}
+
+/// Whether the status before shows this termination already.
+fn is_known(
+    before: &ContainerStatus,
+    now: &ContainerStatus,
+    ended: &ContainerStateTerminated,
+) -> bool {
+    if ended.container_id.is_none() {
+        // One that the runtime has lost has no identity: then the states are compared.
+        let is_state = now.state.as_ref().and_then(|s| s.terminated.as_ref()) == Some(ended);
+        let state = before.state.as_ref().and_then(|s| s.terminated.as_ref());
+        return if is_state { state.is_some() } else { terminated(before).next().is_some() };
+    }
+    terminated(before).any(|earlier| earlier.container_id == ended.container_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(list: &str, statuses: &Value) -> PodStatus {
+        serde_json::from_value(json!({ list: statuses })).unwrap()
+    }
+
+    fn ended(id: &str, code: i32, reason: &str, at: &str) -> Value {
+        json!({"terminated": {"exitCode": code, "reason": reason, "finishedAt": at,
+            "containerID": id}})
+    }
+
+    fn container(state: &Value, last: &Value) -> Value {
+        json!([{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": state, "lastState": last}])
+    }
+
+    fn lines(terminations: &Terminations) -> Vec<String> {
+        terminations.render().lines().skip(2).map(str::to_owned).collect()
+    }
+
+    const NOW: &str = "2100-01-01T00:00:00Z";
+
+    /// The steps of upstream's `TestTerminatedContainersMetric`: running, terminated, the same again, another container.
+    #[test]
+    fn a_termination_is_counted_once() {
+        let terminations = Terminations::default();
+        let list = "containerStatuses";
+        let none = PodStatus::default();
+        let running = pod(list, &container(&json!({"running": {}}), &json!({})));
+        let one = pod(list, &container(&ended("a", 139, "Error", NOW), &json!({})));
+        let again = pod(list, &container(&json!({"running": {}}), &ended("a", 139, "Error", NOW)));
+        let quick = pod(list, &container(&json!({"waiting": {}}), &ended("b", 139, "Error", NOW)));
+        let mut before = &none;
+        for now in [&running, &one, &one, &again, &again, &quick] {
+            terminations.record(Some(before), now);
+            before = now;
+        }
+        terminations.record(
+            Some(&none),
+            &pod("initContainerStatuses", &container(&ended("i", 0, "Completed", NOW), &json!({}))),
+        );
+        let family = "kubelet_terminated_containers_total";
+        assert_eq!(
+            lines(&terminations),
+            [
+                format!(
+                    "{family}{{container_type=\"container\",exit_code=\"139\",reason=\"Error\"}} 2"
+                ),
+                format!(
+                    "{family}{{container_type=\"init_container\",exit_code=\"0\",\
+                     reason=\"Completed\"}} 1"
+                ),
+            ]
+        );
+        let head = terminations.render();
+        assert!(head.starts_with(&format!(
+            "# HELP {family} [ALPHA] Cumulative number of container terminations.\n\
+             # TYPE {family} counter\n"
+        )));
+    }
+
+    #[test]
+    fn a_restart_of_the_agent_counts_nothing_twice() {
+        let terminations = Terminations::default();
+        let old = "2020-01-01T00:00:00Z";
+        let status =
+            |at| pod("containerStatuses", &container(&ended("a", 1, "Error", at), &json!({})));
+        terminations.record(Some(&status(old)), &status(old));
+        terminations.record(None, &status(old));
+        assert!(lines(&terminations).is_empty());
+        terminations.record(None, &status(NOW));
+        assert_eq!(lines(&terminations).len(), 1);
+    }
+
+    #[test]
+    fn a_container_that_the_runtime_lost_is_counted_by_its_state() {
+        let terminations = Terminations::default();
+        let lost = json!({"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown"}});
+        let running = pod("containerStatuses", &container(&json!({"running": {}}), &json!({})));
+        let lost = pod("containerStatuses", &container(&lost, &json!({})));
+        terminations.record(Some(&running), &lost);
+        terminations.record(Some(&lost), &lost);
+        let all = lines(&terminations);
+        assert!(matches!(all.as_slice(), [one] if one.ends_with(" 1")), "{all:?}");
+    }
+}
