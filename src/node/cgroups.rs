@@ -1,8 +1,11 @@
 //! Our own part of the cgroup tree: `kubepods`, its QoS classes, and one group per pod; v1 hierarchies or v2.
 
+mod usage;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub(crate) use self::usage::{GroupPressure, GroupUsage, Psi, PsiData};
 use crate::machine;
 use crate::pod::Pod;
 use crate::resources::{self, CPU_PERIOD, Qos};
@@ -11,29 +14,6 @@ use crate::resources::{self, CPU_PERIOD, Qos};
 const PIDS_MAX: &str = "pids.max";
 /// The v1 controllers that pods are limited with.
 const CONTROLLERS: [&str; 7] = ["cpu", "cpuacct", "cpuset", "memory", "pids", "blkio", "hugetlb"];
-
-/// Lines of `memory.stat`: file pages that can be dropped, anonymous memory, faults, and those that read a disk.
-const MEMORY_V1: [&str; 4] =
-    ["total_inactive_file", "total_rss", "total_pgfault", "total_pgmajfault"];
-const MEMORY_V2: [&str; 4] = ["inactive_file", "anon", "pgfault", "pgmajfault"];
-
-/// What the kernel counts of a group and of those below it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct GroupUsage {
-    pub(crate) cpu_ns: u64,
-    /// Bytes, file pages included.
-    pub(crate) usage: u64,
-    /// Bytes without file pages that can be dropped at once.
-    pub(crate) working_set: u64,
-    /// Bytes of anonymous memory.
-    pub(crate) rss: u64,
-    pub(crate) page_faults: u64,
-    pub(crate) major_page_faults: u64,
-    /// Bytes; none where the kernel does not count them.
-    pub(crate) swap: Option<u64>,
-    /// Processes and threads.
-    pub(crate) processes: Option<u64>,
-}
 
 /// The tree under one root.
 #[derive(Debug, Clone)]
@@ -255,60 +235,6 @@ impl Cgroups {
         Ok(())
     }
 
-    /// CPU time of the whole machine in nanoseconds.
-    pub(crate) fn machine_cpu(&self) -> Option<u64> {
-        self.cpu("")
-    }
-
-    /// Everything that is measured of a pod's group.
-    pub(crate) fn pod_group(&self, pod: &Pod) -> Option<GroupUsage> {
-        self.group(self.pod_path(pod).trim_start_matches('/'))
-    }
-
-    /// The same of the group of all pods.
-    pub(crate) fn all_pods(&self) -> Option<GroupUsage> {
-        self.group(self.top.trim_start_matches('/'))
-    }
-
-    fn group(&self, path: &str) -> Option<GroupUsage> {
-        let read = |file: &str| {
-            let controller = file.split('.').next().unwrap_or_default();
-            let folder = if self.v2 { self.mount.clone() } else { self.mount.join(controller) };
-            std::fs::read_to_string(folder.join(path).join(file)).ok()
-        };
-        let whole = |file: &str| read(file)?.trim().parse::<u64>().ok();
-        let (usage, stat) = if self.v2 {
-            (whole("memory.current")?, read("memory.stat")?)
-        } else {
-            (whole("memory.usage_in_bytes")?, read("memory.stat")?)
-        };
-        let names = if self.v2 { MEMORY_V2 } else { MEMORY_V1 };
-        let [idle, rss, faults, major] = names.map(|name| number(&stat, name));
-        let swap = match self.v2 {
-            true => whole("memory.swap.current"),
-            false => number(&stat, "total_swap"),
-        };
-        Some(GroupUsage {
-            cpu_ns: self.cpu(path)?,
-            usage,
-            working_set: usage.saturating_sub(idle.unwrap_or(0)),
-            rss: rss.unwrap_or(0),
-            page_faults: faults.unwrap_or(0),
-            major_page_faults: major.unwrap_or(0),
-            swap,
-            processes: whole("pids.current"),
-        })
-    }
-
-    fn cpu(&self, path: &str) -> Option<u64> {
-        if self.v2 {
-            let stat = std::fs::read_to_string(self.mount.join(path).join("cpu.stat")).ok()?;
-            return Some(number(&stat, "usage_usec")?.saturating_mul(1000));
-        }
-        let usage = self.mount.join("cpuacct").join(path).join("cpuacct.usage");
-        std::fs::read_to_string(usage).ok()?.trim().parse().ok()
-    }
-
     /// Removes the group of a pod and what the runtime left under it, whatever its class.
     pub(crate) fn remove(&self, uid: &str) {
         for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
@@ -349,11 +275,6 @@ impl Cgroups {
         }
         out.into_iter().collect()
     }
-}
-
-/// A value of a file of lines `name value`.
-fn number(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 fn named<T>(path: &Path, result: io::Result<T>) -> io::Result<T> {
@@ -451,65 +372,6 @@ mod tests {
         std::fs::write(mount.join("kubepods/cgroup.controllers"), "cpu memory\n").unwrap();
         assert!(!tree(mount, "/kubepods", true).limits_huge_pages());
         assert!(!tree(&mount.join("none"), "/kubepods", false).limits_huge_pages());
-    }
-
-    #[test]
-    fn values_are_found_by_their_whole_name() {
-        let text = "inactive_file 5\ntotal_inactive_file 7\n";
-        assert_eq!(number(text, "total_inactive_file"), Some(7));
-        assert_eq!((number(text, "inactive_file"), number(text, "file")), (Some(5), None));
-    }
-
-    #[test]
-    fn group_usage_is_read_of_either_version() {
-        let directory = tempfile::tempdir().unwrap();
-        let mount = directory.path().to_owned();
-        let write = |file: &str, text: &str| {
-            let path = mount.join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write("kubepods/cpu.stat", "usage_usec 5\n");
-        write("kubepods/memory.current", "100\n");
-        write("kubepods/memory.stat", "anon 60\ninactive_file 30\npgfault 7\npgmajfault 2\n");
-        write("kubepods/memory.swap.current", "9\n");
-        write("kubepods/pids.current", "4\n");
-        write("cpuacct/kubepods/cpuacct.usage", "5000\n");
-        write("memory/kubepods/memory.usage_in_bytes", "100\n");
-        let stat =
-            "rss 1\ntotal_rss 60\ntotal_inactive_file 30\ntotal_pgfault 7\ntotal_pgmajfault 2\n";
-        write("memory/kubepods/memory.stat", &format!("{stat}total_swap 9\n"));
-        write("pids/kubepods/pids.current", "4\n");
-        let expected = GroupUsage {
-            cpu_ns: 5000,
-            usage: 100,
-            working_set: 70,
-            rss: 60,
-            page_faults: 7,
-            major_page_faults: 2,
-            swap: Some(9),
-            processes: Some(4),
-        };
-        for v2 in [true, false] {
-            let cgroups = Cgroups {
-                mount: mount.clone(),
-                top: "/kubepods".to_owned(),
-                v2,
-                huge_page_sizes: Vec::new(),
-            };
-            assert_eq!(cgroups.all_pods(), Some(expected), "v2: {v2}");
-        }
-    }
-
-    #[test]
-    fn the_time_of_the_whole_machine_is_read_at_the_root_of_either_version() {
-        let directory = tempfile::tempdir().unwrap();
-        let mount = directory.path().to_owned();
-        std::fs::write(mount.join("cpu.stat"), "usage_usec 5\nuser_usec 3\n").unwrap();
-        std::fs::create_dir(mount.join("cpuacct")).unwrap();
-        std::fs::write(mount.join("cpuacct/cpuacct.usage"), "7000\n").unwrap();
-        let of = |v2| tree(&mount, "/kubepods", v2);
-        assert_eq!((of(true).machine_cpu(), of(false).machine_cpu()), (Some(5000), Some(7000)));
     }
 
     #[test]

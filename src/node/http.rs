@@ -43,6 +43,7 @@ pub(crate) struct Api {
     pub(crate) node: Arc<Node>,
     pub(crate) table: Table,
     auth: auth::Auth,
+    stats: stats::Cache,
 }
 
 /// A whole answer.
@@ -80,7 +81,7 @@ pub(crate) async fn run(
     shutdown: Shutdown,
 ) -> Result<(), Infallible> {
     let auth = auth::Auth::new(node.client.clone(), &node.config.node_name);
-    let api = Arc::new(Api { node, table, auth });
+    let api = Arc::new(Api { node, table, auth, stats: stats::Cache::default() });
     let acceptor = TlsAcceptor::from(config.tls);
     accept(&listener, "kubelet API", CONNECTIONS_MAX, &shutdown, |accepted| {
         let (api, acceptor, stop) = (Arc::clone(&api), acceptor.clone(), shutdown.clone());

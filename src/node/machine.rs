@@ -87,6 +87,8 @@ impl Machine {
 pub(crate) struct Disk {
     pub(crate) size: u64,
     pub(crate) free: u64,
+    /// Bytes that are taken; those kept for root are neither.
+    pub(crate) used: u64,
     /// Zero where the file system has no fixed number.
     pub(crate) inodes: u64,
     pub(crate) inodes_free: u64,
@@ -99,6 +101,7 @@ pub(crate) fn disk(path: &Path) -> Option<Disk> {
     Some(Disk {
         size: stat.blocks().saturating_mul(unit),
         free: stat.blocks_available().saturating_mul(unit),
+        used: stat.blocks().saturating_sub(stat.blocks_free()).saturating_mul(unit),
         inodes: stat.files(),
         inodes_free: stat.files_available(),
     })

@@ -1,30 +1,66 @@
 //! CPU, memory and disks of node, pods and containers: `stats/summary` and `metrics/resource`.
 
+mod cpu_rates;
+mod disk_usage;
+mod document;
+mod metrics;
+mod process;
+mod storage;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
+use self::cpu_rates::CpuRates;
+use self::disk_usage::DiskUsage;
+use self::process::Process;
+use self::storage::Storage;
 use super::{Api, Body, answer, text};
-use crate::cgroups::GroupUsage;
+use crate::cgroups::{GroupPressure, GroupUsage, Psi, PsiData};
 use crate::machine::{self, Interface, MemoryUsage};
-use crate::observed::label;
+use crate::node::Node;
+use crate::observed::{Observed, State, label};
 use crate::pod::Pod;
 
+pub(super) use self::metrics::own;
+
+/// What is remembered between requests.
+#[derive(Debug)]
+pub(super) struct Cache {
+    rates: CpuRates,
+    disks: Arc<DiskUsage>,
+    /// One request at a time walks the disks; the next one finds what it measured.
+    walking: Semaphore,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self { rates: CpuRates::default(), disks: Arc::default(), walking: Semaphore::new(1) }
+    }
+}
+
+/// One container.
+#[derive(Debug, Default)]
 struct Sample {
+    id: String,
     namespace: String,
     pod: String,
     uid: String,
     container: String,
-    /// Start in nanoseconds since the epoch.
+    /// When it was made, in nanoseconds since the epoch.
     started: i64,
     time: i64,
     cpu_ns: u64,
     working_set: u64,
     usage: u64,
+    available: Option<u64>,
     layer: u64,
     layer_inodes: Option<u64>,
     cores_ns: Option<u64>,
@@ -32,6 +68,44 @@ struct Sample {
     page_faults: Option<u64>,
     major_page_faults: Option<u64>,
     swap: Option<u64>,
+    swap_available: Option<u64>,
+    pressure: GroupPressure,
+}
+
+impl Sample {
+    /// Fills in what the runtime did not say of the container's group.
+    fn complete(&mut self, group: &GroupUsage) {
+        let left = |limit: Option<u64>, used: u64| limit.map(|limit| limit.saturating_sub(used));
+        self.available = self.available.or(left(group.memory_limit, self.working_set));
+        self.rss = self.rss.or(Some(group.rss));
+        self.page_faults = self.page_faults.or(Some(group.page_faults));
+        self.major_page_faults = self.major_page_faults.or(Some(group.major_page_faults));
+        self.swap = self.swap.or(group.swap);
+        let swap_left = left(group.swap_limit, self.swap.unwrap_or(0));
+        self.swap_available = self.swap_available.or(swap_left);
+        self.pressure.cpu = self.pressure.cpu.or(group.pressure.cpu);
+        self.pressure.memory = self.pressure.memory.or(group.pressure.memory);
+        self.pressure.io = self.pressure.io.or(group.pressure.io);
+    }
+}
+
+/// One pod.
+#[derive(Debug)]
+struct PodSample {
+    pod: Arc<Pod>,
+    observed: Arc<Observed>,
+    usage: GroupUsage,
+    cores_ns: Option<u64>,
+}
+
+/// A part of the machine beside the pods.
+#[derive(Debug)]
+struct SystemContainer {
+    name: &'static str,
+    /// Nanoseconds since the epoch.
+    started: i64,
+    usage: GroupUsage,
+    cores_ns: Option<u64>,
 }
 
 /// What bounds the processes of the node, and what it has of them.
@@ -58,182 +132,234 @@ impl ProcessLimits {
 }
 
 /// All that is measured at one moment.
+#[derive(Debug, Default)]
 struct Measured {
     containers: Vec<Sample>,
-    pods: Vec<(Arc<Pod>, GroupUsage)>,
-    /// Of all pods together.
-    all_pods: Option<GroupUsage>,
+    pods: Vec<PodSample>,
+    system: Vec<SystemContainer>,
     memory: MemoryUsage,
     interfaces: Vec<Interface>,
     limits: ProcessLimits,
+    pressure: GroupPressure,
     node_cpu: u64,
+    node_cores_ns: Option<u64>,
     node_memory: u64,
     memory_available: u64,
     /// Nanoseconds since the epoch.
     now: i64,
 }
 
-fn time(nanoseconds: i64) -> String {
-    jiff::Timestamp::from_nanosecond(i128::from(nanoseconds))
-        .map(|t| t.to_string())
-        .unwrap_or_default()
-}
-
 async fn measure(api: &Api) -> Result<Measured, Box<Response<Body>>> {
     let stats = api.node.runtime.stats().await;
     let stats = stats.map_err(|e| Box::new(text(StatusCode::INTERNAL_SERVER_ERROR, e.message)))?;
-    let table = api.table.all();
-    let mut started = HashMap::new();
-    for (_, handle) in &table {
-        let observed = Arc::clone(&handle.shown.lock().observed);
-        started.extend(observed.containers.iter().map(|c| (c.id.clone(), c.started_at)));
+    let observed = |handle: &Arc<crate::worker::Handle>| Arc::clone(&handle.shown.lock().observed);
+    let pods: Vec<_> = api.table.all().iter().map(|(p, h)| (Arc::clone(p), observed(h))).collect();
+    let mut made = HashMap::new();
+    for (_, observed) in &pods {
+        made.extend(observed.containers.iter().map(|c| (c.id.clone(), (c.created_at, c.state))));
+    }
+    let running = |id: &str| made.get(id).is_none_or(|(_, state)| *state != State::Exited);
+    let mut containers: Vec<Sample> =
+        stats.into_iter().filter_map(sample).filter(|s| running(&s.id)).collect();
+    for container in &mut containers {
+        container.started = made.get(&container.id).map(|(at, _)| *at).unwrap_or_default();
     }
     let node = Arc::clone(&api.node);
-    let pods: Vec<Arc<Pod>> = table.into_iter().map(|(pod, _)| pod).collect();
-    let of_cgroups = base::tasks::blocking(move || {
-        let used = |pod: Arc<Pod>| node.cgroups.pod_group(&pod).map(|usage| (pod, usage));
-        let pods: Vec<_> = pods.into_iter().filter_map(used).collect();
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let limits = ProcessLimits::parse(
-            &read("/proc/sys/kernel/pid_max"),
-            &read("/proc/sys/kernel/threads-max"),
-            &read("/proc/loadavg"),
-            &read("/proc/stat"),
-        );
-        let memory = machine::memory_usage(&read("/proc/meminfo"), &read("/proc/vmstat"));
-        let interfaces = machine::interfaces(&read("/proc/net/dev"));
-        let node_cpu = node.cgroups.machine_cpu().unwrap_or_default();
-        (pods, node.cgroups.all_pods(), node_cpu, memory, interfaces, limits)
-    });
-    let (pods, all_pods, node_cpu, memory, interfaces, limits) =
-        of_cgroups.await.unwrap_or_default();
+    let measured = base::tasks::blocking(move || groups(&node, pods, containers)).await;
+    let mut measured = measured.unwrap_or_default();
+    add_rates(&mut measured, &api.stats.rates);
+    Ok(measured)
+}
+
+/// Reads cgroups and `/proc`.
+fn groups(
+    node: &Node,
+    pods: Vec<(Arc<Pod>, Arc<Observed>)>,
+    mut containers: Vec<Sample>,
+) -> Measured {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let limits = ProcessLimits::parse(
+        &read("/proc/sys/kernel/pid_max"),
+        &read("/proc/sys/kernel/threads-max"),
+        &read("/proc/loadavg"),
+        &read("/proc/stat"),
+    );
+    let mut samples = Vec::with_capacity(pods.len());
+    for (pod, observed) in pods {
+        let Some(usage) = node.cgroups.pod_group(&pod) else { continue };
+        for container in containers.iter_mut().filter(|c| *c.uid == *pod.uid) {
+            if let Some(group) = node.cgroups.container_group(&pod, &container.id) {
+                container.complete(&group);
+            }
+        }
+        samples.push(PodSample { pod, observed, usage, cores_ns: None });
+    }
     let available = machine::memory_available().and_then(|a| u64::try_from(a).ok());
-    let total = u64::try_from(api.node.machine.memory).unwrap_or_default();
+    let total = u64::try_from(node.machine.memory).unwrap_or_default();
     let memory_available = available.unwrap_or_default();
-    Ok(Measured {
-        containers: stats.into_iter().filter_map(|s| sample(s, &started)).collect(),
-        pods,
-        all_pods,
-        memory,
-        interfaces,
+    Measured {
+        containers,
+        pods: samples,
+        system: system_containers(node, limits.booted),
+        memory: machine::memory_usage(&read("/proc/meminfo"), &read("/proc/vmstat")),
+        interfaces: machine::interfaces(&read("/proc/net/dev")),
         limits,
-        node_cpu,
+        pressure: node.cgroups.machine_pressure(),
+        node_cpu: node.cgroups.machine_cpu().unwrap_or_default(),
+        node_cores_ns: None,
         node_memory: total.saturating_sub(memory_available),
         memory_available,
         now: i64::try_from(base::clock::unix_time().as_nanos()).unwrap_or_default(),
-    })
+    }
 }
 
-fn sample(stats: cri::ContainerStats, started: &HashMap<String, i64>) -> Option<Sample> {
+/// The agent, the runtime, and all pods together.
+fn system_containers(node: &Node, booted: i64) -> Vec<SystemContainer> {
+    let of = |name, process: Process| SystemContainer {
+        name,
+        started: process.started,
+        usage: process.usage,
+        cores_ns: None,
+    };
+    let configured = node.config.runtime.endpoint.clone();
+    let socket: PathBuf =
+        configured.unwrap_or_else(|| node.config.runtime.run_dir.join("containerd.sock"));
+    let process = |pid| Process::read(pid, booted, &node.cgroups);
+    let own = process(std::process::id()).map(|p| of("kubelet", p));
+    let runtime = process::listener(&socket).and_then(process).map(|p| of("runtime", p));
+    let pods = node.cgroups.all_pods().map(|usage| SystemContainer {
+        name: "pods",
+        started: booted,
+        usage,
+        cores_ns: None,
+    });
+    [own, runtime, pods].into_iter().flatten().collect()
+}
+
+/// CPU use since the samples before.
+fn add_rates(m: &mut Measured, rates: &CpuRates) {
+    let now = m.now;
+    m.node_cores_ns = rates.rate("node", now, m.node_cpu);
+    for system in &mut m.system {
+        system.cores_ns = rates.rate(system.name, now, system.usage.cpu_ns);
+    }
+    for pod in &mut m.pods {
+        pod.cores_ns = rates.rate(&format!("pod/{}", pod.pod.uid), now, pod.usage.cpu_ns);
+    }
+    for container in &mut m.containers {
+        let key = format!("container/{}", container.id);
+        let rate = rates.rate(&key, container.time, container.cpu_ns);
+        container.cores_ns = container.cores_ns.or(rate);
+    }
+    rates.prune(now);
+}
+
+fn psi(stats: Option<cri::PsiStats>) -> Option<Psi> {
+    let data = |data: Option<cri::PsiData>| {
+        let data = data.unwrap_or_default();
+        PsiData { avg10: data.avg10, avg60: data.avg60, avg300: data.avg300, total: data.total }
+    };
+    stats.map(|stats| Psi { some: data(stats.some), full: data(stats.full) })
+}
+
+fn sample(stats: cri::ContainerStats) -> Option<Sample> {
     let attributes = stats.attributes?;
     let of = |name: &str| attributes.labels.get(name).cloned().unwrap_or_default();
     let (cpu, memory, layer) = (stats.cpu?, stats.memory?, stats.writable_layer);
+    let value = |v: Option<cri::UInt64Value>| v.map(|v| v.value);
     Some(Sample {
         namespace: of(label::POD_NAMESPACE),
         pod: of(label::POD_NAME),
         uid: of(label::POD_UID),
         container: of(label::CONTAINER_NAME),
-        started: started.get(&attributes.id).copied().unwrap_or_default(),
+        started: 0,
         time: cpu.timestamp,
-        cpu_ns: cpu.usage_core_nano_seconds.map_or(0, |v| v.value),
-        working_set: memory.working_set_bytes.map_or(0, |v| v.value),
-        usage: memory.usage_bytes.map_or(0, |v| v.value),
-        layer: layer.as_ref().and_then(|w| w.used_bytes).map_or(0, |v| v.value),
-        layer_inodes: layer.and_then(|w| w.inodes_used).map(|v| v.value),
-        cores_ns: cpu.usage_nano_cores.map(|v| v.value),
-        rss: memory.rss_bytes.map(|v| v.value),
-        page_faults: memory.page_faults.map(|v| v.value),
-        major_page_faults: memory.major_page_faults.map(|v| v.value),
-        swap: stats.swap.and_then(|s| s.swap_usage_bytes).map(|v| v.value),
+        cpu_ns: value(cpu.usage_core_nano_seconds).unwrap_or(0),
+        working_set: value(memory.working_set_bytes).unwrap_or(0),
+        usage: value(memory.usage_bytes).unwrap_or(0),
+        available: value(memory.available_bytes),
+        layer: layer.as_ref().and_then(|w| value(w.used_bytes)).unwrap_or(0),
+        layer_inodes: layer.and_then(|w| value(w.inodes_used)),
+        cores_ns: value(cpu.usage_nano_cores),
+        rss: value(memory.rss_bytes),
+        page_faults: value(memory.page_faults),
+        major_page_faults: value(memory.major_page_faults),
+        swap: stats.swap.and_then(|s| value(s.swap_usage_bytes)),
+        swap_available: stats.swap.and_then(|s| value(s.swap_available_bytes)),
+        pressure: GroupPressure {
+            cpu: psi(cpu.psi),
+            memory: psi(memory.psi),
+            io: stats.io.and_then(|io| psi(io.psi)),
+        },
+        id: attributes.id,
     })
 }
 
-fn cpu(at: i64, nanoseconds: u64) -> Value {
-    json!({"time": time(at), "usageCoreNanoSeconds": nanoseconds})
+/// What only the summary tells of a pod.
+#[derive(Debug, Default)]
+struct Details {
+    processes: usize,
+    interfaces: Vec<Interface>,
+    storage: Storage,
 }
 
-fn disk(path: &std::path::Path, at: i64) -> Value {
-    let Some(disk) = machine::disk(path) else { return Value::Null };
-    let mut out = json!({"time": time(at), "availableBytes": disk.free, "capacityBytes": disk.size,
-        "usedBytes": disk.size.saturating_sub(disk.free)});
-    if disk.inodes > 0 {
-        out["inodes"] = disk.inodes.into();
-        out["inodesFree"] = disk.inodes_free.into();
-        out["inodesUsed"] = disk.inodes.saturating_sub(disk.inodes_free).into();
-    }
-    out
-}
-
-/// Adds a field that has a value.
-fn put(object: &mut Value, name: &str, value: Option<u64>) {
-    if let Some(value) = value {
-        object[name] = value.into();
-    }
-}
-
-fn group_memory(at: i64, usage: &GroupUsage) -> Value {
-    json!({"time": time(at), "usageBytes": usage.usage, "workingSetBytes": usage.working_set,
-        "rssBytes": usage.rss, "pageFaults": usage.page_faults,
-        "majorPageFaults": usage.major_page_faults})
-}
-
-fn swap(at: i64, used: u64) -> Value {
-    json!({"time": time(at), "swapUsageBytes": used})
-}
-
-/// `NetworkStats`: all interfaces, and the first one in its own fields.
-fn network(at: i64, all: &[Interface]) -> Option<Value> {
-    let one = |i: &Interface| {
-        json!({"name": i.name, "rxBytes": i.rx_bytes, "rxErrors": i.rx_errors,
-            "txBytes": i.tx_bytes, "txErrors": i.tx_errors})
+/// Details of the measured pods, in their order.
+async fn details(api: &Api, m: &Measured) -> Vec<Details> {
+    // The semaphore is never closed.
+    let Ok(_walking) = api.stats.walking.acquire().await else { return Vec::new() };
+    let (node, disks) = (Arc::clone(&api.node), Arc::clone(&api.stats.disks));
+    let now = (base::clock::now(), m.now);
+    let layers = |pod: &Pod| {
+        let own = m.containers.iter().filter(|c| *c.uid == *pod.uid);
+        own.map(|c| (c.layer, c.layer_inodes)).collect::<Vec<_>>()
     };
-    let mut out = one(all.iter().find(|i| i.name == "eth0").or_else(|| all.first())?);
-    out["time"] = time(at).into();
-    out["interfaces"] = all.iter().map(one).collect();
-    Some(out)
+    let pods: Vec<_> = m
+        .pods
+        .iter()
+        .map(|p| (Arc::clone(&p.pod), Arc::clone(&p.observed), layers(&p.pod)))
+        .collect();
+    let measured = base::tasks::blocking(move || {
+        let of = |(pod, observed, layers): (Arc<Pod>, Arc<Observed>, Vec<_>)| {
+            let processes = node.cgroups.pod_processes(&pod);
+            // One process shows the network of all; the first may be ending.
+            let network = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).ok();
+            let network = processes.iter().take(8).find_map(network).unwrap_or_default();
+            Details {
+                processes: processes.len(),
+                interfaces: machine::interfaces(&network),
+                storage: storage::measure(&node.config, &disks, &pod, &observed, &layers, now),
+            }
+        };
+        let all = pods.into_iter().map(of).collect();
+        disks.prune(now.0);
+        all
+    });
+    measured.await.unwrap_or_default()
 }
 
-fn container(s: &Sample, image_disk: &Value) -> Value {
-    let mut cpu = cpu(s.time, s.cpu_ns);
-    put(&mut cpu, "usageNanoCores", s.cores_ns);
-    let mut memory = json!({"time": time(s.time), "workingSetBytes": s.working_set,
-        "usageBytes": s.usage});
-    put(&mut memory, "rssBytes", s.rss);
-    put(&mut memory, "pageFaults", s.page_faults);
-    put(&mut memory, "majorPageFaults", s.major_page_faults);
-    let mut rootfs = json!({"time": time(s.time), "usedBytes": s.layer});
-    for name in ["availableBytes", "capacityBytes", "inodes", "inodesFree"] {
-        put(&mut rootfs, name, image_disk.get(name).and_then(Value::as_u64));
+/// `PodStats`.
+fn pod_stats(m: &Measured, p: &PodSample, details: Details, mut containers: Vec<Value>) -> Value {
+    let (pod, now) = (&p.pod, m.now);
+    for container in &mut containers {
+        let name = container["name"].as_str().unwrap_or_default();
+        if let Some(logs) = details.storage.logs.get(name).cloned() {
+            container["logs"] = logs;
+        }
     }
-    put(&mut rootfs, "inodesUsed", s.layer_inodes);
-    let mut out = json!({"name": s.container, "startTime": time(s.started), "cpu": cpu,
-        "memory": memory, "rootfs": rootfs});
-    if let Some(used) = s.swap {
-        out["swap"] = swap(s.time, used);
-    }
-    out
-}
-
-/// `NodeStats` without its file systems.
-fn node_stats(name: &str, m: &Measured) -> Value {
-    let mut out = json!({"nodeName": name, "startTime": time(m.limits.booted),
-        "cpu": cpu(m.now, m.node_cpu),
-        "memory": {"time": time(m.now), "availableBytes": m.memory_available,
-            "usageBytes": m.memory.usage, "workingSetBytes": m.node_memory,
-            "rssBytes": m.memory.rss, "pageFaults": m.memory.page_faults,
-            "majorPageFaults": m.memory.major_page_faults},
-        "swap": {"time": time(m.now), "swapAvailableBytes": m.memory.swap_free,
-            "swapUsageBytes": m.memory.swap_total.saturating_sub(m.memory.swap_free)}});
-    let mut rlimit = json!({"time": time(m.now)});
-    put(&mut rlimit, "maxpid", m.limits.max);
-    put(&mut rlimit, "curproc", m.limits.running);
-    out["rlimit"] = rlimit;
-    if let Some(network) = network(m.now, &m.interfaces) {
+    let created = p.observed.sandboxes.first().map(|s| s.created_at).unwrap_or_default();
+    let mut out = json!({
+        "podRef": {"name": pod.name(), "namespace": pod.namespace(), "uid": &*pod.uid},
+        "startTime": document::time(created),
+        "containers": containers,
+        "process_stats": {"process_count": details.processes},
+        "ephemeral-storage": details.storage.ephemeral,
+    });
+    document::add_group(&mut out, now, &p.usage, p.cores_ns);
+    if let Some(network) = document::network(now, &details.interfaces) {
         out["network"] = network;
     }
-    if let Some(usage) = &m.all_pods {
-        out["systemContainers"] = json!([{"name": "pods", "startTime": time(m.limits.booted),
-            "cpu": cpu(m.now, usage.cpu_ns), "memory": group_memory(m.now, usage)}]);
+    if !details.storage.volumes.is_empty() {
+        out["volume"] = details.storage.volumes.into();
     }
     out
 }
@@ -245,33 +371,28 @@ pub(super) async fn summary(api: &Api) -> Response<Body> {
         Err(response) => return *response,
     };
     let (node, now) = (&api.node, measured.now);
-    let image_disk = disk(&node.config.runtime.data_dir, now);
+    let image_disk = machine::disk(&node.config.runtime.data_dir);
     let mut containers: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for s in &measured.containers {
-        containers.entry(&s.uid).or_default().push(container(s, &image_disk));
+        containers.entry(&s.uid).or_default().push(document::container(s, image_disk));
     }
+    let mut details = details(api, &measured).await.into_iter();
     let pods: Vec<Value> = measured
         .pods
         .iter()
-        .map(|(pod, usage)| {
-            let start = pod.api_status().and_then(|s| s.start_time.as_ref());
-            let mut out = json!({
-                "podRef": {"name": pod.name(), "namespace": pod.namespace(), "uid": &*pod.uid},
-                "startTime": start.map(|t| t.0.to_string()),
-                "containers": containers.remove(&*pod.uid).unwrap_or_default(),
-                "cpu": cpu(now, usage.cpu_ns), "memory": group_memory(now, usage)});
-            if let Some(used) = usage.swap {
-                out["swap"] = swap(now, used);
-            }
-            if let Some(count) = usage.processes {
-                out["process_stats"] = json!({"process_count": count});
-            }
-            out
+        .map(|p| {
+            let own = containers.remove(&*p.pod.uid).unwrap_or_default();
+            pod_stats(&measured, p, details.next().unwrap_or_default(), own)
         })
         .collect();
-    let mut of_node = node_stats(&node.config.node_name, &measured);
-    of_node["fs"] = disk(&node.config.root_dir, now);
-    of_node["runtime"] = json!({"imageFs": image_disk, "containerFs": image_disk});
+    let mut of_node = document::node(&node.config.node_name, &measured);
+    let root_disk = machine::disk(&node.config.root_dir);
+    of_node["fs"] = document::whole_file_system(now, root_disk);
+    let mut image_fs = document::whole_file_system(now, image_disk);
+    if let Ok(bytes) = node.runtime.image_bytes().await {
+        image_fs["usedBytes"] = bytes.into();
+    }
+    of_node["runtime"] = json!({"imageFs": image_fs, "containerFs": image_fs});
     let body = json!({"node": of_node, "pods": pods});
     answer(StatusCode::OK, "application/json", body.to_string())
 }
@@ -282,196 +403,6 @@ pub(super) async fn metrics(api: &Api) -> Response<Body> {
         Ok(measured) => measured,
         Err(response) => return *response,
     };
-    answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render(&measured))
-}
-
-fn render(m: &Measured) -> String {
-    let mut out = String::new();
-    let container = |s: &Sample| {
-        format!("{{container=\"{}\",namespace=\"{}\",pod=\"{}\"}}", s.container, s.namespace, s.pod)
-    };
-    let pod = |p: &Pod| format!("{{namespace=\"{}\",pod=\"{}\"}}", p.namespace(), p.name());
-    let seconds = |nanoseconds: u64| nanoseconds as f64 / 1e9;
-    let (now, milli) = (m.now / 1_000_000, |t: i64| t / 1_000_000);
-    let family = |out: &mut String, name: &str, kind: &str, help: &str| {
-        let _ = write!(out, "# HELP {name} [STABLE] {help}\n# TYPE {name} {kind}\n");
-    };
-    let name = "container_cpu_usage_seconds_total";
-    family(
-        &mut out,
-        name,
-        "counter",
-        "Cumulative cpu time consumed by the container in core-seconds",
-    );
-    for s in &m.containers {
-        let _ = writeln!(out, "{name}{} {} {}", container(s), seconds(s.cpu_ns), milli(s.time));
-    }
-    let name = "container_memory_working_set_bytes";
-    family(&mut out, name, "gauge", "Current working set of the container in bytes");
-    for s in &m.containers {
-        let _ = writeln!(out, "{name}{} {} {}", container(s), s.working_set, milli(s.time));
-    }
-    let name = "container_start_time_seconds";
-    family(&mut out, name, "gauge", "Start time of the container since unix epoch in seconds");
-    for s in m.containers.iter().filter(|s| s.started > 0) {
-        let _ = writeln!(out, "{name}{} {}", container(s), s.started as f64 / 1e9);
-    }
-    let name = "node_cpu_usage_seconds_total";
-    family(&mut out, name, "counter", "Cumulative cpu time consumed by the node in core-seconds");
-    let _ = writeln!(out, "{name} {} {now}", seconds(m.node_cpu));
-    let name = "node_memory_working_set_bytes";
-    family(&mut out, name, "gauge", "Current working set of the node in bytes");
-    let _ = writeln!(out, "{name} {} {now}", m.node_memory);
-    let name = "pod_cpu_usage_seconds_total";
-    family(&mut out, name, "counter", "Cumulative cpu time consumed by the pod in core-seconds");
-    for (p, usage) in &m.pods {
-        let _ = writeln!(out, "{name}{} {} {now}", pod(p), seconds(usage.cpu_ns));
-    }
-    let name = "pod_memory_working_set_bytes";
-    family(&mut out, name, "gauge", "Current working set of the pod in bytes");
-    for (p, usage) in &m.pods {
-        let _ = writeln!(out, "{name}{} {} {now}", pod(p), usage.working_set);
-    }
-    let name = "resource_scrape_error";
-    family(
-        &mut out,
-        name,
-        "gauge",
-        "1 if there was an error while getting container metrics, 0 otherwise",
-    );
-    let _ = writeln!(out, "{name} 0");
-    out
-}
-
-/// Metrics of the agent itself.
-pub(super) fn own(api: &Api) -> String {
-    let all = api.table.all();
-    let running = |h: &Arc<crate::worker::Handle>| {
-        let observed = Arc::clone(&h.shown.lock().observed);
-        observed.containers.iter().filter(|c| c.state == crate::observed::State::Running).count()
-    };
-    let containers: usize = all.iter().map(|(_, h)| running(h)).sum();
-    format!(
-        "# TYPE kubelet_running_pods gauge\nkubelet_running_pods {}\n\
-         # TYPE kubelet_running_containers gauge\nkubelet_running_containers{{container_state=\"running\"}} {containers}\n\
-         # TYPE kubelet_node_name gauge\nkubelet_node_name{{node=\"{}\"}} 1\n{}{}",
-        all.len(),
-        api.node.config.node_name,
-        api.node.operations.render(),
-        api.node.status.render()
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sample() -> Sample {
-        Sample {
-            namespace: "d".into(),
-            pod: "p".into(),
-            uid: "u".into(),
-            container: "c".into(),
-            started: 1_700_000_000_500_000_000,
-            time: 1_700_000_001_000_000_000,
-            cpu_ns: 1_500_000_000,
-            working_set: 42,
-            usage: 50,
-            layer: 12,
-            layer_inodes: Some(3),
-            cores_ns: Some(9),
-            rss: Some(33),
-            page_faults: Some(5),
-            major_page_faults: Some(1),
-            swap: None,
-        }
-    }
-
-    fn measured() -> Measured {
-        let pod = Arc::new(crate::pod::tests::pod(json!({"containers": []})));
-        let usage = GroupUsage {
-            cpu_ns: 2_000_000_000,
-            usage: 60,
-            working_set: 43,
-            rss: 40,
-            page_faults: 8,
-            major_page_faults: 2,
-            swap: Some(0),
-            processes: Some(3),
-        };
-        Measured {
-            containers: vec![sample()],
-            pods: vec![(pod, usage)],
-            all_pods: Some(usage),
-            memory: MemoryUsage { usage: 70, rss: 45, page_faults: 90, ..MemoryUsage::default() },
-            interfaces: machine::interfaces("eth0: 10 2 3 0 0 0 0 0 20 4 5 0 0 0 0 0"),
-            limits: ProcessLimits::parse(
-                "4194304\n",
-                "30000\n",
-                "0.1 0.1 0.1 2/345 9",
-                "btime 1700000000",
-            ),
-            node_cpu: 3_000_000_000,
-            node_memory: 44,
-            memory_available: 0,
-            now: 1_700_000_002_000_000_000,
-        }
-    }
-
-    #[test]
-    fn node_stats_have_every_field_that_clients_dereference() {
-        let node = node_stats("n", &measured());
-        for (path, expected) in [
-            ("/nodeName", json!("n")),
-            ("/startTime", json!("2023-11-14T22:13:20Z")),
-            ("/cpu/usageCoreNanoSeconds", json!(3_000_000_000_u64)),
-            ("/memory/rssBytes", json!(45)),
-            ("/memory/usageBytes", json!(70)),
-            ("/memory/workingSetBytes", json!(44)),
-            ("/memory/pageFaults", json!(90)),
-            ("/memory/majorPageFaults", json!(0)),
-            ("/swap/swapUsageBytes", json!(0)),
-            ("/rlimit/maxpid", json!(30_000)),
-            ("/rlimit/curproc", json!(345)),
-            ("/network/name", json!("eth0")),
-            ("/network/interfaces/0/txErrors", json!(5)),
-            ("/systemContainers/0/name", json!("pods")),
-            ("/systemContainers/0/memory/rssBytes", json!(40)),
-        ] {
-            assert_eq!(node.pointer(path), Some(&expected), "{path} in {node}");
-        }
-    }
-
-    #[test]
-    fn container_stats_have_rss_faults_and_file_system() {
-        let disk = json!({"availableBytes": 7, "capacityBytes": 8, "inodes": 9, "inodesFree": 6});
-        let out = container(&sample(), &disk);
-        for (path, expected) in [
-            ("/cpu/usageNanoCores", 9),
-            ("/memory/rssBytes", 33),
-            ("/memory/majorPageFaults", 1),
-            ("/rootfs/usedBytes", 12),
-            ("/rootfs/availableBytes", 7),
-            ("/rootfs/inodesUsed", 3),
-        ] {
-            assert_eq!(out.pointer(path), Some(&json!(expected)), "{path} in {out}");
-        }
-    }
-
-    #[test]
-    fn what_metrics_server_reads_is_there() {
-        let text = render(&measured());
-        for line in [
-            "container_cpu_usage_seconds_total{container=\"c\",namespace=\"d\",pod=\"p\"} 1.5 1700000001000",
-            "container_memory_working_set_bytes{container=\"c\",namespace=\"d\",pod=\"p\"} 42 1700000001000",
-            "container_start_time_seconds{container=\"c\",namespace=\"d\",pod=\"p\"} 1700000000.5",
-            "node_cpu_usage_seconds_total 3 1700000002000",
-            "node_memory_working_set_bytes 44 1700000002000",
-            "pod_cpu_usage_seconds_total{namespace=\"d\",pod=\"p\"} 2 1700000002000",
-            "pod_memory_working_set_bytes{namespace=\"d\",pod=\"p\"} 43 1700000002000",
-            "resource_scrape_error 0",
-        ] {
-            assert!(text.lines().any(|l| l == line), "no {line} in {text}");
-        }
-    }
+    let text = metrics::render(&measured);
+    answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }

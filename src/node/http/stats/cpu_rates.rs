@@ -1,0 +1,74 @@
+//! CPU use in nanocores, from two samples of CPU time: the one before is kept, nothing is sampled by itself.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+/// Samples closer together than this say little: the rate before is told again.
+const WINDOW_MIN: i64 = 1_000_000_000;
+/// A sample that nobody asked for within this time is dropped, as upstream's `defaultCachePeriod`.
+const KEPT_FOR: i64 = 600_000_000_000;
+
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// Nanoseconds since the epoch.
+    at: i64,
+    cpu_ns: u64,
+    rate: Option<u64>,
+}
+
+/// The last sample of everything that is measured; as many as there are pods and containers.
+#[derive(Debug, Default)]
+pub(super) struct CpuRates(Mutex<HashMap<String, Sample>>);
+
+impl CpuRates {
+    /// Nanocores used since the last sample of `key`; none on the first one and after a restart of what is measured.
+    pub(super) fn rate(&self, key: &str, at: i64, cpu_ns: u64) -> Option<u64> {
+        let mut samples = self.0.lock();
+        let Some(last) = samples.get(key).copied() else {
+            samples.insert(key.to_owned(), Sample { at, cpu_ns, rate: None });
+            return None;
+        };
+        let window = at.saturating_sub(last.at);
+        if (0..WINDOW_MIN).contains(&window) && cpu_ns >= last.cpu_ns {
+            return last.rate;
+        }
+        let rate = u128::from(cpu_ns)
+            .checked_sub(u128::from(last.cpu_ns))
+            .and_then(|used| used.checked_mul(1_000_000_000))
+            .zip(u128::try_from(window).ok().filter(|window| *window > 0))
+            .and_then(|(used, window)| u64::try_from(used / window).ok());
+        samples.insert(key.to_owned(), Sample { at, cpu_ns, rate });
+        rate
+    }
+
+    /// Drops what was not measured for a while before `now`.
+    pub(super) fn prune(&self, now: i64) {
+        self.0.lock().retain(|_, sample| now.saturating_sub(sample.at) <= KEPT_FOR);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: i64 = 1_000_000_000;
+
+    #[test]
+    fn a_rate_is_that_between_two_samples() {
+        let rates = CpuRates::default();
+        assert_eq!(rates.rate("a", 10 * SECOND, 500), None);
+        // Half a core over ten seconds.
+        assert_eq!(rates.rate("a", 20 * SECOND, 500 + 5_000_000_000), Some(500_000_000));
+        // Too close: told again, and the sample stays.
+        assert_eq!(rates.rate("a", 20 * SECOND + 5, 6_000_000_500), Some(500_000_000));
+        assert_eq!(rates.rate("a", 22 * SECOND, 500 + 9_000_000_000), Some(2_000_000_000));
+        // A container that was restarted begins at zero.
+        assert_eq!(rates.rate("a", 30 * SECOND, 7), None);
+        assert_eq!(rates.rate("b", 30 * SECOND, 7), None);
+        // A clock that was set back.
+        assert_eq!(rates.rate("a", 10 * SECOND, 9), None);
+        rates.prune(10 * SECOND + KEPT_FOR + 1);
+        assert_eq!(rates.0.lock().keys().collect::<Vec<_>>(), ["b"]);
+    }
+}

@@ -1,0 +1,110 @@
+//! Bytes and inodes below directories, measured at most once a minute each, as upstream's volume statistics are.
+
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// How long a measurement holds (`volumeStatsAggPeriod`).
+const KEPT_FOR: Duration = Duration::from_secs(60);
+/// A tree with more entries is not measured: the walk would take minutes.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// What a tree takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Used {
+    pub(super) bytes: u64,
+    pub(super) inodes: u64,
+    /// When it was measured, in nanoseconds since the epoch.
+    pub(super) at: i64,
+}
+
+/// Measured trees.
+#[derive(Debug, Default)]
+pub(super) struct DiskUsage(Mutex<HashMap<PathBuf, (Instant, Option<Used>)>>);
+
+impl DiskUsage {
+    /// What a file or directory takes, without following links or leaving its file system; none for one that does not
+    /// exist or is too large to walk. Blocks as long as there are files.
+    pub(super) fn of(&self, path: &Path, now: Instant) -> Option<Used> {
+        if let Some((at, used)) = self.0.lock().get(path)
+            && now.saturating_duration_since(*at) < KEPT_FOR
+        {
+            return *used;
+        }
+        let used = walk(path, ENTRIES_MAX);
+        self.0.lock().insert(path.to_owned(), (now, used));
+        used
+    }
+
+    /// Drops what is out of date, such as that of pods that are gone.
+    pub(super) fn prune(&self, now: Instant) {
+        self.0.lock().retain(|_, (at, _)| now.saturating_duration_since(*at) < KEPT_FOR);
+    }
+}
+
+fn walk(path: &Path, mut room: usize) -> Option<Used> {
+    let root = std::fs::symlink_metadata(path).ok()?;
+    let at = i64::try_from(base::clock::unix_time().as_nanos()).unwrap_or_default();
+    let mut used = Used { bytes: root.blocks().saturating_mul(512), inodes: 1, at };
+    // A file with several names takes its space once.
+    let mut linked = HashSet::new();
+    let mut open = if root.is_dir() { vec![path.to_owned()] } else { Vec::new() };
+    while let Some(directory) = open.pop() {
+        // What is removed during the walk takes nothing.
+        for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+            room = room.checked_sub(1)?;
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.dev() != root.dev()
+                || (metadata.nlink() > 1 && !metadata.is_dir() && !linked.insert(metadata.ino()))
+            {
+                continue;
+            }
+            used.bytes = used.bytes.saturating_add(metadata.blocks().saturating_mul(512));
+            used.inodes = used.inodes.saturating_add(1);
+            if metadata.is_dir() {
+                open.push(entry.path());
+            }
+        }
+    }
+    Some(used)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_measured_once_a_minute() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("v");
+        std::fs::create_dir_all(root.join("a")).unwrap();
+        let (usage, now) = (DiskUsage::default(), Instant::now());
+        let empty = usage.of(&root, now).unwrap();
+        assert_eq!(empty.inodes, 2);
+        std::fs::write(root.join("a/b"), vec![1; 100_000]).unwrap();
+        std::fs::hard_link(root.join("a/b"), root.join("c")).unwrap();
+        std::os::unix::fs::symlink("/", root.join("root")).unwrap();
+        assert_eq!(usage.of(&root, now + Duration::from_secs(59)), Some(empty));
+        let used = usage.of(&root, now + Duration::from_secs(60)).unwrap();
+        assert_eq!(used.inodes, 4, "the file counts once, the link is not followed");
+        let grown = used.bytes - empty.bytes;
+        assert!((100_000..200_000).contains(&grown), "{grown}");
+        assert_eq!(usage.of(&folder.path().join("none"), now), None);
+        usage.prune(now + Duration::from_secs(200));
+        assert!(usage.0.lock().is_empty());
+    }
+
+    #[test]
+    fn a_tree_that_is_too_large_is_not_guessed_at() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["a", "b", "c"] {
+            std::fs::write(folder.path().join(name), name).unwrap();
+        }
+        assert!(walk(folder.path(), 3).is_some());
+        assert_eq!(walk(folder.path(), 2), None);
+    }
+}
