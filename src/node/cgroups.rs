@@ -35,6 +35,11 @@ impl Cgroups {
         Self { mount, top, v2, huge_page_sizes: Vec::new() }
     }
 
+    /// Whether the machine has the second version of cgroups.
+    pub(crate) fn is_v2(&self) -> bool {
+        self.v2
+    }
+
     /// Sizes of huge pages in bytes that this tree limits: all of the kernel's, or none without the `hugetlb` controller.
     pub(crate) fn huge_page_sizes(&self) -> &[i64] {
         &self.huge_page_sizes

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::Shutdown;
+use client::events::EventType;
 use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
+use crate::events;
 use crate::machine;
 use crate::node::Node;
 use crate::observed::State;
 use crate::pause;
 use crate::pods::Table;
+use crate::runtime::RuntimeError;
 
 /// How often logs are measured (kubelet's `containerLogMonitorInterval`).
 const LOGS_EVERY: Duration = Duration::from_secs(10);
@@ -30,6 +33,7 @@ pub(crate) async fn run(
 ) -> Result<(), std::convert::Infallible> {
     let mut seen: HashMap<String, Instant> = HashMap::new();
     let mut images_at = base::clock::now() + IMAGES_EVERY;
+    let mut failed = false;
     loop {
         tokio::select! {
             () = shutdown.requested() => return Ok(()),
@@ -38,7 +42,15 @@ pub(crate) async fn run(
         rotate_logs(&node, &table).await;
         if base::clock::now() >= images_at {
             images_at = base::clock::now() + IMAGES_EVERY;
-            collect_images(&node, &table, &mut seen).await;
+            let collected = collect_images(&node, &table, &mut seen).await;
+            if let Err(why) = &collected {
+                tracing::warn!(error = why, "cannot free space of unused images");
+                // One failure alone may pass.
+                if failed {
+                    node.node_event(EventType::Warning, events::IMAGE_GC_FAILED, why.as_str());
+                }
+            }
+            failed = collected.is_err();
         }
     }
 }
@@ -115,39 +127,109 @@ fn compress(path: &Path) -> std::io::Result<()> {
     std::fs::remove_file(path)
 }
 
-async fn collect_images(node: &Node, table: &Table, seen: &mut HashMap<String, Instant>) {
-    let Ok(images) = node.runtime.images().await else { return };
+/// Removes unused images, the longest known first, when their file system is full.
+///
+/// # Errors
+/// Why it stays full; what is removed stays removed.
+async fn collect_images(
+    node: &Node,
+    table: &Table,
+    seen: &mut HashMap<String, Instant>,
+) -> Result<(), String> {
+    let images = node.runtime.images().await.map_err(|e| e.to_string())?;
     let now = base::clock::now();
     let ids: HashSet<&str> = images.iter().map(|i| i.id.as_str()).collect();
     seen.retain(|id, _| ids.contains(id.as_str()));
     for image in &images {
         seen.entry(image.id.clone()).or_insert(now);
     }
-    let full = |percent: u8| {
-        machine::disk(&node.config.runtime.data_dir).is_some_and(|disk| {
-            let used = disk.size.saturating_sub(disk.free);
-            used.saturating_mul(100) >= disk.size.saturating_mul(u64::from(percent))
-        })
+    let Some(disk) = machine::disk(&node.config.runtime.data_dir).filter(|d| d.size > 0) else {
+        let why = "invalid capacity 0 on image filesystem";
+        node.node_event(EventType::Warning, events::INVALID_DISK_CAPACITY, why);
+        return Err(why.to_owned());
     };
-    if !full(node.config.image_gc_high) {
-        return;
+    let wanted = to_free(disk, node.config.image_gc_high, node.config.image_gc_low);
+    if wanted == 0 {
+        return Ok(());
     }
-    let Some(mut unused) = unused(node, table, images).await else { return };
+    let unused = unused(node, table, images).await;
+    let mut unused = unused.ok_or("the container runtime does not list its containers")?;
     unused.retain(|i| seen.get(&i.id).is_some_and(|at| at.elapsed() >= IMAGE_AGE_MIN));
     unused.sort_by_key(|i| seen.get(&i.id).copied());
+    let (mut freed, mut errors) = (0_u64, Vec::new());
     for image in unused {
-        if !full(node.config.image_gc_low) {
-            return;
+        if freed >= wanted {
+            break;
         }
-        remove(node, &image).await;
+        match remove(node, &image).await {
+            Ok(()) => freed = freed.saturating_add(image.size),
+            Err(error) => errors.push(error.to_string()),
+        }
     }
+    if !errors.is_empty() {
+        return Err(format!(
+            "wanted to free {wanted} bytes, but freed {freed} bytes space with errors in image \
+             deletion: {}",
+            errors.join(", ")
+        ));
+    }
+    if freed < wanted {
+        let why = still_full(disk, freed);
+        node.node_event(EventType::Warning, events::FREE_DISK_SPACE_FAILED, why.clone());
+        return Err(why);
+    }
+    Ok(())
+}
+
+/// Percent of a file system that are used.
+fn used_percent(disk: machine::Disk) -> u64 {
+    100_u64.saturating_sub(share(disk.free.min(disk.size), 100, disk.size))
+}
+
+/// `amount * factor / divisor` without overflow.
+fn share(amount: u64, factor: u64, divisor: u64) -> u64 {
+    let product = u128::from(amount).saturating_mul(u128::from(factor));
+    u64::try_from(product / u128::from(divisor.max(1))).unwrap_or(u64::MAX)
+}
+
+/// Bytes to free so that `low` percent are used, once more than `high` are.
+fn to_free(disk: machine::Disk, high: u8, low: u8) -> u64 {
+    if used_percent(disk) < u64::from(high) {
+        return 0;
+    }
+    share(disk.size, 100_u64.saturating_sub(u64::from(low)), 100).saturating_sub(disk.free)
+}
+
+/// Upstream's words for images that are not what fills the disk.
+fn still_full(disk: machine::Disk, freed: u64) -> String {
+    format!(
+        "Insufficient free disk space on the node's image filesystem ({}% of {} used). Failed to \
+         free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk \
+         usage, as it could be used by active images, logs, volumes, or other data.",
+        used_percent(disk),
+        size_text(disk.size)
+    )
+}
+
+/// A size with one decimal, as upstream's `formatSize`.
+fn size_text(bytes: u64) -> String {
+    let mut rest = bytes as f64;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if rest < 1024.0 {
+            break;
+        }
+        (rest, unit) = (rest / 1024.0, larger);
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{rest:.1} {unit}") }
 }
 
 /// Removes every image that nobody uses: the disk is short.
 pub(crate) async fn free_images(node: &Node, table: &Table) {
     let Ok(images) = node.runtime.images().await else { return };
     for image in unused(node, table, images).await.unwrap_or_default() {
-        remove(node, &image).await;
+        // What cannot be removed is logged; the shortage goes on to the pods.
+        let _ = remove(node, &image).await;
     }
 }
 
@@ -170,11 +252,11 @@ async fn unused(node: &Node, table: &Table, images: Vec<cri::Image>) -> Option<V
     Some(images.into_iter().filter(|i| !i.pinned && !is_used(i)).collect())
 }
 
-async fn remove(node: &Node, image: &cri::Image) {
+async fn remove(node: &Node, image: &cri::Image) -> Result<(), RuntimeError> {
     tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "removing an unused image");
-    if let Err(error) = node.runtime.remove_image(&image.id).await {
+    node.runtime.remove_image(&image.id).await.inspect_err(|error| {
         tracing::warn!(image = image.id, %error, "cannot remove the image");
-    }
+    })
 }
 
 #[cfg(test)]
@@ -193,5 +275,23 @@ mod tests {
         assert_eq!(found.len(), 2);
         compress(&found[1]).unwrap();
         assert!(directory.path().join("0.log.20260102-000000.gz").exists() && !found[1].exists());
+    }
+
+    #[test]
+    fn images_are_collected_down_to_the_low_mark() {
+        let disk = |free| {
+            let size = 1000;
+            machine::Disk { size, free, used: size - free, inodes: 0, inodes_free: 0 }
+        };
+        assert_eq!(to_free(disk(151), 85, 80), 49, "84.9% are used, upstream rounds up");
+        assert_eq!(to_free(disk(160), 85, 80), 0);
+        assert_eq!(to_free(disk(150), 85, 80), 50);
+        assert_eq!(to_free(disk(0), 85, 80), 200);
+        let full = machine::Disk { size: 3 << 29, ..disk(0) };
+        assert!(still_full(full, 7).starts_with(
+            "Insufficient free disk space on the node's image filesystem (100% of 1.5 GiB used). \
+             Failed to free sufficient space by deleting unused images (freed 7 bytes). "
+        ));
+        assert_eq!((size_text(1023), size_text(1024)), ("1023 B".into(), "1.0 KiB".into()));
     }
 }

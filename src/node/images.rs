@@ -8,6 +8,7 @@ use client::events::EventType;
 use proto::runtime::v1 as cri;
 use tokio::time::Instant;
 
+use crate::events;
 use crate::image_name;
 use crate::node::Node;
 use crate::objects::{Found, Source};
@@ -189,7 +190,7 @@ pub(crate) async fn ensure(
         let message = format!(
             "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
         );
-        wanted.event(node, EventType::Warning, "InspectFailed", message.clone());
+        wanted.event(node, EventType::Warning, events::INSPECT_FAILED, message.clone());
         return Err(Waiting { reason: "InvalidImageName", message });
     }
     let name = image_name::normalize(image);
@@ -198,7 +199,7 @@ pub(crate) async fn ensure(
         policy.unwrap_or(if image_name::is_latest(image) { "Always" } else { "IfNotPresent" });
     let present = node.runtime.image(&name).await.map_err(|error| {
         let message = format!("Failed to inspect image {image:?}: {error}");
-        wanted.event(node, EventType::Warning, "InspectFailed", message.clone());
+        wanted.event(node, EventType::Warning, events::INSPECT_FAILED, message.clone());
         Waiting { reason: "ImageInspectError", message }
     })?;
     match (policy, present) {
@@ -208,14 +209,14 @@ pub(crate) async fn ensure(
             let message = format!(
                 "Container image {image:?} already present on machine and can be accessed by the pod"
             );
-            wanted.event(node, EventType::Normal, "Pulled", message);
+            wanted.event(node, EventType::Normal, events::PULLED, message);
             return Ok(found);
         }
         ("Never", None) => {
             let message =
                 format!("Container image {image:?} is not present with pull policy of Never");
-            wanted.event(node, EventType::Warning, "ErrImageNeverPull", message.clone());
-            return Err(Waiting { reason: "ErrImageNeverPull", message });
+            wanted.event(node, EventType::Warning, events::ERR_IMAGE_NEVER_PULL, message.clone());
+            return Err(Waiting { reason: events::ERR_IMAGE_NEVER_PULL, message });
         }
         _ => {}
     }
@@ -232,11 +233,11 @@ async fn pull(
     let image = wanted.image;
     if let Some(failure) = state.back_off(name, base::clock::now()) {
         let short = format!("Back-off pulling image {image:?}");
-        wanted.event(node, EventType::Normal, "BackOff", short.clone());
+        wanted.event(node, EventType::Normal, events::BACK_OFF, short.clone());
         return Err(Waiting { reason: "ImagePullBackOff", message: format!("{short}: {failure}") });
     }
     let queued = base::clock::now();
-    wanted.event(node, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
+    wanted.event(node, EventType::Normal, events::PULLING, format!("Pulling image {image:?}"));
     let line = node.pulls.acquire().await;
     let started = base::clock::now();
     let outcome = pull_with(node, wanted.pod, name, sandbox).await;
@@ -253,12 +254,12 @@ async fn pull(
                 seconds(queued.elapsed()),
                 found.size
             );
-            wanted.event(node, EventType::Normal, "Pulled", message);
+            wanted.event(node, EventType::Normal, events::PULLED, message);
             Ok(found)
         }
         Err(error) => {
             let message = format!("Failed to pull image {image:?}: {error}");
-            wanted.event(node, EventType::Warning, "Failed", message);
+            wanted.event(node, EventType::Warning, events::FAILED, message);
             let why = pull_failure(image, error);
             let shown = format!("{}: {}", why.reason, why.message);
             state.note_failure(name, shown, base::clock::now());

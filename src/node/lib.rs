@@ -9,6 +9,7 @@ pub mod config;
 mod containerd;
 mod digest;
 mod engine;
+mod events;
 mod eviction;
 mod folders;
 mod handler;

@@ -55,6 +55,8 @@ pub(crate) struct Node {
     /// Which pod a container or sandbox belongs to, for events of the runtime.
     pub(crate) owners: Mutex<HashMap<String, Arc<str>>>,
     pub(crate) pressure: Pressure,
+    /// Why the runtime cannot connect pods yet, as last seen.
+    pub(crate) network_problem: Mutex<Option<String>>,
     /// Wakes the reporter: the node's status changed.
     pub(crate) report: Notify,
 }

@@ -272,6 +272,7 @@ impl Pods {
                 self.node.status.seen(&pod.uid, object.resource_version, status);
             }
             let (pod, resize) = self.settle(&has, pod);
+            self.report_resize(&handle, &has, &pod, resize.as_ref());
             let frees =
                 pod.is_api_terminal() && !has.is_api_terminal() || resize::differ(&has, &pod);
             handle.desired.send_if_modified(|d| {

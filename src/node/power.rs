@@ -10,6 +10,7 @@ use client::events::EventType;
 use futures::future::join_all;
 use tokio::sync::watch;
 
+use crate::events;
 use crate::node::Node;
 use crate::pod::Pod;
 use crate::pods::Table;
@@ -89,7 +90,11 @@ pub(crate) async fn run(
 }
 
 async fn end_all(node: &Node, table: &Table) {
-    node.node_event(EventType::Normal, "NodeShutdown", "Shutdown manager detected shutdown event");
+    node.node_event(
+        EventType::Normal,
+        events::SHUTDOWN,
+        "Shutdown manager detected shutdown event",
+    );
     node.report.notify_one();
     for (seconds, pods) in groups(node.config.shutdown_grace, table.all()) {
         tracing::info!(pods = pods.len(), seconds, "the machine is switched off, pods end");

@@ -10,6 +10,7 @@ use client::events::EventType;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::events;
 use crate::handler::{self, ProbeResult, Target};
 use crate::node::Node;
 use crate::observed::{Observed, State};
@@ -43,14 +44,14 @@ fn event(type_: Type, result: &ProbeResult) -> Option<(&'static str, String)> {
     match result {
         ProbeResult::Success => None,
         ProbeResult::Warning(output) => {
-            Some(("ProbeWarning", format!("{name} probe warning: {output}")))
+            Some((events::PROBE_WARNING, format!("{name} probe warning: {output}")))
         }
         ProbeResult::Failure(output) => {
-            Some(("Unhealthy", format!("{name} probe failed: {output}")))
+            Some((events::UNHEALTHY, format!("{name} probe failed: {output}")))
         }
         ProbeResult::Unknown(error) => {
             let text = format!("{name} probe errored and resulted in unknown state: {error}");
-            Some(("Unhealthy", text))
+            Some((events::UNHEALTHY, text))
         }
     }
 }

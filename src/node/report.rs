@@ -15,11 +15,13 @@ use api::k8s::api::coordination::v1::{Lease, LeaseSpec};
 use api::k8s::api::core::v1 as core;
 use api::k8s::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use base::{Backoff, Shutdown};
+use client::events::EventType;
 use client::{Change, Patch, owner_reference};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::events;
 use crate::machine;
 use crate::node::Node;
 
@@ -42,6 +44,18 @@ struct Seen {
     gone: AtomicBool,
     /// Somebody else wrote that nothing is heard of the node.
     overruled: AtomicBool,
+    /// It was cordoned when it was seen last.
+    unschedulable: AtomicBool,
+}
+
+impl Seen {
+    /// The event about a change of `spec.unschedulable`, if it changed.
+    fn schedulable(&self, object: &core::Node) -> Option<&'static str> {
+        let now = object.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
+        let changed = self.unschedulable.swap(now, Ordering::Relaxed) != now;
+        let reason = if now { events::NODE_NOT_SCHEDULABLE } else { events::NODE_SCHEDULABLE };
+        changed.then_some(reason)
+    }
 }
 
 /// Registers the node and keeps its status and lease fresh until shutdown.
@@ -119,6 +133,11 @@ fn watch_own(node: &Arc<Node>, seen: &Arc<Seen>) {
             Change::Added(object) | Change::Updated { new: object, .. } => {
                 let Some(object) = client::informer::decode::<core::Node>(object) else { return };
                 node.labels.store(Arc::new(object.metadata.labels.clone().unwrap_or_default()));
+                if let Some(reason) = seen.schedulable(&object) {
+                    let message =
+                        format!("Node {} status is now: {reason}", node.config.node_name);
+                    node.events.event(&object, EventType::Normal, reason, message);
+                }
                 let back = seen.gone.swap(false, Ordering::Relaxed);
                 if back {
                     node.tasks.problems().clear(DELETED);
@@ -218,13 +237,15 @@ impl Reporter {
             .await
         {
             Ok(object) => {
-                if ready && !status::is_ready(&before) {
-                    self.node.events.event(
-                        &object,
-                        client::events::EventType::Normal,
-                        "NodeReady",
-                        format!("Node {name} status is now: NodeReady"),
-                    );
+                if let Some(reason) = status::readiness_event(&before, ready) {
+                    let message = format!("Node {name} status is now: {reason}");
+                    self.node.events.event(&object, EventType::Normal, reason, message);
+                }
+                // What is known before the first write is of the process before.
+                let reboot = status::reboot(&before, name, &self.node.machine.boot_id);
+                if let Some(message) = reboot.filter(|_| self.written.is_null()) {
+                    let kind = EventType::Warning;
+                    self.node.events.event(&object, kind, events::REBOOTED, message);
                 }
                 self.node
                     .labels
@@ -292,5 +313,24 @@ impl Reporter {
             }
         });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cordoning_and_uncordoning_are_events() {
+        let node = |unschedulable: Option<bool>| core::Node {
+            spec: Some(core::NodeSpec { unschedulable, ..core::NodeSpec::default() }),
+            ..core::Node::default()
+        };
+        let seen = Seen::default();
+        assert_eq!(seen.schedulable(&node(None)), None);
+        assert_eq!(seen.schedulable(&node(Some(true))), Some("NodeNotSchedulable"));
+        assert_eq!(seen.schedulable(&node(Some(true))), None);
+        assert_eq!(seen.schedulable(&node(Some(false))), Some("NodeSchedulable"));
+        assert_eq!(seen.schedulable(&node(None)), None);
     }
 }

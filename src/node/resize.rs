@@ -9,9 +9,64 @@ use api::k8s::api::core::v1 as core;
 use crate::admit;
 use crate::pod::Pod;
 
-/// A resize that waits: message of the condition `PodResizePending`, whose reason is then `Deferred`.
+/// A resize that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Deferred(pub(crate) String);
+pub(crate) struct Deferred {
+    /// Message of the condition `PodResizePending`, whose reason is then `Deferred`.
+    pub(crate) message: String,
+    /// What the admission of a new pod would be refused with, such as `OutOfcpu`.
+    pub(crate) reason: String,
+}
+
+/// The message of an event about a resize, as upstream's `podResizeMessage`: resources of the containers in JSON.
+pub(crate) fn message<'a>(pod: &'a Pod, prefix: &str, error: &'a str) -> String {
+    #[derive(serde::Serialize)]
+    struct Container<'a> {
+        name: &'a str,
+        resources: Resources<'a>,
+    }
+    #[derive(serde::Serialize)]
+    struct Resources<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        limits: Option<&'a Amounts>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        requests: Option<&'a Amounts>,
+    }
+    #[derive(serde::Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Summary<'a> {
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        init_containers: Vec<Container<'a>>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        containers: Vec<Container<'a>>,
+        generation: i64,
+        #[serde(skip_serializing_if = "str::is_empty")]
+        error: &'a str,
+    }
+    let of = |container: &'a core::Container| {
+        let resources = container.resources.as_ref();
+        Container {
+            name: &container.name,
+            resources: Resources {
+                limits: resources.and_then(|r| r.limits.as_ref()).filter(|l| !l.is_empty()),
+                requests: resources.and_then(|r| r.requests.as_ref()).filter(|r| !r.is_empty()),
+            },
+        }
+    };
+    let spec = pod.spec();
+    let summary = Summary {
+        init_containers: spec.init_containers.iter().flatten().map(of).collect(),
+        containers: spec.containers.iter().map(of).collect(),
+        generation: pod.object.metadata.generation.unwrap_or_default(),
+        error,
+    };
+    match serde_json::to_string(&summary) {
+        Ok(summary) => format!("{prefix}: {summary}"),
+        Err(_) => prefix.to_owned(),
+    }
+}
+
+type Amounts = BTreeMap<String, api::k8s::apimachinery::pkg::api::resource::Quantity>;
 
 type Resources = Option<core::ResourceRequirements>;
 
@@ -79,11 +134,11 @@ pub(crate) fn settle(
     }
     match admit::resources_left(&wanted, &others(), allocatable) {
         None => (wanted, None),
-        Some((_, message)) => {
+        Some((reason, message)) => {
             let kept = resources(has);
             let pod = with(&wanted, |name| kept.get(name).map(|r| (*r).clone()));
             let message = message.trim_start_matches("Pod was rejected: ").to_owned();
-            (Arc::new(pod), Some(Deferred(message)))
+            (Arc::new(pod), Some(Deferred { message, reason }))
         }
     }
 }
@@ -128,7 +183,26 @@ mod tests {
         assert_eq!(cpu(&kept), "500m");
         let message =
             "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000";
-        assert_eq!(waits.unwrap().0, message);
+        let waits = waits.unwrap();
+        assert_eq!((waits.message.as_str(), waits.reason.as_str()), (message, "OutOfcpu"));
+    }
+
+    /// The form of upstream's `TestPodResizeCompletedMsg` and its siblings.
+    #[test]
+    fn events_of_a_resize_show_the_resources() {
+        let mut wanted = pod(json!({
+            "initContainers": [{"name": "i"}],
+            "containers": [{"name": "a", "resources": {
+                "requests": {"memory": "1Mi", "cpu": "1"}, "limits": {"cpu": "2"}}}]}));
+        wanted.object.metadata.generation = Some(4);
+        assert_eq!(
+            message(&wanted, "Pod resize started", ""),
+            "Pod resize started: {\"initContainers\":[{\"name\":\"i\",\"resources\":{}}],\
+             \"containers\":[{\"name\":\"a\",\"resources\":{\"limits\":{\"cpu\":\"2\"},\
+             \"requests\":{\"cpu\":\"1\",\"memory\":\"1Mi\"}}}],\"generation\":4}"
+        );
+        let failed = message(&wanted, "Pod resize error", "no");
+        assert!(failed.ends_with(",\"generation\":4,\"error\":\"no\"}"), "{failed}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::k8s::api::core::v1 as core;
 use arc_swap::ArcSwap;
 use base::{Backoff, Kind, Tasks};
+use client::events::EventType;
 use client::{Client, EventRecorder, Informers};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
@@ -19,6 +20,7 @@ use crate::containerd::config::registries_dir;
 use crate::containerd::events::{EVENTS_MAX, Signal, listen};
 use crate::containerd::import;
 use crate::containerd::supervise::{self, Containerd};
+use crate::events;
 use crate::housekeeping;
 use crate::http;
 use crate::machine::Machine;
@@ -103,6 +105,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         labels: Labels::open(&client, &tasks).await,
         owners: Mutex::new(HashMap::new()),
         pressure: Pressure::default(),
+        network_problem: Mutex::default(),
         report: Notify::new(),
         operations: Arc::clone(runtime.operations()),
         runtime: Arc::new(runtime),
@@ -114,6 +117,7 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
         cgroups,
         machine,
     });
+    announce(&node);
     let shutdown = tasks.shutdown().clone();
     let (sender, signals) = mpsc::channel::<Signal>(EVENTS_MAX);
     tasks.spawn(Kind::Critical, "runtime-events", listen(socket, sender, shutdown.clone()));
@@ -152,6 +156,21 @@ pub async fn run(config: Config, client: Client, tasks: Tasks) -> Result<(), Nod
     };
     tasks.spawn(Kind::Critical, "pods", pods.run(signals, lost, shutdown));
     Ok(())
+}
+
+/// Upstream's words (`CgroupV1DeprecatedWarning`).
+const CGROUP_V1_WARNING: &str = "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future \
+    release. Please migrate to cgroup v2. More information at \
+    https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1";
+
+/// The events of a start.
+fn announce(node: &Node) {
+    node.node_event(EventType::Normal, events::STARTING, "Starting kubelet.");
+    let message = "Updated Node Allocatable limit across pods";
+    node.node_event(EventType::Normal, events::NODE_ALLOCATABLE_ENFORCED, message);
+    if !node.cgroups.is_v2() {
+        node.node_event(EventType::Warning, events::CGROUP_V1, CGROUP_V1_WARNING);
+    }
 }
 
 /// The runtime's socket; with an own containerd its handle and the name of what starts its containers.

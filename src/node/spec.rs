@@ -150,7 +150,7 @@ pub(crate) fn sandbox(
         }),
         hostname,
         log_directory: log_directory.to_string_lossy().into_owned(),
-        dns_config: Some(dns::config(pod, config)),
+        dns_config: Some(dns::form(pod, config).dns),
         port_mappings,
         labels,
         annotations,

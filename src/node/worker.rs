@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::events;
 use crate::node::Node;
 use crate::observed::{Observed, State};
 use crate::plan::{Plan, plan};
@@ -225,7 +226,7 @@ impl Worker {
                 // A runtime that is away says nothing of this pod.
                 if !error.is_unavailable() {
                     let message = format!("error determining status: {}", error.grpc_text());
-                    self.node.pod_event(pod, EventType::Warning, "FailedSync", message);
+                    self.node.pod_event(pod, EventType::Warning, events::FAILED_SYNC, message);
                 }
                 return self.later();
             }

@@ -10,10 +10,11 @@ use client::events::EventType;
 
 use super::Pods;
 use crate::admit;
+use crate::events;
 use crate::pod::Pod;
 use crate::resize;
 use crate::status::Verdict;
-use crate::worker::{Desired, Shown};
+use crate::worker::{Desired, Handle, Shown};
 
 /// Whether a pod takes something of the node (upstream's `GetActivePods`): the API still has it,
 /// and it has not ended. A pod
@@ -121,6 +122,26 @@ impl Pods {
         if !keys.is_empty() {
             self.dirty.keys.lock().extend(keys);
             self.dirty.notify.notify_one();
+        }
+    }
+
+    /// Tells that a resize begins or has to wait.
+    pub(super) fn report_resize(
+        &self,
+        handle: &Handle,
+        has: &Pod,
+        pod: &Pod,
+        deferred: Option<&resize::Deferred>,
+    ) {
+        if let Some(deferred) = deferred {
+            if handle.desired.borrow().resize.as_ref() != Some(deferred) {
+                let prefix = format!("Pod resize {}", deferred.reason);
+                let message = resize::message(pod, &prefix, &deferred.message);
+                self.node.pod_event(pod, EventType::Warning, events::RESIZE_DEFERRED, message);
+            }
+        } else if resize::differ(has, pod) {
+            let message = resize::message(pod, "Pod resize started", "");
+            self.node.pod_event(pod, EventType::Normal, events::RESIZE_STARTED, message);
         }
     }
 

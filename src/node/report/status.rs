@@ -8,6 +8,7 @@ use api::k8s::api::core::v1 as core;
 use proto::runtime::v1 as cri;
 use serde_json::{Value, json};
 
+use crate::events;
 use crate::machine;
 use crate::node::Node;
 use crate::pressure::{DISK_PERCENT_MIN, MEMORY_MIN};
@@ -68,6 +69,7 @@ pub(super) async fn make(node: &Node) -> (Value, bool) {
     node.allocatable.store(Arc::new(allocatable.clone()));
     let runtime = node.runtime.status().await;
     let mut problem = runtime_problem(&runtime);
+    *node.network_problem.lock() = network_problem(&runtime);
     if node.config.power.is_going_down() {
         problem = Some(match problem {
             Some(other) => format!("[{other}, {SHUTTING_DOWN}]"),
@@ -115,6 +117,22 @@ fn handlers(answer: &cri::StatusResponse) -> Value {
         .collect()
 }
 
+/// What the runtime says of a network that is not ready. One that does not answer says nothing.
+fn network_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Option<String> {
+    let status = runtime.as_ref().ok()?.status.as_ref()?;
+    let bad = status.conditions.iter().find(|c| c.r#type == "NetworkReady" && !c.status)?;
+    Some(not_ready(bad))
+}
+
+fn not_ready(condition: &cri::RuntimeCondition) -> String {
+    let cri::RuntimeCondition { r#type, reason, message, .. } = condition;
+    let what = match r#type.as_str() {
+        "NetworkReady" => "container runtime network",
+        _ => "container runtime",
+    };
+    format!("{what} not ready: {type}=false reason:{reason} message:{message}")
+}
+
 fn runtime_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Option<String> {
     let status = match runtime {
         Ok(answer) => answer.status.as_ref(),
@@ -124,17 +142,7 @@ fn runtime_problem(runtime: &Result<cri::StatusResponse, RuntimeError>) -> Optio
         .iter()
         .flat_map(|s| &s.conditions)
         .filter(|c| !c.status && matches!(c.r#type.as_str(), "RuntimeReady" | "NetworkReady"))
-        .map(|c| {
-            let what = if c.r#type == "NetworkReady" {
-                "container runtime network"
-            } else {
-                "container runtime"
-            };
-            format!(
-                "{what} not ready: {}=false reason:{} message:{}",
-                c.r#type, c.reason, c.message
-            )
-        })
+        .map(not_ready)
         .collect();
     (!bad.is_empty()).then(|| {
         format!("[{}]", bad.join(", "))
@@ -201,8 +209,21 @@ pub(super) fn is_unknown(status: Option<&core::NodeStatus>) -> bool {
     conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "Unknown")
 }
 
-pub(super) fn is_ready(status: &core::NodeStatus) -> bool {
-    status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+/// The event about a change of the condition `Ready`, if it changed.
+pub(super) fn readiness_event(before: &core::NodeStatus, ready: bool) -> Option<&'static str> {
+    let condition = before.conditions.iter().flatten().find(|c| c.type_ == "Ready");
+    match (condition.map(|c| c.status.as_str()), ready) {
+        (Some("True"), true) | (Some("False") | None, false) => None,
+        (_, true) => Some(events::NODE_READY),
+        (Some(_), false) => Some(events::NODE_NOT_READY),
+    }
+}
+
+/// The message about a machine that was started again since the node's last status.
+pub(super) fn reboot(before: &core::NodeStatus, node: &str, boot_id: &str) -> Option<String> {
+    let last = before.node_info.as_ref().map(|info| info.boot_id.as_str()).unwrap_or_default();
+    (!last.is_empty() && last != boot_id)
+        .then(|| format!("Node {node} has been rebooted, boot id: {boot_id}"))
 }
 
 /// Adds heartbeat and transition times to the conditions.
@@ -224,4 +245,67 @@ pub(super) fn with_times(status: &Value, before: &core::NodeStatus) -> Value {
         condition["lastTransitionTime"] = since.unwrap_or_else(|| now.clone()).into();
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(value: Value) -> core::NodeStatus {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_change_of_readiness_is_an_event() {
+        let with =
+            |ready: &str| status(json!({"conditions": [{"type": "Ready", "status": ready}]}));
+        let new = status(json!({}));
+        for (before, ready, expected) in [
+            (&with("True"), true, None),
+            (&with("False"), false, None),
+            (&with("False"), true, Some("NodeReady")),
+            (&with("Unknown"), true, Some("NodeReady")),
+            (&with("True"), false, Some("NodeNotReady")),
+            (&with("Unknown"), false, Some("NodeNotReady")),
+            (&new, true, Some("NodeReady")),
+            (&new, false, None),
+        ] {
+            assert_eq!(readiness_event(before, ready), expected, "{before:?} {ready}");
+        }
+    }
+
+    #[test]
+    fn a_reboot_is_told_by_the_boot_id() {
+        let info = |boot: &str| {
+            status(
+                json!({"nodeInfo": {"bootID": boot, "architecture": "", "containerRuntimeVersion": "",
+                "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "", "machineID": "",
+                "operatingSystem": "", "osImage": "", "systemUUID": ""}}),
+            )
+        };
+        assert_eq!(reboot(&info("a"), "n", "a"), None);
+        assert_eq!(reboot(&status(json!({})), "n", "a"), None, "its first start");
+        assert_eq!(reboot(&info(""), "n", "a"), None);
+        let message = "Node n has been rebooted, boot id: b";
+        assert_eq!(reboot(&info("a"), "n", "b").as_deref(), Some(message));
+    }
+
+    #[test]
+    fn a_network_that_is_not_ready_is_named_alone() {
+        let condition = |r#type: &str, status| cri::RuntimeCondition {
+            r#type: r#type.to_owned(),
+            status,
+            reason: "R".to_owned(),
+            message: "M".to_owned(),
+        };
+        let answer = |network| {
+            let conditions =
+                vec![condition("RuntimeReady", false), condition("NetworkReady", network)];
+            let status = Some(cri::RuntimeStatus { conditions });
+            Ok(cri::StatusResponse { status, ..cri::StatusResponse::default() })
+        };
+        let text = "container runtime network not ready: NetworkReady=false reason:R message:M";
+        assert_eq!(network_problem(&answer(false)).as_deref(), Some(text));
+        assert_eq!(network_problem(&answer(true)), None);
+    }
 }

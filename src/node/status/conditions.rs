@@ -62,7 +62,7 @@ pub(super) fn conditions(
     }
     let [pending, in_progress] = RESIZE;
     if let Some(deferred) = input.deferred {
-        let message = deferred.0.clone();
+        let message = deferred.message.clone();
         let waits = Verdict { status: true, reason: Some("Deferred"), message };
         out.push(condition(pod, input, pending, waits));
     }

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::backoff::CrashBackoff;
 use super::reporter::{SharedProgress, observe_pod};
 use super::{Desired, OBJECTS_WAIT, PIDS_MAX, pod_ips};
+use crate::events;
 use crate::images::{self, PullState};
 use crate::node::Node;
 use crate::observed::{self, Observed};
@@ -91,7 +92,7 @@ impl Actions {
             _ => set_up.await,
         };
         let volumes = volumes.map_err(|error| {
-            self.node.pod_event(pod, EventType::Warning, "FailedMount", error.to_string());
+            self.node.pod_event(pod, EventType::Warning, events::FAILED_MOUNT, error.to_string());
             error.to_string()
         })?;
         let mut outcome = Ok(());
@@ -116,13 +117,20 @@ impl Actions {
                     std::fs::create_dir_all(&folder)?;
                 }
             }
-            // Limits go up before those of the containers and down after them.
-            self.node.cgroups.raise(pod, self.node.config.hardened.then_some(PIDS_MAX))
+            Ok(())
+        };
+        let failed = |reason: &str, message: String| {
+            self.node.pod_event(pod, EventType::Warning, reason, message.clone());
+            message
         };
         make().map_err(|error| {
-            let message = format!("error making pod data directories: {error}");
-            self.node.pod_event(pod, EventType::Warning, "Failed", message.clone());
-            message
+            failed(events::FAILED, format!("error making pod data directories: {error}"))
+        })?;
+        // Limits go up before those of the containers and down after them.
+        let raised = self.node.cgroups.raise(pod, self.node.config.hardened.then_some(PIDS_MAX));
+        raised.map_err(|error| {
+            let message = format!("unable to ensure pod container exists: {error}");
+            failed(events::FAILED_CREATE_POD_CONTAINER, message)
         })
     }
 
@@ -137,7 +145,7 @@ impl Actions {
         if next.kill_pod {
             if next.create_sandbox.is_some() {
                 let message = "Pod sandbox changed, it will be killed and re-created.";
-                self.node.pod_event(pod, EventType::Normal, "SandboxChanged", message);
+                self.node.pod_event(pod, EventType::Normal, events::SANDBOX_CHANGED, message);
             }
             self.changes += 1;
             if !self.unless_ending(self.stop_all(pod, observed, pod.grace_seconds())).await? {
@@ -154,7 +162,12 @@ impl Actions {
             self.changes += 1;
             let fresh = observed::sandbox(&*self.node.runtime, &id).await.inspect_err(|error| {
                 let message = format!("Unable to get pod sandbox status: {}", error.grpc_text());
-                self.node.pod_event(pod, EventType::Warning, "FailedPodSandBoxStatus", message);
+                self.node.pod_event(
+                    pod,
+                    EventType::Warning,
+                    events::FAILED_POD_SANDBOX_STATUS,
+                    message,
+                );
             });
             let mut newer = observed.clone();
             newer.sandboxes.splice(0..0, fresh.map_err(|e| e.to_string())?);

@@ -206,7 +206,8 @@ impl Reporter {
     }
 }
 
-async fn at(deadline: Option<Instant>) {
+/// Resolves at a deadline; never without one.
+pub(super) async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

@@ -5,6 +5,7 @@ use proto::runtime::v1 as cri;
 
 use super::PIDS_MAX;
 use super::actions::Actions;
+use crate::events;
 use crate::observed::{Observed, State, label};
 use crate::plan::{Kill, KillReason};
 use crate::pod::{Member, Pod, Role};
@@ -91,7 +92,9 @@ impl Actions {
     /// What fails is told by the condition `PodResizeInProgress` and tried again.
     pub(super) async fn resize(&mut self, pod: &Pod, observed: &Observed) -> Result<(), String> {
         let mut failed = None;
-        for pending in self.pending_resizes(pod, observed) {
+        let all = self.pending_resizes(pod, observed);
+        let any = !all.is_empty();
+        for pending in all {
             let name = pending.member.name();
             let outcome = if pending.restarts() {
                 let message = format!("Container {name} resize requires restart");
@@ -116,11 +119,10 @@ impl Actions {
                 Ok(()) => {
                     self.changes += 1;
                     self.given.insert(pending.id, pending.to);
-                    let message = format!("Container {name} has its new resources");
-                    self.node.pod_event(pod, EventType::Normal, "ResizeCompleted", message);
                 }
                 Err(why) => {
-                    self.node.pod_event(pod, EventType::Warning, "ResizeError", why.clone());
+                    let message = resize::message(pod, "Pod resize error", &why);
+                    self.node.pod_event(pod, EventType::Warning, events::RESIZE_ERROR, message);
                     failed = Some(why);
                 }
             }
@@ -128,6 +130,10 @@ impl Actions {
         if failed.is_none() {
             let pids_max = self.node.config.hardened.then_some(PIDS_MAX);
             failed = self.node.cgroups.apply(pod, pids_max).err().map(|e| e.to_string());
+        }
+        if any && failed.is_none() {
+            let message = resize::message(pod, "Pod resize completed", "");
+            self.node.pod_event(pod, EventType::Normal, events::RESIZE_COMPLETED, message);
         }
         self.progress.lock().resizing.clone_from(&failed);
         failed.map_or(Ok(()), Err)

@@ -91,6 +91,7 @@ async fn node(folder: &Path, runtime: FakeRuntime, tasks: &Tasks) -> Arc<Node> {
         labels: Labels::open(&client, tasks).await,
         owners: Mutex::default(),
         pressure: Pressure::default(),
+        network_problem: Mutex::default(),
         report: Notify::new(),
         operations: Arc::default(),
         runtime: Arc::new(runtime),

@@ -13,12 +13,14 @@ use super::actions::{Actions, ends};
 use super::pod_ips;
 use super::reporter::SharedProgress;
 use super::stop::kill;
+use crate::events;
 use crate::handler::{Target, hook};
 use crate::images::{self, Wanted};
 use crate::node::Node;
 use crate::objects::{self, Found, Source};
 use crate::observed::{Container, Observed, State};
 use crate::pod::{Member, Pod, Role};
+use crate::spec::dns;
 use crate::spec::downward::Facts;
 use crate::spec::env::{Lookup, environment};
 use crate::spec::{self, BadSpec, ContainerInput};
@@ -66,6 +68,18 @@ fn count_of_logs(folder: &Path) -> i32 {
 
 impl Actions {
     pub(super) async fn create_sandbox(&self, pod: &Pod, attempt: u32) -> Result<String, String> {
+        let network = self.node.network_problem.lock().clone();
+        if let Some(problem) = network.filter(|_| !pod.host_network()) {
+            let message = format!("network is not ready: {problem}");
+            self.node.pod_event(
+                pod,
+                EventType::Warning,
+                events::NETWORK_NOT_READY,
+                message.clone(),
+            );
+            return Err(message);
+        }
+        self.report_dns(pod);
         let outcome = async {
             let config = self.sandbox_config(pod, attempt).map_err(|e| e.to_string())?;
             let handler = runtime_handler(&self.node, pod).await?;
@@ -81,11 +95,27 @@ impl Actions {
                 self.node.pod_event(
                     pod,
                     EventType::Warning,
-                    "FailedCreatePodSandBox",
+                    events::FAILED_CREATE_POD_SANDBOX,
                     message.clone(),
                 );
                 Err(message)
             }
+        }
+    }
+
+    /// Tells what of the pod's resolver settings is not as it asks.
+    fn report_dns(&self, pod: &Pod) {
+        let formed = dns::form(pod, &self.node.config);
+        if formed.lacks_cluster_dns {
+            let why = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+                \"ClusterFirst\" policy. Falling back to \"Default\" policy.";
+            self.node.node_event(EventType::Warning, events::MISSING_CLUSTER_DNS, why);
+            let named = format!("{}_{}({})", pod.name(), pod.namespace(), pod.uid);
+            let message = format!("pod: {named:?}. {why}");
+            self.node.pod_event(pod, EventType::Warning, events::MISSING_CLUSTER_DNS, message);
+        }
+        for message in formed.omissions {
+            self.node.pod_event(pod, EventType::Warning, events::DNS_CONFIG_FORMING, message);
         }
     }
 
@@ -121,14 +151,14 @@ impl Actions {
             biased;
             pulled = pulled => pulled.inspect_err(|why| {
                 let message = format!("Error: {}", why.reason);
-                node.container_event(pod, member, EventType::Warning, "Failed", message);
+                node.container_event(pod, member, EventType::Warning, events::FAILED, message);
             })?,
             // A pod that is to end waits for no pull.
             () = ends(&mut news) => return Err(waits(pod)),
         };
         let fail = |why: Waiting| {
             let message = format!("Error: {}", why.message);
-            node.container_event(pod, member, EventType::Warning, "Failed", message);
+            node.container_event(pod, member, EventType::Warning, events::FAILED, message);
             why
         };
         let folder =
@@ -145,7 +175,7 @@ impl Actions {
                 fail(Waiting { reason: "CreateContainerError", message: e.message })
             })?;
         node.own(&id, &pod.uid);
-        node.container_event(pod, member, EventType::Normal, "Created", "Container created");
+        node.container_event(pod, member, EventType::Normal, events::CREATED, "Container created");
         // A container is shown as running once its hook has ended.
         let has_hook = member.container.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
         let _hidden = has_hook.then(|| Starting::new(&self.progress, &id));
@@ -153,7 +183,7 @@ impl Actions {
             .start_container(&id)
             .await
             .map_err(|e| fail(Waiting { reason: "RunContainerError", message: e.message }))?;
-        node.container_event(pod, member, EventType::Normal, "Started", "Container started");
+        node.container_event(pod, member, EventType::Normal, events::STARTED, "Container started");
         link_log(&node, pod, member, &id, &log_path);
         self.post_start(pod, member, &id, observed).await
     }
@@ -172,7 +202,7 @@ impl Actions {
             shown(pod),
             pod.uid
         );
-        self.node.container_event(pod, member, EventType::Warning, "BackOff", text);
+        self.node.container_event(pod, member, EventType::Warning, events::BACK_OFF, text);
         let message = format!(
             "back-off {} restarting failed container={} pod={}({})",
             go_duration(delay.as_secs()),
@@ -268,7 +298,7 @@ impl Actions {
             pod,
             member,
             EventType::Warning,
-            "FailedPostStartHook",
+            events::FAILED_POST_START_HOOK,
             "PostStartHook failed",
         );
         let grace = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or_default());
@@ -276,7 +306,7 @@ impl Actions {
         if let Ok(seen) = crate::observed::observe(&*self.node.runtime, &pod.uid).await
             && let Some(started) = seen.containers.iter().find(|c| c.id == id)
         {
-            let message = "FailedPostStartHook";
+            let message = events::FAILED_POST_START_HOOK;
             let stopped = kill(&self.node, pod, started, ip, grace, message, None).await;
             if let Err(error) = stopped {
                 tracing::debug!(pod = %pod.key, %error, "cannot stop after a failed postStart hook");

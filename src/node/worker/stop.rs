@@ -1,6 +1,7 @@
 //! Ends pods: hooks, the stop signal, the kill, sandboxes last; then everything that is left of them.
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 use super::actions::Actions;
 use super::start::log_link;
 use super::{Desired, Step, Worker, pod_ips};
+use crate::events;
 use crate::handler::{Target, hook};
 use crate::node::Node;
 use crate::observed::{Container, Observed, State, label};
@@ -69,7 +71,7 @@ pub(super) async fn kill(
         } else {
             message.to_owned()
         };
-        node.container_event(pod, member, EventType::Normal, "Killing", text);
+        node.container_event(pod, member, EventType::Normal, events::KILLING, text);
         // The hook the container was started with: the pod may have changed or be unknown by now.
         let hook = container
             .annotations
@@ -90,7 +92,7 @@ pub(super) async fn kill(
                     pod,
                     member,
                     EventType::Warning,
-                    "FailedPreStopHook",
+                    events::FAILED_PRE_STOP_HOOK,
                     "PreStopHook failed",
                 );
             }
@@ -102,6 +104,11 @@ pub(super) async fn kill(
     }
     let left = grace.saturating_sub(begun.elapsed()).max(GRACE_MIN);
     node.runtime.stop_container(&container.id, left).await
+}
+
+/// How long the runtime may take to end a pod that the node ends by itself, as upstream's `killPodNow`.
+fn patience(grace: i64) -> Duration {
+    seconds(grace.saturating_add(grace / 2).max(10))
 }
 
 /// What of a pod could not be ended.
@@ -199,7 +206,7 @@ impl Actions {
     fn report_kill(&self, pod: &Pod, failures: KillFailures) -> Result<(), String> {
         let Some(message) = failures.message() else { return Ok(()) };
         tracing::warn!(pod = %pod.key, uid = %pod.uid, error = message, "cannot end the pod yet");
-        self.node.pod_event(pod, EventType::Warning, "FailedKillPod", message.clone());
+        self.node.pod_event(pod, EventType::Warning, events::FAILED_KILL_POD, message.clone());
         Err(message)
     }
 
@@ -212,6 +219,7 @@ impl Actions {
     ) -> Result<(), String> {
         let mut receiver = self.desired.clone();
         let mut pod = Arc::clone(&desired.pod);
+        let mut late = most.map(|most| base::clock::now() + patience(most));
         loop {
             let grace = most.unwrap_or(i64::MAX).min(pod.grace_seconds());
             let shorter = async {
@@ -225,11 +233,25 @@ impl Actions {
                     }
                 }
             };
-            tokio::select! {
-                biased;
-                outcome = self.stop_all(&pod, observed, grace) => return outcome,
-                newer = shorter => pod = newer,
-            }
+            let newer = {
+                let mut stop = pin!(self.stop_all(&pod, observed, grace));
+                let mut shorter = pin!(shorter);
+                loop {
+                    tokio::select! {
+                        biased;
+                        outcome = &mut stop => return outcome,
+                        newer = &mut shorter => break newer,
+                        () = super::reporter::at(late) => {
+                            late = None;
+                            let message =
+                                "Container runtime did not kill the pod within specified grace period.";
+                            let (kind, reason) = (EventType::Warning, events::EXCEEDED_GRACE_PERIOD);
+                            self.node.pod_event(&pod, kind, reason, message);
+                        }
+                    }
+                }
+            };
+            pod = newer;
         }
     }
 
@@ -374,5 +396,11 @@ mod tests {
             failures.message().unwrap(),
             format!("error killing pod: [{sandbox}, {container}]")
         );
+    }
+
+    #[test]
+    fn the_runtime_gets_half_as_long_again_and_ten_seconds_at_least() {
+        assert_eq!(patience(crate::eviction::GRACE), Duration::from_secs(10));
+        assert_eq!(patience(60), Duration::from_secs(90));
     }
 }

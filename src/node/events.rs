@@ -1,0 +1,220 @@
+//! Reasons of the node's events, those of upstream's kubelet (`pkg/kubelet/events/event.go` and the few beside it).
+//!
+//! Every reason that upstream has is in this table: with the constant that is used here, or with why it never comes. A
+//! test holds it.
+//!
+//! | Reason | Constant, or why not |
+//! |---|---|
+//! | `AlreadyMountedVolume` | upstream does not emit it either |
+//! | `BackOff` | `BACK_OFF` |
+//! | `CgroupV1` | `CGROUP_V1` |
+//! | `ContainerGCFailed` | dead containers are removed by their pod's worker, which tries again; there is no pass over all |
+//! | `Created` | `CREATED` |
+//! | `DNSConfigForming` | `DNS_CONFIG_FORMING` |
+//! | `ErrImageNeverPull` | `ERR_IMAGE_NEVER_PULL` |
+//! | `ExceededGracePeriod` | `EXCEEDED_GRACE_PERIOD` |
+//! | `Failed` | `FAILED` |
+//! | `FailedAttachVolume` | no volume of this node is attached: local, hostPath and the pod's own alone |
+//! | `FailedCreatePodContainer` | `FAILED_CREATE_POD_CONTAINER` |
+//! | `FailedCreatePodSandBox` | `FAILED_CREATE_POD_SANDBOX` |
+//! | `FailedKillPod` | `FAILED_KILL_POD` |
+//! | `FailedMapVolume` | block volumes are refused as FailedMount |
+//! | `FailedMount` | `FAILED_MOUNT` |
+//! | `FailedMountOnFilesystemMismatch` | no file system is made or mounted from a device |
+//! | `FailedNodeAllocatableEnforcement` | a cgroup that cannot be written ends the start, with the error |
+//! | `FailedNodeDeclaredFeaturesCheck` | the node declares no features; what it cannot do is refused at admission |
+//! | `FailedPodSandBoxStatus` | `FAILED_POD_SANDBOX_STATUS` |
+//! | `FailedPostStartHook` | `FAILED_POST_START_HOOK` |
+//! | `FailedPreStopHook` | `FAILED_PRE_STOP_HOOK` |
+//! | `FailedPrepareDynamicResources` | resource claims are refused at admission |
+//! | `FailedSync` | `FAILED_SYNC` |
+//! | `FailedValidation` | a bad static pod is a problem in `kube-lite status`, which names its file |
+//! | `FileSystemResizeFailed` | no file system of a volume is resized |
+//! | `FileSystemResizeSuccessful` | no file system of a volume is resized |
+//! | `FreeDiskSpaceFailed` | `FREE_DISK_SPACE_FAILED` |
+//! | `HostIPsIPFamilyMismatch` | the node's addresses come from its flags, never from a cloud provider |
+//! | `ImageGCFailed` | `IMAGE_GC_FAILED` |
+//! | `InspectFailed` | `INSPECT_FAILED` |
+//! | `InvalidDiskCapacity` | `INVALID_DISK_CAPACITY` |
+//! | `InvalidImageID` | ids of images come from the runtime and go back to it as they are |
+//! | `Killing` | `KILLING` |
+//! | `KubeletSetupFailed` | a failed start ends the process, with the error |
+//! | `MissingClusterDNS` | `MISSING_CLUSTER_DNS` |
+//! | `NetworkNotReady` | `NETWORK_NOT_READY` |
+//! | `NodeAllocatableEnforced` | `NODE_ALLOCATABLE_ENFORCED` |
+//! | `NodeNotReady` | `NODE_NOT_READY` |
+//! | `NodeNotSchedulable` | `NODE_NOT_SCHEDULABLE` |
+//! | `NodeReady` | `NODE_READY` |
+//! | `NodeSchedulable` | `NODE_SCHEDULABLE` |
+//! | `PossibleMemoryBackedVolumesOnDisk` | memory never swaps out of a pod's cgroup: its swap is limited to none |
+//! | `Preempting` | a pod that does not fit is refused, only the scheduler preempts |
+//! | `ProbeWarning` | `PROBE_WARNING` |
+//! | `Pulled` | `PULLED` |
+//! | `Pulling` | `PULLING` |
+//! | `Rebooted` | `REBOOTED` |
+//! | `ResizeCompleted` | `RESIZE_COMPLETED` |
+//! | `ResizeDeferred` | `RESIZE_DEFERRED` |
+//! | `ResizeError` | `RESIZE_ERROR` |
+//! | `ResizeInfeasible` | what upstream cannot resize (swap, static CPU and memory policies) this node does not have |
+//! | `ResizeStarted` | `RESIZE_STARTED` |
+//! | `SandboxChanged` | `SANDBOX_CHANGED` |
+//! | `Shutdown` | `SHUTDOWN` |
+//! | `Started` | `STARTED` |
+//! | `Starting` | `STARTING` |
+//! | `SuccessfulAttachVolume` | no volume of this node is attached |
+//! | `SuccessfulMountVolume` | upstream does not emit it either |
+//! | `SystemOOM` | the kernel's log is not read; pods killed for lack of memory show `OOMKilled` |
+//! | `Unhealthy` | `UNHEALTHY` |
+//! | `VolumePermissionChangeInProgress` | a long change of a volume's group shows in the pod's waiting containers alone |
+//! | `VolumeResizeFailed` | no volume of this node is resized |
+//! | `VolumeResizeSuccessful` | no volume of this node is resized |
+
+/// A container or an image is tried again later.
+pub(crate) const BACK_OFF: &str = "BackOff";
+/// The machine has the first version of cgroups.
+pub(crate) const CGROUP_V1: &str = "CgroupV1";
+/// A container was made.
+pub(crate) const CREATED: &str = "Created";
+/// Name servers or search domains of a pod were left out.
+pub(crate) const DNS_CONFIG_FORMING: &str = "DNSConfigForming";
+/// An image is not there and must not be pulled.
+pub(crate) const ERR_IMAGE_NEVER_PULL: &str = "ErrImageNeverPull";
+/// The runtime takes longer to end a pod than it may.
+pub(crate) const EXCEEDED_GRACE_PERIOD: &str = "ExceededGracePeriod";
+/// Something of a pod failed; the message says what.
+pub(crate) const FAILED: &str = "Failed";
+/// The cgroup of a pod cannot be made.
+pub(crate) const FAILED_CREATE_POD_CONTAINER: &str = "FailedCreatePodContainer";
+/// A sandbox cannot be made.
+pub(crate) const FAILED_CREATE_POD_SANDBOX: &str = "FailedCreatePodSandBox";
+/// A pod cannot be ended.
+pub(crate) const FAILED_KILL_POD: &str = "FailedKillPod";
+/// A volume cannot be set up.
+pub(crate) const FAILED_MOUNT: &str = "FailedMount";
+/// The runtime does not say how a sandbox is.
+pub(crate) const FAILED_POD_SANDBOX_STATUS: &str = "FailedPodSandBoxStatus";
+/// A container's hook after its start failed.
+pub(crate) const FAILED_POST_START_HOOK: &str = "FailedPostStartHook";
+/// A container's hook before its end failed.
+pub(crate) const FAILED_PRE_STOP_HOOK: &str = "FailedPreStopHook";
+/// The runtime does not say how a pod is.
+pub(crate) const FAILED_SYNC: &str = "FailedSync";
+/// The image file system stays full although unused images were removed.
+pub(crate) const FREE_DISK_SPACE_FAILED: &str = "FreeDiskSpaceFailed";
+/// Unused images could not be removed twice in a row.
+pub(crate) const IMAGE_GC_FAILED: &str = "ImageGCFailed";
+/// The runtime does not say whether it has an image.
+pub(crate) const INSPECT_FAILED: &str = "InspectFailed";
+/// The image file system has no size.
+pub(crate) const INVALID_DISK_CAPACITY: &str = "InvalidDiskCapacity";
+/// A container is being stopped.
+pub(crate) const KILLING: &str = "Killing";
+/// A pod wants the cluster's DNS, and there is none.
+pub(crate) const MISSING_CLUSTER_DNS: &str = "MissingClusterDNS";
+/// A pod waits for the network plugin.
+pub(crate) const NETWORK_NOT_READY: &str = "NetworkNotReady";
+/// The limits of all pods together are set.
+pub(crate) const NODE_ALLOCATABLE_ENFORCED: &str = "NodeAllocatableEnforced";
+/// The node became not ready.
+pub(crate) const NODE_NOT_READY: &str = "NodeNotReady";
+/// The node was cordoned.
+pub(crate) const NODE_NOT_SCHEDULABLE: &str = "NodeNotSchedulable";
+/// The node became ready.
+pub(crate) const NODE_READY: &str = "NodeReady";
+/// The node was uncordoned.
+pub(crate) const NODE_SCHEDULABLE: &str = "NodeSchedulable";
+/// A probe succeeded with a warning.
+pub(crate) const PROBE_WARNING: &str = "ProbeWarning";
+/// An image was pulled, or was there.
+pub(crate) const PULLED: &str = "Pulled";
+/// An image is being pulled.
+pub(crate) const PULLING: &str = "Pulling";
+/// The machine was started again since the node's last status.
+pub(crate) const REBOOTED: &str = "Rebooted";
+/// All containers have the new resources of their pod.
+pub(crate) const RESIZE_COMPLETED: &str = "ResizeCompleted";
+/// The node has too little left for new resources of a pod.
+pub(crate) const RESIZE_DEFERRED: &str = "ResizeDeferred";
+/// The runtime or the kernel refused new resources.
+pub(crate) const RESIZE_ERROR: &str = "ResizeError";
+/// New resources of a pod are being put in force.
+pub(crate) const RESIZE_STARTED: &str = "ResizeStarted";
+/// A sandbox is replaced.
+pub(crate) const SANDBOX_CHANGED: &str = "SandboxChanged";
+/// The machine is switched off.
+pub(crate) const SHUTDOWN: &str = "Shutdown";
+/// A container was started.
+pub(crate) const STARTED: &str = "Started";
+/// The node agent starts.
+pub(crate) const STARTING: &str = "Starting";
+/// A probe failed.
+pub(crate) const UNHEALTHY: &str = "Unhealthy";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::path::{Path, PathBuf};
+
+    /// The values of the constants in upstream's `event.go` (v1.37.1), then those spelled out at their call sites.
+    const UPSTREAM: &str = "Created Started Failed Killing Preempting BackOff ExceededGracePeriod \
+        FailedKillPod FailedCreatePodContainer NetworkNotReady ResizeDeferred ResizeInfeasible \
+        ResizeCompleted ResizeStarted ResizeError FailedNodeDeclaredFeaturesCheck Pulling Pulled \
+        InspectFailed ErrImageNeverPull NodeReady NodeNotReady NodeSchedulable NodeNotSchedulable \
+        Starting KubeletSetupFailed FailedAttachVolume FailedMount VolumeResizeFailed \
+        VolumeResizeSuccessful FileSystemResizeFailed VolumePermissionChangeInProgress \
+        FileSystemResizeSuccessful FailedMapVolume AlreadyMountedVolume SuccessfulAttachVolume \
+        SuccessfulMountVolume Rebooted Shutdown ContainerGCFailed ImageGCFailed \
+        FailedNodeAllocatableEnforcement NodeAllocatableEnforced SandboxChanged \
+        FailedCreatePodSandBox FailedPodSandBoxStatus FailedMountOnFilesystemMismatch \
+        FailedPrepareDynamicResources PossibleMemoryBackedVolumesOnDisk CgroupV1 InvalidImageID \
+        InvalidDiskCapacity FreeDiskSpaceFailed Unhealthy ProbeWarning FailedSync \
+        FailedValidation FailedPostStartHook FailedPreStopHook \
+        SystemOOM HostIPsIPFamilyMismatch DNSConfigForming MissingClusterDNS";
+
+    fn sources(folder: &Path, out: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, out);
+            } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("events.rs") {
+                out.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn every_event_of_upstream_is_emitted_or_listed_with_a_reason() {
+        let own = include_str!("events.rs");
+        let rows = own.lines().filter_map(|l| l.strip_prefix("//! | `")?.strip_suffix(" |"));
+        let table: BTreeMap<&str, &str> = rows.map(|row| row.split_once("` | ").unwrap()).collect();
+        let upstream: BTreeSet<&str> = UPSTREAM.split_whitespace().collect();
+        assert_eq!(table.keys().copied().collect::<BTreeSet<_>>(), upstream);
+        let mut files = Vec::new();
+        sources(Path::new(env!("CARGO_MANIFEST_DIR")), &mut files);
+        let mut code = String::new();
+        for file in files {
+            let text = std::fs::read_to_string(file).unwrap();
+            // What tests name is not emitted.
+            code.push_str(text.split("#[cfg(test)]\nmod tests {").next().unwrap());
+        }
+        let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        let used: BTreeSet<&str> = code
+            .split("events::")
+            .skip(1)
+            .map(|after| after.split(|c| !word(c)).next().unwrap_or_default())
+            .collect();
+        let mut constants = BTreeSet::new();
+        for (reason, why) in table {
+            let Some(name) = why.strip_prefix('`').and_then(|w| w.strip_suffix('`')) else {
+                assert!(why.len() > 20, "{reason}: {why}");
+                continue;
+            };
+            constants.insert(name);
+            let definition = format!("\npub(crate) const {name}: &str = \"{reason}\";");
+            assert!(own.contains(&definition), "no{definition}");
+            assert!(used.contains(name), "events::{name} is not used");
+        }
+        let defined = own.lines().filter(|l| l.starts_with("pub(crate) const ")).count();
+        assert_eq!(defined, constants.len(), "a constant that is not in the table");
+    }
+}
