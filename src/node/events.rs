@@ -190,7 +190,8 @@ mod tests {
         let upstream: BTreeSet<&str> = UPSTREAM.split_whitespace().collect();
         assert_eq!(table.keys().copied().collect::<BTreeSet<_>>(), upstream);
         let mut files = Vec::new();
-        sources(Path::new(env!("CARGO_MANIFEST_DIR")), &mut files);
+        // Tests run in the folder of their crate.
+        sources(Path::new("."), &mut files);
         let mut code = String::new();
         for file in files {
             let text = std::fs::read_to_string(file).unwrap();

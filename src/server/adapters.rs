@@ -68,8 +68,11 @@ impl apiserver::bootstrap::Writer for BootstrapWriter {
         self.server.objects().row(gvr).is_ok()
     }
 
-    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Option<Value> {
-        self.send(Method::GET, &Client::path(gvr, namespace, name, ""), None).await.ok()
+    async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Option<Value>, Status> {
+        match self.send(Method::GET, &Client::path(gvr, namespace, name, ""), None).await {
+            Err(error) if error.is("NotFound") => Ok(None),
+            answer => answer.map(Some),
+        }
     }
 
     async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {

@@ -106,6 +106,15 @@ fn error(code: tonic::Code, message: &str) -> RuntimeError {
     RuntimeError { operation: "fake", code, message: message.to_owned() }
 }
 
+/// How long the listing shows the state before an end that was announced: mostly not at all.
+fn listing_lag(random: &mut Random) -> Duration {
+    match random.below(100) {
+        0..5 => random.millis(3000),
+        5..30 => random.millis(200),
+        _ => Duration::ZERO,
+    }
+}
+
 impl FakeRuntime {
     /// A runtime, and its events.
     pub(crate) fn new(seed: u64, tasks: Tasks) -> (Self, mpsc::Receiver<ContainerEvent>) {
@@ -170,18 +179,37 @@ impl FakeRuntime {
         }
     }
 
-    /// Ends the newest sandbox and everything in it.
+    /// Ends the newest sandbox and everything in it. In some cases its event comes before the listing shows it.
     pub(crate) fn lose_sandbox(&self) {
-        let id = {
+        let (id, lag) = {
             let mut state = self.state.lock();
-            let Some(sandbox) = state.sandboxes.last_mut() else { return };
-            sandbox.status.set_state(cri::PodSandboxState::SandboxNotready);
-            sandbox.status.id.clone()
+            let Some(sandbox) = state.sandboxes.last() else { return };
+            let id = sandbox.status.id.clone();
+            (id, listing_lag(&mut state.random))
         };
         for container in self.of_sandbox(&id) {
             self.exit(&container, 137);
         }
         self.announce(&id);
+        self.after(lag, move |own| {
+            let mut state = own.state.lock();
+            if let Some(sandbox) = state.sandboxes.iter_mut().find(|s| s.status.id == id) {
+                sandbox.status.set_state(cri::PodSandboxState::SandboxNotready);
+            }
+        });
+    }
+
+    /// Does something after a while, or at once.
+    fn after(&self, pause: Duration, act: impl FnOnce(&Self) + Send + 'static) {
+        if pause.is_zero() {
+            return act(self);
+        }
+        let own = self.clone();
+        self.tasks.spawn(Kind::Request, "fake-lag", async move {
+            base::clock::sleep(pause).await;
+            act(&own);
+            Ok::<(), std::convert::Infallible>(())
+        });
     }
 
     fn of_sandbox(&self, id: &str) -> Vec<String> {
@@ -205,18 +233,11 @@ impl FakeRuntime {
             if !state.containers.iter().any(running) {
                 return;
             }
-            if state.random.chance(30) { state.random.millis(200) } else { Duration::ZERO }
+            listing_lag(&mut state.random)
         };
         self.announce(id);
-        if lag.is_zero() {
-            return self.set_exited(id, exit_code);
-        }
-        let (own, id) = (self.clone(), id.to_owned());
-        self.tasks.spawn(Kind::Request, "fake-exit", async move {
-            base::clock::sleep(lag).await;
-            own.set_exited(&id, exit_code);
-            Ok::<(), std::convert::Infallible>(())
-        });
+        let id = id.to_owned();
+        self.after(lag, move |own| own.set_exited(&id, exit_code));
     }
 
     fn set_exited(&self, id: &str, exit_code: i32) {
@@ -361,30 +382,43 @@ impl Runtime for FakeRuntime {
 
     async fn start_container(&self, id: &str) -> Result<(), RuntimeError> {
         self.call().await?;
-        let (end, exit_code) = {
+        let (behaviour, ends_at_once) = {
             let mut state = self.state.lock();
             if state.random.chance(3) {
                 return Err(error(tonic::Code::Unknown, "exec format error"));
             }
+            let container = state.containers.iter().find(|c| c.status.id == id);
+            let container = container.ok_or_else(|| error(tonic::Code::NotFound, "gone"))?;
+            let behaviour = state.behaviours.get(&container.name).copied();
+            let ends = behaviour.is_some_and(|b| b.runs_for.is_some());
+            let at_once = ends && state.random.chance(20);
+            (behaviour, at_once.then(|| state.random.millis(300)))
+        };
+        // The process ends before this call does: its event comes while the container is listed as created.
+        if let Some(pause) = ends_at_once {
+            self.announce(id);
+            base::clock::sleep(pause).await;
+        }
+        let (end, exit_code) = {
+            let mut state = self.state.lock();
             let container = state.containers.iter_mut().find(|c| c.status.id == id);
             let container = container.ok_or_else(|| error(tonic::Code::NotFound, "gone"))?;
             container.status.set_state(cri::ContainerState::ContainerRunning);
             container.status.started_at = nanos();
             let name = container.name.clone();
             Self::note(&mut state, format!("start {name} {id}"));
-            let behaviour = state.behaviours.get(&name).copied();
             let runs_for = behaviour.and_then(|b| b.runs_for);
             let end = runs_for.map(|seconds| state.random.millis(seconds * 1000 + 1));
             let fails = behaviour.is_some_and(|b| state.random.chance(b.fails));
             (end, i32::from(fails))
         };
-        if let Some(after) = end {
-            let (own, id) = (self.clone(), id.to_owned());
-            self.tasks.spawn(Kind::Request, "fake-container", async move {
-                base::clock::sleep(after).await;
-                own.exit(&id, exit_code);
-                Ok::<(), std::convert::Infallible>(())
-            });
+        let id = id.to_owned();
+        if ends_at_once.is_some() {
+            // Then it is listed as running, and only then as ended.
+            let lag = listing_lag(&mut self.state.lock().random);
+            self.after(lag, move |own| own.set_exited(&id, exit_code));
+        } else if let Some(end) = end {
+            self.after(end, move |own| own.exit(&id, exit_code));
         }
         Ok(())
     }

@@ -288,18 +288,23 @@ impl Actions {
 
     /// Removes dead containers but the newest ended one of each name, and sandboxes that nothing needs.
     pub(super) async fn collect(&mut self, pod: &Pod, observed: &Observed) {
-        let mut ended = HashSet::new();
+        let (mut ended, mut removed) = (HashSet::new(), HashSet::new());
         for container in &observed.containers {
             let over = container.state == State::Exited
                 || container.state == State::Created
                     && observed.container(&container.name) != Some(container);
             if over && !ended.insert(container.name.as_str()) {
-                self.changes += u64::from(self.remove_container(pod, container).await.is_ok());
+                if self.remove_container(pod, container).await.is_ok() {
+                    self.changes += 1;
+                    removed.insert(container.id.as_str());
+                }
                 let _ = std::fs::remove_file(&container.log_path);
             }
         }
         for sandbox in observed.sandboxes.iter().skip(1).filter(|s| !s.ready) {
-            if !observed.containers.iter().any(|c| c.sandbox == sandbox.id) {
+            // Nothing announces that the last container of a sandbox is removed: the sandbox goes with it.
+            let mut left = observed.containers.iter().filter(|c| !removed.contains(c.id.as_str()));
+            if !left.any(|c| c.sandbox == sandbox.id) {
                 let removed = self.node.runtime.remove_sandbox(&sandbox.id).await;
                 self.changes += u64::from(removed.is_ok());
             }

@@ -1,3 +1,5 @@
+//! The documents and metrics of one measured node, as clients read them.
+
 use super::*;
 
 fn some(total: u64) -> Option<Psi> {

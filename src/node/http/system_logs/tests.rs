@@ -1,3 +1,5 @@
+//! Listings, files and redirects of a log directory, against the answers of Go's file server.
+
 use http::header::{IF_MODIFIED_SINCE, IF_RANGE};
 use http_body_util::BodyExt as _;
 
