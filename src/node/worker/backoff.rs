@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::observed::{Container, Observed, State};
-use crate::plan::wants_start;
 use crate::pod::Pod;
 
 /// The kubelet's `MaxCrashLoopBackOff` and `initialNodeBackoff`.
@@ -60,7 +59,8 @@ impl CrashBackoff {
         None
     }
 
-    /// When the next of the members `start` may start. Others that ended wait for more than their back-off.
+    /// When the next of the members `start` may start, which the plan starts and a back-off keeps. Others that ended wait
+    /// for more than that. An init container that succeeded is among them when a new sandbox wants it once more.
     pub(super) fn next_try(
         &self,
         pod: &Pod,
@@ -71,11 +71,9 @@ impl CrashBackoff {
         start
             .iter()
             .filter_map(|index| pod.members.get(*index))
-            .filter_map(|m| observed.container(m.name()).map(|c| (m, c)))
-            .filter(|(m, c)| c.state == State::Exited && wants_start(pod, m, Some(c)))
-            .filter_map(|(_, c)| {
-                Some((ended(c, now) + self.0.get(&key(c))?.delay).saturating_sub(now))
-            })
+            .filter_map(|member| observed.container(member.name()))
+            .filter(|container| container.state == State::Exited)
+            .filter_map(|c| Some((ended(c, now) + self.0.get(&key(c))?.delay).saturating_sub(now)))
             .map(|left| base::clock::now() + left + Duration::from_millis(1))
             .min()
     }
