@@ -319,8 +319,10 @@ impl Worker {
             observed = self.reporter.observe(pod).await.map_err(|e| e.to_string())?;
             self.reporter.show(desired, &observed);
             // One plan does not see what it brings about: a sidecar that runs lets the next container start.
-            next = self.plan(pod, &observed);
-            again = applied.changed && next != Plan::default();
+            let planned = self.plan(pod, &observed);
+            // Nor is what the runtime says now always what it said before: a sandbox may have ended in between.
+            again = planned != Plan::default() && (applied.changed || planned != next);
+            next = planned;
         }
         self.actions.collect(pod, &observed).await;
         if let Some(why) = applied.failed {
@@ -348,8 +350,9 @@ impl Worker {
         times.extend(self.actions.crashes.next_try(pod, observed, &crashed));
         times.extend(self.active_left(pod).map(|left| now + left));
         times.extend(self.reporter.lag_deadline());
-        // One that falls on the relist is no less a deadline: back-offs are at most as long.
-        let relist = now + RELIST;
+        // One that falls on the relist is no less a deadline: the longest back-off is as long, and a container is tried a
+        // millisecond after it.
+        let relist = now + RELIST + backoff::TRY_AFTER;
         times.into_iter().min().filter(|at| *at <= relist).map_or(Step::Idle, Step::At)
     }
 }

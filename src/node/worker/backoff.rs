@@ -8,6 +8,8 @@ use tokio::time::Instant;
 use crate::observed::{Container, Observed, State};
 use crate::pod::Pod;
 
+/// How long after its back-off a container is tried: then it is over by any rounding.
+pub(super) const TRY_AFTER: Duration = Duration::from_millis(1);
 /// The kubelet's `MaxCrashLoopBackOff` and `initialNodeBackoff`.
 const INITIAL: Duration = Duration::from_secs(10);
 const MAX: Duration = Duration::from_secs(300);
@@ -74,7 +76,7 @@ impl CrashBackoff {
             .filter_map(|member| observed.container(member.name()))
             .filter(|container| container.state == State::Exited)
             .filter_map(|c| Some((ended(c, now) + self.0.get(&key(c))?.delay).saturating_sub(now)))
-            .map(|left| base::clock::now() + left + Duration::from_millis(1))
+            .map(|left| base::clock::now() + left + TRY_AFTER)
             .min()
     }
 }
