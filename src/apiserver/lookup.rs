@@ -7,7 +7,7 @@ use api::{Gvr, Object, Status};
 use async_trait::async_trait;
 use serde_json::Value;
 
-/// Reads of the watch cache, and the two writes that admission makes.
+/// Reads of the watch cache and of the store.
 #[async_trait]
 pub trait Lookup: Send + Sync {
     /// One object from the cache; `namespace` is empty for cluster-scoped kinds. `None` says that there is no such object, and
@@ -82,12 +82,6 @@ pub trait Lookup: Send + Sync {
     /// # Errors
     /// As [`Lookup::list`].
     async fn pods_on_node(&self, node: &str) -> Result<Vec<Arc<Object>>, Status>;
-
-    /// Writes the `status` subresource; the value carries the resource version it was read at.
-    ///
-    /// # Errors
-    /// The refusal; 409 `Conflict` when the object changed since.
-    async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status>;
 }
 
 /// The value of an object that was looked up.
@@ -243,10 +237,6 @@ pub(crate) mod testing {
                 pod.value().unwrap().pointer("/spec/nodeName").and_then(Value::as_str) == Some(node)
             });
             Ok(pods)
-        }
-
-        async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status> {
-            Ok(self.put(gvr, object))
         }
     }
 }

@@ -105,6 +105,35 @@ impl Objects {
         self.registry.load().row(gvr).cloned().ok_or_else(status::no_resource)
     }
 
+    /// Writes the `status` of an object; the value carries the resource version that it was read at.
+    ///
+    /// # Errors
+    /// The refusal; 409 `Conflict` when the object changed since.
+    pub(crate) async fn update_status(
+        &self,
+        gvr: &Gvr,
+        object: Value,
+    ) -> Result<Arc<Object>, Status> {
+        let row = self.row(gvr)?;
+        let name = crate::registry::metadata::text(&object, "name").to_owned();
+        let namespace = crate::registry::metadata::text(&object, "namespace").to_owned();
+        let version =
+            crate::registry::metadata::text(&object, "resourceVersion").parse().unwrap_or(0);
+        let Some(current) = self.storage.get(&row, &namespace, &name).await? else {
+            return Err(Status::not_found(&gvr.group, &gvr.resource, &name));
+        };
+        let mut value = current.value().map_err(|e| Status::internal(&e.to_string()))?;
+        if let (Some(map), Some(new)) = (value.as_object_mut(), object.get("status")) {
+            map.insert("status".into(), new.clone());
+        }
+        match self.storage.write(&row, &value, version).await? {
+            Written::Done(object) => Ok(Arc::new(object)),
+            Written::Changed(_) => {
+                Err(Status::conflict(&gvr.group, &gvr.resource, &name, crate::handlers::MODIFIED))
+            }
+        }
+    }
+
     async fn cached(&self, gvr: &Gvr) -> Result<(Arc<Resource>, Arc<Cache>), Status> {
         let row = self.row(gvr)?;
         let cache = self.loaded_cache(&row).await?;
@@ -154,27 +183,6 @@ impl Lookup for Objects {
         let (row, cache) = self.cached(&Gvr::new("", "v1", "pods")).await?;
         let selection = Selection::parse(&row, "", &format!("spec.nodeName={node}"))?;
         Ok(cache.list(&Filter { selection, ..Filter::default() }, None, 0).items)
-    }
-
-    async fn update_status(&self, gvr: &Gvr, object: Value) -> Result<Arc<Object>, Status> {
-        let row = self.row(gvr)?;
-        let name = crate::registry::metadata::text(&object, "name").to_owned();
-        let namespace = crate::registry::metadata::text(&object, "namespace").to_owned();
-        let version =
-            crate::registry::metadata::text(&object, "resourceVersion").parse().unwrap_or(0);
-        let Some(current) = self.storage.get(&row, &namespace, &name).await? else {
-            return Err(Status::not_found(&gvr.group, &gvr.resource, &name));
-        };
-        let mut value = current.value().map_err(|e| Status::internal(&e.to_string()))?;
-        if let (Some(map), Some(new)) = (value.as_object_mut(), object.get("status")) {
-            map.insert("status".into(), new.clone());
-        }
-        match self.storage.write(&row, &value, version).await? {
-            Written::Done(object) => Ok(Arc::new(object)),
-            Written::Changed(_) => {
-                Err(Status::conflict(&gvr.group, &gvr.resource, &name, crate::handlers::MODIFIED))
-            }
-        }
     }
 }
 

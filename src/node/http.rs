@@ -206,23 +206,22 @@ pub(crate) fn flag(query: &Query, name: &str) -> bool {
     matches!(one(query, name), Some("true" | "1"))
 }
 
+/// A name or value of a query.
 fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        let hex = text.get(at + 1..at + 3).and_then(|h| u8::from_str_radix(h, 16).ok());
-        match (byte, hex) {
-            (b'%', Some(value)) => {
-                out.push(value);
-                at += 2;
-            }
-            (b'+', _) => out.push(b' '),
-            _ => out.push(*byte),
-        }
-        at += 1;
+    String::from_utf8_lossy(&percent_decoded(&text.replace('+', " "))).into_owned()
+}
+
+/// The bytes of a percent-encoded text; a percent sign without two digits is kept.
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        let hex = after.get(..2).and_then(|h| std::str::from_utf8(h).ok());
+        let value = hex.filter(|_| *byte == b'%').and_then(|h| u8::from_str_radix(h, 16).ok());
+        out.push(value.unwrap_or(*byte));
+        rest = if value.is_some() { after.get(2..).unwrap_or_default() } else { after };
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 #[cfg(test)]

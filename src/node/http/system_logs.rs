@@ -28,7 +28,7 @@ use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use self::conditions::Condition;
 use self::range::Range;
-use super::{Api, Body, answer, text};
+use super::{Api, Body, answer, percent_decoded, text};
 
 /// The part of the request's path that is not of the file.
 const PREFIX: &str = "/logs/";
@@ -40,7 +40,7 @@ const SNIFFED: u64 = 512;
 const CHUNK: u64 = 64 << 10;
 
 /// What a path leads to.
-enum Found {
+enum PathTarget {
     /// A page with all entries.
     Listing(Vec<u8>, i64),
     File {
@@ -76,16 +76,16 @@ async fn respond(
     query: Option<&str>,
     headers: &HeaderMap,
 ) -> Response<Body> {
-    let path = decode(path);
+    let path = percent_decoded(path);
     let shown = String::from_utf8_lossy(&path).into_owned();
     let found = base::tasks::blocking(move || find(&root, &path)).await;
     let found = found.unwrap_or_else(|panic| Err(io::Error::other(panic)));
     match found {
-        Ok(Found::Redirect(to)) => {
+        Ok(PathTarget::Redirect(to)) => {
             let to = query.map_or_else(|| to.clone(), |query| format!("{to}?{query}"));
             redirect(&to)
         }
-        Ok(Found::Listing(page, modified)) => {
+        Ok(PathTarget::Listing(page, modified)) => {
             if conditions::unmodified_since(headers, modified) {
                 return not_modified(modified);
             }
@@ -93,7 +93,7 @@ async fn respond(
             set(&mut response, LAST_MODIFIED, conditions::format(modified));
             response
         }
-        Ok(Found::File { file, size, modified, content_type }) => {
+        Ok(PathTarget::File { file, size, modified, content_type }) => {
             let file = tokio::fs::File::from_std(file);
             content(file, size, modified, content_type, headers)
         }
@@ -133,9 +133,9 @@ fn not_modified(modified: i64) -> Response<Body> {
 }
 
 /// Opens what the path names and says how it is answered.
-fn find(root: &Path, path: &[u8]) -> io::Result<Found> {
+fn find(root: &Path, path: &[u8]) -> io::Result<PathTarget> {
     if path == b"index.html" || path.ends_with(b"/index.html") {
-        return Ok(Found::Redirect("./".to_owned()));
+        return Ok(PathTarget::Redirect("./".to_owned()));
     }
     let components = components(path);
     let mut real = root.to_owned();
@@ -144,10 +144,10 @@ fn find(root: &Path, path: &[u8]) -> io::Result<Found> {
     let slash = path.is_empty() || path.ends_with(b"/");
     let base = components.last().map(|name| escape(name)).unwrap_or_default();
     if metadata.is_dir() && !slash {
-        return Ok(Found::Redirect(format!("{base}/")));
+        return Ok(PathTarget::Redirect(format!("{base}/")));
     }
     if !metadata.is_dir() && slash {
-        return Ok(Found::Redirect(format!("../{base}")));
+        return Ok(PathTarget::Redirect(format!("../{base}")));
     }
     if metadata.is_dir() {
         let index = real.join("index.html");
@@ -156,7 +156,7 @@ fn find(root: &Path, path: &[u8]) -> io::Result<Found> {
                 (file, metadata) = (of_index, index_metadata);
                 real = index;
             }
-            _ => return Ok(Found::Listing(listing(&real)?, modified(&metadata))),
+            _ => return Ok(PathTarget::Listing(listing(&real)?, modified(&metadata))),
         }
     }
     if !metadata.is_file() {
@@ -170,7 +170,7 @@ fn find(root: &Path, path: &[u8]) -> io::Result<Found> {
             content_type::detect(&start)
         }
     };
-    Ok(Found::File { file, size: metadata.len(), modified: modified(&metadata), content_type })
+    Ok(PathTarget::File { file, size: metadata.len(), modified: modified(&metadata), content_type })
 }
 
 /// Opens for reading; a FIFO without a writer does not block.
@@ -255,19 +255,6 @@ fn escape(path: &[u8]) -> String {
         } else {
             let _ = write!(out, "%{byte:02X}");
         }
-    }
-    out
-}
-
-/// Percent-decoded bytes of a path.
-fn decode(text: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((byte, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|h| std::str::from_utf8(h).ok());
-        let value = hex.filter(|_| *byte == b'%').and_then(|h| u8::from_str_radix(h, 16).ok());
-        out.push(value.unwrap_or(*byte));
-        rest = if value.is_some() { after.get(2..).unwrap_or_default() } else { after };
     }
     out
 }

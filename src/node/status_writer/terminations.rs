@@ -1,29 +1,29 @@
 //! `kubelet_terminated_containers_total`: terminations of containers, each counted once.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use api::k8s::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
-use parking_lot::Mutex;
+use base::metrics::Family;
 
 /// Reasons are the runtime's own words, so their number has a bound.
 const SERIES_MAX: usize = 1024;
 
-/// Labels: `container_type`, `exit_code`, `reason`.
-type Labels = (&'static str, i32, String);
-
 /// Counts by comparing each status with the one before it, as upstream's status manager does.
 #[derive(Debug)]
 pub(super) struct Terminations {
-    counts: Mutex<BTreeMap<Labels, u64>>,
+    counts: Family,
     /// Start of this process since the epoch.
     started: Duration,
 }
 
 impl Default for Terminations {
     fn default() -> Self {
-        Self { counts: Mutex::default(), started: base::clock::unix_time() }
+        let counts = Family::counter(
+            "kubelet_terminated_containers_total",
+            "[ALPHA] Cumulative number of container terminations.",
+            &["container_type", "exit_code", "reason"],
+        );
+        Self { counts, started: base::clock::unix_time() }
     }
 }
 
@@ -61,31 +61,21 @@ impl Terminations {
     }
 
     fn count(&self, kind: &'static str, ended: &ContainerStateTerminated) {
-        let labels = (kind, ended.exit_code, ended.reason.clone().unwrap_or_default());
-        let mut counts = self.counts.lock();
-        let full = counts.len() >= SERIES_MAX;
-        match counts.get_mut(&labels) {
-            Some(count) => *count = count.saturating_add(1),
-            None if full => tracing::debug!(?labels, "too many kinds of terminations to count"),
-            None => {
-                counts.insert(labels, 1);
-            }
+        let (code, reason) = (ended.exit_code.to_string(), ended.reason.as_deref());
+        let labels = [kind, &code, reason.unwrap_or_default()];
+        let mut series = 0;
+        self.counts.each(|_, _| series += 1);
+        if series >= SERIES_MAX && self.counts.read(&labels) == 0.0 {
+            tracing::debug!(?labels, "too many kinds of terminations to count");
+        } else {
+            self.counts.inc(&labels);
         }
     }
 
     /// In Prometheus' text form.
     pub(super) fn render(&self) -> String {
-        const NAME: &str = "kubelet_terminated_containers_total";
-        let help = "Cumulative number of container terminations.";
-        let mut out = format!("# HELP {NAME} [ALPHA] {help}\n# TYPE {NAME} counter\n");
-        for ((kind, code, reason), count) in &*self.counts.lock() {
-            let reason = reason.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = writeln!(
-                out,
-                "{NAME}{{container_type=\"{kind}\",exit_code=\"{code}\",reason=\"{reason}\"}} \
-                 {count}"
-            );
-        }
+        let mut out = String::new();
+        self.counts.render(&mut out);
         out
     }
 }

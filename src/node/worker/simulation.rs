@@ -365,7 +365,7 @@ fn random_pods_change_by_events_and_deadlines_never_by_the_relist_alone() {
             busy.push((seed, outcome.calls));
         }
         if outcome.relist_changes > 0 {
-            // What led to it, for whoever runs the seed alone.
+            // The calls that led to it, for a run of this seed alone.
             outcome.trace.iter().for_each(|line| println!("{line}"));
             failed.push((seed, outcome.relist_changes));
         }

@@ -95,12 +95,9 @@ impl Reservation {
         let mut newest = Vec::new();
         for quota in quotas(&*self.lookup, &self.namespace).await? {
             let name = str_in(&quota, &["metadata", "name"]);
-            let live =
-                self.lookup.get_live(&lookup::RESOURCE_QUOTAS, &self.namespace, name).await?;
+            let live = self.lookup.get_live(&lookup::RESOURCE_QUOTAS, &self.namespace, name).await;
             // One that was deleted meanwhile limits nothing any more.
-            if let Some(live) = live {
-                newest.push(live.value().map_err(|e| Status::internal(&e.to_string()))?);
-            }
+            newest.extend(live.and_then(lookup::value)?);
         }
         self.quotas = check(subject, newest)?;
         Ok(())

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-/// Samples closer together than this say little: the rate before is told again.
+/// Samples closer together than this say little: the previous rate is returned.
 const WINDOW_MIN: i64 = 1_000_000_000;
-/// A sample that nobody asked for within this time is dropped, as upstream's `defaultCachePeriod`.
+/// A sample that no request has used within this time is dropped, as upstream's `defaultCachePeriod`.
 const KEPT_FOR: i64 = 600_000_000_000;
 
 #[derive(Debug, Clone, Copy)]
