@@ -28,20 +28,8 @@ use async_trait::async_trait;
 use rounds::Rounds;
 use serde_json::{Map, Value, json};
 
+pub use crate::operation::Operation;
 use crate::user::User;
-
-/// What is being done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// POST, and PUT or apply that creates.
-    Create,
-    /// PUT, PATCH.
-    Update,
-    /// DELETE.
-    Delete,
-    /// exec, attach, portforward, proxy.
-    Connect,
-}
 
 /// One write on its way to the store.
 #[derive(Debug, Clone, Copy)]

@@ -8,8 +8,6 @@ use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
-use crate::status;
-
 /// The error of a body.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -111,6 +109,15 @@ pub async fn collect(body: Body) -> Result<Bytes, BodyError> {
 /// Upstream's `MaxRequestBodyBytes`.
 pub(crate) const REQUEST_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// 413 for a body above the limit.
+fn too_large(limit: usize) -> Status {
+    Status::failure(
+        413,
+        "RequestEntityTooLarge",
+        format!("Request entity too large: limit is {limit}"),
+    )
+}
+
 /// Reads a body of at most [`REQUEST_BYTES_MAX`] bytes.
 ///
 /// # Errors
@@ -125,7 +132,7 @@ pub(crate) async fn read(mut body: Body) -> Result<Bytes, Status> {
         let have =
             rest.as_ref().map_or_else(|| first.as_ref().map_or(0, Bytes::len), BytesMut::len);
         if have + data.len() > REQUEST_BYTES_MAX {
-            return Err(status::too_large(REQUEST_BYTES_MAX));
+            return Err(too_large(REQUEST_BYTES_MAX));
         }
         match (&mut rest, &first) {
             (Some(all), _) => all.extend_from_slice(&data),

@@ -11,7 +11,7 @@ use crate::large_requests::RequestSize;
 use crate::negotiate::{self, Accepted, Offer};
 use crate::registry::{Resource, Subresource};
 use crate::request::{Query, RequestInfo};
-use crate::server::Inner;
+use crate::state::Inner;
 use crate::user::User;
 
 /// One authenticated and authorized request about a resource.

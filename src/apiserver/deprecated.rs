@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api::Gvr;
+use http::HeaderMap;
 use parking_lot::Mutex;
 
 use crate::audit;
-use crate::context::Context;
 use crate::meters::requests::DEPRECATED;
+use crate::user::User;
 
 /// Kept: definitions of the cluster may be many, and anybody may define one.
 const ROWS_MAX: usize = 1000;
@@ -40,24 +42,21 @@ pub struct Deprecated {
 pub(crate) struct Book(Mutex<BTreeMap<[String; 3], Deprecated>>);
 
 impl Book {
-    /// A request for a deprecated API, which is warned of.
-    pub(crate) fn note(&self, context: &Context, warning: String) {
+    /// Records a request of `user` for a deprecated API.
+    pub(crate) fn record(&self, gvr: &Gvr, subresource: &str, user: &User, headers: &HeaderMap) {
         audit::annotate(ANNOTATION, || "true".to_owned());
-        context.warn(warning);
-        let gvr = &context.row.spec.gvr;
-        let subresource = context.subresource.as_ref().map_or("", |of| &*of.name);
         // No API that is served has a release in which it is gone.
         DEPRECATED.set(&[&gvr.group, "", &gvr.resource, subresource, &gvr.version], 1.0);
         let resource = match subresource {
             "" => gvr.resource.to_string(),
             subresource => format!("{}/{subresource}", gvr.resource),
         };
-        let agent = context.headers.get(http::header::USER_AGENT);
+        let agent = headers.get(http::header::USER_AGENT);
         let agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or_default();
         let client = agent.split(' ').next().unwrap_or_default();
         let now = base::clock::unix_time();
         let key = [gvr.group.to_string(), gvr.version.to_string(), resource];
-        if is_own_component(&context.user.name, client) {
+        if is_own_component(&user.name, client) {
             return;
         }
         let mut rows = self.0.lock();
@@ -76,7 +75,7 @@ impl Book {
         });
         row.count += 1;
         row.times.1 = now;
-        row.user.clone_from(&context.user.name);
+        row.user.clone_from(&user.name);
         row.client = client.chars().take(CLIENT_MAX).collect();
     }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::body;
 use crate::context::Context;
 use crate::registry::metadata;
-use crate::server::{ApiServer, Inner};
+use crate::state::{ApiServer, Inner};
 use crate::user::User;
 use crate::watch_cache::Filter;
 

@@ -22,7 +22,6 @@ pub(crate) mod watch;
 mod write;
 
 pub(crate) use options::{FieldValidation, WriteOptions};
-pub(crate) use scale::{scale_of, set_replicas};
 
 #[cfg(feature = "fuzzing")]
 pub(crate) use {list::fuzz as fuzz_token, options::fuzz as fuzz_options};
@@ -36,13 +35,9 @@ use crate::aggregator::openapi;
 use crate::body::Body;
 use crate::context::Context;
 use crate::request::{Query, RequestInfo};
-use crate::server::Inner;
-use crate::status;
+use crate::state::Inner;
 use crate::user::User;
-
-/// Upstream's text of an optimistic lock that failed.
-pub(crate) const MODIFIED: &str =
-    "the object has been modified; please apply your changes to the latest version and try again";
+use crate::{exposition, spans, status};
 
 /// The parts of a request that the context does not hold.
 pub(crate) struct Exchange {
@@ -60,7 +55,7 @@ pub(crate) async fn dispatch(
     let info = &context.info;
     if let Some(warning) = context.row.spec.custom.as_ref().and_then(|custom| custom.deprecation())
     {
-        context.server.deprecated.note(context, warning);
+        deprecated(context, warning);
     }
     if !info.subresource.is_empty() {
         return subresource(context, exchange).await;
@@ -104,7 +99,7 @@ pub(crate) async fn dispatch(
         context.accept_route()?;
     }
     if let Some(warning) = deprecation(&spec.gvk) {
-        context.server.deprecated.note(context, warning.to_owned());
+        deprecated(context, warning.to_owned());
     }
     if !context.row.is_stored() && verb != "create" {
         return list::component_statuses(context).await;
@@ -119,13 +114,34 @@ pub(crate) async fn dispatch(
         _ => "Delete",
     };
     let work = Box::pin(work(context, exchange, verb));
-    let outcome = crate::spans::run(name, || crate::spans::fields(context), work).await;
+    let outcome = spans::run(name, || span_attributes(context), work).await;
     let changes = matches!(verb, "update" | "patch" | "delete" | "deletecollection");
     if changes && outcome.is_ok() {
         let name = item.then_some(info.path_name.as_str());
         crate::flow_status::after_write(context, name).await;
     }
     outcome
+}
+
+/// What the span of a verb says of its request (`traceFields`).
+fn span_attributes(context: &Context) -> spans::Attributes {
+    let Context { info, headers, .. } = context;
+    let header = |name: http::HeaderName| -> spans::Value {
+        headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().into()
+    };
+    vec![
+        ("accept", header(http::header::ACCEPT)),
+        ("api-group", info.group.as_str().into()),
+        ("api-version", info.version.as_str().into()),
+        ("name", info.name.as_str().into()),
+        ("subresource", info.subresource.as_str().into()),
+        ("namespace", info.namespace.as_str().into()),
+        ("resource", info.resource.as_str().into()),
+        ("scope", info.scope().into()),
+        ("url", info.path.as_str().into()),
+        ("user-agent", header(http::header::USER_AGENT)),
+        ("verb", info.verb.into()),
+    ]
 }
 
 /// Does what the verb says.
@@ -142,6 +158,14 @@ async fn work(context: &Context, exchange: Exchange, verb: &str) -> Result<Respo
         "deletecollection" => delete::delete_collection(context, exchange).await,
         _ => Err(status::no_method()),
     }
+}
+
+/// Warns the client that it uses a deprecated API, and records the use.
+fn deprecated(context: &Context, warning: String) {
+    let subresource = context.subresource.as_ref().map_or("", |of| &*of.name);
+    context.warn(warning);
+    let Context { user, headers, row, .. } = context;
+    context.server.deprecated.record(&row.spec.gvr, subresource, user, headers);
 }
 
 /// What every request about a deprecated kind is warned of (`APILifecycleDeprecated` in `k8s.io/api/core/v1/lifecycle.go`).
@@ -227,8 +251,8 @@ pub(crate) async fn plain(
         }
         "metrics" if matches!(path, "/metrics" | "/metrics/slis") && reads => {
             let text = match path {
-                "/metrics" => inner.metrics.render(inner),
-                _ => inner.metrics.indicators(),
+                "/metrics" => exposition::render(inner),
+                _ => exposition::render_indicators(inner),
             };
             let mut response = status::text(StatusCode::OK, text);
             let kind = http::HeaderValue::from_static(

@@ -13,21 +13,11 @@ use crate::flow::{Asked, Entering, Seat, Watching};
 use crate::handlers::watch::{self, Item, Start};
 use crate::registry::Resource;
 use crate::request::Query;
+pub use crate::selection::Select;
 use crate::selection::Selection;
-use crate::server::ApiServer;
+use crate::state::ApiServer;
 use crate::user::User;
 use crate::watch_cache::{EventType, Filter};
-
-/// Which objects a caller wants.
-#[derive(Debug, Clone, Default)]
-pub struct Select {
-    /// Namespace; empty is all.
-    pub namespace: String,
-    /// Label selector.
-    pub labels: String,
-    /// Field selector.
-    pub fields: String,
-}
 
 /// Where a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

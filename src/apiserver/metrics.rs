@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::Gvr;
@@ -12,9 +12,8 @@ use parking_lot::Mutex;
 
 use crate::body::Body;
 use crate::meters::requests::{LATENCIES, Words};
+use crate::registry::Registry;
 use crate::request::{Query, RequestInfo};
-use crate::server::Inner;
-use crate::watch_cache::Figures;
 
 /// Upper bounds of `apiserver_request_duration_seconds`, in seconds (`k8s.io/apiserver/pkg/endpoints/metrics`).
 const BUCKETS: [f64; 23] = [
@@ -46,28 +45,16 @@ pub(crate) struct Served {
 impl Served {
     /// Nothing when the registry has it not: such names are the client's invention, and would let who may do nothing at all fill
     /// memory with them (CVE-2020-8552).
-    pub(crate) fn of(inner: &Inner, info: &RequestInfo) -> Option<Self> {
+    pub(crate) fn of(registry: &Registry, info: &RequestInfo) -> Option<Self> {
         if !info.is_resource {
             return None;
         }
-        let registry = inner.objects.registry();
         let row = registry.row(&Gvr::new(&info.group, &info.version, &info.resource))?;
         let subresource = match info.subresource.as_str() {
             "" => None,
             name => Some(Arc::clone(&row.subresource(name)?.name)),
         };
         Some(Self { gvr: row.spec.gvr.clone(), subresource })
-    }
-}
-
-/// The scope of a request, as upstream's `CleanScope`.
-pub(crate) fn scope(info: &RequestInfo) -> &'static str {
-    match (info.is_resource, info.name.is_empty(), info.namespace.is_empty()) {
-        (false, ..) => "",
-        (true, false, _) => "resource",
-        (true, true, _) if info.verb == "create" => "resource",
-        (true, true, false) => "namespace",
-        (true, true, true) => "cluster",
     }
 }
 
@@ -102,7 +89,7 @@ impl Labels {
             _ => "other",
         };
         self.served = served;
-        self.scope = scope(info);
+        self.scope = info.scope();
         self.reads = matches!(info.verb, "get" | "list") && !connects;
         self.dry_run = match query.get("dryRun") {
             None => "",
@@ -181,7 +168,7 @@ struct Counts {
 #[derive(Debug)]
 pub(crate) struct Metrics {
     counts: Mutex<Counts>,
-    started: Duration,
+    pub(crate) started: Duration,
 }
 
 impl Metrics {
@@ -220,40 +207,7 @@ impl Metrics {
         self.counts.lock().panics += 1;
     }
 
-    /// The text of `/metrics/slis`.
-    pub(crate) fn indicators(&self) -> String {
-        let mut out = crate::healthz::indicators();
-        start_time(&mut out, "[ALPHA] ", self.started);
-        out
-    }
-
-    /// The text of `/metrics`.
-    pub(crate) fn render(&self, inner: &Inner) -> String {
-        let mut out = String::with_capacity(64 * 1024);
-        self.requests(&mut out);
-        inflight(&mut out, inner);
-        inner.services.render(&mut out, &inner.objects);
-        apiservices(&mut out, inner);
-        caches(&mut out, inner);
-        inner.parts.authorizer.render(&mut out);
-        if let Some(transformer) = inner.objects.storage().transformer() {
-            transformer.render(&mut out);
-        }
-        if let Some(audit) = inner.audit.get() {
-            audit.render(&mut out);
-        }
-        inner.parts.authenticator.render(&mut out);
-        let size = inner.objects.storage().backend().size();
-        let name = "apiserver_storage_size_bytes";
-        head(&mut out, name, "gauge", "[STABLE] Size of the stored data on disk.");
-        let _ = writeln!(out, "{name}{{storage_cluster_id=\"etcd-0\"}} {}", size.disk);
-        crate::meters::render(&mut out);
-        build(&mut out, &inner.config.product_version);
-        process(&mut out);
-        out
-    }
-
-    fn requests(&self, out: &mut String) {
+    pub(crate) fn render_requests(&self, out: &mut String) {
         let counts = self.counts.lock();
         let name = "apiserver_request_total";
         head(out, name, "counter", "[STABLE] Requests by verb, resource and status code.");
@@ -279,163 +233,5 @@ impl Metrics {
         let name = "apiserver_request_panics_total";
         head(out, name, "counter", "[ALPHA] Requests that ended in a panic.");
         let _ = writeln!(out, "{name} {}", counts.panics);
-    }
-}
-
-/// Which program this is.
-fn build(out: &mut String, product: &str) {
-    let version = format!("v1.37.1+kubelite.{product}");
-    let platform = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
-    head(out, "kubernetes_build_info", "gauge", "[BETA] Which program this is.");
-    let _ = writeln!(
-        out,
-        "kubernetes_build_info{{build_date=\"\",compiler=\"rustc\",git_commit=\"\",git_tree_state=\"clean\",git_version=\"{version}\",go_version=\"\",major=\"1\",minor=\"37\",platform=\"{platform}\"}} 1"
-    );
-    head(out, "version_info", "gauge", "[ALPHA] Versions that the program can be.");
-    let _ = writeln!(
-        out,
-        "version_info{{binary=\"1.37.1\",component=\"kube\",emulation=\"1.37\",min_compat=\"1.36\"}} 1"
-    );
-}
-
-/// The hash of this server's identity, which upstream makes of the name of the machine (`apiserver_id_hash`).
-pub(crate) fn own_hash() -> &'static str {
-    static HASH: OnceLock<String> = OnceLock::new();
-    HASH.get_or_init(|| hash_of(own_identity().as_bytes()))
-}
-
-/// This server's identity, which upstream makes of the name of the machine.
-pub(crate) fn own_identity() -> &'static str {
-    static IDENTITY: OnceLock<String> = OnceLock::new();
-    IDENTITY.get_or_init(|| {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        identity(host.trim())
-    })
-}
-
-/// `sha256:` and the digest in hexadecimal.
-pub(crate) fn hash_of(text: &[u8]) -> String {
-    let digest = ring::digest::digest(&ring::digest::SHA256, text);
-    digest.as_ref().iter().fold("sha256:".to_owned(), |mut all, byte| {
-        let _ = write!(all, "{byte:02x}");
-        all
-    })
-}
-
-/// `apiserver-` and the first half of the host's digest in base 32, in small letters.
-fn identity(host: &str) -> String {
-    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-    let digest = ring::digest::digest(&ring::digest::SHA256, host.as_bytes());
-    let half = digest.as_ref().first_chunk::<16>().copied().unwrap_or_default();
-    let mut number = u128::from_be_bytes(half);
-    // 26 letters of five bits are two more than there are.
-    let mut letters = [0; 26];
-    for (at, letter) in letters.iter_mut().rev().enumerate() {
-        let bits = if at == 0 { (number << 2) & 31 } else { number & 31 };
-        number >>= if at == 0 { 3 } else { 5 };
-        *letter = usize::try_from(bits)
-            .ok()
-            .and_then(|bits| LETTERS.get(bits))
-            .copied()
-            .unwrap_or_default();
-    }
-    format!("apiserver-{}", String::from_utf8_lossy(&letters))
-}
-
-fn inflight(out: &mut String, inner: &Inner) {
-    let mut gauge = |name: &str, help: &str, (reads, writes): (i64, i64)| {
-        head(out, name, "gauge", help);
-        let _ = writeln!(out, "{name}{{request_kind=\"mutating\"}} {writes}");
-        let _ = writeln!(out, "{name}{{request_kind=\"readOnly\"}} {reads}");
-    };
-    let (name, help) = (
-        "apiserver_current_inflight_requests",
-        "[STABLE] The most requests that were served at once in the last second.",
-    );
-    match &inner.flow {
-        Some(flow) => {
-            let [executing, waiting] = flow.most();
-            gauge(name, help, executing);
-            let help = "[ALPHA] The most requests that waited at once in the last second.";
-            gauge("apiserver_current_inqueue_requests", help, waiting);
-            flow.render(out);
-        }
-        None => {
-            let (reads, writes) = inner.limits.in_flight();
-            let number = |of: usize| i64::try_from(of).unwrap_or(i64::MAX);
-            gauge(name, help, (number(reads), number(writes)));
-        }
-    }
-}
-
-fn caches(out: &mut String, inner: &Inner) {
-    let counts = inner.objects.caches().counts();
-    let mut family = |name: &str, help: &str, of: fn(&Figures) -> i64| {
-        head(out, name, "gauge", help);
-        for (row, figures) in &counts {
-            let gvr = &row.spec.gvr;
-            let (group, resource) = (&gvr.group, &gvr.resource);
-            let value = of(figures);
-            let _ = writeln!(out, "{name}{{group=\"{group}\",resource=\"{resource}\"}} {value}");
-        }
-    };
-    family("apiserver_resource_objects", "[ALPHA] Stored objects per resource.", |f| {
-        i64::try_from(f.objects).unwrap_or(i64::MAX)
-    });
-    let help =
-        "[ALPHA] Bytes of the stored objects of each resource, as they are in the watch cache.";
-    family("apiserver_resource_size_estimate_bytes", help, |f| {
-        i64::try_from(f.bytes).unwrap_or(i64::MAX)
-    });
-    let help = "[ALPHA] Revision that each watch cache has reached.";
-    family("apiserver_watch_cache_resource_version", help, |f| f.revision);
-    let help = "[ALPHA] Changes that each watch cache can keep.";
-    family("watch_cache_capacity", help, |f| i64::try_from(f.capacity).unwrap_or(i64::MAX));
-}
-
-/// Which APIServices cannot be asked; those that are served here always can.
-fn apiservices(out: &mut String, inner: &Inner) {
-    let Ok(row) = inner.objects.row(&Gvr::new("apiregistration.k8s.io", "v1", "apiservices"))
-    else {
-        return;
-    };
-    let Some(cache) = inner.objects.caches().running(&row) else { return };
-    let remotes = inner.aggregator.remotes();
-    let name = "aggregator_unavailable_apiservice";
-    head(out, name, "gauge", "[ALPHA] Whether an APIService cannot be asked.");
-    for service in cache.list(&crate::watch_cache::Filter::default(), None, 0).items {
-        let service = &service.key.name;
-        let away = remotes.values().any(|remote| remote.is_away(service));
-        let _ = writeln!(out, "{name}{{name=\"{service}\"}} {}", u8::from(away));
-    }
-}
-
-/// Figures of the process itself.
-fn process(out: &mut String) {
-    for figure in base::process::figures() {
-        head(out, figure.name, figure.kind, figure.help);
-        let _ = writeln!(out, "{} {}", figure.name, figure.value);
-    }
-}
-
-fn start_time(out: &mut String, stability: &str, started: Duration) {
-    let help = format!("{stability}Start of the process, in seconds since the epoch.");
-    head(out, "process_start_time_seconds", "gauge", &help);
-    let _ = writeln!(out, "process_start_time_seconds {}", started.as_secs());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Go's `"apiserver-" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sha256(host)[:16]))`,
-    /// whose digest of `localhost` begins with `49960de5880e8c687434170f6476605b` (`printf localhost | sha256sum`).
-    #[test]
-    fn a_server_is_named_as_upstream_names_it() {
-        assert_eq!(identity("localhost"), "apiserver-jgla3zmib2ggq5buc4hwi5talm");
-        assert_eq!(
-            hash_of(b"localhost"),
-            "sha256:49960de5880e8c687434170f6476605b8fe4aeb9a28632c7995cf3ba831d9763"
-        );
     }
 }

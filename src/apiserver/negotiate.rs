@@ -182,6 +182,12 @@ pub fn accept_route(headers: &HeaderMap, offer: Offer) -> Result<(), Status> {
     Err(not_acceptable_route(offer))
 }
 
+/// 406 of a transformation that the object has not.
+pub(crate) fn not_acceptable() -> Status {
+    let text = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
+    Status::failure(406, "NotAcceptable", text)
+}
+
 fn not_acceptable_route(offer: Offer) -> Status {
     let mut types =
         "application/json, application/yaml, application/vnd.kubernetes.protobuf".to_owned();

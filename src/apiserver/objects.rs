@@ -129,7 +129,7 @@ impl Objects {
         match self.storage.write(&row, &value, version).await? {
             Written::Done(object) => Ok(Arc::new(object)),
             Written::Changed(_) => {
-                Err(Status::conflict(&gvr.group, &gvr.resource, &name, crate::handlers::MODIFIED))
+                Err(Status::conflict(&gvr.group, &gvr.resource, &name, status::MODIFIED))
             }
         }
     }

@@ -41,18 +41,14 @@ impl RequestInfo {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
 
-    /// What flow control asks of it.
-    pub(crate) fn asked(&self) -> crate::flow::Asked<'_> {
-        crate::flow::Asked {
-            is_resource: self.is_resource,
-            verb: self.verb,
-            path: &self.path,
-            group: &self.group,
-            version: &self.version,
-            resource: &self.resource,
-            subresource: &self.subresource,
-            namespace: &self.namespace,
-            name: &self.name,
+    /// The scope of a request in metrics and traces, as upstream's `CleanScope`.
+    pub(crate) fn scope(&self) -> &'static str {
+        match (self.is_resource, self.name.is_empty(), self.namespace.is_empty()) {
+            (false, ..) => "",
+            (true, false, _) => "resource",
+            (true, true, _) if self.verb == "create" => "resource",
+            (true, true, false) => "namespace",
+            (true, true, true) => "cluster",
         }
     }
 

@@ -30,7 +30,7 @@ use crate::lookup::{self, Lookup};
 use crate::objects::Objects;
 use crate::reviews::Reviews;
 use crate::seams::{self, Connect};
-use crate::server::{ApiServer, Parts};
+use crate::state::{ApiServer, Parts};
 use crate::user::User;
 use crate::watch_cache::{Filter, Position};
 use crate::webhook::Callout;

@@ -7,6 +7,17 @@ use serde_json::Value;
 use crate::registry::Resource;
 use crate::watch_cache::Entry;
 
+/// Which objects a caller wants.
+#[derive(Debug, Clone, Default)]
+pub struct Select {
+    /// Namespace; empty is all.
+    pub namespace: String,
+    /// Label selector.
+    pub labels: String,
+    /// Field selector.
+    pub fields: String,
+}
+
 /// Selectors; empty selects everything.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {

@@ -13,12 +13,13 @@ use stream::opening::Opening;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::authn::x509::{Peer, Verifier};
+use crate::authn::x509::PeerIdentity;
+use crate::authn::x509::Verifier;
 use crate::body::{Body, keeping};
 use crate::crowd::{Crowd, Visitor};
 use crate::meters::requests as meters;
 use crate::seams::Aside;
-use crate::server::ApiServer;
+use crate::state::ApiServer;
 
 /// Connections served at once; more wait in the listener's queue.
 const CONNECTIONS_MAX: usize = 4096;
@@ -42,10 +43,6 @@ const UNSENT_OF_STREAM_MAX: usize = 64 * 1024;
 const ENCRYPTED_MAX: usize = 32 * 1024;
 /// How long connections may finish their requests when the server stops.
 const DRAIN_MAX: Duration = Duration::from_millis(500);
-
-/// Who the certificates say, examined once per connection; an extension of each request.
-#[derive(Debug, Clone)]
-pub struct PeerIdentity(pub Arc<Peer>);
 
 /// What the handshake of a listener needs.
 struct Security {

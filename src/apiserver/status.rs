@@ -1,5 +1,7 @@
 //! Refusals as HTTP: the one place where a Status becomes a response and a store's error becomes a Status.
 
+use std::sync::Arc;
+
 use api::Status;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -7,6 +9,10 @@ use store::kv::StoreError;
 
 use crate::Body;
 use crate::body;
+
+/// Upstream's text of an optimistic lock that failed.
+pub(crate) const MODIFIED: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
 
 /// `Failure` with an empty reason and no details, as upstream answers errors that it does not map.
 pub(crate) fn unmapped(code: u16, message: impl Into<String>) -> Status {
@@ -35,15 +41,6 @@ pub(crate) fn no_method() -> Status {
 /// 501 of what is named but cannot be done by this server.
 pub(crate) fn not_implemented(what: &str) -> Status {
     Status::failure(501, "NotImplemented", format!("{what} is not available on this server"))
-}
-
-/// 413 of a body above the limit.
-pub(crate) fn too_large(limit: usize) -> Status {
-    Status::failure(
-        413,
-        "RequestEntityTooLarge",
-        format!("Request entity too large: limit is {limit}"),
-    )
 }
 
 /// 504 when a resource version lies in the future.
@@ -97,12 +94,16 @@ pub(crate) fn json(status: &Status) -> Vec<u8> {
     serde_json::to_vec(status).unwrap_or_default()
 }
 
+/// The Status that a response carries, among its extensions: the audit filter records it.
+#[derive(Debug, Clone)]
+pub(crate) struct ResponseStatus(pub(crate) Arc<Status>);
+
 /// A Status as JSON response.
 pub(crate) fn response(status: &Status) -> Response<Body> {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    crate::audit::with(|trail| trail.status(status));
     let mut response = Response::new(body::full(json(status)));
     *response.status_mut() = code;
+    response.extensions_mut().insert(ResponseStatus(Arc::new(status.clone())));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::spans::Span;
+use crate::spans::span::Span;
 
 tokio::task_local! {
     static TRACK: Option<Arc<Track>>;

@@ -192,7 +192,7 @@ pub(crate) fn protobuf_list(
 /// 406 of what has no protobuf form.
 pub(crate) fn no_protobuf(error: &codec::protobuf::EncodeError) -> Status {
     tracing::debug!(%error, "no protobuf form");
-    crate::handlers::output::not_acceptable()
+    crate::negotiate::not_acceptable()
 }
 
 /// A watch event as a protobuf frame.

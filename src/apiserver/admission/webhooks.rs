@@ -23,10 +23,10 @@ use super::expressions::conditions::Matched;
 use super::expressions::{Inputs, Variables};
 use super::matching;
 use crate::authz::Authorizer;
-use crate::handlers::{scale_of, set_replicas};
 use crate::meters::admission as meters;
 use crate::objects::Objects;
 use crate::registry::Resource;
+use crate::registry::scale::{scale_of, set_replicas};
 use crate::webhook::Callout;
 use hook::Hook;
 pub use mutating::MutatingAdmissionWebhook;
@@ -185,7 +185,7 @@ impl Matcher {
             })
         };
         let (matched, counted) = asking.settle(hook.conditions.depth(), run).await?;
-        meters::matched("webhook", &hook.name, of, request, &counted);
+        meters::matched("webhook", &hook.name, of, request.operation, &counted);
         match matched {
             Matched::Yes => Ok(true),
             Matched::Failed(why) if !hook.fails_open => {
@@ -199,7 +199,7 @@ impl Matcher {
                 Err(Status::forbidden(&gvr.group, &gvr.resource, request.named(object), &why))
             }
             Matched::No | Matched::Failed(_) => {
-                meters::excluded(&hook.name, of, request);
+                meters::excluded(&hook.name, of, request.operation);
                 Ok(false)
             }
         }

@@ -22,13 +22,6 @@ const RESOURCES_BYTES_MAX: usize = 4 << 20;
 /// How often a status is written against a newer object.
 const RETRY_MAX: usize = 5;
 
-/// Times that an API server could not be asked any more (`pkg/controllers/status/metrics` of kube-aggregator).
-pub(crate) static UNAVAILABLE: base::metrics::Family = base::metrics::Family::counter(
-    "aggregator_unavailable_apiservice_total",
-    "[ALPHA] Times that an APIService was found to be away, by the reason.",
-    &["name", "reason"],
-);
-
 /// The condition `Available`, apart from its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
@@ -54,7 +47,7 @@ pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
         // Before it is told: who reads that it is available may ask at once.
         let (was, is) = (remote.is_available(), condition.status == "True");
         if was && !is {
-            UNAVAILABLE.inc(&[&remote.name, condition.reason]);
+            crate::meters::requests::APISERVICE_UNAVAILABLE.inc(&[&remote.name, condition.reason]);
         }
         remote.set_available(is);
         if is {

@@ -15,7 +15,7 @@ use super::Settings;
 use crate::authn::Union;
 use crate::authz::chain::Chain;
 use crate::objects::Objects;
-use crate::server::Parts;
+use crate::state::Parts;
 use crate::user::User;
 use crate::webhook::Callout;
 use crate::webhook::tests::{self as peer, Hook, To};

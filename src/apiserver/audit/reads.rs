@@ -8,8 +8,8 @@ use api::{Gvr, Status};
 use http::{Method, Request};
 
 use super::{Audit, Ongoing, Trail};
-use crate::in_process::Select;
 use crate::request::{self, Query};
+use crate::selection::Select;
 use crate::user::User;
 
 /// A read on its way; empty when nothing is recorded.

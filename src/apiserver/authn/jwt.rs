@@ -112,7 +112,7 @@ impl Issuers {
         let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
         let help = "[ALPHA] Time of the last fetch of an issuer's keys, by result.";
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-        let own = crate::metrics::own_hash();
+        let own = crate::server_identity::own_hash();
         for one in self.current.load().iter() {
             let issuer = reload::hash(one.jwt.issuer.url.as_bytes());
             for (result, at) in one.keys.fetches() {

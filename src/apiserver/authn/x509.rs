@@ -195,6 +195,10 @@ fn remote_user(headers: &HeaderMap) -> Option<User> {
     Some(user)
 }
 
+/// Who the certificates say, examined once per connection; an extension of each request.
+#[derive(Debug, Clone)]
+pub struct PeerIdentity(pub Arc<Peer>);
+
 #[cfg(test)]
 mod tests {
     use super::*;

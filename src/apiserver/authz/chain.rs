@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::counts::{Counts, Tally};
 use super::{Attributes, Authorizer, Decision, Failure, Known};
-use crate::admission::expressions::conditions::aggregate;
+use crate::aggregate_error::aggregate;
 use crate::status::without_html;
 use crate::user::User;
 

@@ -150,7 +150,7 @@ impl Counts {
 
     /// This text of the file holds now.
     pub(super) fn holds(&self, text: &[u8]) {
-        *self.holds.lock() = crate::metrics::hash_of(text);
+        *self.holds.lock() = crate::server_identity::hash_of(text);
     }
 
     /// Lines for `/metrics`; what never happened has none.
@@ -172,7 +172,7 @@ impl Counts {
         drop(decisions);
         self.render_hooks(out);
         let reloads = self.reloads.lock();
-        let own = crate::metrics::own_hash();
+        let own = crate::server_identity::own_hash();
         if !reloads.is_empty() {
             let name = "apiserver_authorization_config_controller_automatic_reloads_total";
             head(out, name, "counter", "[BETA] Times that the configuration was read again.");

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::config::{Configuration, Entry, Hook, Kind, Version};
 use super::flags::NO_ABAC;
 use super::webhook::conditions::{CONDITIONS_MAX, condition};
-use crate::admission::expressions::conditions::aggregate;
+use crate::aggregate_error::aggregate;
 use crate::strict::Reader;
 
 const GROUP: &str = "apiserver.config.k8s.io";

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::counts::Counts;
 use super::kms::{Grpc, Kms};
 use super::providers::{Keyed, Method, Provider};
-use crate::admission::expressions::conditions::aggregate;
+use crate::aggregate_error::aggregate;
 use crate::strict::Reader;
 
 const VERSION: &str = "apiserver.config.k8s.io/v1";

@@ -18,7 +18,7 @@ use super::counts::Counts;
 use super::kms::Kms;
 use super::providers::{self, Provider};
 use super::{Keys, is_encrypted};
-use crate::admission::expressions::conditions::aggregate;
+use crate::aggregate_error::aggregate;
 use crate::changes::Changes;
 use crate::flags;
 use crate::registry::storage::{Opened, Transformer};

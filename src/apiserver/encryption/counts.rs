@@ -92,7 +92,7 @@ impl Counts {
         const LAST: &str =
             "apiserver_encryption_config_controller_automatic_reload_last_timestamp_seconds";
         const INFO: &str = "apiserver_encryption_config_controller_last_config_info";
-        let own = crate::metrics::own_hash();
+        let own = crate::server_identity::own_hash();
         let all = self.0.lock();
         // Writing to a string cannot fail.
         let _ = writeln!(

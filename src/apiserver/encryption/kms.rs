@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::counts::Counts;
 use super::providers::{Gcm, SHORT};
-use crate::admission::expressions::conditions::aggregate;
+use crate::aggregate_error::aggregate;
 use crate::meters::storage as meters;
 pub(super) use grpc::Grpc;
 pub(super) use wire::Annotations;
@@ -265,7 +265,12 @@ impl Kms {
     }
 
     fn used(&self, key_id: &str, direction: &str) {
-        meters::key_used(crate::metrics::own_hash(), &hashed(key_id), &self.name, direction);
+        meters::key_used(
+            crate::server_identity::own_hash(),
+            &hashed(key_id),
+            &self.name,
+            direction,
+        );
     }
 
     fn state(&self) -> Result<Arc<State>, String> {
@@ -403,7 +408,7 @@ impl Kms {
             ));
         }
         let told = valid_key_id(&status.key_id);
-        let server = crate::metrics::own_hash();
+        let server = crate::server_identity::own_hash();
         let told_as = match (&told, status.key_id.is_empty()) {
             (Ok(()), _) => Ok(hashed(&status.key_id)),
             (Err(_), true) => Err("empty"),

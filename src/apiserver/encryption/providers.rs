@@ -12,7 +12,7 @@ use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, U
 
 use super::kms::Kms;
 use super::{counts::Counts, is_encrypted};
-use crate::admission::expressions::conditions::aggregate;
+use crate::aggregate_error::aggregate;
 use crate::registry::storage::Opened;
 
 /// Bytes of AES's block, of CBC's initialization vector, and of tags.

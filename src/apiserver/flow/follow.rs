@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::control::Control;
 use super::{GROUP, LEVELS, SCHEMAS, ensure};
 use crate::follow::{self, Follower};
-use crate::server::ApiServer;
+use crate::state::ApiServer;
 use crate::user::User;
 
 /// Who writes them (upstream's `ensurer`).

@@ -3,6 +3,7 @@
 use api::value::{at, get, items, str_at, str_in};
 use serde_json::Value;
 
+use crate::request::RequestInfo;
 use crate::user::User;
 
 /// What of a request decides where it belongs.
@@ -21,7 +22,22 @@ pub(crate) struct Asked<'a> {
     pub(crate) name: &'a str,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// The attributes of a request.
+    pub(crate) fn of(info: &'a RequestInfo) -> Self {
+        Self {
+            is_resource: info.is_resource,
+            verb: info.verb,
+            path: &info.path,
+            group: &info.group,
+            version: &info.version,
+            resource: &info.resource,
+            subresource: &info.subresource,
+            namespace: &info.namespace,
+            name: &info.name,
+        }
+    }
+
     /// The request only reads (upstream's `nonMutatingRequestVerbs`).
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch")

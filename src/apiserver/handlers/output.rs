@@ -105,7 +105,7 @@ pub(crate) fn value(
 ) -> Result<Response<Body>, Status> {
     let accepted = context.accept()?;
     if accepted.transform != Transform::None {
-        return Err(not_acceptable());
+        return Err(negotiate::not_acceptable());
     }
     encode(context, code, &accepted, value)
 }
@@ -150,12 +150,6 @@ fn in_version(table: &mut Value, accepted: &Accepted) {
             map.insert("apiVersion".into(), version());
         }
     }
-}
-
-/// 406 of a transformation that the object has not.
-pub(crate) fn not_acceptable() -> Status {
-    let text = "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf";
-    Status::failure(406, "NotAcceptable", text)
 }
 
 /// What a list says of itself.

@@ -38,7 +38,7 @@ pub(super) async fn review(
     write.track(None, &mut value);
     normalize(context, kind, &mut value);
     if accepted.transform != crate::negotiate::Transform::None {
-        return Err(output::not_acceptable());
+        return Err(crate::negotiate::not_acceptable());
     }
     let Some(reviews) = &context.server.parts.reviews else {
         return Err(status::not_implemented(&context.row.qualified()));

@@ -1,10 +1,9 @@
 //! The `scale` subresource: replicas of a workload under one kind for all.
 
 use api::field::{Error, Path};
-use api::selector::LabelSelector;
 use api::{Gvk, Status};
 use http::Response;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::options::WriteOptions;
 use super::patch::{Patch, PatchType, patch_type, restore, undecodable};
@@ -12,84 +11,13 @@ use super::write::{Write, same_name, url_name};
 use super::{Exchange, get, input, output};
 use crate::body::{self, Body};
 use crate::context::Context;
+use crate::custom;
 use crate::negotiate::Media;
-use crate::registry::{Resource, metadata};
-use crate::{custom, status};
+use crate::registry::metadata;
+use crate::registry::scale::{scale_and_count, set_replicas};
 
 fn kind() -> Gvk {
     Gvk::new("autoscaling", "v1", "Scale")
-}
-
-/// The Scale of an object, and whether the object states a count.
-///
-/// # Errors
-/// 500 when a custom resource has something else where its definition says that the numbers are.
-fn shown(row: &Resource, object: &Value) -> Result<(Value, bool), Status> {
-    match &row.spec.custom {
-        Some(kind) => custom::scale::of(kind, object).map_err(|e| status::unmapped(500, e)),
-        None => Ok((scale_of_workload(row, object), true)),
-    }
-}
-
-/// The Scale of an object.
-///
-/// # Errors
-/// As [`shown`].
-pub(crate) fn scale_of(row: &Resource, object: &Value) -> Result<Value, Status> {
-    shown(row, object).map(|(scale, _)| scale)
-}
-
-/// The Scale of a workload.
-fn scale_of_workload(row: &Resource, object: &Value) -> Value {
-    let mut shown = serde_json::Map::new();
-    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
-        let text = metadata::text(object, field);
-        if !text.is_empty() {
-            shown.insert(field.into(), text.into());
-        }
-    }
-    let number = |path: &str| object.pointer(path).and_then(Value::as_i64).unwrap_or(0);
-    let mut status = json!({"replicas": number("/status/replicas")});
-    let selector = selector_text(row, object);
-    if let Some(map) = status.as_object_mut().filter(|_| !selector.is_empty()) {
-        map.insert("selector".into(), selector.into());
-    }
-    let mut spec = json!({});
-    if let Some(map) = spec.as_object_mut().filter(|_| number("/spec/replicas") != 0) {
-        map.insert("replicas".into(), number("/spec/replicas").into());
-    }
-    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status})
-}
-
-/// Takes the replica count of a Scale over.
-///
-/// # Errors
-/// 500 when a custom resource has no map where its definition says that the count is.
-pub(crate) fn set_replicas(
-    row: &Resource,
-    object: &mut Value,
-    scale: &Value,
-) -> Result<(), Status> {
-    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-    if let Some(kind) = &row.spec.custom {
-        return custom::scale::set_replicas(kind, object, replicas)
-            .map_err(|e| status::unmapped(500, e));
-    }
-    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
-        spec.insert("replicas".into(), replicas.into());
-    }
-    Ok(())
-}
-
-/// The selector as a string; replication controllers select by a plain map.
-fn selector_text(row: &Resource, object: &Value) -> String {
-    let selector = object.pointer("/spec/selector");
-    if &*row.spec.gvk.kind == "ReplicationController" {
-        let empty = serde_json::Map::new();
-        return LabelSelector::from_map(selector.and_then(Value::as_object).unwrap_or(&empty))
-            .to_string();
-    }
-    LabelSelector::from_value(selector).map(|s| s.to_string()).unwrap_or_default()
 }
 
 /// Answers a get of the scale.
@@ -99,7 +27,7 @@ fn selector_text(row: &Resource, object: &Value) -> String {
 pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
     let object =
         get::current(context).await?.value().map_err(|e| Status::internal(&e.to_string()))?;
-    let (scale, found) = shown(&context.row, &object)?;
+    let (scale, found) = scale_and_count(&context.row, &object)?;
     if let Some(kind) = context.row.spec.custom.as_ref().filter(|_| !found) {
         let path = kind.scale().map(|s| s.spec_replicas_path.as_str()).unwrap_or_default();
         let path = api::field::go_quote(path);
@@ -207,7 +135,7 @@ async fn write(
         .update(name, None, &mut |old| {
             let owners = old.pointer("/metadata/managedFields");
             let fault = |why: String| Status::internal(&why);
-            let (mut before, found) = shown(&context.row, old)?;
+            let (mut before, found) = scale_and_count(&context.row, old)?;
             if !found && let Some(spec) = before.get_mut("spec").and_then(Value::as_object_mut) {
                 spec.insert("replicas".into(), custom::scale::ABSENT.into());
             }
@@ -264,5 +192,5 @@ async fn write(
         })
         .await?;
     let object = updated.object.value().map_err(|e| Status::internal(&e.to_string()))?;
-    output::scale(context, &shown(&context.row, &object)?.0)
+    output::scale(context, &scale_and_count(&context.row, &object)?.0)
 }

@@ -260,7 +260,7 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
         schema: Arc::clone(&objects.registry().schema),
         headers_sent: false,
         began,
-        scope: crate::metrics::scope(&context.info),
+        scope: context.info.scope(),
     };
     let mut response = Response::new(body(watch, encoder));
     *response.status_mut() = StatusCode::OK;

@@ -10,7 +10,7 @@ use api::field::{Error, Path};
 use api::{Object, Status};
 use serde_json::{Map, Value};
 
-use super::{MODIFIED, device_claims, input, options::WriteOptions};
+use super::{device_claims, input, options::WriteOptions};
 use crate::admission::Operation;
 use crate::context::Context;
 use crate::convert;
@@ -338,7 +338,12 @@ impl<'a> Write<'a> {
     }
 
     pub(super) fn conflict(&self, name: &str) -> Status {
-        Status::conflict(&self.row.spec.gvr.group, &self.row.spec.gvr.resource, name, MODIFIED)
+        Status::conflict(
+            &self.row.spec.gvr.group,
+            &self.row.spec.gvr.resource,
+            name,
+            crate::status::MODIFIED,
+        )
     }
 
     async fn update_once(

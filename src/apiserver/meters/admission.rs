@@ -8,8 +8,7 @@ use base::metrics::{DEFAULT_BOUNDS, Family};
 use tokio::time::Instant;
 
 use super::word;
-use crate::admission::expressions::conditions::Counted;
-use crate::admission::{Operation, Request};
+use crate::operation::Operation;
 use crate::track::{self, Waits};
 
 const STEPS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
@@ -149,16 +148,6 @@ pub(super) static ALL: [&Family; 19] = [
     &DEFINITION_CONVERSION,
 ];
 
-/// The operation as labels say it.
-pub(crate) fn operation(operation: Operation) -> &'static str {
-    match operation {
-        Operation::Create => "CREATE",
-        Operation::Update => "UPDATE",
-        Operation::Delete => "DELETE",
-        Operation::Connect => "CONNECT",
-    }
-}
-
 /// One step of admission, `admit` or `validate`, while it goes on.
 pub(crate) struct Step {
     labels: [&'static str; 2],
@@ -171,7 +160,7 @@ impl Step {
     /// Begins now.
     pub(crate) fn begin(step: &'static str, of: Operation) -> Self {
         let begun = base::clock::now();
-        Self { labels: [operation(of), step], operation: of, begun, last: begun }
+        Self { labels: [of.as_str(), step], operation: of, begun, last: begun }
     }
 
     /// A plugin of this name is through; those that have nothing to do in this step are not counted, as upstream does not ask them.
@@ -244,8 +233,8 @@ pub(crate) enum Called {
 }
 
 /// A webhook was asked; `of` is `admit` or `validating`.
-pub(crate) fn called(name: &str, of: &str, request: &Request<'_>, took: Duration, how: &Called) {
-    let operation = operation(request.operation);
+pub(crate) fn called(name: &str, of: &str, operation: Operation, took: Duration, how: &Called) {
+    let operation = operation.as_str();
     let (code, rejected, error) = match how {
         Called::Allowed => (200, false, None),
         Called::Refused(code) => ((*code).min(600), true, Some("no_error")),
@@ -267,9 +256,25 @@ pub(crate) fn called(name: &str, of: &str, request: &Request<'_>, took: Duration
     }
 }
 
+/// What is counted of one evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConditionsEvaluated {
+    /// Conditions that could not be evaluated.
+    pub(crate) errors: usize,
+    /// Not all are true.
+    pub(crate) is_decided: bool,
+    pub(crate) took: Duration,
+}
+
 /// The conditions of a `webhook` or `policy` were evaluated. A time is counted unless all are true, as upstream does.
-pub(crate) fn matched(kind: &str, name: &str, of: &str, request: &Request<'_>, counted: &Counted) {
-    let labels = [kind, name, operation(request.operation), of];
+pub(crate) fn matched(
+    kind: &str,
+    name: &str,
+    of: &str,
+    operation: Operation,
+    counted: &ConditionsEvaluated,
+) {
+    let labels = [kind, name, operation.as_str(), of];
     if counted.errors > 0 {
         CONDITION_ERRORS.add(&labels, counted.errors as f64);
     }
@@ -279,10 +284,10 @@ pub(crate) fn matched(kind: &str, name: &str, of: &str, request: &Request<'_>, c
 }
 
 /// A webhook is not asked since its conditions say so.
-pub(crate) fn excluded(name: &str, of: &str, request: &Request<'_>) {
+pub(crate) fn excluded(name: &str, of: &str, operation: Operation) {
     // Upstream names the type in another way here than for times and errors.
     let of = if of == "validating" { "validate" } else { of };
-    CONDITION_EXCLUSIONS.inc(&["webhook", name, operation(request.operation), of]);
+    CONDITION_EXCLUSIONS.inc(&["webhook", name, operation.as_str(), of]);
 }
 
 /// The kind of an error in upstream's words: of compiling, of costs, or another.

@@ -6,6 +6,13 @@ use api::Gvr;
 use base::metrics::{DEFAULT_BOUNDS, Family, exponential, linear};
 use tokio::time::Instant;
 
+/// Times that an API server could not be asked any more (`pkg/controllers/status/metrics` of kube-aggregator).
+pub(crate) static APISERVICE_UNAVAILABLE: Family = Family::counter(
+    "aggregator_unavailable_apiservice_total",
+    "[ALPHA] Times that an APIService was found to be away, by the reason.",
+    &["name", "reason"],
+);
+
 static FILTERS: [f64; 13] =
     [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0];
 /// Bounds of answers that lists and watches wait for, in seconds.
@@ -264,7 +271,7 @@ pub(super) static ALL: [&Family; 38] = [
     &INVALID_TOKENS,
     &NAMELESS,
     &MERGED,
-    &crate::aggregator::availability::UNAVAILABLE,
+    &APISERVICE_UNAVAILABLE,
     &DEPRECATED,
     &LONG,
     &FIELD_VALIDATION,

@@ -120,7 +120,8 @@ impl Storage {
     ) -> Result<Option<Object>, Status> {
         self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         let key = row.key(namespace, name);
-        let (begun, mut span) = (base::clock::now(), spans::of_store("Get etcd3", row, &key));
+        let (begun, mut span) =
+            (base::clock::now(), spans::of_store("Get etcd3", &row.spec.gvr, &key));
         let found = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
         span.event(if found.is_ok() { "Get call succeeded" } else { "Get call failed" }, Vec::new);
         meters::asked(&row.spec.gvr, "get", begun, found.is_ok());
@@ -148,7 +149,11 @@ impl Storage {
             range.start = Bytes::from(format!("{}{start}", row.key_prefix("")));
         }
         let begun = base::clock::now();
-        let _span = spans::of_store("List(recursive=true) etcd3", row, &row.key_prefix(namespace));
+        let _span = spans::of_store(
+            "List(recursive=true) etcd3",
+            &row.spec.gvr,
+            &row.key_prefix(namespace),
+        );
         let request = RangeRequest { range, revision, limit, keys_only: false, count_only: false };
         let found = self.backend.range(request).await;
         meters::asked(&row.spec.gvr, "list", begun, found.is_ok());

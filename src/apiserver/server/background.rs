@@ -2,16 +2,11 @@
 
 use std::sync::Arc;
 
-use api::Status;
-use base::Tasks;
-use http::Response;
 use store::StoreError;
 
-use super::ApiServer;
-use crate::body::Body;
 use crate::compaction::Compaction;
 use crate::registry::service_alloc;
-use crate::{audit, status, track};
+use crate::state::ApiServer;
 
 /// Upstream's `DefaultCompactInterval`.
 const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5 * 60);
@@ -68,29 +63,6 @@ fn to_compact(before: Option<i64>, compacted: i64) -> Option<i64> {
 
 fn not_compacted(error: &StoreError) {
     tracing::warn!(%error, "history is not compacted, the next round tries again");
-}
-
-/// Runs to its end even when nobody waits for the answer any more.
-pub(super) async fn detached(
-    tasks: &Tasks,
-    answer: impl Future<Output = Response<Body>> + Send + 'static,
-) -> Response<Body> {
-    let answer = audit::along(audit::current(), track::along(track::current(), answer));
-    let (done, answered) = tokio::sync::oneshot::channel();
-    tasks.spawn(base::tasks::Kind::Request, "service write", async move {
-        // The caller may be gone.
-        let _ = done.send(answer.await);
-        Ok::<(), std::convert::Infallible>(())
-    });
-    answered.await.unwrap_or_else(|_| {
-        status::response(&Status::internal("the write ended without an answer"))
-    })
-}
-
-/// What a panic said.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Sends spans in batches: unary calls of gRPC (`PROTOCOL-HTTP2.md` of grpc) without TLS, as upstream does, for the collector is expected on
 //! the same machine.
 
-use std::sync::Weak;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::tasks::{Kind, Tasks};
@@ -12,10 +12,11 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{self, Receiver};
 
-use super::config::Endpoint;
-use super::{Record, Tracer, otlp};
+use super::config::{Endpoint, Plan};
+use super::otlp;
+use super::span::{QUEUE_MAX, Record, Tracer};
 
 /// Spans of one call, and the longest that the first of them waits (`DefaultMaxExportBatchSize`, `DefaultScheduleDelay`).
 const BATCH_MAX: usize = 512;
@@ -33,13 +34,18 @@ const PATH: &str = "http://localhost/opentelemetry.proto.collector.trace.v1.Trac
 
 type Sender = SendRequest<Full<Bytes>>;
 
+impl Tracer {
+    /// Starts what sends spans; `tasks` must end behind everything that serves requests.
+    pub fn start(plan: &Plan, tasks: &Tasks) -> Arc<Self> {
+        let (queue, ended) = mpsc::channel(QUEUE_MAX);
+        let tracer = Arc::new(Self { bound: plan.bound(), queue, dropped: AtomicU64::new(0) });
+        start(plan.endpoint.clone(), ended, Arc::downgrade(&tracer), tasks);
+        tracer
+    }
+}
+
 /// Starts the task.
-pub(super) fn start(
-    endpoint: Endpoint,
-    mut ended: Receiver<Record>,
-    tracer: Weak<Tracer>,
-    tasks: &Tasks,
-) {
+fn start(endpoint: Endpoint, mut ended: Receiver<Record>, tracer: Weak<Tracer>, tasks: &Tasks) {
     let shutdown = tasks.shutdown().clone();
     let mut line = Line { endpoint, sender: None, tasks: tasks.clone(), is_well: true };
     tasks.spawn(Kind::Request, "spans", async move {
@@ -136,7 +142,7 @@ impl Line {
     }
 
     async fn exchange(&mut self, batch: &[Record]) -> Result<(), String> {
-        let message = otlp::request(batch, crate::metrics::own_identity());
+        let message = otlp::request(batch, crate::server_identity::own_identity());
         let mut body = Vec::with_capacity(message.len() + 5);
         body.push(0);
         let length = u32::try_from(message.len()).map_err(|_| "a batch of 4 GiB")?;

@@ -1,7 +1,7 @@
 //! `ExportTraceServiceRequest` of `opentelemetry/proto/collector/trace/v1` in protobuf: a few messages, for which a generator would bring more
 //! code than they are.
 
-use super::{Attributes, Place, Record, Value};
+use super::span::{Attributes, Place, Record, Value};
 
 /// Which library made the spans (`InstrumentationScope`).
 const SCOPE: &str = "kube-lite/apiserver";

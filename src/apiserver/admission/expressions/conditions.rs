@@ -1,12 +1,13 @@
 //! `matchConditions`: all must be true, or a webhook or policy is not asked (upstream's `webhook/matchconditions`).
 
-use std::time::Duration;
-
 use api::expressions::{Compiler, Uses, Yields};
 use api::value::{items, str_at};
 use kcel::Value;
 use kcel::limits::MATCH_CONDITIONS_BUDGET;
 use serde_json::Value as Json;
+
+use crate::aggregate_error::aggregate;
+use crate::meters::admission::ConditionsEvaluated;
 
 use super::{Expression, Inputs, OUT_OF_BUDGET};
 
@@ -21,16 +22,6 @@ pub(crate) enum Matched {
     No,
     /// No condition is false, and some cannot be decided.
     Failed(String),
-}
-
-/// What is counted of one evaluation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Counted {
-    /// Conditions that could not be evaluated.
-    pub(crate) errors: usize,
-    /// Not all are true.
-    pub(crate) is_decided: bool,
-    pub(crate) took: Duration,
 }
 
 impl Conditions {
@@ -58,12 +49,12 @@ impl Conditions {
     }
 
     /// Decides, with what is counted of it; one condition that is false outweighs others that fail.
-    pub(crate) fn count(&self, inputs: &Inputs<'_>) -> (Matched, Counted) {
+    pub(crate) fn count(&self, inputs: &Inputs<'_>) -> (Matched, ConditionsEvaluated) {
         let begun = base::clock::now();
         let counted = |matched: Matched, errors| {
             let took = base::clock::now().duration_since(begun);
             let is_decided = !matches!(matched, Matched::Yes);
-            (matched, Counted { errors, is_decided, took })
+            (matched, ConditionsEvaluated { errors, is_decided, took })
         };
         let mut budget = MATCH_CONDITIONS_BUDGET;
         let Ok(yielded) = inputs.evaluate(&self.0, &mut budget) else {
@@ -80,15 +71,5 @@ impl Conditions {
         let matched =
             if failures.is_empty() { Matched::Yes } else { Matched::Failed(aggregate(failures)) };
         counted(matched, errors)
-    }
-}
-
-/// Several messages as one, as upstream's aggregate of errors shows them.
-pub(crate) fn aggregate(mut all: Vec<String>) -> String {
-    let mut seen = std::collections::BTreeSet::new();
-    all.retain(|text| seen.insert(text.clone()));
-    match all.as_slice() {
-        [one] => one.clone(),
-        several => format!("[{}]", several.join(", ")),
     }
 }

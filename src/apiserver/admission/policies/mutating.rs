@@ -312,7 +312,7 @@ impl Invoked<'_> {
         let decide = |inputs: &Inputs<'_>| policy.conditions.count(inputs);
         let seen = (None, self.request.gvr);
         let (matched, counted) = self.run(policy.depth(), object, seen, decide).await?;
-        meters::matched("policy", &policy.name, "validate", self.request, &counted);
+        meters::matched("policy", &policy.name, "validate", self.request.operation, &counted);
         Ok(match matched {
             Matched::Failed(_) if policy.fails_open => Matched::No,
             matched => matched,

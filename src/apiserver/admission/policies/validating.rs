@@ -90,7 +90,7 @@ impl<'a> Gathered<'a> {
     ) {
         let of = (policy.name.as_str(), binding.name.as_str());
         if let Some(counted) = outcome.conditions {
-            meters::matched("policy", of.0, "validate", request, &counted);
+            meters::matched("policy", of.0, "validate", request.operation, &counted);
         }
         let decisions = outcome.decisions.into_iter().zip(outcome.notes);
         for (index, (decision, (took, error))) in decisions.enumerate() {

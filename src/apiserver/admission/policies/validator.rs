@@ -9,8 +9,9 @@ use kcel::limits::{MESSAGE_BYTES_MAX, RUNTIME_BUDGET};
 use serde_json::Value as Json;
 
 use super::source::{Body, Policy};
-use crate::admission::expressions::conditions::{Counted, Matched};
+use crate::admission::expressions::conditions::Matched;
 use crate::admission::expressions::{Expression, Inputs, OUT_OF_BUDGET, Yielded};
+use crate::meters::admission::ConditionsEvaluated;
 
 /// What a validating policy says.
 #[derive(Debug)]
@@ -76,7 +77,7 @@ pub(super) struct Outcome {
     /// To each decision how long it took, and the error that it was admitted with.
     pub(super) notes: Vec<(Duration, Option<String>)>,
     /// Of its conditions.
-    pub(super) conditions: Option<Counted>,
+    pub(super) conditions: Option<ConditionsEvaluated>,
     pub(super) annotations: Vec<Annotation>,
 }
 

@@ -41,7 +41,7 @@ pub(super) fn count<T>(
         Err(Failure::Refused(_)) => Called::Internal,
     };
     let took = base::clock::now().duration_since(begun);
-    meters::called(&hook.name, of, request, took, &how);
+    meters::called(&hook.name, of, request.operation, took, &how);
 }
 
 impl Failure {
@@ -111,7 +111,7 @@ pub(super) async fn ask(
                 format!("{}/{}, Resource={}", gvr.group, gvr.version, gvr.resource).into(),
             ),
             ("subresource", request.subresource.into()),
-            ("operation", meters::operation(request.operation).into()),
+            ("operation", request.operation.as_str().into()),
             ("UID", uid.as_str().into()),
         ]
     };

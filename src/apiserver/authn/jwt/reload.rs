@@ -67,7 +67,7 @@ impl Reloads {
         if hash.is_empty() {
             return;
         }
-        let own = crate::metrics::own_hash();
+        let own = crate::server_identity::own_hash();
         let name = |rest: &str| format!("apiserver_authentication_config_controller_{rest}");
         let counts = [("failure", &self.failure), ("success", &self.success)];
         for (rest, kind, help) in [

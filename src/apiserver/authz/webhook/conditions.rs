@@ -9,7 +9,7 @@ use kcel::{Env, Program, Type, Value, Variables};
 use serde_json::Value as Json;
 
 use crate::admission::expressions::asked::on_stack;
-use crate::admission::expressions::conditions::aggregate;
+use crate::aggregate_error::aggregate;
 
 /// Most conditions of one webhook.
 pub(in crate::authz) const CONDITIONS_MAX: usize = 64;

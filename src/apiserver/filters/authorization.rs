@@ -3,10 +3,10 @@
 use api::Status;
 use http::{Response, StatusCode, Uri};
 
-use super::Inner;
 use crate::authz::{Attributes, Decision};
 use crate::body::Body;
 use crate::request::RequestInfo;
+use crate::state::Inner;
 use crate::user::User;
 use crate::{audit, status};
 

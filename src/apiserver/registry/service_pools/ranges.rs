@@ -2,6 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Addresses that are tried at random before the range is walked through.
+pub(crate) const RANDOM_TRIES: u32 = 256;
+
 /// One range, without its first address and, for IPv4, its last.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -17,12 +20,12 @@ const DRAWN_MAX: u128 = 1 << 64;
 
 impl Range {
     /// How many addresses can be given: those that are drawn from, without its edges.
-    pub(super) fn room(&self) -> u128 {
+    pub(crate) fn room(&self) -> u128 {
         self.size.min(DRAWN_MAX) - if self.v4 { 2 } else { 1 }
     }
 
     /// In CIDR notation.
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
@@ -30,7 +33,7 @@ impl Range {
     ///
     /// # Errors
     /// A sentence that names the range.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let range = Self::of_any_size(text)?;
         if range.size < 8 {
             return Err(format!(
@@ -44,7 +47,7 @@ impl Range {
     ///
     /// # Errors
     /// A sentence that names the range.
-    pub(super) fn of_any_size(text: &str) -> Result<Self, String> {
+    pub(crate) fn of_any_size(text: &str) -> Result<Self, String> {
         let bad = || format!("service range {text:?} is no network such as 10.43.0.0/16");
         let (address, bits) = text.split_once('/').ok_or_else(bad)?;
         let address: IpAddr = address.parse().map_err(|_| bad())?;
@@ -64,12 +67,12 @@ impl Range {
     }
 
     /// `IPv4` or `IPv6`.
-    pub(super) fn family(&self) -> &'static str {
+    pub(crate) fn family(&self) -> &'static str {
         if self.v4 { "IPv4" } else { "IPv6" }
     }
 
     /// Whether an address lies in the block, be it one that is handed out or not.
-    pub(super) fn holds(&self, address: IpAddr) -> bool {
+    pub(crate) fn holds(&self, address: IpAddr) -> bool {
         let number = Self::number(address);
         address.is_ipv4() == self.v4 && number >= self.base && number - self.base < self.size
     }
@@ -85,7 +88,7 @@ impl Range {
     ///
     /// # Errors
     /// Upstream's text.
-    pub(super) fn check(&self, address: IpAddr) -> Result<(), String> {
+    pub(crate) fn check(&self, address: IpAddr) -> Result<(), String> {
         if !self.holds(address) {
             return Err("the provided network does not match the current range".into());
         }
@@ -97,7 +100,7 @@ impl Range {
     }
 
     /// Upstream's text for an address that is not handed out; in a trial also for one of another block.
-    pub(super) fn outside(&self, address: IpAddr) -> String {
+    pub(crate) fn outside(&self, address: IpAddr) -> String {
         let range = &self.text;
         format!(
             "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
@@ -106,11 +109,11 @@ impl Range {
 
     /// An address to try: at random from the upper part first, since people pick from the lower
     /// (`calculateRangeOffset` of `pkg/registry/core/service/ipallocator`).
-    pub(super) fn candidate(&self, attempt: u32, random: u64) -> IpAddr {
+    pub(crate) fn candidate(&self, attempt: u32, random: u64) -> IpAddr {
         let usable = self.room();
         let reserved = (self.size / 16).clamp(16, 256).min(usable / 2);
         let random = u128::from(random);
-        let offset = if attempt < super::RANDOM_TRIES {
+        let offset = if attempt < RANDOM_TRIES {
             reserved + random % (usable - reserved)
         } else {
             (random + u128::from(attempt)) % usable

@@ -7,10 +7,10 @@ use api::Status;
 use http::Response;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{ApiServer, Inner};
 use crate::body::Body;
 use crate::flow;
 use crate::request::{Query, RequestInfo};
+use crate::state::{ApiServer, Inner};
 use crate::user::User;
 
 /// When a request came, and the time it has.
@@ -78,7 +78,7 @@ impl ApiServer {
             let place = inner.limits.enter(info, user).ok_or_else(crate::limits::refused)?;
             return Ok(Entered { _place: place, ..Entered::default() });
         };
-        let asked = info.asked();
+        let asked = flow::Asked::of(info);
         let Time { arrived, limit } = time;
         let entering = flow::Entering { asked, user, query, arrived, limit };
         let seat = control.enter(&entering).await.map_err(|refused| refused.response())?;

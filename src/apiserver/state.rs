@@ -1,0 +1,90 @@
+//! The state of the API server, which filters and handlers share. Nothing in it knows how a request is
+//! answered.
+
+use std::sync::{Arc, OnceLock};
+
+use base::Tasks;
+
+use crate::admission::Plugin;
+use crate::aggregator::Aggregator;
+use crate::audit::Audit;
+use crate::authn::Authenticator;
+use crate::authz::Authorizer;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::objects::Objects;
+use crate::registry::service_pools::Services;
+use crate::seams::{Connect, ReviewHandler, TokenIssuer};
+use crate::spans::Tracer;
+use crate::{discovery, flow, healthz};
+
+/// Settings of the server.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Version reported beside Kubernetes' own, such as `0.1.0`.
+    pub product_version: String,
+    /// Ranges of Service addresses: one, or two of different families; the first is the primary.
+    pub service_cidrs: Vec<String>,
+    /// First and last node port.
+    pub node_ports: (u16, u16),
+    /// How much is answered at once.
+    pub flow: flow::settings::Settings,
+}
+
+impl Default for Config {
+    /// Upstream's defaults, and k3s' service range.
+    fn default() -> Self {
+        Self {
+            product_version: env!("CARGO_PKG_VERSION").to_owned(),
+            service_cidrs: vec!["10.43.0.0/16".into()],
+            node_ports: (30000, 32767),
+            flow: flow::settings::Settings::default(),
+        }
+    }
+}
+
+/// What the server is built from.
+pub struct Parts {
+    /// Registry, storage and caches.
+    pub objects: Arc<Objects>,
+    /// Who asks.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// May they.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// Admission steps in order.
+    pub admission: Vec<Arc<dyn Plugin>>,
+    /// Issues service-account tokens.
+    pub token_issuer: Option<Arc<dyn TokenIssuer>>,
+    /// Answers the review kinds.
+    pub reviews: Option<Arc<dyn ReviewHandler>>,
+    /// Reaches nodes, for logs, exec, attach, port-forward and proxies.
+    pub connect: Option<Arc<dyn Connect>>,
+    /// Replaces the user of an impersonating request.
+    pub impersonation: Option<Arc<dyn crate::seams::Impersonation>>,
+}
+
+/// The state that all requests share.
+pub(crate) struct Inner {
+    pub(crate) config: Config,
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) parts: Parts,
+    pub(crate) limits: Limits,
+    /// None where it is off.
+    pub(crate) flow: Option<Arc<flow::Control>>,
+    pub(crate) metrics: Metrics,
+    pub(crate) deprecated: crate::deprecated::Book,
+    pub(crate) tasks: Tasks,
+    pub(crate) services: Services,
+    pub(crate) ready: healthz::Checks,
+    pub(crate) documents: discovery::Cached,
+    pub(crate) openapi: crate::openapi::OpenApi,
+    pub(crate) aggregator: Arc<Aggregator>,
+    pub(crate) audit: OnceLock<Arc<Audit>>,
+    pub(crate) tracer: OnceLock<Arc<Tracer>>,
+}
+
+/// The API server.
+#[derive(Clone)]
+pub struct ApiServer {
+    pub(crate) inner: Arc<Inner>,
+}
