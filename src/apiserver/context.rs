@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use api::Status;
-use http::HeaderMap;
+use http::{Extensions, HeaderMap, Method, Uri};
 use parking_lot::Mutex;
 
+use crate::body::Body;
 use crate::flow::Watching;
 use crate::large_requests::RequestSize;
 use crate::negotiate::{self, Accepted, Offer};
@@ -27,6 +28,14 @@ pub(crate) struct Context {
     /// What a watch holds of flow control.
     pub(crate) watching: Mutex<Option<Watching>>,
     pub(crate) size: RequestSize,
+}
+
+/// The parts of a request that the context does not hold.
+pub(crate) struct Exchange {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) extensions: Extensions,
+    pub(crate) body: Body,
 }
 
 impl Context {

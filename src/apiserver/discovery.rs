@@ -180,7 +180,7 @@ fn join_groups(list: &mut Value, group: Value, name: &str) {
 }
 
 fn serde_saphyr_text(document: &Value) -> Vec<u8> {
-    crate::handlers::output::yaml(document)
+    crate::wire::yaml(document).into_bytes()
 }
 
 fn join(group: &str, version: &str) -> String {

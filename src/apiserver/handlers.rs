@@ -29,23 +29,15 @@ pub(crate) use {list::fuzz as fuzz_token, options::fuzz as fuzz_options};
 use std::sync::Arc;
 
 use api::Status;
-use http::{Extensions, Method, Request, Response, StatusCode, Uri};
+use http::{Method, Request, Response, StatusCode};
 
 use crate::aggregator::openapi;
 use crate::body::Body;
-use crate::context::Context;
+use crate::context::{Context, Exchange};
 use crate::request::{Query, RequestInfo};
 use crate::state::Inner;
 use crate::user::User;
 use crate::{exposition, spans, status};
-
-/// The parts of a request that the context does not hold.
-pub(crate) struct Exchange {
-    pub(crate) method: Method,
-    pub(crate) uri: Uri,
-    pub(crate) extensions: Extensions,
-    pub(crate) body: Body,
-}
 
 /// Answers a request about a resource that is served.
 pub(crate) async fn dispatch(

@@ -1,6 +1,6 @@
 //! Who set which field: tracking of `metadata.managedFields` on every write, and server-side apply.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use api::fields::Set;
 use api::patch::apply;
@@ -10,69 +10,8 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::handlers::{FieldValidation, WriteOptions};
-use crate::registry::{Resource, metadata};
+use crate::registry::{Resource, metadata, reset_fields};
 use crate::wire;
-
-/// What a write of the object itself resets where there is a `status` subresource.
-static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["status"]]));
-/// What a write of `status` resets.
-static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"]]));
-
-/// The same where the status is all that may be written.
-static METADATA_AND_SPEC: LazyLock<Set> =
-    LazyLock::new(|| Set::of_fields(&[&["metadata"], &["spec"]]));
-static POD_STATUS: LazyLock<Set> = LazyLock::new(|| {
-    Set::of_fields(&[
-        &["spec"],
-        &["metadata", "deletionTimestamp"],
-        &["metadata", "ownerReferences"],
-    ])
-});
-static DEPLOYMENT_STATUS: LazyLock<Set> =
-    LazyLock::new(|| Set::of_fields(&[&["spec"], &["metadata", "labels"]]));
-/// What a request for a certificate asks for belongs to nobody.
-static REQUEST: LazyLock<Set> = LazyLock::new(|| Set::of_fields(&[&["spec"], &["status"]]));
-static REQUEST_STATUS: LazyLock<Set> =
-    LazyLock::new(|| Set::of_fields(&[&["spec"], &["status", "conditions"]]));
-static REQUEST_APPROVAL: LazyLock<Set> =
-    LazyLock::new(|| Set::of_fields(&[&["spec"], &["status", "certificate"]]));
-
-/// Fields that a write resets and its manager therefore cannot own.
-pub(crate) fn reset(row: &Resource, subresource: &str) -> Option<&'static Set> {
-    if let Some(custom) = &row.spec.custom {
-        return custom.reset(subresource);
-    }
-    row.subresource("status")?;
-    // Neither of these says what it resets, so that what is sent beside their own fields is owned and not stored.
-    let says_none = matches!(subresource, "ephemeralcontainers" | "resize");
-    if says_none {
-        return None;
-    }
-    Some(built_in(&row.spec.gvk, subresource))
-}
-
-/// What a write of a built-in kind that has a status resets (upstream's `GetResetFields` of each strategy).
-fn built_in(kind: &Gvk, subresource: &str) -> &'static Set {
-    match (&*kind.group, &*kind.kind, subresource) {
-        ("certificates.k8s.io", "CertificateSigningRequest", "status") => &REQUEST_STATUS,
-        ("certificates.k8s.io", "CertificateSigningRequest", "approval") => &REQUEST_APPROVAL,
-        ("certificates.k8s.io", "CertificateSigningRequest", _) => &REQUEST,
-        ("", "Pod", "status") => &POD_STATUS,
-        ("apps", "Deployment", "status") => &DEPLOYMENT_STATUS,
-        (
-            "flowcontrol.apiserver.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io",
-            _,
-            "status",
-        )
-        | ("certificates.k8s.io", "PodCertificateRequest", "status")
-        | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", "status")
-        | ("networking.k8s.io", "ServiceCIDR", "status")
-        | ("resource.k8s.io", "ResourceClaim", "status")
-        | ("storage.k8s.io", "CSINode" | "VolumeAttachment", "status") => &METADATA_AND_SPEC,
-        (_, _, "status") => &SPEC,
-        _ => &STATUS,
-    }
-}
 
 /// Upstream's default manager: the first part of the User-Agent.
 fn manager<'a>(context: &'a Context, given: &'a str) -> &'a str {
@@ -100,7 +39,7 @@ pub(crate) fn track(
     old: Option<&Value>,
     value: &mut Value,
 ) {
-    let reset = reset(row, subresource);
+    let reset = reset_fields::of(row, subresource);
     if let Some(custom) = &row.spec.custom {
         let (schema, ty) = custom.types();
         let now = metadata::now();
@@ -236,7 +175,7 @@ impl Applied {
             custom: row.spec.unstructured,
             manager: &self.manager,
             subresource,
-            reset: if *kind == row.spec.gvk { reset(row, subresource) } else { None },
+            reset: if *kind == row.spec.gvk { reset_fields::of(row, subresource) } else { None },
             now: &now,
         };
         let merged = apply::apply(&write, live, &self.config, self.force);
@@ -264,7 +203,7 @@ mod tests {
     #[test]
     fn each_strategy_resets_what_it_does_upstream() {
         let fields = |group: &str, kind: &str, subresource: &str| {
-            built_in(&Gvk::new(group, "v1", kind), subresource).to_fields_v1()
+            reset_fields::built_in(&Gvk::new(group, "v1", kind), subresource).to_fields_v1()
         };
         let (spec, status) = (json!({"f:spec": {}}), json!({"f:status": {}}));
         assert_eq!(fields("batch", "Job", ""), status);

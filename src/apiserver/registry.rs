@@ -3,6 +3,7 @@
 mod builtin;
 mod leases;
 pub mod metadata;
+pub(crate) mod reset_fields;
 pub mod resource;
 mod rules;
 pub(crate) mod scale;

@@ -10,6 +10,7 @@ mod network;
 mod node;
 mod pod;
 mod policy;
+mod printer;
 mod resource;
 mod storage;
 #[cfg(test)]
@@ -21,61 +22,8 @@ use serde_json::{Map, Value, json};
 
 pub use cells::human_duration;
 pub use custom::CustomColumns;
-
-/// One column of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Column {
-    /// Heading.
-    pub name: &'static str,
-    /// `string`, `integer`, `boolean`, `date`.
-    pub kind: &'static str,
-    /// `name` for the column that holds the object's name, else empty.
-    pub format: &'static str,
-    /// 0 is always shown, 1 only with `-o wide`.
-    pub priority: i64,
-}
-
-const fn column(name: &'static str, kind: &'static str, priority: i64) -> Column {
-    Column { name, kind, format: "", priority }
-}
-
-const fn text(name: &'static str) -> Column {
-    column(name, "string", 0)
-}
-
-const fn wide(name: &'static str) -> Column {
-    column(name, "string", 1)
-}
-
-const fn integer(name: &'static str) -> Column {
-    column(name, "integer", 0)
-}
-
-const fn boolean(name: &'static str) -> Column {
-    column(name, "boolean", 0)
-}
-
-const NAME: Column = Column { name: "Name", kind: "string", format: "name", priority: 0 };
-const AGE: Column = text("Age");
-
-type Row = fn(&Value, Timestamp) -> Vec<Value>;
-
-/// How one kind is printed, in all its versions.
-struct Printer {
-    group: &'static str,
-    kind: &'static str,
-    columns: &'static [Column],
-    row: Row,
-}
-
-const fn printer(
-    group: &'static str,
-    kind: &'static str,
-    columns: &'static [Column],
-    row: Row,
-) -> Printer {
-    Printer { group, kind, columns, row }
-}
+pub use printer::Column;
+use printer::*;
 
 static PRINTERS: &[&[Printer]] = &[
     pod::PRINTERS,

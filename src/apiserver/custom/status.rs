@@ -139,7 +139,7 @@ pub(crate) async fn write(
             custom: false,
             manager: MANAGER,
             subresource: "status",
-            reset: crate::managed::reset(&row, "status"),
+            reset: crate::registry::reset_fields::of(&row, "status"),
             now: &now,
         };
         apply::track_update(&write, Some(&old), &mut new);

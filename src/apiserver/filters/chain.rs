@@ -351,7 +351,7 @@ impl ApiServer {
             watching: Mutex::new(watching),
             size: Default::default(),
         };
-        let exchange = handlers::Exchange {
+        let exchange = crate::context::Exchange {
             method: parts.method,
             uri: parts.uri,
             extensions: parts.extensions,

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::options::WriteOptions;
 use super::write::{Write, url_name};
-use super::{Exchange, input, output};
+use super::{input, output};
 use crate::body::Body;
 use crate::context::Context;
+use crate::context::Exchange;
 use crate::registry::metadata;
 use crate::status;
 

@@ -5,9 +5,10 @@ use http::{Response, StatusCode};
 
 use super::options::WriteOptions;
 use super::write::Write;
-use super::{Exchange, input, output};
+use super::{input, output};
 use crate::body::Body;
 use crate::context::Context;
+use crate::context::Exchange;
 use crate::flow_status;
 
 /// Answers a create.

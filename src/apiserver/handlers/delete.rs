@@ -10,9 +10,10 @@ use super::options::{
     DeleteOptions, FieldValidation, IGNORE_READ_ERROR, ListOptions, Propagation, WriteOptions,
 };
 use super::write::{Write, url_name};
-use super::{Exchange, input, list, output};
+use super::{input, list, output};
 use crate::body::{self, Body};
 use crate::context::Context;
+use crate::context::Exchange;
 use crate::negotiate::{self, Media};
 use crate::wire;
 

@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use super::options::{DeleteOptions, WriteOptions};
 use super::write::{Write, url_name};
-use super::{Exchange, delete, get, input, output};
+use super::{delete, get, input, output};
 use crate::body::Body;
 use crate::context::Context;
+use crate::context::Exchange;
 use crate::registry::storage::Written;
 use crate::registry::{Resource, metadata};
 use crate::status;

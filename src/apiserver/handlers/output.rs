@@ -503,14 +503,9 @@ fn encode_bytes(
             Ok(bytes)
         }
         Media::Json => Ok(serde_json::to_vec(value).unwrap_or_default()),
-        Media::Yaml => Ok(yaml(value)),
+        Media::Yaml => Ok(crate::wire::yaml(value).into_bytes()),
         Media::Protobuf => crate::wire::protobuf(schema, value),
     }
-}
-
-/// A value as YAML.
-pub(crate) fn yaml(value: &Value) -> Vec<u8> {
-    crate::wire::yaml(value).into_bytes()
 }
 
 /// The Status that tells of a deletion.

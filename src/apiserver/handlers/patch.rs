@@ -10,9 +10,10 @@ use serde_json::Value;
 
 use super::options::{FieldValidation, WriteOptions};
 use super::write::{Create, Write, same_name, url_name};
-use super::{Exchange, input, output, write};
+use super::{input, output, write};
 use crate::body::{self, Body};
 use crate::context::Context;
+use crate::context::Exchange;
 use crate::negotiate::Media;
 use crate::registry::metadata;
 use crate::{managed, wire};

@@ -5,11 +5,12 @@ use api::{Gvr, Status};
 use http::{Request, Response};
 use serde_json::{Map, Value};
 
+use super::get;
 use super::options::{FieldValidation, WriteOptions};
 use super::write::Write;
-use super::{Exchange, get};
 use crate::body::Body;
 use crate::context::Context;
+use crate::context::Exchange;
 use crate::lookup::Lookup;
 use crate::seams::ConnectRequest;
 use crate::status;

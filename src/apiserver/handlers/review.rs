@@ -6,9 +6,10 @@ use serde_json::Value;
 
 use super::options::WriteOptions;
 use super::write::{Write, url_name};
-use super::{Exchange, bind, get, input, output};
+use super::{bind, get, input, output};
 use crate::body::Body;
 use crate::context::Context;
+use crate::context::Exchange;
 use crate::registry::metadata;
 use crate::status;
 

@@ -5,9 +5,10 @@ use http::{Response, StatusCode};
 
 use super::options::WriteOptions;
 use super::write::{Create, Write, same_name, url_name};
-use super::{Exchange, input, output, write};
+use super::{input, output, write};
 use crate::body::Body;
 use crate::context::Context;
+use crate::context::Exchange;
 use crate::registry::metadata;
 
 /// Answers an update.

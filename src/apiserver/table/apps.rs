@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::cells::{
     age, at, containers, flag, integer, labels, list, name, quantity, selector, text,
 };
-use super::{AGE, Column, NAME, Printer, integer as number, printer, text as col, wide};
+use super::printer::{AGE, Column, NAME, Printer, integer as number, printer, text as col, wide};
 
 pub(super) const PRINTERS: &[Printer] = &[
     printer("apps", "Deployment", DEPLOYMENT, deployment),

@@ -7,7 +7,9 @@ use super::cells::{
     age, at, containers, count, deleted, flag, human_duration, integer, is_true, name, selector,
     since, text, text_or, time,
 };
-use super::{AGE, Column, NAME, Printer, boolean, integer as number, printer, text as col, wide};
+use super::printer::{
+    AGE, Column, NAME, Printer, boolean, integer as number, printer, text as col, wide,
+};
 
 pub(super) const PRINTERS: &[Printer] =
     &[printer("batch", "Job", JOB, job), printer("batch", "CronJob", CRON_JOB, cron_job)];

@@ -7,7 +7,9 @@ use super::cells::{
     age, annotation, at, containers, count, deleted, integer, joined, labels, list, name, quantity,
     since, text, text_or, time,
 };
-use super::{AGE, Column, NAME, Printer, column, integer as number, printer, text as col, wide};
+use super::printer::{
+    AGE, Column, NAME, Printer, column, integer as number, printer, text as col, wide,
+};
 
 pub(super) const PRINTERS: &[Printer] = &[
     printer(

@@ -6,7 +6,9 @@ use serde_json::Value;
 use super::cells::{
     age, at, condition, count, created_at, flag, is_true, joined, list, name, text,
 };
-use super::{AGE, Column, NAME, Printer, column, integer as number, printer, text as col, wide};
+use super::printer::{
+    AGE, Column, NAME, Printer, column, integer as number, printer, text as col, wide,
+};
 
 const ADMISSION: &str = "admissionregistration.k8s.io";
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::cells::{age, annotation, at, first_three, joined, list, name, selector, text, text_or};
 use super::core::load_balancer;
-use super::{AGE, Column, NAME, Printer, printer, text as col};
+use super::printer::{AGE, Column, NAME, Printer, printer, text as col};
 
 const GROUP: &str = "networking.k8s.io";
 

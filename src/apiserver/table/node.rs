@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::cells::{age, at, condition, flag, list, name, text, text_or};
-use super::{AGE, Column, NAME, Printer, printer, text as col, wide};
+use super::printer::{AGE, Column, NAME, Printer, printer, text as col, wide};
 
 pub(super) const PRINTERS: &[Printer] = &[
     printer("", "Node", NODE, node),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::cells::{
     age, at, deleted, flag, human_duration, integer, is_true, list, name, text, text_or, time,
 };
-use super::{AGE, Column, NAME, Printer, printer, text as column, wide};
+use super::printer::{AGE, Column, NAME, Printer, printer, text as column, wide};
 
 pub(super) const PRINTERS: &[Printer] = &[printer("", "Pod", COLUMNS, row)];
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::cells::{
     age, at, condition, human_duration, integer, labels, list, name, text, text_or,
 };
-use super::{
+use super::printer::{
     AGE, Column, NAME, Printer, boolean, column, integer as number, printer, text as col, wide,
 };
 

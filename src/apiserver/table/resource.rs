@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::cells::{age, at, deleted, list, name, since, text};
-use super::{AGE, Column, NAME, Printer, printer, text as col};
+use super::printer::{AGE, Column, NAME, Printer, printer, text as col};
 
 const GROUP: &str = "resource.k8s.io";
 

@@ -4,7 +4,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::cells::{age, annotation, at, count, flag, joined, list, name, text, text_or, time};
-use super::{AGE, Column, NAME, Printer, boolean, integer as number, printer, text as col};
+use super::printer::{
+    AGE, Column, NAME, Printer, boolean, integer as number, printer, text as col,
+};
 
 const GROUP: &str = "storage.k8s.io";
 
