@@ -7,7 +7,7 @@ mod socket;
 
 use std::sync::{Arc, OnceLock};
 
-use apiserver::encryption::{Keys, reseal};
+use apiserver::encryption::{Keys, rewrite};
 use base::Problems;
 use cluster::peers::Calls;
 use serde::{Deserialize, Serialize};
@@ -100,7 +100,7 @@ impl Sealing {
     /// The store's.
     pub(crate) async fn status(&self) -> Result<Status, String> {
         let ring = self.keys().ring();
-        let count = reseal::count(&self.store, self.keys()).await.map_err(|e| e.to_string())?;
+        let count = rewrite::count(&self.store, self.keys()).await.map_err(|e| e.to_string())?;
         let mut differing = Vec::new();
         for (name, answer) in self.hashes().await {
             match answer {

@@ -205,7 +205,7 @@ fn in_process_client(server: &ApiServer, user: User, agent: &str, tasks: &Tasks)
 
 /// Signs the tokens of service-account Secrets with the key of all service-account tokens.
 fn sign_token(plane: &ControlPlane) -> Result<controllers::SignToken, Refusal> {
-    let signer = apiserver::authn::legacy::Signer::from_pem(&plane.certs.service_account_key)
+    let signer = apiserver::authn::secret_token::Signer::from_pem(&plane.certs.service_account_key)
         .map_err(|e| DATA_DIR.refuse(e))?;
     Ok(controllers::SignToken::new(move |namespace, account, uid, secret| {
         signer.sign(namespace, account, uid, secret).map_err(|e| e.to_string())

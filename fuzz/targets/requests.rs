@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use apiserver::authn::Union;
 use apiserver::authz::{Attributes, Authorizer, Decision};
-use apiserver::{ApiServer, Config, Objects, Parts, User, body};
+use apiserver::{ApiServer, Config, Objects, Parts, User};
+use apiserver::request::body;
 use base::{Shutdown, Tasks};
 use http::{HeaderName, HeaderValue, Request, header};
 use tokio::runtime::{Builder, Runtime};

@@ -1,7 +1,8 @@
 //! Requests before their bodies are read: path, query, `Accept` and the like, one a line; tokens that continue lists, and paths of columns.
 #![no_main]
 
-use apiserver::negotiate::{self, Offer};
+use apiserver::request::negotiate;
+use apiserver::request::negotiate::Offer;
 use apiserver::request::{self, Query};
 use http::{HeaderMap, HeaderValue, Method, header};
 

@@ -14,7 +14,7 @@ pub mod pod_security;
 pub mod pods;
 pub mod policies;
 pub mod quota;
-pub mod rounds;
+pub mod reinvocation;
 pub mod service_account;
 pub mod storage;
 mod tolerations;
@@ -25,11 +25,11 @@ pub mod webhooks;
 use api::value::str_in;
 use api::{Gvk, Gvr, Status};
 use async_trait::async_trait;
-use rounds::Rounds;
+use reinvocation::Rounds;
 use serde_json::{Map, Value, json};
 
-pub use crate::operation::Operation;
-use crate::user::User;
+pub use crate::request::operation::Operation;
+use crate::request::user::User;
 
 /// One write on its way to the store.
 #[derive(Debug, Clone, Copy)]

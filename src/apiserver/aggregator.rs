@@ -18,9 +18,10 @@ use arc_swap::ArcSwap;
 use base::pki::live::LiveCert;
 use base::{Kind, Tasks};
 
-use crate::follow::{self, Follower};
-use crate::lookup;
-use crate::objects::Objects;
+use crate::registry::follower;
+use crate::registry::follower::Follower;
+use crate::registry::lookup;
+use crate::registry::objects::Objects;
 use crate::webhook::Callout;
 pub(crate) use discovery::merge;
 pub(crate) use remote::Remote;
@@ -77,11 +78,11 @@ impl Aggregator {
             tasks: tasks.clone(),
             table: Table::new(),
         };
-        let position = follow::load(objects, &lookup::API_SERVICES, &mut services).await?;
+        let position = follower::load(objects, &lookup::API_SERVICES, &mut services).await?;
         let (of, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
         tasks.spawn(Kind::Critical, "apiservices", async move {
             tokio::select! {
-                () = follow::keep(&of, &lookup::API_SERVICES, &mut services, position) => {}
+                () = follower::keep(&of, &lookup::API_SERVICES, &mut services, position) => {}
                 () = shutdown.requested() => {}
             }
             Ok::<(), std::convert::Infallible>(())
@@ -91,11 +92,11 @@ impl Aggregator {
             (&*lookup::ENDPOINT_SLICES, "endpoints of apiservices"),
         ] {
             let mut wakes = Wakes { aggregator: Arc::clone(self), gvr };
-            let position = follow::load(objects, gvr, &mut wakes).await?;
+            let position = follower::load(objects, gvr, &mut wakes).await?;
             let (of, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
             tasks.spawn(Kind::Critical, name, async move {
                 tokio::select! {
-                    () = follow::keep(&of, gvr, &mut wakes, position) => {}
+                    () = follower::keep(&of, gvr, &mut wakes, position) => {}
                     () = shutdown.requested() => {}
                 }
                 Ok::<(), std::convert::Infallible>(())

@@ -5,16 +5,16 @@
 //! anything.
 
 mod builtin;
-mod counts;
 mod event;
+mod flags;
 mod hook;
+mod in_process_reads;
 mod load;
 mod log;
+mod metrics;
 mod objects;
 pub mod policy;
-mod reads;
 mod rotate;
-mod settings;
 mod trail;
 
 use std::path::Path;
@@ -30,22 +30,22 @@ use http::{Request, Response, StatusCode};
 pub(crate) use load::policy as fuzz_policy;
 
 pub use builtin::Form;
-pub use settings::{Fault, Settings};
+pub use flags::{Fault, Settings};
 
+pub(crate) use in_process_reads::Read;
 pub(crate) use objects::{
     records_response, request_body, request_object, response_json, response_value,
 };
-pub(crate) use reads::Read;
 pub(crate) use trail::{Ongoing, Remote, Trail};
 
-use counts::Counts;
 use event::Event;
+use flags::{Format, Log, Mode, Truncate, Webhook};
 use hook::{Buffer, Hook};
+use metrics::Counts;
 use policy::{Level, Policy, Stage};
-use settings::{Format, Log, Mode, Truncate, Webhook};
 
-use crate::body::Body;
 use crate::request::RequestInfo;
+use crate::request::body::Body;
 use crate::webhook::kubeconfig::Place;
 
 const PLUGIN_LOG: &str = "log";
@@ -350,7 +350,7 @@ pub(crate) fn decided(decision: &'static str, reason: &str) {
 pub(crate) fn not_stored(info: &RequestInfo) -> Response<Body> {
     let path = api::field::go_quote(&info.path);
     let text = format!("Internal Server Error: {path}: failed to store audit event\n");
-    crate::status::text(StatusCode::INTERNAL_SERVER_ERROR, text)
+    crate::response::status::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
 /// A request that goes on to another API server with the id that it has here.

@@ -1,15 +1,15 @@
 //! Who is it? Client certificates, service-account and bootstrap tokens, static tokens, tokens of OpenID issuers; anonymous at the end.
 
 pub mod bootstrap_token;
+mod config;
 mod configuration;
+pub mod flags;
 pub mod impersonate;
 pub mod issuer;
 pub mod jws;
 mod jwt;
-pub mod legacy;
-mod plan;
+pub mod secret_token;
 pub mod service_account;
-pub mod settings;
 pub mod static_token;
 mod token_webhook;
 pub mod x509;
@@ -22,11 +22,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 
-use crate::user::User;
+use crate::request::user::User;
 #[cfg(feature = "fuzzing")]
 pub(crate) use configuration::read as fuzz_configuration;
 
-pub use plan::{Anonymous, Plan};
+pub use config::{Anonymous, Plan};
 use x509::Peer;
 
 pub(crate) use jwt::Issuers;

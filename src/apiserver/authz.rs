@@ -2,20 +2,20 @@
 
 use async_trait::async_trait;
 
+mod always;
 pub mod chain;
 pub mod config;
-mod counts;
 pub mod escalation;
-mod fixed;
 mod flags;
 mod load;
+mod metrics;
 pub mod node;
 pub mod rbac;
 pub mod reload;
 pub mod rule;
 mod webhook;
 
-use crate::user::User;
+use crate::request::user::User;
 
 /// What is asked of an authorizer.
 #[derive(Debug, Clone, Default)]

@@ -64,7 +64,7 @@ enum Upkeep {
     Create,
     /// Missing rules, subjects, labels and annotations are added, unless the autoupdate annotation is `false`.
     Rbac,
-    /// `spec` is restored as the annotation `apf.kubernetes.io/autoupdate-spec` says ([`crate::flow`]).
+    /// `spec` is restored as the annotation `apf.kubernetes.io/autoupdate-spec` says ([`crate::priority_and_fairness`]).
     FlowControl,
     /// These top-level fields are restored.
     Fields(&'static [&'static str]),
@@ -341,7 +341,8 @@ fn change(existing: &Value, wanted: &Value, upkeep: Upkeep) -> Change {
             }
         }
         Upkeep::FlowControl => {
-            return crate::flow::revised(existing, wanted).map_or(Change::None, Change::Update);
+            return crate::priority_and_fairness::revised(existing, wanted)
+                .map_or(Change::None, Change::Update);
         }
         Upkeep::Rbac => {
             if annotation(existing, "rbac.authorization.kubernetes.io/autoupdate") == Some("false")

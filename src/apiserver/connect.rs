@@ -24,10 +24,12 @@ use serde_json::Value;
 use stream::upgrade::{self, is_upgrade};
 use stream::websocket;
 
-use crate::body::{self, Body};
-use crate::lookup::{self, Lookup};
+use crate::interfaces::{Connect, ConnectRequest};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 use crate::request::Query;
-use crate::seams::{Connect, ConnectRequest};
+use crate::request::body;
+use crate::request::body::Body;
 use target::{Target, Trust};
 
 /// Time to reach a node, pod or service (upstream's dialer has as much).
@@ -111,7 +113,7 @@ impl Nodes {
         let io = self.open(&target).await.map_err(|e| {
             let tls = e.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
             if matches!(tls, Some(rustls::Error::InvalidCertificate(_))) {
-                crate::meters::requests::LOGS_FAILED.inc(&[]);
+                crate::metrics::requests::LOGS_FAILED.inc(&[]);
             }
             failed(&dial_error(&target, &e))
         })?;

@@ -1,5 +1,8 @@
 //! Discovery, old and aggregated, made from the same rows; rebuilt when the registry changes.
 
+pub(crate) mod health;
+pub(crate) mod openapi;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,10 +13,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::aggregator::Table;
-use crate::body::{self, Body};
-use crate::negotiate::{self, Media, Offer};
 use crate::registry::{Registry, Resource, Version};
 use crate::request::Query;
+use crate::request::body;
+use crate::request::body::Body;
+use crate::request::negotiate;
+use crate::request::negotiate::{Media, Offer};
 
 /// The documents of the registry that is served, made when somebody asks: definitions may come by the hundred.
 #[derive(Debug, Default)]
@@ -146,7 +151,7 @@ impl Documents {
         let accepted =
             match negotiate::accept(headers, query, Offer { transforms: false, streams: false }) {
                 Ok(accepted) => accepted,
-                Err(refusal) => return Some(crate::status::response(&refusal)),
+                Err(refusal) => return Some(crate::response::status::response(&refusal)),
             };
         let (media, bytes) = match accepted.media {
             Media::Yaml => (Media::Yaml, serde_saphyr_text(document)),
@@ -180,7 +185,7 @@ fn join_groups(list: &mut Value, group: Value, name: &str) {
 }
 
 fn serde_saphyr_text(document: &Value) -> Vec<u8> {
-    crate::wire::yaml(document).into_bytes()
+    crate::serialization::yaml(document).into_bytes()
 }
 
 fn join(group: &str, version: &str) -> String {
@@ -219,7 +224,7 @@ fn texts(list: &[std::sync::Arc<str>]) -> Vec<&str> {
 /// The verbs that discovery shows.
 fn verbs(row: &Resource) -> Vec<&str> {
     match &row.spec.custom {
-        Some(custom) if custom.is_terminating() => crate::custom::LAST_VERBS.to_vec(),
+        Some(custom) if custom.is_terminating() => crate::crd::LAST_VERBS.to_vec(),
         _ => texts(&row.spec.verbs),
     }
 }

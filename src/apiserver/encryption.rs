@@ -2,14 +2,14 @@
 
 mod config;
 mod configured;
-mod counts;
+mod key_ring;
 mod keys;
 mod kms;
+mod metrics;
 mod providers;
-pub mod reseal;
-mod ring;
+pub mod rewrite;
 
-pub use self::ring::{Error, Next, Ring, Stage, Wish};
+pub use crate::encryption::key_ring::{Error, Next, Ring, Stage, Wish};
 pub use configured::{Configured, Plan};
 pub use keys::Keys;
 

@@ -3,3 +3,4 @@
 pub(crate) mod authorization;
 pub(crate) mod chain;
 pub(crate) mod priority_and_fairness;
+pub(crate) mod timeout;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::handlers;
 use crate::request::Query;
-use crate::table::CustomColumns;
+use crate::response::table::CustomColumns;
 
 /// A token that continues a list, for a list of this namespace or, when it is empty, of all.
 ///

@@ -3,28 +3,23 @@
 mod bind;
 mod create;
 mod delete;
-mod device_claims;
 mod evict;
 mod get;
-mod input;
 mod list;
-mod options;
-pub(crate) mod output;
 mod patch;
-mod pieces;
-mod protobuf_list;
 mod proxy;
 mod review;
 mod scale;
 mod unsafe_delete;
 mod update;
 pub(crate) mod watch;
-mod write;
 
-pub(crate) use options::{FieldValidation, WriteOptions};
+pub(crate) use crate::request::options::{FieldValidation, WriteOptions};
 
 #[cfg(feature = "fuzzing")]
-pub(crate) use {list::fuzz as fuzz_token, options::fuzz as fuzz_options};
+pub(crate) use crate::request::options::fuzz as fuzz_options;
+#[cfg(feature = "fuzzing")]
+pub(crate) use list::fuzz as fuzz_token;
 
 use std::sync::Arc;
 
@@ -32,12 +27,14 @@ use api::Status;
 use http::{Method, Request, Response, StatusCode};
 
 use crate::aggregator::openapi;
-use crate::body::Body;
-use crate::context::{Context, Exchange};
+use crate::metrics::exposition;
+use crate::request::body::Body;
+use crate::request::context::{Context, Exchange};
+use crate::request::user::User;
 use crate::request::{Query, RequestInfo};
+use crate::request_tracing;
+use crate::response::status;
 use crate::state::Inner;
-use crate::user::User;
-use crate::{exposition, spans, status};
 
 /// Answers a request about a resource that is served.
 pub(crate) async fn dispatch(
@@ -106,19 +103,19 @@ pub(crate) async fn dispatch(
         _ => "Delete",
     };
     let work = Box::pin(work(context, exchange, verb));
-    let outcome = spans::run(name, || span_attributes(context), work).await;
+    let outcome = request_tracing::run(name, || span_attributes(context), work).await;
     let changes = matches!(verb, "update" | "patch" | "delete" | "deletecollection");
     if changes && outcome.is_ok() {
         let name = item.then_some(info.path_name.as_str());
-        crate::flow_status::after_write(context, name).await;
+        crate::priority_and_fairness::status::after_write(context, name).await;
     }
     outcome
 }
 
 /// What the span of a verb says of its request (`traceFields`).
-fn span_attributes(context: &Context) -> spans::Attributes {
+fn span_attributes(context: &Context) -> request_tracing::Attributes {
     let Context { info, headers, .. } = context;
-    let header = |name: http::HeaderName| -> spans::Value {
+    let header = |name: http::HeaderName| -> request_tracing::Value {
         headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().into()
     };
     vec![
@@ -227,7 +224,7 @@ pub(crate) async fn plain(
     let documents = inner.documents.of(&inner.objects.registry());
     let merged = if remotes.is_empty() { None } else { documents.with(&remotes, path) };
     if merged.is_some() {
-        crate::meters::requests::MERGED.inc(&[]);
+        crate::metrics::requests::MERGED.inc(&[]);
     }
     let documents = merged.as_ref().unwrap_or(&documents);
     if let Some(response) = documents.answer(path, request.headers(), query) {
@@ -294,7 +291,7 @@ fn issuer(inner: &Inner, path: &str) -> Response<Body> {
         ("/openid/v1/jwks", Some((_, keys))) => (keys, "application/jwk-set+json"),
         _ => return status::page_not_found(),
     };
-    let mut response = Response::new(crate::body::full(document.to_string()));
+    let mut response = Response::new(crate::request::body::full(document.to_string()));
     let headers = response.headers_mut();
     headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
     headers.insert(
@@ -314,7 +311,7 @@ fn roots(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Bo
         paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(str::to_owned));
     }
     paths.sort();
-    output::plain_json(headers, query, &serde_json::json!({"paths": paths}))
+    crate::response::encode::plain_json(headers, query, &serde_json::json!({"paths": paths}))
 }
 
 fn version(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
@@ -325,5 +322,5 @@ fn version(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<
         "gitCommit": "", "gitTreeState": "clean", "buildDate": "", "goVersion": "", "compiler": "rustc",
         "platform": format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
     });
-    output::plain_json(headers, query, &document)
+    crate::response::encode::plain_json(headers, query, &document)
 }

@@ -1,13 +1,18 @@
 //! What is served: one row per resource, one strategy per kind. A value that can be swapped at run time, no enum.
 
 mod builtin;
+pub(crate) mod compaction;
+pub(crate) mod convert;
+pub(crate) mod follower;
 mod leases;
+pub mod lookup;
 pub mod metadata;
+pub mod objects;
 pub(crate) mod reset_fields;
 pub mod resource;
 mod rules;
 pub(crate) mod scale;
-pub(crate) mod service_alloc;
+pub mod selection;
 pub(crate) mod service_pools;
 pub mod storage;
 pub mod stored_check;
@@ -15,6 +20,8 @@ pub mod strategies;
 pub mod strategy;
 mod transformer;
 pub mod unreadable;
+pub(crate) mod unsupported;
+pub mod watch_cache;
 
 pub use resource::{Group, Registry, Resource, ResourceSpec, Subresource, Version};
 pub use strategy::{Strategy, WriteContext};

@@ -8,10 +8,10 @@ use api::selector::LabelSelector;
 use api::value::{at, get, has, is_empty, items, set, str_at, str_in};
 use serde_json::{Map, Value, json};
 
-use crate::aggregate_error::aggregate;
 use crate::authn::Union;
 use crate::authz::{Attributes, Authorizer, Decision, Failure};
-use crate::user::User;
+use crate::request::user::User;
+use crate::response::aggregate::aggregate;
 
 /// What the answers are drawn from.
 pub struct Reviews {

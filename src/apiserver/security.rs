@@ -16,7 +16,7 @@ use crate::admission::{self, Operation, Plugin};
 use crate::authn::bootstrap_token::BootstrapTokens;
 use crate::authn::issuer::TokenIssuer;
 use crate::authn::jws::{BadKey, SigningKey};
-use crate::authn::legacy::SecretTokens;
+use crate::authn::secret_token::SecretTokens;
 use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
 use crate::authn::{self, Issuers, TokenWebhook, Union, impersonate};
@@ -26,15 +26,18 @@ use crate::authz::escalation::Escalation;
 use crate::authz::node::Node;
 use crate::authz::rbac::Rbac;
 use crate::authz::reload::Authorization;
-use crate::lookup::{self, Lookup};
-use crate::objects::Objects;
+use crate::bootstrap;
+use crate::interfaces;
+use crate::interfaces::Connect;
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
+use crate::registry::objects::Objects;
+use crate::registry::watch_cache::{Filter, Position};
+use crate::request::body;
+use crate::request::user::User;
 use crate::reviews::Reviews;
-use crate::seams::{self, Connect};
 use crate::state::{ApiServer, Parts};
-use crate::user::User;
-use crate::watch_cache::{Filter, Position};
 use crate::webhook::Callout;
-use crate::{body, bootstrap};
 
 /// What is particular to this cluster.
 pub struct Settings {
@@ -172,8 +175,8 @@ impl Security {
             authenticator: Arc::clone(&self.authenticator) as Arc<dyn crate::authn::Authenticator>,
             authorizer: Arc::clone(&self.authorizer),
             admission: self.admission.clone(),
-            token_issuer: Some(Arc::clone(&self.issuer) as Arc<dyn seams::TokenIssuer>),
-            reviews: Some(Arc::clone(&self.reviews) as Arc<dyn seams::ReviewHandler>),
+            token_issuer: Some(Arc::clone(&self.issuer) as Arc<dyn interfaces::TokenIssuer>),
+            reviews: Some(Arc::clone(&self.reviews) as Arc<dyn interfaces::ReviewHandler>),
             connect,
             impersonation: Some(Arc::new(Impersonator(Arc::clone(&self.authorizer)))),
         }
@@ -264,7 +267,7 @@ pub struct Issuer {
 }
 
 #[async_trait]
-impl seams::TokenIssuer for Issuer {
+impl interfaces::TokenIssuer for Issuer {
     async fn issue(
         &self,
         user: &User,
@@ -301,7 +304,7 @@ impl seams::TokenIssuer for Issuer {
 }
 
 #[async_trait]
-impl seams::ReviewHandler for Reviews {
+impl interfaces::ReviewHandler for Reviews {
     async fn review(
         &self,
         kind: &str,
@@ -318,7 +321,7 @@ impl seams::ReviewHandler for Reviews {
 struct Impersonator(Arc<dyn Authorizer>);
 
 #[async_trait]
-impl seams::Impersonation for Impersonator {
+impl interfaces::Impersonation for Impersonator {
     async fn apply(&self, user: User, headers: &HeaderMap) -> Result<User, Status> {
         let acting = impersonate::impersonated(headers, &user, &*self.0).await?;
         if let Some(acting) = &acting {
@@ -388,7 +391,7 @@ impl bootstrap::Writer for BootstrapWriter {
 
     async fn get(&self, gvr: &Gvr, namespace: &str, name: &str) -> Result<Option<Value>, Status> {
         let found = self.server.objects().get_live(gvr, namespace, name).await;
-        found.and_then(crate::lookup::value)
+        found.and_then(crate::registry::lookup::value)
     }
 
     async fn create(&self, gvr: &Gvr, namespace: &str, object: Value) -> Result<(), Status> {

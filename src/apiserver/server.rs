@@ -8,13 +8,14 @@ use base::Tasks;
 
 use crate::aggregator;
 use crate::audit::Audit;
-use crate::limits::Limits;
-use crate::metrics::Metrics;
-use crate::objects::Objects;
+use crate::discovery::health;
+use crate::metrics::request_totals::Metrics;
+use crate::priority_and_fairness::max_in_flight::Limits;
+use crate::registry::objects::Objects;
 use crate::registry::service_pools::Services;
-use crate::spans::Tracer;
+use crate::request_tracing::Tracer;
 use crate::state::{ApiServer, Config, Inner, Parts};
-use crate::{discovery, flow, healthz};
+use crate::{discovery, priority_and_fairness};
 
 mod background;
 
@@ -36,22 +37,23 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
     let objects = Arc::clone(&parts.objects);
     objects.storage().set_primary_family(services.primary_family());
     let documents = discovery::Cached::default();
-    let flow::settings::Settings { reads, writes, enabled } = config.flow;
+    let priority_and_fairness::flags::Settings { reads, writes, enabled } = config.flow;
     let limits = Limits::new(reads, writes);
-    let control = || flow::Control::new(reads + writes, Arc::clone(&objects), tasks.clone());
+    let control =
+        || priority_and_fairness::Control::new(reads + writes, Arc::clone(&objects), tasks.clone());
     let flow = enabled.then(control);
     let inner = Inner {
         services,
         documents,
-        openapi: crate::openapi::OpenApi::default(),
+        openapi: crate::discovery::openapi::OpenApi::default(),
         aggregator: Arc::default(),
         audit: std::sync::OnceLock::new(),
         tracer: std::sync::OnceLock::new(),
         limits,
         flow,
         metrics: Metrics::new(),
-        deprecated: crate::deprecated::Book::default(),
-        ready: healthz::Checks::new(Arc::clone(&objects)),
+        deprecated: crate::deprecated_apis::Book::default(),
+        ready: health::Checks::new(Arc::clone(&objects)),
         config,
         objects,
         parts,
@@ -119,7 +121,7 @@ impl ApiServer {
 
     /// Stored objects that are a kind, or set a field, that nothing acts on yet.
     pub async fn unused(&self) -> Vec<crate::Unused> {
-        crate::unsupported::in_use(&self.inner.objects).await
+        crate::registry::unsupported::in_use(&self.inner.objects).await
     }
 
     /// Deprecated APIs that were asked for since this server started.
@@ -140,10 +142,10 @@ impl ApiServer {
 
     /// Serves what CustomResourceDefinitions define; not ready before those that are stored are served.
     fn follow_definitions(&self) {
-        self.unfinished(crate::custom::STEP);
+        self.unfinished(crate::crd::STEP);
         let server = self.clone();
-        crate::custom::follow(&self.inner.objects, &self.inner.tasks, move || {
-            server.finished(crate::custom::STEP);
+        crate::crd::follow(&self.inner.objects, &self.inner.tasks, move || {
+            server.finished(crate::crd::STEP);
         });
     }
 }

@@ -10,13 +10,14 @@ use crate::aggregator::Aggregator;
 use crate::audit::Audit;
 use crate::authn::Authenticator;
 use crate::authz::Authorizer;
-use crate::limits::Limits;
-use crate::metrics::Metrics;
-use crate::objects::Objects;
+use crate::discovery::health;
+use crate::interfaces::{Connect, ReviewHandler, TokenIssuer};
+use crate::metrics::request_totals::Metrics;
+use crate::priority_and_fairness::max_in_flight::Limits;
+use crate::registry::objects::Objects;
 use crate::registry::service_pools::Services;
-use crate::seams::{Connect, ReviewHandler, TokenIssuer};
-use crate::spans::Tracer;
-use crate::{discovery, flow, healthz};
+use crate::request_tracing::Tracer;
+use crate::{discovery, priority_and_fairness};
 
 /// Settings of the server.
 #[derive(Debug, Clone)]
@@ -28,7 +29,7 @@ pub struct Config {
     /// First and last node port.
     pub node_ports: (u16, u16),
     /// How much is answered at once.
-    pub flow: flow::settings::Settings,
+    pub flow: priority_and_fairness::flags::Settings,
 }
 
 impl Default for Config {
@@ -38,7 +39,7 @@ impl Default for Config {
             product_version: env!("CARGO_PKG_VERSION").to_owned(),
             service_cidrs: vec!["10.43.0.0/16".into()],
             node_ports: (30000, 32767),
-            flow: flow::settings::Settings::default(),
+            flow: priority_and_fairness::flags::Settings::default(),
         }
     }
 }
@@ -60,7 +61,7 @@ pub struct Parts {
     /// Reaches nodes, for logs, exec, attach, port-forward and proxies.
     pub connect: Option<Arc<dyn Connect>>,
     /// Replaces the user of an impersonating request.
-    pub impersonation: Option<Arc<dyn crate::seams::Impersonation>>,
+    pub impersonation: Option<Arc<dyn crate::interfaces::Impersonation>>,
 }
 
 /// The state that all requests share.
@@ -70,14 +71,14 @@ pub(crate) struct Inner {
     pub(crate) parts: Parts,
     pub(crate) limits: Limits,
     /// None where it is off.
-    pub(crate) flow: Option<Arc<flow::Control>>,
+    pub(crate) flow: Option<Arc<priority_and_fairness::Control>>,
     pub(crate) metrics: Metrics,
-    pub(crate) deprecated: crate::deprecated::Book,
+    pub(crate) deprecated: crate::deprecated_apis::Book,
     pub(crate) tasks: Tasks,
     pub(crate) services: Services,
-    pub(crate) ready: healthz::Checks,
+    pub(crate) ready: health::Checks,
     pub(crate) documents: discovery::Cached,
-    pub(crate) openapi: crate::openapi::OpenApi,
+    pub(crate) openapi: crate::discovery::openapi::OpenApi,
     pub(crate) aggregator: Arc<Aggregator>,
     pub(crate) audit: OnceLock<Arc<Audit>>,
     pub(crate) tracer: OnceLock<Arc<Tracer>>,

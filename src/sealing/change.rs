@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use apiserver::encryption::{Next, Ring, Wish, reseal};
+use apiserver::encryption::{Next, Ring, Wish, rewrite};
 
 use super::Sealing;
 
@@ -73,10 +73,11 @@ impl Sealing {
         self.everywhere(&active).await?;
         let mut written = 0;
         for _ in 0..ROUNDS_MAX {
-            written += reseal::write_anew(&self.store, self.keys()).await?;
+            written += rewrite::write_anew(&self.store, self.keys()).await?;
             // Whoever joined since may have sealed with the old key.
             let late = self.everywhere(&active).await?;
-            let count = reseal::count(&self.store, self.keys()).await.map_err(|e| e.to_string())?;
+            let count =
+                rewrite::count(&self.store, self.keys()).await.map_err(|e| e.to_string())?;
             if late == 0 && count.stale == 0 {
                 self.everywhere(&finished).await?;
                 tracing::info!(

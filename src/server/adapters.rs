@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use api::{Gvr, Status};
-use apiserver::{ApiServer, User, body};
+use apiserver::request::body;
+use apiserver::{ApiServer, User};
 use async_trait::async_trait;
 use client::Client;
 use http::{Method, Request};

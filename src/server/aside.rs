@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use apiserver::User;
-use apiserver::body::{self, Body};
-use apiserver::seams::Aside;
+use apiserver::interfaces::Aside;
+use apiserver::request::body;
+use apiserver::request::body::Body;
 use async_trait::async_trait;
 use http::{Request, Response, StatusCode};
 

@@ -7,8 +7,8 @@ use apiserver::audit::{Fault, Form, Plan, Settings};
 use apiserver::authn;
 use apiserver::encryption;
 use apiserver::flags;
-use apiserver::flow::settings as flow;
-use apiserver::spans;
+use apiserver::priority_and_fairness::flags as flow;
+use apiserver::request_tracing;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
@@ -88,7 +88,7 @@ pub struct Config {
     /// What is recorded of requests, and where.
     pub audit: Option<apiserver::audit::Plan>,
     /// Which requests are traced, and where to; nothing without `tracing-config-file`.
-    pub spans: Option<spans::Plan>,
+    pub spans: Option<request_tracing::Plan>,
     /// Which authorizers there are.
     pub authorization: apiserver::authz::config::Plan,
     /// Secret that machines join with, when a flag says it.
@@ -153,7 +153,7 @@ struct ApiServer {
     authentication: authn::Plan,
     encryption: Option<encryption::Plan>,
     flow: flow::Settings,
-    spans: Option<spans::Plan>,
+    spans: Option<request_tracing::Plan>,
     /// Those about audit, which are all that is left.
     audit: Vec<String>,
 }
@@ -161,19 +161,19 @@ struct ApiServer {
 impl ApiServer {
     fn of(arguments: Vec<String>) -> Result<Self, Refusal> {
         let (authorization, others) = split(arguments, apiserver::authz::config::Plan::is_flag);
-        let (authentication, others) = split(others, authn::settings::is_flag);
+        let (authentication, others) = split(others, authn::flags::is_flag);
         let (encryption, others) = split(others, encryption::Plan::is_flag);
         let (flow, others) = split(others, flow::is_flag);
-        let (spans, others) = split(others, spans::is_flag);
+        let (spans, others) = split(others, request_tracing::is_flag);
         let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
-        let settings = authn::settings::Settings::of(&authentication).map_err(bad)?;
+        let settings = authn::flags::Settings::of(&authentication).map_err(bad)?;
         let issuer = crate::server::control_plane::ISSUER.to_owned();
         Ok(Self {
             authorization: apiserver::authz::config::Plan::read(&authorization).map_err(bad)?,
             authentication: authn::Plan::read(&settings, &[issuer]).map_err(bad)?,
             encryption: encryption::Plan::read(&encryption).map_err(bad)?,
             flow: flow::Settings::of(&flow).map_err(bad)?,
-            spans: spans::Plan::read(&spans).map_err(bad)?,
+            spans: request_tracing::Plan::read(&spans).map_err(bad)?,
             audit: others,
         })
     }

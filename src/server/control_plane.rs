@@ -9,9 +9,9 @@ use api::schema::Schema;
 use apiserver::authn::x509::Verifier;
 use apiserver::connect::Nodes;
 use apiserver::encryption::{Configured, Keys};
-use apiserver::lookup::Lookup;
+use apiserver::interfaces::{Aside, Connect};
+use apiserver::registry::lookup::Lookup;
 use apiserver::registry::storage::Transformer;
-use apiserver::seams::{Aside, Connect};
 use apiserver::security::Security;
 use apiserver::webhook::{Callout, Services};
 use apiserver::{ApiServer, Objects, User};
@@ -194,7 +194,7 @@ pub(crate) async fn start(
         server.audit(audit.map_err(bad)?);
     }
     if let Some(plan) = &config.spans {
-        server.trace(apiserver::spans::Tracer::start(plan, store_tasks));
+        server.trace(apiserver::request_tracing::Tracer::start(plan, store_tasks));
     }
     security
         .follow(&objects, tasks)
@@ -285,7 +285,7 @@ async fn check_keys(
     store: &Arc<dyn Backend>,
     transformer: &dyn Transformer,
 ) -> Result<(), Refusal> {
-    let unopened = apiserver::encryption::reseal::unopened(store, transformer).await;
+    let unopened = apiserver::encryption::rewrite::unopened(store, transformer).await;
     let unopened = unopened.map_err(|e| SERVER_STOPPED.refuse(format!("the store: {e}")))?;
     if let Some(unopened) = unopened {
         let file = keys.path().display();

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use api::WatchEvent;
-use apiserver::in_process::{Select, WatchStart};
-use apiserver::{ApiServer, User, body};
+use apiserver::listen::in_process::{Select, WatchStart};
+use apiserver::request::body;
+use apiserver::{ApiServer, User};
 use async_trait::async_trait;
 use base::{Kind, Tasks};
 use bytes::Bytes;

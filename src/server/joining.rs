@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::Status;
-use apiserver::body::{self, Body};
-use apiserver::seams::Aside;
+use apiserver::interfaces::Aside;
+use apiserver::request::body;
+use apiserver::request::body::Body;
 use apiserver::{ApiServer, User};
 use async_trait::async_trait;
 use base::pki;

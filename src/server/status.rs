@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use api::Gvr;
 use api::k8s::jiff::Timestamp;
-use apiserver::lookup::Lookup;
+use apiserver::registry::lookup::Lookup;
 use async_trait::async_trait;
 use base::Tasks;
 use cluster::tunnel::Tunnels;

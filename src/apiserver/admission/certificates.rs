@@ -13,7 +13,7 @@ use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
 use super::{Operation, Plugin, Request};
 use crate::authz::{Attributes, Authorizer, Decision};
-use crate::user::User;
+use crate::request::user::User;
 
 const GROUP: &str = "certificates.k8s.io";
 

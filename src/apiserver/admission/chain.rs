@@ -9,7 +9,7 @@ use super::{
 };
 use crate::authz::Authorizer;
 use crate::authz::escalation::Escalation;
-use crate::lookup::Lookup;
+use crate::registry::lookup::Lookup;
 
 /// All plugins over this view of the cluster, in order; `authorizer` is the complete one, `dynamic` are those that objects of the
 /// cluster say (policies, webhooks). `hardened` adds those that upstream has and leaves off.
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::authz::chain::Chain as Authorizers;
     use crate::authz::rbac::Rbac;
-    use crate::lookup::testing::Fixed;
+    use crate::registry::lookup::testing::Fixed;
 
     #[test]
     fn the_order_is_upstreams() {

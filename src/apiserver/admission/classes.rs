@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Request};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 /// The name of the newest class that one of the annotations marks; the first by name among equally old ones.
 async fn default_class(
@@ -107,7 +108,7 @@ impl Plugin for DefaultIngressClass {
 mod tests {
     use super::super::testing::{admit, creates};
     use super::*;
-    use crate::lookup::testing::Fixed;
+    use crate::registry::lookup::testing::Fixed;
     use serde_json::json;
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Expressions (CEL) of webhooks and policies, evaluated for one request: their variables, their costs and upstream's words where they fail
 //! (upstream's `pkg/admission/plugin/cel/activation.go`).
 
-pub(crate) mod asked;
+pub(crate) mod cel_authorizer;
 pub(crate) mod conditions;
 
 #[cfg(test)]
@@ -17,7 +17,7 @@ use kcel::limits::PER_CALL;
 use kcel::{Activation, Check, Error, Host, Program, Value};
 use serde_json::Value as Json;
 
-use asked::Memo;
+use cel_authorizer::Memo;
 
 /// What upstream says when all expressions together cost too much.
 pub(crate) const OUT_OF_BUDGET: &str =

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use super::pod_resources::{Amounts, Side, amounts, total};
 use super::{Operation, Plugin, Request};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 /// The plugin.
 pub struct LimitRanger(pub Arc<dyn Lookup>);
@@ -281,7 +282,7 @@ impl Plugin for LimitRanger {
 mod tests {
     use super::super::testing::{admit, creates};
     use super::*;
-    use crate::lookup::testing::Fixed;
+    use crate::registry::lookup::testing::Fixed;
     use serde_json::json;
 
     fn plugin(limit: Value) -> LimitRanger {

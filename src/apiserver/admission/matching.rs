@@ -7,7 +7,8 @@ use api::{Gvr, Object, Status};
 use serde_json::{Map, Value};
 
 use super::{Operation, Request};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 /// Kinds that tell which webhooks and policies there are: none of these is ever asked about them, or nobody could mend a broken one.
 const EXEMPT: [&str; 6] = [

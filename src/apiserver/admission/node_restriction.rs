@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::{Operation, Plugin, Request};
 use crate::authz::node::identity;
 use crate::authz::{Attributes, Authorizer, Decision};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 /// The plugin.
 pub struct NodeRestriction {

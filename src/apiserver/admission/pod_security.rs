@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Request};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 use policy::{Level, LevelVersion, Policy};
 
 /// Existing pods that are looked at when a namespace becomes stricter (upstream's default).
@@ -336,7 +337,7 @@ fn count(request: &Request<'_>, allowed: bool, mode: &str, policy: policy::Level
     let resource = if request.is("", "pods") { "pod" } else { "controller" };
     let what = (operation, resource, request.subresource);
     let (level, version) = policy.words();
-    crate::meters::requests::evaluated(decision, mode, (level, &version), what);
+    crate::metrics::requests::evaluated(decision, mode, (level, &version), what);
 }
 
 /// Events about pods say what was enforced.

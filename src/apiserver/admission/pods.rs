@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use super::service_account::push;
 use super::{Operation, Plugin, Request, tolerations};
-use crate::lookup::{self, Lookup};
-use crate::status::unmapped;
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
+use crate::response::status::unmapped;
 
 async fn values(lookup: &dyn Lookup, gvr: &api::Gvr) -> Result<Vec<Value>, String> {
     let all = lookup.list(gvr, "").await.map_err(|e| e.message)?;
@@ -408,7 +409,7 @@ impl Plugin for PodTopologyLabels {
 mod tests {
     use super::super::testing::{admit, creates};
     use super::*;
-    use crate::lookup::testing::Fixed;
+    use crate::registry::lookup::testing::Fixed;
 
     fn world() -> Arc<Fixed> {
         Fixed::new(&[

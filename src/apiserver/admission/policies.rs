@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use super::webhooks::versions::Versions;
 use super::{Request, matching};
 use crate::authz::Authorizer;
-use crate::objects::Objects;
+use crate::registry::objects::Objects;
 pub use mutating::MutatingAdmissionPolicy;
 pub use source::Sources;
 pub use validating::ValidatingAdmissionPolicy;

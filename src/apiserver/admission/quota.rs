@@ -17,7 +17,8 @@ use tokio::sync::Semaphore;
 
 use super::pod_resources::{Amounts, add, amounts};
 use super::{Operation, Plugin, Request};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 use evaluate::{Evaluator, constraints, matching, scopes_match, usage};
 pub use reservation::Reservation;
 

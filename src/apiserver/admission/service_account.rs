@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Request};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME: &str = "kube-api-access-";
@@ -282,7 +283,7 @@ impl Plugin for ServiceAccount {
 mod tests {
     use super::super::testing::{admit, creates};
     use super::*;
-    use crate::lookup::testing::Fixed;
+    use crate::registry::lookup::testing::Fixed;
 
     fn plugin(account: Value) -> ServiceAccount {
         ServiceAccount::new(Fixed::new(&[(&lookup::SERVICE_ACCOUNTS, account)]))

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::service_account::push;
 use super::{Operation, Plugin, Request};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 /// Volumes and claims get the finalizer that keeps them while they are used.
 pub struct StorageObjectInUseProtection;
@@ -100,7 +101,7 @@ impl Plugin for PersistentVolumeClaimResize {
 mod tests {
     use super::super::testing::{Ask, admit, creates};
     use super::*;
-    use crate::lookup::testing::Fixed;
+    use crate::registry::lookup::testing::Fixed;
 
     fn claim(size: &str, class: &str, phase: &str) -> Value {
         json!({"metadata": {"name": "c"}, "spec": {"storageClassName": class, "resources": {"requests": {"storage": size}}}, "status": {"phase": phase}})

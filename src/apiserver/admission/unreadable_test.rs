@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::testing::{Ask, admit, creates};
 use super::*;
 use crate::authz::chain::Chain;
-use crate::lookup;
-use crate::lookup::testing::{Fixed, UNREADABLE};
+use crate::registry::lookup;
+use crate::registry::lookup::testing::{Fixed, UNREADABLE};
 
 /// No objects at all, and this resource cannot be read.
 fn without(gvr: &Gvr) -> Arc<Fixed> {

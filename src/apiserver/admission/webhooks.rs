@@ -18,14 +18,14 @@ use api::{Gvk, Gvr, Status};
 use serde_json::Value;
 
 use super::Request;
-use super::expressions::asked::{Asking, Memo};
 use super::expressions::conditions::Matched;
 use super::expressions::{Inputs, Variables};
 use super::matching;
+use crate::admission::expressions::cel_authorizer::{Asking, Memo};
 use crate::authz::Authorizer;
-use crate::meters::admission as meters;
-use crate::objects::Objects;
+use crate::metrics::admission as meters;
 use crate::registry::Resource;
+use crate::registry::objects::Objects;
 use crate::registry::scale::{scale_of, set_replicas};
 use crate::webhook::Callout;
 use hook::Hook;

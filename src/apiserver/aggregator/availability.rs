@@ -9,9 +9,10 @@ use base::Backoff;
 use serde_json::{Value, json};
 
 use super::Remote;
-use crate::lookup::{self, Lookup};
-use crate::objects::Objects;
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 use crate::registry::metadata;
+use crate::registry::objects::Objects;
 
 /// How often it is asked while nothing changes (upstream's resync).
 const INTERVAL: Duration = Duration::from_secs(30);
@@ -47,7 +48,7 @@ pub(super) async fn watch(remote: Arc<Remote>, objects: Arc<Objects>) {
         // Before it is told: who reads that it is available may ask at once.
         let (was, is) = (remote.is_available(), condition.status == "True");
         if was && !is {
-            crate::meters::requests::APISERVICE_UNAVAILABLE.inc(&[&remote.name, condition.reason]);
+            crate::metrics::requests::APISERVICE_UNAVAILABLE.inc(&[&remote.name, condition.reason]);
         }
         remote.set_available(is);
         if is {

@@ -7,10 +7,10 @@ use http_body_util::BodyExt;
 use stream::upgrade::{self, is_upgrade};
 
 use super::Remote;
-use crate::body::Body;
 use crate::connect::headers::{forget_connection, forget_credentials};
-use crate::status;
-use crate::user::User;
+use crate::request::body::Body;
+use crate::request::user::User;
+use crate::response::status;
 
 impl Remote {
     /// Hands a request over and its answer back.
@@ -80,7 +80,7 @@ impl Remote {
         let mut request = Request::get(path)
             .header(HOST, address.to_string())
             .header(http::header::ACCEPT, "application/json")
-            .body(crate::body::empty())
+            .body(crate::request::body::empty())
             .map_err(|e| failed(&e))?;
         let own = User {
             name: "system:kube-aggregator".to_owned(),

@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 use super::Settings;
 use crate::authn::Union;
 use crate::authz::chain::Chain;
-use crate::objects::Objects;
+use crate::registry::objects::Objects;
+use crate::request::body;
+use crate::request::user::User;
 use crate::state::Parts;
-use crate::user::User;
 use crate::webhook::Callout;
 use crate::webhook::tests::{self as peer, Hook, To};
-use crate::{ApiServer, Config, body};
+use crate::{ApiServer, Config};
 
 /// The other server.
 fn answer(target: &str, sent: Value) -> Response<Full<Bytes>> {

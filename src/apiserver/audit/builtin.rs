@@ -92,8 +92,8 @@ impl Form {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Mode;
     use super::*;
+    use crate::audit::flags::Mode;
 
     /// C3.12
     #[test]

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::policy::{Level, Stage};
-use crate::user::User;
+use crate::request::user::User;
 
 /// What an event says that went without its objects.
 const TRUNCATED: &str = "audit.k8s.io/truncated";

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::PLUGIN_WEBHOOK;
-use super::counts::Counts;
-use super::settings::{Batch, Webhook};
+use crate::audit::flags::{Batch, Webhook};
+use crate::audit::metrics::Counts;
 use crate::webhook::kubeconfig::Place;
 use crate::webhook::post::{self, Attempts, Poster};
 

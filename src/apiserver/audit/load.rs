@@ -4,7 +4,7 @@ use api::field::{Error, Path, go_quote};
 use api::validation::names::name_is_subdomain;
 use serde_json::{Map, Value};
 
-use crate::strict::Reader;
+use crate::strict_config::Reader;
 
 use super::policy::{GroupResources, Level, Policy, Rule, Stage, Stages};
 
@@ -16,7 +16,7 @@ pub(super) const VERSION: &str = "audit.k8s.io/v1";
 /// # Errors
 /// What is wrong in it, with the field.
 pub(crate) fn policy(text: &[u8]) -> Result<Policy, String> {
-    let (value, doubled) = crate::wire::any_yaml_doubled(text)?;
+    let (value, doubled) = crate::serialization::any_yaml_doubled(text)?;
     if let Some(doubled) = doubled {
         return Err(format!("strict decoding error: {doubled}"));
     }

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::PLUGIN_LOG;
-use super::counts::Counts;
 use super::hook::Tokens;
 use super::rotate::{self, LogFile, Rules};
-use super::settings::{Batch, Log, Mode};
+use crate::audit::flags::{Batch, Log, Mode};
+use crate::audit::metrics::Counts;
 
 /// Lines that wait to be written while their requests wait; more wait before this queue.
 const WAITING_MAX: usize = 1024;
@@ -226,8 +226,8 @@ fn tidy_up(rules: Rules, tasks: &Tasks) -> mpsc::Sender<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::settings::Settings;
     use super::*;
+    use crate::audit::flags::Settings;
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::request::RequestInfo;
-use crate::user::User;
+use crate::request::user::User;
 
 /// How much of a request is recorded; each level holds what the one before does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

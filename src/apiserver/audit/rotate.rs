@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use base::Shutdown;
 use bytes::Bytes;
 
-use super::settings::Log;
+use crate::audit::flags::Log;
 
 /// Time in the name of an old file.
 const TIME: &str = "%Y-%m-%dT%H-%M-%S";

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::authz::{Attributes, Authorizer, Decision};
-use crate::in_process::{Select, WatchStart};
-use crate::user::User;
-use crate::{ApiServer, Config, Objects, Parts, body};
+use crate::listen::in_process::{Select, WatchStart};
+use crate::request::body;
+use crate::request::user::User;
+use crate::{ApiServer, Config, Objects, Parts};
 
 /// Lets everybody but `nobody` do everything.
 struct Most;

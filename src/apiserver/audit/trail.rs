@@ -15,7 +15,7 @@ use super::Audit;
 use super::event::{Event, Outcome, Reference};
 use super::policy::{Decision, Level, Stage};
 use crate::request::RequestInfo;
-use crate::user::User;
+use crate::request::user::User;
 
 /// Bytes of a user agent that are recorded (`maxUserAgentLength`).
 const AGENT_MAX: usize = 1024;
@@ -195,7 +195,9 @@ impl Trail {
     pub(crate) fn status(&self, status: &Status) {
         self.record(|event| event.status = Some(Outcome::from(status)));
         if self.level().0 == Level::RequestResponse {
-            self.response_body(String::from_utf8(crate::status::json(status)).unwrap_or_default());
+            self.response_body(
+                String::from_utf8(crate::response::status::json(status)).unwrap_or_default(),
+            );
         }
     }
 

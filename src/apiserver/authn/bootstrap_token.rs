@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use super::static_token::same;
 use super::{TokenAuthenticator, TokenIdentity};
-use crate::lookup::{self, Lookup};
-use crate::user::User;
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
+use crate::request::user::User;
 
 const GROUP: &str = "system:bootstrappers";
 
@@ -105,7 +106,7 @@ impl TokenAuthenticator for BootstrapTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lookup::testing::Fixed;
+    use crate::registry::lookup::testing::Fixed;
     use serde_json::json;
 
     async fn try_with(change: impl FnOnce(&mut Value)) -> Option<User> {

@@ -9,7 +9,7 @@ mod tests;
 use api::field::{Path, go_quote};
 use serde_json::{Map, Value};
 
-use crate::strict::Reader;
+use crate::strict_config::Reader;
 
 pub(crate) use validate::{text_of, validate};
 
@@ -128,7 +128,7 @@ pub(crate) fn read(text: &[u8]) -> Result<Configuration, String> {
     if text.is_empty() {
         return Err("empty config data".into());
     }
-    let (value, doubled) = crate::wire::any_yaml_doubled(text)?;
+    let (value, doubled) = crate::serialization::any_yaml_doubled(text)?;
     if let Some(doubled) = doubled {
         return Err(format!("strict decoding error: {doubled}"));
     }

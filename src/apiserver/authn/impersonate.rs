@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::authz::chain;
 use crate::authz::{Attributes, Authorizer};
-use crate::user::User;
+use crate::request::user::User;
 
 const EXTRA: &str = "impersonate-extra-";
 
@@ -57,7 +57,7 @@ async fn require(
 ) -> Result<(), Status> {
     let begun = base::clock::now();
     let outcome = chain::require(authorizer, user, attributes).await;
-    crate::meters::requests::impersonation_checked(outcome.is_ok(), begun.elapsed());
+    crate::metrics::requests::impersonation_checked(outcome.is_ok(), begun.elapsed());
     outcome
 }
 

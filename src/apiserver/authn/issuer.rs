@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::jws::{self, PublicKey, SigningKey};
 use super::service_account::{Bound, Claims, Reference, now};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 const GROUP: &str = "authentication.k8s.io";
 

@@ -25,9 +25,9 @@ pub(crate) use expressions::{Expression, Variable, Wanted};
 pub(super) use keys::Algorithm;
 
 use super::configuration::{Configuration, Jwt};
-use super::plan::Plan;
 use super::{TokenAuthenticator, TokenIdentity};
-use crate::user::User;
+use crate::authn::config::Plan;
+use crate::request::user::User;
 use crate::webhook::Callout;
 use keys::Token;
 use reload::Reloads;
@@ -59,9 +59,10 @@ impl Authenticator {
             .await
             .map_err(|why| verify(format!("failed to verify signature: {why}")))?;
         token.check_claims(&issuer.audiences, base::clock::unix_time()).map_err(verify)?;
-        let mapped = crate::admission::expressions::asked::on_stack(self.mapper.depth(), || {
-            claims::user(&self.jwt, &self.mapper, &token.claims)
-        });
+        let mapped =
+            crate::admission::expressions::cel_authorizer::on_stack(self.mapper.depth(), || {
+                claims::user(&self.jwt, &self.mapper, &token.claims)
+            });
         mapped.map_err(|status| status.to_string())?.map(Some)
     }
 }

@@ -14,8 +14,9 @@ use super::jws::{self, PublicKey};
 use super::x509::CREDENTIAL_ID;
 use super::{TokenAuthenticator, TokenIdentity};
 use crate::authz::rule::go_list;
-use crate::lookup::{self, Lookup};
-use crate::user::User;
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
+use crate::request::user::User;
 
 /// Clocks may differ by this many seconds.
 const LEEWAY: i64 = 60;

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use ring::digest::{SHA256, digest};
 
 use super::{TokenAuthenticator, TokenIdentity};
-use crate::user::User;
+use crate::request::user::User;
 
 /// Tokens by digest, so that a comparison's time tells nothing and the tokens are not kept.
 pub struct StaticTokens(Vec<([u8; 32], User)>);

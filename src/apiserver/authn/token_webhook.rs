@@ -18,8 +18,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::{TokenAuthenticator, TokenIdentity};
-use crate::meters::requests as meters;
-use crate::user::User;
+use crate::metrics::requests as meters;
+use crate::request::user::User;
 use crate::webhook::kubeconfig::Place;
 use crate::webhook::post::{self, Attempts, Poster};
 

@@ -10,7 +10,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::user::User;
+use crate::request::user::User;
 
 /// Extra key that names the credential used, for audit.
 pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
@@ -158,7 +158,7 @@ impl Peer {
     /// Why the certificate proves nothing; for the log.
     pub(super) fn user(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
         let now = i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX);
-        crate::meters::requests::EXPIRATION.observe(&[], (self.not_after - now) as f64);
+        crate::metrics::requests::EXPIRATION.observe(&[], (self.not_after - now) as f64);
         if self.not_after < i64::try_from(base::clock::unix_time().as_secs()).unwrap_or(i64::MAX) {
             return Err("client certificate has expired".into());
         }

@@ -6,11 +6,11 @@ use api::Status;
 use api::field::go_quote;
 use async_trait::async_trait;
 
-use super::counts::{Counts, Tally};
 use super::{Attributes, Authorizer, Decision, Failure, Known};
-use crate::aggregate_error::aggregate;
-use crate::status::without_html;
-use crate::user::User;
+use crate::authz::metrics::{Counts, Tally};
+use crate::request::user::User;
+use crate::response::aggregate::aggregate;
+use crate::response::status::without_html;
 
 /// One of a chain.
 pub(super) struct Member {

@@ -12,7 +12,7 @@ use super::rbac::{Rbac, RoleRef};
 use super::rule::{Rule, compact, go_list, missing, nullable, shown};
 use super::{Attributes, Authorizer, Decision};
 use crate::admission::{Operation, Plugin, Request};
-use crate::user::User;
+use crate::request::user::User;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -211,7 +211,7 @@ fn only_gc_fields_differ(new: &Value, old: &Value) -> bool {
 mod tests {
     use super::*;
     use crate::authz::chain::Chain;
-    use crate::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
+    use crate::registry::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
     use api::{Gvk, Object};
     use serde_json::json;
 

@@ -8,7 +8,7 @@ use api::field::go_quote;
 
 use super::config::{FILE_FLAG, Hook, Kind, Version};
 use super::rule::go_list;
-use crate::aggregate_error::aggregate;
+use crate::response::aggregate::aggregate;
 
 const MODE: &str = "authorization-mode";
 const POLICY_FILE: &str = "authorization-policy-file";

@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use super::config::{Configuration, Entry, Hook, Kind, Version};
 use super::flags::NO_ABAC;
 use super::webhook::conditions::{CONDITIONS_MAX, condition};
-use crate::aggregate_error::aggregate;
-use crate::strict::Reader;
+use crate::response::aggregate::aggregate;
+use crate::strict_config::Reader;
 
 const GROUP: &str = "apiserver.config.k8s.io";
 const KIND: &str = "AuthorizationConfiguration";
@@ -27,7 +27,7 @@ const TIMEOUT_MAX: i64 = 30_000_000_000;
 pub(super) fn configuration(text: &[u8]) -> Result<Configuration, String> {
     let load = |why| format!("failed to load {KIND} from file: {why}");
     let empty = Map::new();
-    let (value, doubled) = crate::wire::any_yaml_doubled(text).map_err(load)?;
+    let (value, doubled) = crate::serialization::any_yaml_doubled(text).map_err(load)?;
     let map = match &value {
         // As upstream, an empty file is an empty configuration.
         Value::Null => &empty,

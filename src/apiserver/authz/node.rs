@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::rule::Rule;
 use super::{Attributes, Authorizer, Decision, Failure, Known};
-use crate::lookup::{self, Lookup};
-use crate::user::User;
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
+use crate::request::user::User;
 
 /// The name of the node that this user is, if it is one.
 pub fn identity(user: &User) -> Option<&str> {
@@ -427,7 +428,7 @@ fn volume_names_secret(volume: &Object, namespace: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lookup::testing::Fixed;
+    use crate::registry::lookup::testing::Fixed;
     use serde_json::json;
 
     fn world() -> Node {
@@ -485,7 +486,7 @@ mod tests {
             let Decision::Failed(Failure { denied: false, error, .. }) = decision else {
                 panic!("{resource}: {decision:?}")
             };
-            assert!(error.ends_with(crate::lookup::testing::UNREADABLE), "{error}");
+            assert!(error.ends_with(crate::registry::lookup::testing::UNREADABLE), "{error}");
         }
     }
 

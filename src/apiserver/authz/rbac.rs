@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::rule::{Rule, nullable};
 use super::{Attributes, Authorizer, Decision, Known};
-use crate::user::User;
+use crate::request::user::User;
 
 /// `rbac/v1 Subject`.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -354,7 +354,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS};
+    use crate::registry::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS};
     use serde_json::json;
 
     fn object(value: serde_json::Value) -> Arc<Object> {

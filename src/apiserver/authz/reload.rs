@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 
 use super::chain::{Chain, Member};
 use super::config::{Configuration, FILE_FLAG, Kind, Plan};
-use super::counts::Counts;
-use super::fixed::{AlwaysAllow, AlwaysDeny};
 use super::webhook::Webhook;
 use super::{Attributes, Authorizer, Decision, Known, load};
-use crate::changes::Changes;
-use crate::user::User;
+use crate::authz::always::{AlwaysAllow, AlwaysDeny};
+use crate::authz::metrics::Counts;
+use crate::file_watcher::Changes;
+use crate::request::user::User;
 use crate::webhook::kubeconfig::Place;
 
 /// What authorizers are made of; it stays when the configuration changes.

@@ -19,9 +19,9 @@ use conditions::Conditions;
 use review::Status;
 
 use super::config::Hook;
-use super::counts::{Counts, Matching, Outcome};
 use super::{Attributes, Authorizer, Decision, Failure, Known};
-use crate::user::User;
+use crate::authz::metrics::{Counts, Matching, Outcome};
+use crate::request::user::User;
 use crate::webhook::kubeconfig::Place;
 use crate::webhook::post::{self, Attempts, Poster};
 use crate::webhook::{CallError, answer};

@@ -10,7 +10,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use http::{HeaderMap, Response};
 use http_body_util::BodyExt;
 
-use crate::body::{self, Body, BodyError};
+use crate::request::body;
+use crate::request::body::{Body, BodyError};
 
 /// Longest page whose links are changed; longer ones pass as they are.
 const PAGE_BYTES_MAX: usize = 4 << 20;

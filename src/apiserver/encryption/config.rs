@@ -13,11 +13,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-use super::counts::Counts;
 use super::kms::{Grpc, Kms};
 use super::providers::{Keyed, Method, Provider};
-use crate::aggregate_error::aggregate;
-use crate::strict::Reader;
+use crate::encryption::metrics::Counts;
+use crate::response::aggregate::aggregate;
+use crate::strict_config::Reader;
 
 const VERSION: &str = "apiserver.config.k8s.io/v1";
 const KIND: &str = "EncryptionConfiguration";
@@ -57,7 +57,7 @@ pub(super) struct Configuration(pub(super) Vec<Rule>);
 /// # Errors
 /// What is wrong in it, with the field; never a key.
 pub(super) fn configuration(text: &[u8], reload: bool) -> Result<Configuration, String> {
-    let (value, doubled) = crate::wire::any_yaml_doubled(text)?;
+    let (value, doubled) = crate::serialization::any_yaml_doubled(text)?;
     let Value::Object(map) = &value else {
         return Err("is no object with apiVersion, kind and resources".to_owned());
     };

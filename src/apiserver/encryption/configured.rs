@@ -14,14 +14,14 @@ use parking_lot::Mutex;
 use ring::digest;
 
 use super::config::{Configuration, Table, configuration};
-use super::counts::Counts;
 use super::kms::Kms;
 use super::providers::{self, Provider};
 use super::{Keys, is_encrypted};
-use crate::aggregate_error::aggregate;
-use crate::changes::Changes;
+use crate::encryption::metrics::Counts;
+use crate::file_watcher::Changes;
 use crate::flags;
 use crate::registry::storage::{Opened, Transformer};
+use crate::response::aggregate::aggregate;
 
 const FILE_FLAG: &str = "encryption-provider-config";
 const RELOAD_FLAG: &str = "encryption-provider-config-automatic-reload";

@@ -11,7 +11,7 @@ use base::pki;
 use bytes::Bytes;
 use tokio::sync::RwLock;
 
-use super::ring::{Error, Ring};
+use crate::encryption::key_ring::{Error, Ring};
 use crate::registry::storage::{Opened, Transformer};
 
 /// How long a change waits for writes that were sealed before it: a store that takes none for so long has other worries.
@@ -206,8 +206,8 @@ impl Transformer for Keys {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ring::{Next, Wish};
     use super::*;
+    use crate::encryption::key_ring::{Next, Wish};
     use std::os::unix::fs::PermissionsExt as _;
 
     #[tokio::test]

@@ -19,10 +19,10 @@ use ring::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
 use ring::{digest, hkdf};
 use tokio::time::Instant;
 
-use super::counts::Counts;
 use super::providers::{Gcm, SHORT};
-use crate::aggregate_error::aggregate;
-use crate::meters::storage as meters;
+use crate::encryption::metrics::Counts;
+use crate::metrics::storage as meters;
+use crate::response::aggregate::aggregate;
 pub(super) use grpc::Grpc;
 pub(super) use wire::Annotations;
 use wire::{SourceType, Stored};

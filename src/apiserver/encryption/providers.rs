@@ -10,10 +10,11 @@ use bytes::Bytes;
 use crypto_secretbox::{Nonce as BoxNonce, XSalsa20Poly1305};
 use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
+use super::is_encrypted;
 use super::kms::Kms;
-use super::{counts::Counts, is_encrypted};
-use crate::aggregate_error::aggregate;
+use crate::encryption::metrics::Counts;
 use crate::registry::storage::Opened;
+use crate::response::aggregate::aggregate;
 
 /// Bytes of AES's block, of CBC's initialization vector, and of tags.
 const BLOCK: usize = 16;

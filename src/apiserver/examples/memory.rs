@@ -43,7 +43,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = Config { service_cidrs: vec!["10.96.0.0/16".into()], ..Config::default() };
     let server = apiserver::build(config, parts, tasks)?;
     for name in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-        let body = apiserver::body::full(format!("{{\"metadata\":{{\"name\":\"{name}\"}}}}"));
+        let body =
+            apiserver::request::body::full(format!("{{\"metadata\":{{\"name\":\"{name}\"}}}}"));
         let request = http::Request::post("/api/v1/namespaces").body(body)?;
         server.call(Some(admin.clone()), request).await;
     }

@@ -3,12 +3,13 @@
 use api::Status;
 use http::{Response, StatusCode, Uri};
 
+use crate::audit;
 use crate::authz::{Attributes, Decision};
-use crate::body::Body;
 use crate::request::RequestInfo;
+use crate::request::body::Body;
+use crate::request::user::User;
+use crate::response::status;
 use crate::state::Inner;
-use crate::user::User;
-use crate::{audit, status};
 
 /// Asks the authorizers one question; the answer to who is not allowed.
 pub(super) async fn decide(
@@ -26,7 +27,7 @@ pub(super) async fn decide(
         Decision::NoOpinion(_) => "no-opinion",
         Decision::Failed(_) => "error",
     };
-    crate::meters::requests::authorized(result, begun.elapsed());
+    crate::metrics::requests::authorized(result, begun.elapsed());
     match decision {
         Decision::Allow(reason) => {
             audit::decided("allow", &reason);

@@ -13,16 +13,18 @@ use super::priority_and_fairness::Time;
 use crate::audit::{self, Audit};
 use crate::authn::x509::PeerIdentity;
 use crate::authz::Attributes;
-use crate::body::Body;
-use crate::context::Context;
-use crate::meters::requests as meters;
+use crate::metrics::requests as meters;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::scope;
+use crate::request::scope::Track;
+use crate::request::user::User;
 use crate::request::{self, Query, RequestInfo};
-use crate::spans;
+use crate::request_tracing;
+use crate::response::status;
+use crate::response::status::ResponseStatus;
 use crate::state::{ApiServer, Inner};
-use crate::status::ResponseStatus;
-use crate::track::{self, Track};
-use crate::user::User;
-use crate::{flow, handlers, status};
+use crate::{handlers, priority_and_fairness};
 
 impl ApiServer {
     /// Answers one request. `user` is who asks; `None` means that the request's own credentials tell.
@@ -61,7 +63,7 @@ impl ApiServer {
             trail.status(&status);
         }
         if trail.answered(response.status().as_u16()).await {
-            response = response.map(|body| crate::body::keeping(body, ongoing));
+            response = response.map(|body| crate::request::body::keeping(body, ongoing));
         }
         response
     }
@@ -69,12 +71,12 @@ impl ApiServer {
     async fn served(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
         let started = base::clock::now();
         let inner = Arc::clone(&self.inner);
-        let mut labels = crate::metrics::Labels::default();
+        let mut labels = crate::metrics::request_totals::Labels::default();
         let is_own = user.as_ref().is_some_and(|user| user.name == "system:apiserver");
         let track = Arc::new(Track::default());
         // Boxed, as it is moved on and large.
         let answer = Box::pin(Self::answer(inner, user, request, &mut labels, started));
-        let answer = track::along(Some(Arc::clone(&track)), answer);
+        let answer = scope::along(Some(Arc::clone(&track)), answer);
         let outcome = std::panic::AssertUnwindSafe(answer).catch_unwind().await;
         let mut response = outcome.unwrap_or_else(|panic| {
             tracing::error!("a request panicked");
@@ -94,7 +96,9 @@ impl ApiServer {
         }
         match track.ended(code, size) {
             // The span of a watch lasts as long as the watch.
-            Some(span) if size.is_none() => response.map(|body| crate::body::keeping(body, span)),
+            Some(span) if size.is_none() => {
+                response.map(|body| crate::request::body::keeping(body, span))
+            }
             _ => response,
         }
     }
@@ -103,7 +107,7 @@ impl ApiServer {
         inner: Arc<Inner>,
         user: Option<User>,
         mut request: Request<Body>,
-        labels: &mut crate::metrics::Labels,
+        labels: &mut crate::metrics::request_totals::Labels,
         arrived: tokio::time::Instant,
     ) -> Response<Body> {
         let query = Query::parse(request.uri().query().unwrap_or(""));
@@ -115,9 +119,9 @@ impl ApiServer {
             &request,
             &info,
             &query,
-            crate::metrics::Served::of(&inner.objects.registry(), &info),
+            crate::metrics::request_totals::Served::of(&inner.objects.registry(), &info),
         );
-        let limit = match crate::deadline::of(&info, &query) {
+        let limit = match crate::filters::timeout::of(&info, &query) {
             Ok(limit) => limit,
             Err(refusal) => {
                 audit::with(|trail| trail.refused(&info));
@@ -143,7 +147,7 @@ impl ApiServer {
             // A write that is cut off may or may not have taken effect, as when the client goes away.
             Some(limit) => tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
                 meters::terminated(&labels.words(), 504);
-                status::response(&crate::deadline::exceeded())
+                status::response(&crate::filters::timeout::exceeded())
             }),
         };
         if response.extensions_mut().remove::<TurnedAway>().is_some() {
@@ -153,7 +157,7 @@ impl ApiServer {
             meters::validated(wish.as_deref().unwrap_or_default(), arrived.elapsed());
         }
         match long {
-            Some(long) => response.map(|body| crate::body::keeping(body, long)),
+            Some(long) => response.map(|body| crate::request::body::keeping(body, long)),
             None => response,
         }
     }
@@ -183,7 +187,7 @@ impl ApiServer {
                 return status::response(&refusal);
             }
         };
-        if let (Some(tracer), Some(track)) = (inner.tracer.get(), track::current()) {
+        if let (Some(tracer), Some(track)) = (inner.tracer.get(), scope::current()) {
             let since = base::clock::unix_time().saturating_sub(time.arrived.elapsed());
             track.begun(tracer.request(&request, &info, &user, since));
         }
@@ -199,7 +203,7 @@ impl ApiServer {
         };
         let begun = meters::filtered("constrainedimpersonation", begun);
         let enter = Self::enter(&inner, &user, &info, &query, time);
-        let mut entered = match spans::run("priorityandfairness", Vec::new, enter).await {
+        let mut entered = match request_tracing::run("priorityandfairness", Vec::new, enter).await {
             Ok(entered) => entered,
             Err(mut refusal) => {
                 refusal.extensions_mut().insert(TurnedAway);
@@ -209,7 +213,7 @@ impl ApiServer {
         let begun = meters::filtered("priorityandfairness", begun);
         let upgrades = stream::upgrade::is_upgrade(request.headers());
         let allowed = Self::authorize(&inner, &user, &info, &query, request.uri(), upgrades);
-        let refusal = spans::run("authorization", Vec::new, allowed).await;
+        let refusal = request_tracing::run("authorization", Vec::new, allowed).await;
         meters::filtered("authorization", begun);
         if let Some(refusal) = refusal {
             return entered.marked(refusal);
@@ -317,7 +321,7 @@ impl ApiServer {
         info: RequestInfo,
         query: Query,
         request: Request<Body>,
-        watching: Option<flow::Watching>,
+        watching: Option<priority_and_fairness::Watching>,
     ) -> Response<Body> {
         // No route begins with two slashes.
         if info.path.starts_with("//") {
@@ -351,16 +355,16 @@ impl ApiServer {
             watching: Mutex::new(watching),
             size: Default::default(),
         };
-        let exchange = crate::context::Exchange {
+        let exchange = crate::request::context::Exchange {
             method: parts.method,
             uri: parts.uri,
             extensions: parts.extensions,
             body,
         };
         let work = handlers::dispatch(&context, exchange);
-        let outcome = crate::large_requests::run(&context.size, work).await;
+        let outcome = crate::request::size::run(&context.size, work).await;
         let mut response =
-            outcome.unwrap_or_else(|refusal| handlers::output::refusal(&context, &refusal));
+            outcome.unwrap_or_else(|refusal| crate::response::encode::refusal(&context, &refusal));
         let ignored_token = crate::authn::ignored_token_warning(&context.headers);
         if let Some(warning) = ignored_token {
             context.warn(warning);
@@ -385,7 +389,7 @@ async fn detached(
     tasks: &Tasks,
     answer: impl Future<Output = Response<Body>> + Send + 'static,
 ) -> Response<Body> {
-    let answer = audit::along(audit::current(), track::along(track::current(), answer));
+    let answer = audit::along(audit::current(), scope::along(scope::current(), answer));
     let (done, answered) = tokio::sync::oneshot::channel();
     tasks.spawn(base::tasks::Kind::Request, "service write", async move {
         // The caller may be gone.

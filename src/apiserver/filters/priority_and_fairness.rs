@@ -7,11 +7,11 @@ use api::Status;
 use http::Response;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::body::Body;
-use crate::flow;
+use crate::priority_and_fairness;
+use crate::request::body::Body;
+use crate::request::user::User;
 use crate::request::{Query, RequestInfo};
 use crate::state::{ApiServer, Inner};
-use crate::user::User;
 
 /// When a request came, and the time it has.
 #[derive(Debug, Clone, Copy)]
@@ -25,10 +25,10 @@ pub(super) struct Time {
 #[derive(Debug, Default)]
 pub(super) struct Entered {
     /// What flow control took it for.
-    class: Option<Arc<flow::Class>>,
+    class: Option<Arc<priority_and_fairness::Class>>,
     /// What a watch holds, until it has begun and then as long as it lasts.
-    pub(super) watching: Option<flow::Watching>,
-    _seat: Option<flow::Seat>,
+    pub(super) watching: Option<priority_and_fairness::Watching>,
+    _seat: Option<priority_and_fairness::Seat>,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -50,7 +50,7 @@ impl ApiServer {
     /// When a cache does not load.
     pub async fn control_flow(&self) -> Result<(), Status> {
         match &self.inner.flow {
-            Some(control) => flow::follow(self, control).await,
+            Some(control) => priority_and_fairness::follow(self, control).await,
             None => Ok(()),
         }
     }
@@ -75,17 +75,21 @@ impl ApiServer {
             if watches {
                 return Ok(Entered::default());
             }
-            let place = inner.limits.enter(info, user).ok_or_else(crate::limits::refused)?;
+            let place = inner
+                .limits
+                .enter(info, user)
+                .ok_or_else(crate::priority_and_fairness::max_in_flight::refused)?;
             return Ok(Entered { _place: place, ..Entered::default() });
         };
-        let asked = flow::Asked::of(info);
+        let asked = priority_and_fairness::Asked::of(info);
         let Time { arrived, limit } = time;
-        let entering = flow::Entering { asked, user, query, arrived, limit };
+        let entering = priority_and_fairness::Entering { asked, user, query, arrived, limit };
         let seat = control.enter(&entering).await.map_err(|refused| refused.response())?;
         let class = Some(Arc::clone(seat.class()));
         if watches {
             let fields = query.get("fieldSelector").unwrap_or_default();
-            let watching = Some(flow::Watching::new(control, seat, &asked, fields));
+            let watching =
+                Some(priority_and_fairness::Watching::new(control, seat, &asked, fields));
             return Ok(Entered { class, watching, ..Entered::default() });
         }
         Ok(Entered { class, _seat: Some(seat), ..Entered::default() })

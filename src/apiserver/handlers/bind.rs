@@ -6,14 +6,15 @@ use api::validation::names::name_is_subdomain;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::options::WriteOptions;
-use super::write::{Write, url_name};
-use super::{input, output};
-use crate::body::Body;
-use crate::context::Context;
-use crate::context::Exchange;
 use crate::registry::metadata;
-use crate::status;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::input;
+use crate::request::options::WriteOptions;
+use crate::response::encode;
+use crate::response::status;
+use crate::write::{Write, url_name};
 
 /// Answers a binding.
 ///
@@ -25,7 +26,7 @@ pub(super) async fn bind(context: &Context, exchange: Exchange) -> Result<Respon
     let kind = api::Gvk::new("", "v1", "Binding");
     let binding = input::object(context, exchange.body, &kind, options.validation).await?;
     bind_pod(context, name, binding, &options).await?;
-    output::value(context, StatusCode::CREATED, &output::done(201))
+    encode::value(context, StatusCode::CREATED, &encode::done(201))
 }
 
 /// Binds one pod.

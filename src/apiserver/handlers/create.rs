@@ -3,13 +3,14 @@
 use api::Status;
 use http::{Response, StatusCode};
 
-use super::options::WriteOptions;
-use super::write::Write;
-use super::{input, output};
-use crate::body::Body;
-use crate::context::Context;
-use crate::context::Exchange;
-use crate::flow_status;
+use crate::priority_and_fairness::status;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::input;
+use crate::request::options::WriteOptions;
+use crate::response::encode;
+use crate::write::Write;
 
 /// Answers a create.
 ///
@@ -25,7 +26,7 @@ pub(super) async fn create(
         input::object(context, exchange.body, &context.row.spec.gvk, options.validation).await?;
     let object = Write::new(context, &options).create(value).await?;
     if !options.dry_run {
-        flow_status::after_write(context, Some(&object.key.name)).await;
+        status::after_write(context, Some(&object.key.name)).await;
     }
-    output::object(context, StatusCode::CREATED, &object)
+    encode::object(context, StatusCode::CREATED, &object)
 }

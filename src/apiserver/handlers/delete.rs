@@ -6,19 +6,24 @@ use api::{Object, Status};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::options::{
+use super::list;
+use crate::request::body;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::input;
+use crate::request::negotiate;
+use crate::request::negotiate::Media;
+use crate::request::options::{
     DeleteOptions, FieldValidation, IGNORE_READ_ERROR, ListOptions, Propagation, WriteOptions,
 };
-use super::write::{Write, url_name};
-use super::{input, list, output};
-use crate::body::{self, Body};
-use crate::context::Context;
-use crate::context::Exchange;
-use crate::negotiate::{self, Media};
-use crate::wire;
+use crate::response::encode;
+use crate::serialization;
+use crate::write::{Write, url_name};
 
 use crate::registry::storage::Written;
-use crate::registry::{Resource, metadata, service_alloc};
+use crate::registry::{Resource, metadata};
+use crate::write::service_allocation;
 
 /// How often a deletion is tried against a newer object.
 const RETRY_MAX: usize = 10;
@@ -49,11 +54,11 @@ pub(super) async fn delete(
     let deleted = remove(context, &context.row, context.namespace(), name, &options).await?;
     let object = match deleted {
         Deleted::Gone(object) if !returns_object(&context.row) => {
-            return output::value(context, StatusCode::OK, &output::success(&context.row, &object));
+            return encode::value(context, StatusCode::OK, &encode::success(&context.row, &object));
         }
         Deleted::Gone(object) | Deleted::Marked(object) => object,
     };
-    output::object(context, StatusCode::OK, &object)
+    encode::object(context, StatusCode::OK, &object)
 }
 
 /// The options of a deletion: the body's when there is one, else the query's.
@@ -74,7 +79,7 @@ async fn read_options(context: &Context, body: Body) -> Result<DeleteOptions, St
     if let Some(named) = named.filter(|named| !matches!(named.kind.as_str(), "" | "DeleteOptions"))
     {
         let version = if named.api_version.is_empty() { "v1" } else { &named.api_version };
-        return Err(Status::bad_request(wire::no_kind(&named.kind, version)));
+        return Err(Status::bad_request(serialization::no_kind(&named.kind, version)));
     }
     let value = input::decode(context, media, &bytes, &kind, FieldValidation::Ignore)
         .map_err(|refusal| Status::bad_request(input::cause(&refusal, &kind)))?;
@@ -170,7 +175,7 @@ pub(super) async fn remove(
         let plan = match holds_instances(row, &found)? {
             Some(old) => {
                 value = old;
-                crate::custom::status::begin_deletion(&mut value);
+                crate::crd::status::begin_deletion(&mut value);
                 Plan::Mark
             }
             None => plan,
@@ -204,7 +209,7 @@ pub(super) async fn remove(
         }
         match storage.delete(row, &last).await? {
             Ok(revision) => {
-                service_alloc::deleted(context, row, &value).await;
+                service_allocation::deleted(context, row, &value).await;
                 last.resource_version = revision;
                 return Ok(Deleted::Gone(Arc::new(last)));
             }
@@ -216,7 +221,7 @@ pub(super) async fn remove(
 
 /// A CustomResourceDefinition whose deletion begins, as it is.
 fn holds_instances(row: &Resource, found: &Object) -> Result<Option<Value>, Status> {
-    if row.spec.gvr != crate::custom::status::definitions() {
+    if row.spec.gvr != crate::crd::status::definitions() {
         return Ok(None);
     }
     let old = found.value().map_err(|e| Status::internal(&e.to_string()))?;
@@ -466,5 +471,5 @@ pub(super) async fn delete_collection(
             _ => {}
         }
     }
-    output::list(context, &head, items).await
+    encode::list(context, &head, items).await
 }

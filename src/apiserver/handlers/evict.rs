@@ -8,16 +8,18 @@ use api::{Gvk, Gvr, Object, Status};
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::options::{DeleteOptions, WriteOptions};
-use super::write::{Write, url_name};
-use super::{delete, get, input, output};
-use crate::body::Body;
-use crate::context::Context;
-use crate::context::Exchange;
+use super::{delete, get};
 use crate::registry::storage::Written;
+use crate::registry::watch_cache::Filter;
 use crate::registry::{Resource, metadata};
-use crate::status;
-use crate::watch_cache::Filter;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::input;
+use crate::request::options::{DeleteOptions, WriteOptions};
+use crate::response::encode;
+use crate::response::status;
+use crate::write::{Write, url_name};
 
 /// Pods that a budget may be waiting for (upstream's `MaxDisruptedPodSize`).
 const DISRUPTED_MAX: usize = 2000;
@@ -67,7 +69,7 @@ pub(super) async fn evict(context: &Context, exchange: Exchange) -> Result<Respo
             }
             (outcome, _) => {
                 outcome?;
-                return output::value(context, StatusCode::CREATED, &output::done(201));
+                return encode::value(context, StatusCode::CREATED, &encode::done(201));
             }
         }
     }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use api::{Object, Status};
 use http::{Response, StatusCode};
 
-use super::{options, output};
-use crate::body::Body;
-use crate::context::Context;
-use crate::status;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::options;
+use crate::response::encode;
+use crate::response::status;
 
 /// Answers a get, also of a subresource that shows the whole object.
 ///
@@ -17,7 +18,7 @@ use crate::status;
 pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
     context.accept()?;
     let object = current(context).await?;
-    output::object(context, StatusCode::OK, &Arc::new(object))
+    encode::object(context, StatusCode::OK, &Arc::new(object))
 }
 
 /// The object that the request names.
@@ -25,7 +26,7 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
 /// # Errors
 /// 404, 500 of a resource version that is no number, or the store's refusal.
 pub(super) async fn current(context: &Context) -> Result<Object, Status> {
-    let name = super::write::url_name(context)?;
+    let name = crate::write::url_name(context)?;
     if context.info.verb == "get" {
         let wanted = context.query.get("resourceVersion").unwrap_or_default();
         // Events are read from upstream's store itself, whose refusals are the client's.

@@ -11,15 +11,16 @@ use serde_json::json;
 use store::Revision;
 use store::kv::{KeyValue, StoreError};
 
-use super::options::{ListOptions, Match};
-use super::output::{self, ListHead};
-use crate::body::Body;
-use crate::context::Context;
-use crate::meters::storage as meters;
+use crate::metrics::storage as meters;
+use crate::registry::selection::Selection;
 use crate::registry::unreadable::{REPORTED_MAX, Unreadable, list_error};
-use crate::selection::Selection;
-use crate::status;
-use crate::watch_cache::{Entry, Filter};
+use crate::registry::watch_cache::{Entry, Filter};
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::options::{ListOptions, Match};
+use crate::response::encode;
+use crate::response::encode::ListHead;
+use crate::response::status;
 
 /// Continue token, in upstream's form.
 #[derive(Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub(super) async fn list(context: &Context) -> Result<Response<Body>, Status> {
     let options = ListOptions::read(&context.query, false)?;
     let filter = filter(context)?;
     let (head, items) = select(context, &options, &filter).await?;
-    output::list(context, &head, items).await
+    encode::list(context, &head, items).await
 }
 
 /// The page that the options ask for.
@@ -113,7 +114,7 @@ pub(super) async fn select(
     let whole = options.resource_version == "0" && !is_event;
     let limit = if whole { 0 } else { options.limit };
     let kind = || vec![("type", context.row.spec.gvr.resource.as_ref().into())];
-    let span = crate::spans::start("cacher.GetList", kind);
+    let span = crate::request_tracing::start("cacher.GetList", kind);
     let page = cache.list(filter, None, limit);
     drop(span);
     let (gvr, selects) = (&context.row.spec.gvr, !filter.is_unselective());
@@ -342,12 +343,12 @@ pub(super) async fn component_statuses(context: &Context) -> Result<Response<Bod
     let name = context.info.path_name.as_str();
     if name.is_empty() {
         let items = names.iter().map(|name| named(name)).collect::<Result<Vec<_>, Status>>()?;
-        return output::list(context, &ListHead::default(), items).await;
+        return encode::list(context, &ListHead::default(), items).await;
     }
     if !names.contains(&name) {
         return Err(context.not_found(name));
     }
-    output::object(context, http::StatusCode::OK, &named(name)?)
+    encode::object(context, http::StatusCode::OK, &named(name)?)
 }
 
 /// What fuzzers feed: a token, for a list of this namespace or of all.

@@ -8,15 +8,19 @@ use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use serde_json::Value;
 
-use super::options::{FieldValidation, WriteOptions};
-use super::write::{Create, Write, same_name, url_name};
-use super::{input, output, write};
-use crate::body::{self, Body};
-use crate::context::Context;
-use crate::context::Exchange;
-use crate::negotiate::Media;
 use crate::registry::metadata;
-use crate::{managed, wire};
+use crate::request::body;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::input;
+use crate::request::negotiate::Media;
+use crate::request::options::{FieldValidation, WriteOptions};
+use crate::response::encode;
+use crate::serialization;
+use crate::write;
+use crate::write::managed_fields;
+use crate::write::{Create, Write, same_name, url_name};
 
 /// Custom resources know no strategic merge.
 const NO_STRATEGIC: &str = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \
@@ -59,7 +63,7 @@ impl PatchType {
     /// Records a patch as it came; an apply configuration as JSON.
     pub(super) fn record(self, bytes: &Bytes) {
         crate::audit::request_body(|| match self {
-            Self::Apply => wire::any_yaml(bytes).ok().map(|value| value.to_string()),
+            Self::Apply => serialization::any_yaml(bytes).ok().map(|value| value.to_string()),
             Self::Json | Self::Merge | Self::Strategic => String::from_utf8(bytes.to_vec()).ok(),
         });
     }
@@ -78,7 +82,7 @@ impl Patch {
     /// 400 as upstream.
     pub(super) fn decode(kind: PatchType, bytes: &Bytes) -> Result<Self, Status> {
         let value = match kind {
-            PatchType::Apply => wire::any_yaml(bytes)
+            PatchType::Apply => serialization::any_yaml(bytes)
                 .map_err(|e| Status::bad_request(format!("error decoding patch: {e}")))?,
             PatchType::Json | PatchType::Merge | PatchType::Strategic => {
                 serde_json::from_slice(bytes)
@@ -271,7 +275,7 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
                 let cause = input::cause(&refusal, gvk);
                 // Upstream converts what a strategic patch made without a decoder, whose faults it would know.
                 if kind == PatchType::Strategic && cause.starts_with("strconv.") {
-                    crate::status::unmapped(500, cause.to_owned())
+                    crate::response::status::unmapped(500, cause.to_owned())
                 } else {
                     undecodable(shown(&made), cause)
                 }
@@ -287,7 +291,7 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
             Ok(decoded.value)
         })
         .await?;
-    output::object(context, StatusCode::OK, &updated.object)
+    encode::object(context, StatusCode::OK, &updated.object)
 }
 
 async fn apply(
@@ -297,7 +301,7 @@ async fn apply(
     bytes: &Bytes,
 ) -> Result<Response<Body>, Status> {
     let gvk = &context.row.spec.gvk;
-    let applied = managed::Applied::decode(context, bytes, write.options)?;
+    let applied = managed_fields::Applied::decode(context, bytes, write.options)?;
     let subresource = context.info.subresource.as_str();
     // Few kinds are made by an apply to their status, too.
     let creates = subresource.is_empty()
@@ -324,5 +328,5 @@ async fn apply(
         })
         .await?;
     let code = if updated.created { StatusCode::CREATED } else { StatusCode::OK };
-    output::object(context, code, &updated.object)
+    encode::object(context, code, &updated.object)
 }

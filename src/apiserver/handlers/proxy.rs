@@ -1,4 +1,4 @@
-//! Connections through the server: logs, exec, attach, port-forward and proxies, checked here and carried by [`crate::seams::Connect`].
+//! Connections through the server: logs, exec, attach, port-forward and proxies, checked here and carried by [`crate::interfaces::Connect`].
 
 use api::field::{Error, Path};
 use api::{Gvr, Status};
@@ -6,14 +6,14 @@ use http::{Request, Response};
 use serde_json::{Map, Value};
 
 use super::get;
-use super::options::{FieldValidation, WriteOptions};
-use super::write::Write;
-use crate::body::Body;
-use crate::context::Context;
-use crate::context::Exchange;
-use crate::lookup::Lookup;
-use crate::seams::ConnectRequest;
-use crate::status;
+use crate::interfaces::ConnectRequest;
+use crate::registry::lookup::Lookup;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::options::{FieldValidation, WriteOptions};
+use crate::response::status;
+use crate::write::Write;
 
 /// Answers a connection.
 ///
@@ -44,7 +44,7 @@ pub(super) async fn connect(
                 check_log_options(context, pod)?;
                 // Of a pod without node there is nothing to read, which is no error upstream.
                 if node_name(pod).is_empty() {
-                    let mut nothing = Response::new(crate::body::empty());
+                    let mut nothing = Response::new(crate::request::body::empty());
                     *nothing.status_mut() = http::StatusCode::NO_CONTENT;
                     return Ok(nothing);
                 }
@@ -92,7 +92,7 @@ pub(super) async fn connect(
 
 /// Counts streams over WebSocket, which are handed over as they are, and readers of logs.
 fn count(context: &Context, subresource: &str) {
-    use crate::meters::requests as meters;
+    use crate::metrics::requests as meters;
     match subresource {
         "log" => {
             let skip = context.query.get("insecureSkipTLSVerifyBackend");
@@ -140,7 +140,7 @@ async fn node_of(context: &Context, pod: &Value) -> Result<Value, Status> {
         return Err(Status::bad_request(format!("pod {pod} does not have a host assigned")));
     }
     let node = context.server.objects.get_live(&Gvr::new("", "v1", "nodes"), "", name).await;
-    let node = node.and_then(crate::lookup::value)?;
+    let node = node.and_then(crate::registry::lookup::value)?;
     // Upstream looks the node up through the pods' registry and names it as a pod; clients see this text.
     node.ok_or_else(|| Status::not_found("", "pods", name))
 }
@@ -186,7 +186,9 @@ fn check_container(context: &Context, pod: &Value) -> Result<(), Status> {
 fn check_log_options(context: &Context, pod: &Value) -> Result<(), Status> {
     let mut errors = Vec::new();
     for (key, least) in [("tailLines", 0), ("limitBytes", 1), ("sinceSeconds", 1)] {
-        if let Some(value) = super::options::integer(&context.query, key)?.filter(|v| *v < least) {
+        if let Some(value) =
+            crate::request::options::integer(&context.query, key)?.filter(|v| *v < least)
+        {
             errors.push(Error::invalid(
                 &Path::new(key),
                 value,

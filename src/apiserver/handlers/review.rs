@@ -4,14 +4,16 @@ use api::{Gvk, Status};
 use http::{Response, StatusCode};
 use serde_json::Value;
 
-use super::options::WriteOptions;
-use super::write::{Write, url_name};
-use super::{bind, get, input, output};
-use crate::body::Body;
-use crate::context::Context;
-use crate::context::Exchange;
+use super::{bind, get};
 use crate::registry::metadata;
-use crate::status;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::input;
+use crate::request::options::WriteOptions;
+use crate::response::encode;
+use crate::response::status;
+use crate::write::{Write, url_name};
 
 /// Answers the creation of a kind that is not stored.
 ///
@@ -32,20 +34,20 @@ pub(super) async fn review(
         let pods = context.server.objects.row(&api::Gvr::new("", "v1", "pods"))?;
         let pod_context = context.with_row(pods);
         bind::bind_pod(&pod_context, &name, value, &options).await?;
-        return output::value(context, StatusCode::CREATED, &output::done(201));
+        return encode::value(context, StatusCode::CREATED, &encode::done(201));
     }
     metadata::wipe(&mut value);
     write.one_of_each_owner(&mut value, "");
     write.track(None, &mut value);
     normalize(context, kind, &mut value);
-    if accepted.transform != crate::negotiate::Transform::None {
-        return Err(crate::negotiate::not_acceptable());
+    if accepted.transform != crate::request::negotiate::Transform::None {
+        return Err(crate::request::negotiate::not_acceptable());
     }
     let Some(reviews) = &context.server.parts.reviews else {
         return Err(status::not_implemented(&context.row.qualified()));
     };
     let answer = reviews.review(&kind.kind, &context.user, &context.info.namespace, value).await?;
-    output::value(context, StatusCode::CREATED, &answer)
+    encode::value(context, StatusCode::CREATED, &answer)
 }
 
 /// Nothing of these is stored: the answer repeats the request in its normal form.
@@ -75,7 +77,16 @@ pub(super) async fn token(context: &Context, exchange: Exchange) -> Result<Respo
         spec.insert("expirationSeconds".into(), 3600.into());
     }
     let manager = options.manager.as_str();
-    crate::managed::track_kind(context, &kind, false, None, "token", manager, None, &mut request);
+    crate::write::managed_fields::track_kind(
+        context,
+        &kind,
+        false,
+        None,
+        "token",
+        manager,
+        None,
+        &mut request,
+    );
     let given = metadata::text(&request, "name");
     if given.is_empty() {
         metadata::metadata_mut(&mut request).insert("name".into(), name.into());
@@ -91,5 +102,5 @@ pub(super) async fn token(context: &Context, exchange: Exchange) -> Result<Respo
     };
     let request = write.admit_create(name, request).await?;
     let answer = issuer.issue(&context.user, &account, request).await?;
-    output::value(context, StatusCode::CREATED, &answer)
+    encode::value(context, StatusCode::CREATED, &answer)
 }

@@ -5,17 +5,20 @@ use api::{Gvk, Status};
 use http::Response;
 use serde_json::Value;
 
-use super::options::WriteOptions;
+use super::get;
 use super::patch::{Patch, PatchType, patch_type, restore, undecodable};
-use super::write::{Write, same_name, url_name};
-use super::{get, input, output};
-use crate::body::{self, Body};
-use crate::context::Context;
-use crate::context::Exchange;
-use crate::custom;
-use crate::negotiate::Media;
+use crate::crd;
 use crate::registry::metadata;
 use crate::registry::scale::{scale_and_count, set_replicas};
+use crate::request::body;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::input;
+use crate::request::negotiate::Media;
+use crate::request::options::WriteOptions;
+use crate::response::encode;
+use crate::write::{Write, same_name, url_name};
 
 fn kind() -> Gvk {
     Gvk::new("autoscaling", "v1", "Scale")
@@ -34,7 +37,7 @@ pub(super) async fn get(context: &Context) -> Result<Response<Body>, Status> {
         let path = api::field::go_quote(path);
         return Err(Status::internal(&format!("the spec replicas field {path} does not exist")));
     }
-    output::scale(context, &scale)
+    encode::scale(context, &scale)
 }
 
 /// 400 of a Scale that names another object than the path.
@@ -77,7 +80,7 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
     context.size.note(bytes.len()).await;
     kind_of_patch.record(&bytes);
     if kind_of_patch == PatchType::Apply {
-        let applied = crate::managed::Applied::decode(context, &bytes, &options)?;
+        let applied = crate::write::managed_fields::Applied::decode(context, &bytes, &options)?;
         return write(context, name, &options, true, &mut |scale| {
             applied.merge(context, &context.row, &kind(), "scale", Some(scale))
         })
@@ -105,7 +108,7 @@ pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Respo
 /// Where the replica count is, in the version of the request.
 fn replicas_path(context: &Context) -> Vec<(String, Vec<String>)> {
     if let Some(kind) = &context.row.spec.custom {
-        return custom::scale::paths(kind);
+        return crd::scale::paths(kind);
     }
     let version = match &*context.row.spec.gvk.group {
         "" => "v1",
@@ -138,14 +141,14 @@ async fn write(
             let fault = |why: String| Status::internal(&why);
             let (mut before, found) = scale_and_count(&context.row, old)?;
             if !found && let Some(spec) = before.get_mut("spec").and_then(Value::as_object_mut) {
-                spec.insert("replicas".into(), custom::scale::ABSENT.into());
+                spec.insert("replicas".into(), crd::scale::ABSENT.into());
             }
             if let Some(fields) = api::patch::scale::to_scale(owners, &paths).map_err(fault)? {
                 metadata::metadata_mut(&mut before).insert("managedFields".into(), fields);
             }
             let mut scale = produce(&before)?;
             if !applies {
-                crate::managed::track_kind(
+                crate::write::managed_fields::track_kind(
                     context,
                     &kind(),
                     false,
@@ -159,7 +162,7 @@ async fn write(
             named_as_asked(context, &scale, name)?;
             let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
             let kind = context.row.spec.custom.as_ref();
-            if let Some(kind) = kind.filter(|_| replicas == custom::scale::ABSENT) {
+            if let Some(kind) = kind.filter(|_| replicas == crd::scale::ABSENT) {
                 let path = kind.scale().map(|s| s.spec_replicas_path.as_str()).unwrap_or_default();
                 let path = api::field::go_quote(path);
                 let text = format!("the spec replicas field {path} cannot be empty");
@@ -193,5 +196,5 @@ async fn write(
         })
         .await?;
     let object = updated.object.value().map_err(|e| Status::internal(&e.to_string()))?;
-    output::scale(context, &scale_and_count(&context.row, &object)?.0)
+    encode::scale(context, &scale_and_count(&context.row, &object)?.0)
 }

@@ -5,11 +5,11 @@ use api::Status;
 use http::{Response, StatusCode};
 use serde_json::json;
 
-use super::options::DeleteOptions;
-use super::output;
 use crate::authz::{Attributes, Decision};
-use crate::body::Body;
-use crate::context::Context;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::options::DeleteOptions;
+use crate::response::encode;
 
 /// The verb that this needs beside `delete`.
 const VERB: &str = "unsafe-delete-ignore-read-errors";
@@ -30,7 +30,7 @@ pub(super) async fn delete(
     tracing::warn!(key = row.key(context.namespace(), name), user = %context.user.name, "deleted an object that cannot be read");
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": {"name": name, "kind": *row.spec.gvk.kind}, "code": 200});
-    output::value(context, StatusCode::OK, &status)
+    encode::value(context, StatusCode::OK, &status)
 }
 
 async fn authorize(context: &Context, name: &str) -> Result<(), Status> {

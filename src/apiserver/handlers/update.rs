@@ -3,13 +3,15 @@
 use api::Status;
 use http::{Response, StatusCode};
 
-use super::options::WriteOptions;
-use super::write::{Create, Write, same_name, url_name};
-use super::{input, output, write};
-use crate::body::Body;
-use crate::context::Context;
-use crate::context::Exchange;
 use crate::registry::metadata;
+use crate::request::body::Body;
+use crate::request::context::Context;
+use crate::request::context::Exchange;
+use crate::request::input;
+use crate::request::options::WriteOptions;
+use crate::response::encode;
+use crate::write;
+use crate::write::{Create, Write, same_name, url_name};
 
 /// Answers an update.
 ///
@@ -41,5 +43,5 @@ pub(super) async fn update(
     });
     let updated = write.update(name, create, &mut |_old| Ok(value.clone())).await?;
     let code = if updated.created { StatusCode::CREATED } else { StatusCode::OK };
-    output::object(context, code, &updated.object)
+    encode::object(context, code, &updated.object)
 }

@@ -13,15 +13,17 @@ use hyper::body::Frame;
 use serde_json::json;
 
 use super::list;
-use super::options::ListOptions;
-use crate::body::{Body, BodyError};
-use crate::context::Context;
-use crate::flow::Watching;
-use crate::meters::requests;
-use crate::negotiate::{Accepted, Media, Transform};
+use crate::metrics::requests;
+use crate::priority_and_fairness::Watching;
 use crate::registry::Resource;
-use crate::watch_cache::{Cache, Event, EventType, Filter, Initial, Position};
-use crate::{convert, status, wire};
+use crate::registry::convert;
+use crate::registry::watch_cache::{Cache, Event, EventType, Filter, Initial, Position};
+use crate::request::body::{Body, BodyError};
+use crate::request::context::Context;
+use crate::request::negotiate::{Accepted, Media, Transform};
+use crate::request::options::ListOptions;
+use crate::response::status;
+use crate::serialization;
 
 /// Time between bookmarks (upstream's `bookmarkFrequency`).
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
@@ -72,7 +74,7 @@ pub(crate) struct Watch {
 /// # Errors
 /// 504 when a version lies in the future; 410 comes as [`Item::Error`] of a running watch, as upstream sends it.
 pub(crate) async fn open(
-    objects: &crate::objects::Objects,
+    objects: &crate::registry::objects::Objects,
     row: &Arc<Resource>,
     filter: Filter,
     start: Start,
@@ -180,7 +182,7 @@ impl Watch {
                 *count += 1;
                 return Some(Item::Change(EventType::Added, object, None));
             }
-            crate::meters::storage::began(&self.row.spec.gvr, *count);
+            crate::metrics::storage::began(&self.row.spec.gvr, *count);
             self.initial = None;
         }
         let item = self.pending.pop_front()?;
@@ -388,10 +390,10 @@ impl Encoder {
         let value = match self.accepted.transform {
             Transform::None => object.value().map_err(|e| Status::internal(&e.to_string())),
             Transform::Table => {
-                let metadata = super::output::revision_only(object.resource_version);
+                let metadata = crate::response::encode::revision_only(object.resource_version);
                 let headers = !std::mem::replace(&mut self.headers_sent, true);
                 let objects = std::slice::from_ref(object);
-                super::output::table(
+                crate::response::encode::table(
                     &self.row,
                     &self.accepted,
                     &self.include,
@@ -401,7 +403,9 @@ impl Encoder {
                     headers,
                 )
             }
-            Transform::Partial | Transform::PartialList => super::output::partial(object, version),
+            Transform::Partial | Transform::PartialList => {
+                crate::response::encode::partial(object, version)
+            }
         };
         match value {
             Ok(value) => self.event(event, &value),
@@ -421,16 +425,17 @@ impl Encoder {
                 out.into()
             }
             Media::Yaml => {
-                format!("---\n{}", wire::yaml(&json!({"type": kind, "object": object}))).into()
+                format!("---\n{}", serialization::yaml(&json!({"type": kind, "object": object})))
+                    .into()
             }
-            Media::Protobuf => wire::protobuf_event(&self.schema, kind, object),
+            Media::Protobuf => serialization::protobuf_event(&self.schema, kind, object),
         }
     }
 }
 
 /// Fills in what Go writes of an empty object of the kind. Counts that the internal type has no pointer for are there, too.
 fn zero(schema: &api::schema::Schema, kind: &api::Gvk, object: &mut serde_json::Value) {
-    wire::normalize(schema, kind, object);
+    serialization::normalize(schema, kind, object);
     if &*kind.kind == "DaemonSet" {
         // A field of the internal type.
         let metadata = crate::registry::metadata::metadata_mut(object);

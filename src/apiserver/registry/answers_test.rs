@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::WriteContext;
 use super::strategies::strategy_for;
-use crate::user::User;
+use crate::request::user::User;
 
 /// How many answers of each file must at least agree. Numbers only rise.
 const FLOORS: [(&str, Counts); 2] = [

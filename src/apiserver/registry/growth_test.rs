@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::strategies::strategy_for;
 use super::{WriteContext, metadata};
-use crate::user::User;
+use crate::request::user::User;
 
 /// `all` measures each list field of each built-in kind.
 const FIELDS_VARIABLE: &str = "KUBE_LITE_GROWTH_FIELDS";
@@ -265,13 +265,13 @@ fn measured(list: &ListField, operation: &str, object: &Value) -> Duration {
         }
         "create" => {
             metadata::one_of_each_owner(&mut new);
-            crate::wire::default(schema, &list.gvk, &mut new);
+            crate::serialization::default(schema, &list.gvk, &mut new);
             strategy.default(&mut new);
             strategy.prepare_for_create(&context, &mut new);
             let mut errors = metadata::validate(&new, true, strategy.as_ref());
             errors.extend(strategy.validate(&context, &new));
             strategy.warnings_on_create(&context, &new);
-            crate::wire::normalize(schema, &list.gvk, &mut new);
+            crate::serialization::normalize(schema, &list.gvk, &mut new);
         }
         "update" => {
             strategy.prepare_for_update(&context, &mut new, object);

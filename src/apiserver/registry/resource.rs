@@ -13,7 +13,7 @@ use store::kv::Durability;
 use super::builtin;
 use super::strategies::strategy_for;
 use super::strategy::Strategy;
-use crate::table::CustomColumns;
+use crate::response::table::CustomColumns;
 
 /// The eight verbs of an ordinary resource, in the order that discovery lists them.
 pub const ALL_VERBS: [&str; 8] =
@@ -75,7 +75,7 @@ pub struct ResourceSpec {
     /// Printer columns of a custom resource.
     pub columns: Option<Arc<CustomColumns>>,
     /// The version of a CustomResourceDefinition that this row serves.
-    pub custom: Option<Arc<crate::custom::Kind>>,
+    pub custom: Option<Arc<crate::crd::Kind>>,
 }
 
 /// Which writes of a resource need not be durable before they are answered.
@@ -361,7 +361,7 @@ impl Registry {
             (custom, if custom { Arc::clone(&group.name) } else { "".into() })
         });
         for group in self.groups.iter_mut().rev().take_while(|group| custom(group)) {
-            group.versions.sort_by(|a, b| crate::custom::compare_versions(&a.name, &b.name));
+            group.versions.sort_by(|a, b| crate::crd::compare_versions(&a.name, &b.name));
             for version in &mut group.versions {
                 version.resources.sort_by(|a, b| a.spec.gvr.resource.cmp(&b.spec.gvr.resource));
             }

@@ -231,7 +231,7 @@ fn keep_all_but_status(object: &mut Value, old: &Value, keep_meta: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::user::User;
+    use crate::request::user::User;
     use serde_json::json;
 
     fn context<'a>(user: &'a User, subresource: &'a str) -> WriteContext<'a> {

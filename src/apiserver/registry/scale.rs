@@ -5,7 +5,8 @@ use api::selector::LabelSelector;
 use serde_json::{Value, json};
 
 use super::{Resource, metadata};
-use crate::{custom, status};
+use crate::crd;
+use crate::response::status;
 
 /// The Scale of an object, and whether the object states a count.
 ///
@@ -13,7 +14,7 @@ use crate::{custom, status};
 /// 500 when a custom resource has something else where its definition says that the numbers are.
 pub(crate) fn scale_and_count(row: &Resource, object: &Value) -> Result<(Value, bool), Status> {
     match &row.spec.custom {
-        Some(kind) => custom::scale::of(kind, object).map_err(|e| status::unmapped(500, e)),
+        Some(kind) => crd::scale::of(kind, object).map_err(|e| status::unmapped(500, e)),
         None => Ok((scale_of_workload(row, object), true)),
     }
 }
@@ -59,7 +60,7 @@ pub(crate) fn set_replicas(
 ) -> Result<(), Status> {
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
     if let Some(kind) = &row.spec.custom {
-        return custom::scale::set_replicas(kind, object, replicas)
+        return crd::scale::set_replicas(kind, object, replicas)
             .map_err(|e| status::unmapped(500, e));
     }
     if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {

@@ -40,7 +40,7 @@ impl Services {
     }
 
     /// Appends how many addresses of each range are given and free.
-    pub(crate) fn render(&self, out: &mut String, objects: &crate::objects::Objects) {
+    pub(crate) fn render(&self, out: &mut String, objects: &crate::registry::objects::Objects) {
         let Ok(row) = objects.row(&Gvr::new("networking.k8s.io", "v1", "ipaddresses")) else {
             return;
         };
@@ -49,7 +49,7 @@ impl Services {
         if cache.revision() == 0 {
             return;
         }
-        let all = cache.list(&crate::watch_cache::Filter::default(), None, 0).items;
+        let all = cache.list(&crate::registry::watch_cache::Filter::default(), None, 0).items;
         let given = |range: &Range| {
             let addresses = all.iter().filter_map(|object| object.key.name.parse().ok());
             addresses.filter(|address| range.holds(*address)).count()

@@ -18,11 +18,11 @@ use super::Resource;
 use super::leases::Leases;
 pub use super::transformer::{Opened, Transformer};
 use super::unreadable::{Step, Unreadable};
-use crate::convert;
-use crate::custom::Read;
-use crate::meters::storage as meters;
-use crate::spans;
-use crate::status;
+use crate::crd::Read;
+use crate::metrics::storage as meters;
+use crate::registry::convert;
+use crate::request_tracing;
+use crate::response::status;
 use crate::webhook::Callout;
 
 /// Prefix of sealed values.
@@ -121,7 +121,7 @@ impl Storage {
         self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
         let key = row.key(namespace, name);
         let (begun, mut span) =
-            (base::clock::now(), spans::of_store("Get etcd3", &row.spec.gvr, &key));
+            (base::clock::now(), request_tracing::of_store("Get etcd3", &row.spec.gvr, &key));
         let found = self.backend.range(RangeRequest::new(KeyRange::key(key))).await;
         span.event(if found.is_ok() { "Get call succeeded" } else { "Get call failed" }, Vec::new);
         meters::asked(&row.spec.gvr, "get", begun, found.is_ok());
@@ -149,7 +149,7 @@ impl Storage {
             range.start = Bytes::from(format!("{}{start}", row.key_prefix("")));
         }
         let begun = base::clock::now();
-        let _span = spans::of_store(
+        let _span = request_tracing::of_store(
             "List(recursive=true) etcd3",
             &row.spec.gvr,
             &row.key_prefix(namespace),

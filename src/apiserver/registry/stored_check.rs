@@ -8,7 +8,7 @@ use api::schema::Schema;
 use bytes::Bytes;
 
 use super::{Registry, Resource};
-use crate::convert;
+use crate::registry::convert;
 
 /// What a read of a value gives.
 #[derive(Debug, Clone, PartialEq, Eq)]

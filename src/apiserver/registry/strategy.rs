@@ -6,7 +6,7 @@ use api::field::ErrorList;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::user::User;
+use crate::request::user::User;
 
 /// What a strategy may know of the write.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use super::*;
 use crate::authn::static_token::StaticTokens;
 use crate::authz::chain::Chain;
 use crate::authz::rbac::Rbac;
-use crate::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
+use crate::registry::lookup::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES};
 use api::Object;
 
 fn reviews() -> Reviews {

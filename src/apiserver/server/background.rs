@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use store::StoreError;
 
-use crate::compaction::Compaction;
-use crate::registry::service_alloc;
+use crate::registry::compaction::Compaction;
 use crate::state::ApiServer;
+use crate::write::service_allocation;
 
 /// Upstream's `DefaultCompactInterval`.
 const COMPACTION_INTERVAL: std::time::Duration = std::time::Duration::from_secs(5 * 60);
@@ -15,7 +15,7 @@ impl ApiServer {
     /// Creates the `IPAddress` of Services that have none.
     pub(super) fn start_address_repair(&self) {
         let shutdown = self.inner.tasks.shutdown().clone();
-        let run = service_alloc::repair::run(Arc::clone(&self.inner.objects), shutdown);
+        let run = service_allocation::repair::run(Arc::clone(&self.inner.objects), shutdown);
         self.inner.tasks.spawn(base::tasks::Kind::Critical, "service addresses", async move {
             run.await;
             Ok::<(), String>(())

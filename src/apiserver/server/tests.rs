@@ -1,13 +1,15 @@
 //! The whole server over memory: what one client sees.
 
 use super::*;
-use crate::authz::Decision;
-use crate::body;
-use crate::in_process::{Select, WatchStart};
+use crate::authz::{Attributes, Authorizer, Decision};
+use crate::listen::in_process::{Select, WatchStart};
 use crate::registry::ResourceSpec;
 use crate::registry::strategy::Plain;
+use crate::request::body::{self, Body};
+use crate::request::user::User;
 use api::WatchEvent;
 use futures::StreamExt;
+use http::Request;
 use serde_json::{Value, json};
 
 mod compared;

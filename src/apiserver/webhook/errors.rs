@@ -95,7 +95,7 @@ fn certificate(host: &str, why: &CertificateError) -> String {
         CertificateError::NotValidForNameContext { presented, .. } => {
             let names: Vec<&str> = presented.iter().map(|name| plain_name(name)).collect();
             if names.is_empty() {
-                crate::meters::requests::NAMELESS.inc(&[]);
+                crate::metrics::requests::NAMELESS.inc(&[]);
                 return format!(
                     "cannot validate certificate for {host} because it doesn't contain any SANs"
                 );

@@ -54,7 +54,7 @@ impl Place {
     /// # Errors
     /// What is missing, wrong or not supported, with its field.
     pub(crate) fn of(text: &[u8], folder: &Path, whom: &str) -> Result<Self, String> {
-        let config = crate::wire::any_yaml(text)?;
+        let config = crate::serialization::any_yaml(text)?;
         let current = str_at(&config, "current-context");
         if current.is_empty() {
             return Err("current-context: Required value: must name one of the contexts".to_owned());

@@ -12,7 +12,8 @@ use base::io::{BoxIo, Dial};
 use serde_json::Value;
 
 use super::errors;
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 /// How a Service's endpoint and a URL's host are found and dialled.
 #[async_trait]

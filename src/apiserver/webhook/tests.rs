@@ -22,8 +22,8 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::lookup;
-use crate::lookup::testing::Fixed;
+use crate::registry::lookup;
+use crate::registry::lookup::testing::Fixed;
 
 const SECONDS: Duration = Duration::from_secs(10);
 

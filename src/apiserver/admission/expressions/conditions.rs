@@ -6,8 +6,8 @@ use kcel::Value;
 use kcel::limits::MATCH_CONDITIONS_BUDGET;
 use serde_json::Value as Json;
 
-use crate::aggregate_error::aggregate;
-use crate::meters::admission::ConditionsEvaluated;
+use crate::metrics::admission::ConditionsEvaluated;
+use crate::response::aggregate::aggregate;
 
 use super::{Expression, Inputs, OUT_OF_BUDGET};
 

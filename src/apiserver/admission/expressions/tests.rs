@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use kcel::Check;
 use serde_json::{Value, json};
 
-use super::asked::{Asking, Memo};
 use super::conditions::{Conditions, Matched};
 use super::{Expression, Inputs, OutOfBudget, Variables, variables};
+use crate::admission::expressions::cel_authorizer::{Asking, Memo};
 use crate::authz::{Attributes, Authorizer, Decision};
-use crate::user::User;
+use crate::request::user::User;
 
 const USES: Uses = Uses { params: true, authorizer: true, patches: false };
 

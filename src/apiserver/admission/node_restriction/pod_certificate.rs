@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{No, NodeRestriction, Verdict, no};
 use crate::admission::{Operation, Request};
 use crate::authz::{Attributes, Decision};
-use crate::lookup;
-use crate::status::unmapped;
+use crate::registry::lookup;
+use crate::response::status::unmapped;
 
 /// What the next look of the node may find right: its cache or ours is behind. Upstream answers a plain error, 500.
 fn later(why: String) -> No {

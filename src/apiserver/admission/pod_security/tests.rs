@@ -2,7 +2,7 @@
 
 use super::super::testing::{Ask, admit, creates};
 use super::*;
-use crate::lookup::testing::Fixed;
+use crate::registry::lookup::testing::Fixed;
 use api::Gvr;
 use serde_json::json;
 

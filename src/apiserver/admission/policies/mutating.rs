@@ -14,12 +14,12 @@ use super::patch::{Change, Mutation};
 use super::source::{Binding, Body, Hook, Hooks, Policy};
 use super::{Cluster, is_exempt, kind_text, name_of};
 use crate::admission::expressions::Inputs;
-use crate::admission::expressions::asked::{Asking, Memo};
+use crate::admission::expressions::cel_authorizer::{Asking, Memo};
 use crate::admission::expressions::conditions::Matched;
-use crate::admission::rounds::Part;
+use crate::admission::reinvocation::Part;
 use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Operation, Plugin, Request};
-use crate::meters::admission as meters;
+use crate::metrics::admission as meters;
 
 /// Applies mutating policies.
 pub struct MutatingAdmissionPolicy {

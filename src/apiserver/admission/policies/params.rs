@@ -8,8 +8,8 @@ use api::value::{get, has, set, str_at};
 use serde_json::Value;
 
 use super::{Cluster, kind_text};
-use crate::lookup::Lookup;
 use crate::registry::Resource;
+use crate::registry::lookup::Lookup;
 
 /// `paramKind` of a policy.
 #[derive(Debug)]

@@ -19,10 +19,11 @@ use super::{Cluster, name_of};
 use crate::admission::expressions::conditions::Conditions;
 use crate::admission::expressions::{Variables, variables};
 use crate::admission::{Request, matching};
-use crate::follow::{self, Follower};
-use crate::lookup;
-use crate::objects::Objects;
 use crate::registry::Resource;
+use crate::registry::follower;
+use crate::registry::follower::Follower;
+use crate::registry::lookup;
+use crate::registry::objects::Objects;
 
 /// What a kind of policies says beside what all say.
 pub(super) trait Body: Send + Sync + Sized + 'static {
@@ -203,11 +204,11 @@ async fn follow_one<B: Body, T: Send + Sync + 'static>(
     objects: &Arc<Objects>,
     tasks: &Tasks,
 ) -> Result<(), Status> {
-    let position = follow::load(objects, gvr, &mut reader).await?;
+    let position = follower::load(objects, gvr, &mut reader).await?;
     let (objects, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
     tasks.spawn(Kind::Critical, "admission policies", async move {
         tokio::select! {
-            () = follow::keep(&objects, gvr, &mut reader, position) => {}
+            () = follower::keep(&objects, gvr, &mut reader, position) => {}
             () = shutdown.requested() => {}
         }
         Ok::<(), std::convert::Infallible>(())

@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use store::kv::{Op, Txn};
 
 use crate::authn::jws::SigningKey;
-use crate::objects::Objects;
+use crate::registry::objects::Objects;
+use crate::request::body;
+use crate::request::user::User;
 use crate::security::{Security, Settings};
-use crate::user::User;
 use crate::webhook::Callout;
 use crate::webhook::tests::To;
-use crate::{ApiServer, Config, body};
+use crate::{ApiServer, Config};
 
 struct World {
     server: ApiServer,

@@ -13,10 +13,10 @@ use super::source::{Action, Binding, Hook, Hooks, Policy};
 use super::validator::{Decision, Outcome, Validations};
 use super::{Cluster, is_exempt};
 use crate::admission::expressions::Inputs;
-use crate::admission::expressions::asked::{Asking, Memo};
+use crate::admission::expressions::cel_authorizer::{Asking, Memo};
 use crate::admission::webhooks::{Scaled, review};
 use crate::admission::{Plugin, Request};
-use crate::meters::admission as meters;
+use crate::metrics::admission as meters;
 
 /// Most failed validations that are told to the audit log.
 const FAILURES_MAX: usize = 50;

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use super::source::{Body, Policy};
 use crate::admission::expressions::conditions::Matched;
 use crate::admission::expressions::{Expression, Inputs, OUT_OF_BUDGET, Yielded};
-use crate::meters::admission::ConditionsEvaluated;
+use crate::metrics::admission::ConditionsEvaluated;
 
 /// What a validating policy says.
 #[derive(Debug)]

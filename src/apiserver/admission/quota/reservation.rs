@@ -9,7 +9,8 @@ use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Evaluator, Operation, Subject, check};
-use crate::lookup::{self, Lookup};
+use crate::registry::lookup;
+use crate::registry::lookup::Lookup;
 
 /// Attempts to store a write whose quotas others change, too.
 const ATTEMPTS: usize = 10;

@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use super::Invocation;
 use super::review::{self, Question, Verdict};
 use crate::admission::Request;
-use crate::meters::admission::{self as meters, Called};
+use crate::metrics::admission as meters;
+use crate::metrics::admission::Called;
 
 /// Why a webhook did not allow the request.
 #[derive(Debug)]
@@ -116,7 +117,7 @@ pub(super) async fn ask(
         ]
     };
     let post = client.post(&review, hook.timeout);
-    let answer = crate::spans::run(name, attributes, post).await;
+    let answer = crate::request_tracing::run(name, attributes, post).await;
     let answer = answer.map_err(|why| calling(why.code(), "failed to call webhook", &why))?;
     let verdict = review::verdict(&uid, version, mutating, &answer)
         .map_err(|why| calling(503, "received invalid webhook response", &why))?;

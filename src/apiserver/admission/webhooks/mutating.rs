@@ -12,7 +12,7 @@ use super::hook::Hook;
 use super::review::{Question, Verdict};
 use super::source::Hooks;
 use super::{Invocation, Matcher, Scaled};
-use crate::admission::rounds::Part;
+use crate::admission::reinvocation::Part;
 use crate::admission::{Plugin, Request, matching};
 use crate::audit;
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::Invocation;
 use super::hook::ReviewVersion;
 use crate::admission::{Request, matching};
-use crate::user::User;
+use crate::request::user::User;
 
 /// What is asked: the request and its objects in the version of the webhook.
 pub(super) struct Question<'a> {

@@ -8,9 +8,10 @@ use arc_swap::ArcSwap;
 use base::{Kind, Tasks};
 
 use super::hook::{self, Hook};
-use crate::follow::{self, Follower};
-use crate::lookup;
-use crate::objects::Objects;
+use crate::registry::follower;
+use crate::registry::follower::Follower;
+use crate::registry::lookup;
+use crate::registry::objects::Objects;
 use crate::webhook::Callout;
 
 /// Hooks in the order in which they are asked: configurations by name, hooks as they stand in each.
@@ -49,11 +50,11 @@ impl Sources {
                 read: BTreeMap::new(),
                 hooks: Arc::clone(hooks),
             };
-            let position = follow::load(objects, gvr, &mut reader).await?;
+            let position = follower::load(objects, gvr, &mut reader).await?;
             let (objects, shutdown) = (Arc::clone(objects), tasks.shutdown().clone());
             tasks.spawn(Kind::Critical, "webhook configurations", async move {
                 tokio::select! {
-                    () = follow::keep(&objects, gvr, &mut reader, position) => {}
+                    () = follower::keep(&objects, gvr, &mut reader, position) => {}
                     () = shutdown.requested() => {}
                 }
                 Ok::<(), std::convert::Infallible>(())

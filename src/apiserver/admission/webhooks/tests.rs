@@ -9,12 +9,13 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use crate::authn::jws::SigningKey;
-use crate::objects::Objects;
+use crate::registry::objects::Objects;
+use crate::request::body;
+use crate::request::user::User;
 use crate::security::{Security, Settings};
-use crate::user::User;
 use crate::webhook::Callout;
 use crate::webhook::tests::{self as peer, Hook, To};
-use crate::{ApiServer, Config, body};
+use crate::{ApiServer, Config};
 
 struct World {
     server: ApiServer,

@@ -6,10 +6,11 @@ use api::{Gvk, Gvr, Status};
 use serde_json::Value;
 
 use crate::admission::Request;
-use crate::negotiate::Media;
-use crate::objects::Objects;
 use crate::registry::Resource;
-use crate::{convert, wire};
+use crate::registry::convert;
+use crate::registry::objects::Objects;
+use crate::request::negotiate::Media;
+use crate::serialization;
 
 /// Knows the versions of everything served.
 pub(crate) struct Versions(Arc<Objects>);
@@ -77,14 +78,14 @@ impl Versions {
     fn decoded(&self, kind: &Gvk, object: &Value, strict: bool) -> Result<Value, Status> {
         let registry = self.0.registry();
         let bytes = serde_json::to_vec(object).map_err(|e| Status::internal(&e.to_string()))?;
-        let decoded = wire::decode(&registry.schema, Media::Json, &bytes, kind);
+        let decoded = serialization::decode(&registry.schema, Media::Json, &bytes, kind);
         let decoded = decoded.map_err(|e| Status::internal(&e.message))?;
         if strict && !decoded.strict_errors.is_empty() {
             return Err(Status::internal(&api::codec::strict_message(&decoded.strict_errors)));
         }
         let mut value = decoded.value;
         name_kind(&mut value, kind);
-        wire::default(&registry.schema, kind, &mut value);
+        serialization::default(&registry.schema, kind, &mut value);
         if let Some(row) = registry.row_of_kind(kind) {
             row.spec.strategy.default(&mut value);
         }

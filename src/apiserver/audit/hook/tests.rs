@@ -66,7 +66,7 @@ fn hook(port: u16, counts: &Arc<Counts>, tasks: &Tasks) -> Arc<Hook> {
     );
     let place = Place::of(text.as_bytes(), std::path::Path::new("/"), "x").unwrap();
     let arguments = ["audit-webhook-config-file=x", "audit-webhook-initial-backoff=1ms"];
-    let settings = super::super::settings::Settings::of(&arguments.map(str::to_owned)).unwrap();
+    let settings = crate::audit::flags::Settings::of(&arguments.map(str::to_owned)).unwrap();
     Arc::new(Hook::new(place, &settings.webhook.unwrap(), counts, tasks))
 }
 

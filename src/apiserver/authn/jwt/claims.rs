@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::Expression;
 use crate::authn::configuration::Jwt;
-use crate::user::User;
+use crate::request::user::User;
 
 /// Key of a user's extra that names the token.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

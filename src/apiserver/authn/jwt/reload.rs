@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::{Algorithm, Issuers, build};
 use crate::authn::configuration::{self, Anonymous};
-use crate::changes::Changes;
+use crate::file_watcher::Changes;
 use crate::webhook::Callout;
 
 /// How long the issuers of a new configuration have to answer before the former one is kept (upstream's

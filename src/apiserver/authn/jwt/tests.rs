@@ -11,10 +11,10 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::authn::config::Anonymous;
 use crate::authn::configuration::{ClaimRule, Extra, Issuer, Mapping, Mappings, UserRule};
+use crate::authn::flags::Settings;
 use crate::authn::jws::{self, SigningKey};
-use crate::authn::plan::Anonymous;
-use crate::authn::settings::Settings;
 use crate::webhook::tests::{self as peer, To};
 
 fn by_claim(claim: &str, prefix: &str) -> Mapping {

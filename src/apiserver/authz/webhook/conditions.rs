@@ -8,8 +8,8 @@ use kcel::limits::PER_CALL;
 use kcel::{Env, Program, Type, Value, Variables};
 use serde_json::Value as Json;
 
-use crate::admission::expressions::asked::on_stack;
-use crate::aggregate_error::aggregate;
+use crate::admission::expressions::cel_authorizer::on_stack;
+use crate::response::aggregate::aggregate;
 
 /// Most conditions of one webhook.
 pub(in crate::authz) const CONDITIONS_MAX: usize = 64;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::Attributes;
 use super::super::config::Version;
-use crate::user::User;
+use crate::request::user::User;
 
 const KIND: &str = "SubjectAccessReview";
 

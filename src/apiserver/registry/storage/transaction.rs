@@ -6,10 +6,10 @@ use store::kv::{
 };
 
 use super::{LinkedWrite, Storage, encode};
-use crate::meters::storage as meters;
+use crate::metrics::storage as meters;
 use crate::registry::Resource;
-use crate::spans;
-use crate::status;
+use crate::request_tracing;
+use crate::response::status;
 
 /// One change of one object.
 pub(super) struct Change<'a> {
@@ -106,7 +106,7 @@ impl Storage {
         match self.guarded(change, &[]).await? {
             Outcome::Done(_) => Ok(()),
             Outcome::Changed(_) | Outcome::LinkedChanged => {
-                let why = crate::status::MODIFIED;
+                let why = crate::response::status::MODIFIED;
                 Err(Status::conflict(&gvr.group, &gvr.resource, name, why))
             }
         }
@@ -139,7 +139,8 @@ impl Storage {
             "update" => "GuaranteedUpdate etcd3",
             _ => "Delete etcd3",
         };
-        let (begun, mut span) = (base::clock::now(), spans::of_store(name, &row.spec.gvr, key));
+        let (begun, mut span) =
+            (base::clock::now(), request_tracing::of_store(name, &row.spec.gvr, key));
         let answer = self.backend.txn(txn).await;
         span.event(if answer.is_ok() { "Txn call succeeded" } else { "Txn call failed" }, Vec::new);
         meters::asked(&row.spec.gvr, operation, begun, answer.is_ok());

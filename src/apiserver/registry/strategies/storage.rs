@@ -94,7 +94,7 @@ mod tests {
     /// An answer of kube-apiserver 1.37.1, where the feature is off.
     #[test]
     fn health_of_storage_is_not_kept() {
-        let user = crate::user::User::default();
+        let user = crate::request::user::User::default();
         let context = super::super::super::WriteContext {
             user: &user,
             namespace: "",

@@ -281,7 +281,7 @@ mod tests {
     /// Answers of kube-apiserver 1.37.1, where the feature is off.
     #[test]
     fn what_jobs_say_of_their_scheduling_is_not_kept() {
-        let user = crate::user::User::default();
+        let user = crate::request::user::User::default();
         let context = WriteContext {
             user: &user,
             namespace: "a",

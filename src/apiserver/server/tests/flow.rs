@@ -64,7 +64,8 @@ async fn what_every_cluster_begins_with_is_made_and_made_again() {
 
 #[tokio::test]
 async fn without_flow_control_two_numbers_decide() {
-    let flow = crate::flow::settings::Settings { reads: 1, writes: 1, enabled: false };
+    let flow =
+        crate::priority_and_fairness::flags::Settings { reads: 1, writes: 1, enabled: false };
     let server = server_with(Config { flow, ..Config::default() });
     let request = Request::builder().uri("/api/v1/nodes").body(body::empty()).unwrap();
     let response = server.call(None, request).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::admission::quota::{ResourceQuota, total_usage};
-use crate::lookup;
+use crate::registry::lookup;
 use store::kv::{Backend, KeyRange};
 
 const SECRETS: &str = "/api/v1/namespaces/n/secrets";

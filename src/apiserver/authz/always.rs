@@ -1,0 +1,35 @@
+//! Authorizers that say the same to everybody (upstream's `authorizerfactory`).
+
+use async_trait::async_trait;
+
+use super::rule::Rule;
+use super::{Attributes, Authorizer, Decision, Known};
+use crate::request::user::User;
+
+/// `AlwaysAllow`.
+pub(super) struct AlwaysAllow;
+
+#[async_trait]
+impl Authorizer for AlwaysAllow {
+    async fn authorize(&self, _: &User, _: &Attributes<'_>) -> Decision {
+        Decision::Allow(String::new())
+    }
+
+    fn rules(&self, _: &User, _: &str) -> Known {
+        let all = || vec!["*".to_owned()];
+        let resources =
+            Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() };
+        let paths = Rule { verbs: all(), non_resource_urls: all(), ..Rule::default() };
+        Known { rules: vec![resources, paths], ..Known::default() }
+    }
+}
+
+/// `AlwaysDeny`: has no opinion, so that what is asked behind it may still allow.
+pub(super) struct AlwaysDeny;
+
+#[async_trait]
+impl Authorizer for AlwaysDeny {
+    async fn authorize(&self, _: &User, _: &Attributes<'_>) -> Decision {
+        Decision::NoOpinion("Everything is forbidden.".to_owned())
+    }
+}

@@ -1,0 +1,236 @@
+//! TLS, HTTP/1.1 and HTTP/2 on a listener: bounded connections, deadlines, graceful drain.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::accept::{Accepted, accept};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use stream::opening::Opening;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::authn::x509::PeerIdentity;
+use crate::authn::x509::Verifier;
+use crate::interfaces::Aside;
+use crate::listen::connection_limiter::{Crowd, Visitor};
+use crate::metrics::requests as meters;
+use crate::request::body::{Body, keeping};
+use crate::state::ApiServer;
+
+/// Connections served at once; more wait in the listener's queue.
+const CONNECTIONS_MAX: usize = 4096;
+/// From how many connections on each new one ends the one that has been idle for the longest time, so that there is always room.
+const CONNECTIONS_ENOUGH: usize = CONNECTIONS_MAX - 256;
+/// Time for the TLS handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Time for the headers of a request (upstream's `ReadHeaderTimeout`).
+const HEADERS_MAX: Duration = Duration::from_secs(32);
+/// Bytes of the headers of one HTTP/2 request.
+const HEADER_BYTES_MAX: u32 = 64 * 1024;
+/// Header fields of one HTTP/1.1 request: whoever acts for somebody in hundreds of groups sends one for each.
+const HEADERS_OF_ONE_MAX: usize = 512;
+/// Streams of one HTTP/2 connection (upstream's `http2-max-streams-per-connection` default of the serving library).
+const STREAMS_MAX: u32 = 250;
+/// Bytes of an answer that a connection of HTTP/1.1 takes before its client reads; it bounds the headers of a request, too.
+const UNSENT_MAX: usize = 128 * 1024;
+/// Bytes of an answer that a stream of HTTP/2 takes before its client reads.
+const UNSENT_OF_STREAM_MAX: usize = 64 * 1024;
+/// Bytes that wait encrypted for a client that does not read.
+const ENCRYPTED_MAX: usize = 32 * 1024;
+/// How long connections may finish their requests when the server stops.
+const DRAIN_MAX: Duration = Duration::from_millis(500);
+
+/// What the handshake of a listener needs.
+struct Security {
+    acceptor: TlsAcceptor,
+    verifier: Option<Arc<Verifier>>,
+}
+
+impl ApiServer {
+    /// Serves a listener until shutdown. `verifier` examines client certificates; `aside` answers its paths instead of the API.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        tls: Arc<rustls::ServerConfig>,
+        verifier: Option<Arc<Verifier>>,
+        aside: Option<Arc<dyn Aside>>,
+    ) {
+        let acceptor = TlsAcceptor::from(tls);
+        let crowd = Arc::new(Crowd::default());
+        let tasks = &self.inner.tasks;
+        accept(&listener, "API", CONNECTIONS_MAX, tasks.shutdown(), |accepted| {
+            let (server, acceptor, verifier) = (self.clone(), acceptor.clone(), verifier.clone());
+            let aside = aside.clone();
+            let visitor = crowd.enter(CONNECTIONS_ENOUGH);
+            tasks.spawn(base::tasks::Kind::Request, "connection", async move {
+                let Accepted { stream, from, place: _place } = accepted;
+                let security = Security { acceptor, verifier };
+                let ended = server.connection((stream, from), security, aside, visitor).await;
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended");
+                }
+                Ok::<(), String>(())
+            });
+        })
+        .await;
+        self.inner.ready.stop();
+    }
+
+    async fn connection(
+        &self,
+        (stream, from): (TcpStream, SocketAddr),
+        Security { acceptor, verifier }: Security,
+        aside: Option<Arc<dyn Aside>>,
+        visitor: Arc<Visitor>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mut stream = tokio::select! {
+            stream = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)) => match stream {
+                Ok(Ok(stream)) => stream,
+                failed => {
+                    meters::HANDSHAKES.inc(&[]);
+                    failed??
+                }
+            },
+            () = visitor.asked_to_leave() => return Ok(()),
+        };
+        stream.get_mut().1.set_buffer_limit(Some(ENCRYPTED_MAX));
+        let chain = stream.get_ref().1.peer_certificates();
+        let identity = chain
+            .zip(verifier)
+            .and_then(|(chain, v)| v.peer(chain))
+            .map(|peer| PeerIdentity(Arc::new(peer)));
+        let server = self.clone();
+        let busy = Arc::clone(&visitor);
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let server = server.clone();
+            let identity = identity.clone();
+            let aside = aside.clone().filter(|aside| aside.takes(request.uri().path()));
+            let busy = busy.request();
+            let answer = async move {
+                if let Some((code, why)) = refused(request.version(), request.headers()) {
+                    let mut response = crate::response::status::text(code, why);
+                    let close = HeaderValue::from_static("close");
+                    response.headers_mut().insert(header::CONNECTION, close);
+                    return Ok(response);
+                }
+                let keep = |response: Response<Body>| response.map(|body| keeping(body, busy));
+                let mut request =
+                    request.map(|body| -> Body { body.map_err(Into::into).boxed_unsync() });
+                if let Some(aside) = aside {
+                    let peer = identity.as_ref().map(|i| &*i.0);
+                    let (headers, path) = (request.headers(), request.uri().path());
+                    let user = server.inner.parts.authenticator.authenticate(headers, peer, path);
+                    let user = user.await.ok().flatten();
+                    return Ok(keep(aside.answer(from, user, request).await));
+                }
+                if let Some(identity) = identity {
+                    request.extensions_mut().insert(identity);
+                }
+                if server.inner.audit.get().is_some() || server.inner.tracer.get().is_some() {
+                    request.extensions_mut().insert(crate::audit::Remote(from));
+                }
+                Ok::<_, std::convert::Infallible>(keep(server.call(None, request).await))
+            };
+            // The work on a request is large, and a stream of HTTP/2 keeps the room of its largest state to the end: a watch's would.
+            Box::pin(answer)
+        });
+        let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .max_headers(HEADERS_OF_ONE_MAX)
+            .max_buf_size(UNSENT_MAX)
+            // Flushes are not put off while more is to be read: what cannot be read stays there, and its refusal would never leave.
+            .header_read_timeout(HEADERS_MAX);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEADER_BYTES_MAX)
+            .max_send_buf_size(UNSENT_OF_STREAM_MAX)
+            .initial_stream_window_size(256 * 1024)
+            .initial_connection_window_size(1024 * 1024)
+            .keep_alive_interval(Some(Duration::from_secs(30)))
+            .keep_alive_timeout(Duration::from_secs(20));
+        let stream = Opening::new(stream, HEADERS_MAX);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        tokio::pin!(connection);
+        let shutdown = self.inner.tasks.shutdown();
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = shutdown.requested() => connection.as_mut().graceful_shutdown(),
+            () = visitor.asked_to_leave() => connection.as_mut().graceful_shutdown(),
+        }
+        // Watches never end by themselves: after the grace their connections are cut.
+        let _ = tokio::time::timeout(DRAIN_MAX, connection).await;
+        Ok(())
+    }
+}
+
+/// What upstream's server refuses by the head of a request of HTTP/1: a `Host` that is missing, there twice or malformed, and a body in another
+/// encoding than chunks, about whose end a proxy in front might think otherwise (RFC 9112, sections 3.2 and 6.1).
+fn refused(version: Version, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+    if version > Version::HTTP_11 {
+        return None;
+    }
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let why = match (hosts.next(), hosts.next()) {
+        (None, _) if version == Version::HTTP_11 => "400 Bad Request: missing required Host header",
+        (Some(host), None) if !host.as_bytes().iter().all(in_host) => {
+            "400 Bad Request: malformed Host header"
+        }
+        (_, Some(_)) => "400 Bad Request",
+        _ => {
+            let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
+            let other = match (encodings.next(), encodings.next()) {
+                (None, _) => false,
+                (Some(one), None) => !one.as_bytes().eq_ignore_ascii_case(b"chunked"),
+                _ => true,
+            };
+            return other.then_some((StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"));
+        }
+    };
+    Some((StatusCode::BAD_REQUEST, why))
+}
+
+/// Bytes that a host may have, with its port (`httpguts.ValidHostHeader` of Go).
+fn in_host(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of an HTTP/1.1 request with these headers.
+    fn said(headers: &[(&'static str, &'static str)]) -> Option<(u16, &'static str)> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        refused(Version::HTTP_11, &map).map(|(code, why)| (code.as_u16(), why))
+    }
+
+    #[test]
+    fn heads_are_refused_as_by_gos_server() {
+        const MALFORMED: (u16, &str) = (400, "400 Bad Request: malformed Host header");
+        const ENCODING: (u16, &str) = (501, "Unsupported transfer encoding");
+        let host = ("host", "[::1]:6443");
+        assert_eq!(said(&[host]), None);
+        assert_eq!(said(&[("host", "")]), None);
+        assert_eq!(said(&[]), Some((400, "400 Bad Request: missing required Host header")));
+        assert_eq!(said(&[("host", "a b")]), Some(MALFORMED));
+        assert_eq!(said(&[("host", "a/b")]), Some(MALFORMED));
+        assert_eq!(said(&[host, ("host", "b")]), Some((400, "400 Bad Request")));
+        assert_eq!(said(&[host, ("transfer-encoding", "Chunked")]), None);
+        assert_eq!(said(&[host, ("transfer-encoding", "gzip, chunked")]), Some(ENCODING));
+        let twice = [host, ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")];
+        assert_eq!(said(&twice), Some(ENCODING));
+        assert!(refused(Version::HTTP_2, &HeaderMap::new()).is_none());
+        assert!(refused(Version::HTTP_10, &HeaderMap::new()).is_none());
+    }
+}

@@ -1,0 +1,246 @@
+//! The server for callers in the same process: objects as the cache holds them, without HTTP and JSON.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Gvr, Object, Status, WatchEvent};
+use futures::Stream;
+
+use crate::audit;
+use crate::authz::{Attributes, Decision};
+use crate::handlers::watch::{self, Item, Start};
+use crate::priority_and_fairness::{Asked, Entering, Seat, Watching};
+use crate::registry::Resource;
+use crate::registry::convert;
+pub use crate::registry::selection::Select;
+use crate::registry::selection::Selection;
+use crate::registry::watch_cache::{EventType, Filter};
+use crate::request::Query;
+use crate::request::user::User;
+use crate::state::ApiServer;
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchStart {
+    /// Behind this revision.
+    After(i64),
+    /// With all present objects as `Added`, then an initial bookmark, then changes.
+    List,
+}
+
+impl ApiServer {
+    /// What is recorded of a read; nothing without an audit policy.
+    async fn read(
+        &self,
+        user: &User,
+        gvr: &Gvr,
+        name: &str,
+        select: &Select,
+        watches: bool,
+    ) -> Result<audit::Read, Status> {
+        match self.inner.audit.get() {
+            None => Ok(audit::Read::default()),
+            Some(audit) => {
+                Box::pin(audit::Read::begin(audit, user, gvr, name, select, watches)).await
+            }
+        }
+    }
+
+    /// The seat of a read, as of any other request of this user; nothing where flow control is off.
+    async fn seat(
+        &self,
+        user: &User,
+        verb: &str,
+        gvr: &Gvr,
+        name: &str,
+        select: &Select,
+        query: &Query,
+    ) -> Result<Option<Seat>, Status> {
+        let Some(control) = &self.inner.flow else { return Ok(None) };
+        let asked = asked(verb, gvr, name, select);
+        let arrived = base::clock::now();
+        let limit = (verb != "watch").then_some(crate::filters::timeout::REQUEST_MAX);
+        let entering = Entering { asked, user, query, arrived, limit };
+        control.enter(&entering).await.map(Some).map_err(|refused| refused.status())
+    }
+
+    async fn allowed(
+        &self,
+        user: &User,
+        verb: &str,
+        gvr: &Gvr,
+        name: &str,
+        select: &Select,
+    ) -> Result<Arc<Resource>, Status> {
+        let row = self.inner.objects.row(gvr)?;
+        let attributes = Attributes {
+            verb,
+            group: &gvr.group,
+            version: &gvr.version,
+            resource: &gvr.resource,
+            namespace: &select.namespace,
+            name,
+            field_selector: &select.fields,
+            label_selector: &select.labels,
+            ..Attributes::default()
+        };
+        match self.inner.parts.authorizer.authorize(user, &attributes).await {
+            Decision::Allow(reason) => {
+                audit::decided("allow", &reason);
+                Ok(row)
+            }
+            Decision::Failed(failure) => {
+                audit::annotate("authorization.k8s.io/reason", || "internal error".to_owned());
+                Err(Status::internal(&failure.error))
+            }
+            Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+                audit::decided("forbid", &reason);
+                let who = api::field::go_quote(&user.name);
+                let why = format!(
+                    "User {who} cannot {verb} resource \"{}\" in API group \"{}\": {reason}",
+                    gvr.resource, gvr.group
+                );
+                Err(Status::forbidden(&gvr.group, &gvr.resource, name, &why))
+            }
+        }
+    }
+
+    /// The name that a field selector narrows a list or watch to: authorization asks about it, as upstream's `RequestInfo`.
+    fn selected_name(fields: &str) -> &str {
+        let name =
+            |term| str::strip_prefix(term, "metadata.name=").map(|n| n.trim_start_matches('='));
+        fields.split(',').find_map(name).unwrap_or_default()
+    }
+
+    fn filter(row: &Resource, select: &Select) -> Result<Filter, Status> {
+        let selection = Selection::parse(row, &select.labels, &select.fields)?;
+        let name = selection.exact_name().unwrap_or_default();
+        Ok(Filter { namespace: select.namespace.clone(), name, selection })
+    }
+
+    /// One object, consistent with every write acknowledged before.
+    ///
+    /// # Errors
+    /// 403, 404, or the store's refusal.
+    pub async fn get_object(
+        &self,
+        user: &User,
+        gvr: &Gvr,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Arc<Object>, Status> {
+        let select = Select { namespace: namespace.to_owned(), ..Select::default() };
+        let read = self.read(user, gvr, name, &select, false).await?;
+        let found = async {
+            let _seat = self.seat(user, "get", gvr, name, &select, &Query::default()).await?;
+            let row = self.allowed(user, "get", gvr, name, &select).await?;
+            let found = self.inner.objects.storage().get(&row, namespace, name).await?;
+            let found = found.ok_or_else(|| Status::not_found(&gvr.group, &gvr.resource, name))?;
+            Ok(convert::object(&row, &Arc::new(found)))
+        };
+        let outcome = audit::along(read.trail(), found).await;
+        read.answered(&outcome).await;
+        outcome
+    }
+
+    /// The selected objects and the revision of the list.
+    ///
+    /// # Errors
+    /// 403, 400 of a selector, or the store's refusal.
+    pub async fn list_objects(
+        &self,
+        user: &User,
+        gvr: &Gvr,
+        select: &Select,
+    ) -> Result<(Vec<Arc<Object>>, i64), Status> {
+        let read = self.read(user, gvr, "", select, false).await?;
+        let listed = async {
+            let name = Self::selected_name(&select.fields);
+            let _seat = self.seat(user, "list", gvr, name, select, &Query::default()).await?;
+            let row = self.allowed(user, "list", gvr, name, select).await?;
+            let filter = Self::filter(&row, select)?;
+            let page = self.inner.objects.fresh_cache(&row).await?.list(&filter, None, 0);
+            let items = page.items.iter().map(|object| convert::object(&row, object)).collect();
+            Ok((items, page.revision))
+        };
+        let outcome = audit::along(read.trail(), listed).await;
+        read.answered(&outcome).await;
+        outcome
+    }
+
+    /// Changes of the selected objects, with the cache's own objects. Ends with an error event when the caller fell behind:
+    /// it then starts again, with [`WatchStart::List`] after 410.
+    ///
+    /// # Errors
+    /// 403, 400 of a selector, 504 for a revision in the future.
+    pub async fn watch_objects(
+        &self,
+        user: &User,
+        gvr: &Gvr,
+        select: &Select,
+        start: WatchStart,
+    ) -> Result<impl Stream<Item = WatchEvent> + Send + use<>, Status> {
+        let read = self.read(user, gvr, "", select, true).await?;
+        let opened = async {
+            let name = Self::selected_name(&select.fields);
+            let query = match start {
+                WatchStart::After(revision) => Query::parse(&format!("resourceVersion={revision}")),
+                WatchStart::List => Query::default(),
+            };
+            let seat = self.seat(user, "watch", gvr, name, select, &query).await?;
+            let row = self.allowed(user, "watch", gvr, name, select).await?;
+            let filter = Self::filter(&row, select)?;
+            let start = match start {
+                WatchStart::After(revision) => Start::After(revision),
+                WatchStart::List => Start::Initial { at_least: 0, consistent: true, marked: true },
+            };
+            // In process nothing needs a watch to end by itself.
+            let forever = Some(FOREVER);
+            let mut watch =
+                watch::open(&self.inner.objects, &row, filter, start, true, forever).await?;
+            if let (Some(control), Some(seat)) = (&self.inner.flow, seat) {
+                let asked = asked("watch", gvr, name, select);
+                watch.held = Some(Watching::new(control, seat, &asked, &select.fields));
+            }
+            Ok((watch, row))
+        };
+        let outcome = audit::along(read.trail(), opened).await;
+        let ongoing = read.answered(&outcome).await;
+        let (watch, row) = outcome?;
+        let stream = futures::stream::unfold((watch, row, ongoing), |state| async move {
+            let (mut watch, row, ongoing) = state;
+            let event = match watch.next().await? {
+                Item::Change(kind, object, _) => {
+                    let object = convert::object(&row, &object);
+                    match kind {
+                        EventType::Added => WatchEvent::Added(object),
+                        EventType::Modified => WatchEvent::Modified(object),
+                        EventType::Deleted => WatchEvent::Deleted(object),
+                    }
+                }
+                Item::Bookmark { revision, initial } => WatchEvent::Bookmark { revision, initial },
+                Item::Error(refusal) => WatchEvent::Error(refusal),
+            };
+            Some((event, (watch, row, ongoing)))
+        });
+        Ok(stream)
+    }
+}
+
+/// What flow control asks of a read.
+fn asked<'a>(verb: &'a str, gvr: &'a Gvr, name: &'a str, select: &'a Select) -> Asked<'a> {
+    Asked {
+        is_resource: true,
+        verb,
+        path: "",
+        group: &gvr.group,
+        version: &gvr.version,
+        resource: &gvr.resource,
+        subresource: "",
+        namespace: &select.namespace,
+        name,
+    }
+}
+
+/// Thirty years: far beyond any process.
+const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);

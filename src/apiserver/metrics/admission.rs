@@ -1,0 +1,338 @@
+//! Admission: its steps, plugins, webhooks, policies, expressions, and webhooks that convert (`pkg/admission/metrics`,
+//! `pkg/admission/plugin/policy/*/metrics`, `pkg/cel/metrics`, apiextensions' `pkg/apiserver/conversion`).
+
+use std::time::Duration;
+
+use api::Status;
+use base::metrics::{DEFAULT_BOUNDS, Family};
+use tokio::time::Instant;
+
+use super::word;
+use crate::request::operation::Operation;
+use crate::request::scope;
+use crate::request::scope::Waits;
+
+const STEPS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
+const WEBHOOKS: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
+const CONDITIONS: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
+const CHECKS: [f64; 5] = [0.000_000_5, 0.001, 0.01, 0.1, 1.0];
+const CONVERSIONS: [f64; 15] =
+    [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
+
+static STEP: Family = Family::histogram(
+    "apiserver_admission_step_admission_duration_seconds",
+    "[STABLE] Time of all plugins of one step, by step, operation and whether it refused.",
+    &["operation", "rejected", "type"],
+    &STEPS,
+);
+static STEP_SUMMARY: Family = Family::summary(
+    "apiserver_admission_step_admission_duration_seconds_summary",
+    "[ALPHA] Time of all plugins of one step, by step, operation and whether it refused.",
+    &["operation", "rejected", "type"],
+);
+static PLUGIN: Family = Family::histogram(
+    "apiserver_admission_controller_admission_duration_seconds",
+    "[STABLE] Time of one plugin, by its name, step, operation and whether it refused.",
+    &["name", "operation", "rejected", "type"],
+    &STEPS,
+);
+static WEBHOOK: Family = Family::histogram(
+    "apiserver_admission_webhook_admission_duration_seconds",
+    "[STABLE] Time of one webhook, by its name, type, operation and whether the request was refused.",
+    &["name", "operation", "rejected", "type"],
+    &WEBHOOKS,
+);
+static WEBHOOK_REJECTIONS: Family = Family::counter(
+    "apiserver_admission_webhook_rejection_count",
+    "[ALPHA] Requests refused at a webhook: by itself (no_error), as it could not be asked, or by a fault of this server.",
+    &["error_type", "name", "operation", "rejection_code", "type"],
+);
+static WEBHOOK_OPEN: Family = Family::counter(
+    "apiserver_admission_webhook_fail_open_count",
+    "[ALPHA] Webhooks that were passed over since they could not be asked.",
+    &["name", "type"],
+);
+static WEBHOOK_REQUESTS: Family = Family::counter(
+    "apiserver_admission_webhook_request_total",
+    "[ALPHA] Requests that a webhook was asked about, by the code of the outcome (at most 600).",
+    &["code", "name", "operation", "rejected", "type"],
+);
+static CONDITION_ERRORS: Family = Family::counter(
+    "apiserver_admission_match_condition_evaluation_errors_total",
+    "[ALPHA] Match conditions that could not be decided.",
+    &["kind", "name", "operation", "type"],
+);
+static CONDITION_EXCLUSIONS: Family = Family::counter(
+    "apiserver_admission_match_condition_exclusions_total",
+    "[ALPHA] Webhooks that were not asked because of a match condition.",
+    &["kind", "name", "operation", "type"],
+);
+static CONDITION_TIME: Family = Family::histogram(
+    "apiserver_admission_match_condition_evaluation_seconds",
+    "[ALPHA] Time to decide match conditions.",
+    &["kind", "name", "operation", "type"],
+    &CONDITIONS,
+);
+static VALIDATING: Family = Family::counter(
+    "apiserver_validating_admission_policy_check_total",
+    "[BETA] Decisions of validating policies, by binding, error and what was done.",
+    &["enforcement_action", "error_type", "policy", "policy_binding"],
+);
+static VALIDATING_TIME: Family = Family::histogram(
+    "apiserver_validating_admission_policy_check_duration_seconds",
+    "[BETA] Time of one validation, by binding, error and what was done.",
+    &["enforcement_action", "error_type", "policy", "policy_binding"],
+    &CHECKS,
+);
+static MUTATING: Family = Family::counter(
+    "apiserver_mutating_admission_policy_check_total",
+    "[ALPHA] Mutations of policies, by binding and error.",
+    &["error_type", "policy", "policy_binding"],
+);
+static MUTATING_TIME: Family = Family::histogram(
+    "apiserver_mutating_admission_policy_check_duration_seconds",
+    "[ALPHA] Time of one mutation, by binding and error.",
+    &["error_type", "policy", "policy_binding"],
+    &CHECKS,
+);
+/// Compiling the rules of a definition's schema.
+pub(crate) static COMPILED: Family = Family::histogram(
+    "apiserver_cel_compilation_duration_seconds",
+    "[BETA] Time to compile the expressions of a schema.",
+    &[],
+    &DEFAULT_BOUNDS,
+);
+/// Running the rules over an object.
+pub(crate) static EVALUATED: Family = Family::histogram(
+    "apiserver_cel_evaluation_duration_seconds",
+    "[BETA] Time to evaluate the expressions of a schema over an object.",
+    &[],
+    &DEFAULT_BOUNDS,
+);
+static CONVERSION: Family = Family::histogram(
+    "apiserver_conversion_webhook_duration_seconds",
+    "[ALPHA] Time of one call of a webhook that converts.",
+    &["failure_type", "result"],
+    &CONVERSIONS,
+);
+static CONVERSION_REQUESTS: Family = Family::counter(
+    "apiserver_conversion_webhook_request_total",
+    "[ALPHA] Calls of webhooks that convert.",
+    &["failure_type", "result"],
+);
+static DEFINITION_CONVERSION: Family = Family::histogram(
+    "apiserver_crd_conversion_webhook_duration_seconds",
+    "[ALPHA] Time to convert objects of one definition by its webhook.",
+    &["crd_name", "from_version", "succeeded", "to_version"],
+    &base::metrics::exponential::<15>(0.001, 2.0),
+);
+
+pub(super) static ALL: [&Family; 19] = [
+    &STEP,
+    &STEP_SUMMARY,
+    &PLUGIN,
+    &WEBHOOK,
+    &WEBHOOK_REJECTIONS,
+    &WEBHOOK_OPEN,
+    &WEBHOOK_REQUESTS,
+    &CONDITION_ERRORS,
+    &CONDITION_EXCLUSIONS,
+    &CONDITION_TIME,
+    &VALIDATING,
+    &VALIDATING_TIME,
+    &MUTATING,
+    &MUTATING_TIME,
+    &COMPILED,
+    &EVALUATED,
+    &CONVERSION,
+    &CONVERSION_REQUESTS,
+    &DEFINITION_CONVERSION,
+];
+
+/// One step of admission, `admit` or `validate`, while it goes on.
+pub(crate) struct Step {
+    labels: [&'static str; 2],
+    operation: Operation,
+    begun: Instant,
+    last: Instant,
+}
+
+impl Step {
+    /// Begins now.
+    pub(crate) fn begin(step: &'static str, of: Operation) -> Self {
+        let begun = base::clock::now();
+        Self { labels: [of.as_str(), step], operation: of, begun, last: begun }
+    }
+
+    /// A plugin of this name is through; those that have nothing to do in this step are not counted, as upstream does not ask them.
+    pub(crate) fn passed(&mut self, name: &str, outcome: &Result<(), Status>) {
+        let now = base::clock::now();
+        let [operation, step] = self.labels;
+        if takes_part(name, step, self.operation) {
+            let labels = [name, operation, word(outcome.is_err()), step];
+            PLUGIN.took(&labels, now.duration_since(self.last));
+        }
+        self.last = now;
+    }
+
+    /// The step is over.
+    pub(crate) fn end(&self, outcome: &Result<(), Status>) {
+        let [operation, step] = self.labels;
+        let labels = [operation, word(outcome.is_err()), step];
+        let took = self.last.duration_since(self.begun);
+        STEP.took(&labels, took);
+        STEP_SUMMARY.took(&labels, took);
+    }
+}
+
+/// Which steps a plugin has and for which operations it is asked: what upstream's plugins hand to `admission.NewHandler` and which of
+/// `MutationInterface` and `ValidationInterface` they are.
+fn takes_part(name: &str, step: &str, of: Operation) -> bool {
+    use Operation::{Connect, Create, Delete, Update};
+    let (steps, operations): (&[&str], &[Operation]) = match name {
+        "NamespaceLifecycle" => (&["admit"], &[Create, Update, Delete]),
+        "LimitRanger" | "ServiceAccount" => (&["admit", "validate"], &[Create, Update]),
+        "Priority" => (&["admit", "validate"], &[Create, Update, Delete]),
+        "RuntimeClass" => (&["admit", "validate"], &[Create]),
+        "NodeRestriction" => (&["admit"], &[Create, Update, Delete]),
+        "TaintNodesByCondition"
+        | "DefaultStorageClass"
+        | "StorageObjectInUseProtection"
+        | "DefaultIngressClass"
+        | "PodTopologyLabels" => (&["admit"], &[Create]),
+        "DefaultTolerationSeconds" => (&["admit"], &[Create, Update]),
+        "PodSecurity" | "DenyServiceExternalIPs" | "EventRateLimit" | "ResourceQuota" => {
+            (&["validate"], &[Create, Update])
+        }
+        "PersistentVolumeClaimResize" | "CertificateApproval" | "CertificateSigning" => {
+            (&["validate"], &[Update])
+        }
+        "CertificateSubjectRestriction" => (&["validate"], &[Create]),
+        "MutatingAdmissionPolicy" => (&["admit"], &[Create, Update, Connect]),
+        "MutatingAdmissionWebhook" => (&["admit"], &[Create, Update, Delete, Connect]),
+        "ValidatingAdmissionPolicy" | "ValidatingAdmissionWebhook" => {
+            (&["validate"], &[Create, Update, Delete, Connect])
+        }
+        // No plugin upstream.
+        _ => return false,
+    };
+    steps.contains(&step) && operations.contains(&of)
+}
+
+/// How a webhook's part in a request ended.
+pub(crate) enum Called {
+    Allowed,
+    /// By the webhook itself, with this code.
+    Refused(u16),
+    /// It could not be asked, which has this code; whether the request goes on.
+    Failed {
+        code: u16,
+        open: bool,
+    },
+    /// By this server.
+    Internal,
+}
+
+/// A webhook was asked; `of` is `admit` or `validating`.
+pub(crate) fn called(name: &str, of: &str, operation: Operation, took: Duration, how: &Called) {
+    let operation = operation.as_str();
+    let (code, rejected, error) = match how {
+        Called::Allowed => (200, false, None),
+        Called::Refused(code) => ((*code).min(600), true, Some("no_error")),
+        Called::Failed { code, open } => {
+            ((*code).min(600), !open, (!open).then_some("calling_webhook_error"))
+        }
+        Called::Internal => (0, true, Some("apiserver_internal_error")),
+    };
+    let code = code.to_string();
+    let rejected = word(rejected);
+    if let Some(error) = error {
+        WEBHOOK_REJECTIONS.inc(&[error, name, operation, &code, of]);
+    }
+    WEBHOOK_REQUESTS.inc(&[&code, name, operation, rejected, of]);
+    WEBHOOK.took(&[name, operation, rejected, of], took);
+    scope::waited(if of == "admit" { Waits::Mutating } else { Waits::Validating }, took);
+    if matches!(how, Called::Failed { open: true, .. }) {
+        WEBHOOK_OPEN.inc(&[name, of]);
+    }
+}
+
+/// What is counted of one evaluation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConditionsEvaluated {
+    /// Conditions that could not be evaluated.
+    pub(crate) errors: usize,
+    /// Not all are true.
+    pub(crate) is_decided: bool,
+    pub(crate) took: Duration,
+}
+
+/// The conditions of a `webhook` or `policy` were evaluated. A time is counted unless all are true, as upstream does.
+pub(crate) fn matched(
+    kind: &str,
+    name: &str,
+    of: &str,
+    operation: Operation,
+    counted: &ConditionsEvaluated,
+) {
+    let labels = [kind, name, operation.as_str(), of];
+    if counted.errors > 0 {
+        CONDITION_ERRORS.add(&labels, counted.errors as f64);
+    }
+    if counted.is_decided {
+        CONDITION_TIME.took(&labels, counted.took);
+    }
+}
+
+/// A webhook is not asked since its conditions say so.
+pub(crate) fn excluded(name: &str, of: &str, operation: Operation) {
+    // Upstream names the type in another way here than for times and errors.
+    let of = if of == "validating" { "validate" } else { of };
+    CONDITION_EXCLUSIONS.inc(&["webhook", name, operation.as_str(), of]);
+}
+
+/// The kind of an error in upstream's words: of compiling, of costs, or another.
+fn error_type(why: Option<&str>) -> &'static str {
+    match why {
+        None => "no_error",
+        Some(why) if why.starts_with("compilation") => "compile_error",
+        Some(why) if why.contains("running out of cost budget") => "out_of_budget",
+        Some(_) => "invalid_error",
+    }
+}
+
+/// A validation of a policy was decided: `action` is `allow`, `deny`, `audit` or `warn`, `why` its error if it has one.
+pub(crate) fn validated(
+    (policy, binding): (&str, &str),
+    action: &str,
+    why: Option<&str>,
+    took: Duration,
+) {
+    let labels = [action, error_type(why), policy, binding];
+    VALIDATING.inc(&labels);
+    VALIDATING_TIME.took(&labels, took);
+}
+
+/// A mutation of a policy was made, or failed.
+pub(crate) fn mutated((policy, binding): (&str, &str), why: Option<&str>, took: Duration) {
+    let labels = [error_type(why), policy, binding];
+    MUTATING.inc(&labels);
+    MUTATING_TIME.took(&labels, took);
+}
+
+/// A webhook that converts was asked; `failure` is empty where it answered well.
+pub(crate) fn converted(failure: &str, took: Duration) {
+    let result = if failure.is_empty() { "success" } else { "failure" };
+    CONVERSION_REQUESTS.inc(&[failure, result]);
+    CONVERSION.took(&[failure, result], took);
+}
+
+/// Objects of a definition were converted by its webhook.
+pub(crate) fn definition_converted(
+    name: &str,
+    (from, to): (&str, &str),
+    succeeded: bool,
+    took: Duration,
+) {
+    DEFINITION_CONVERSION.took(&[name, from, word(succeeded), to], took);
+}

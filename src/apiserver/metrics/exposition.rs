@@ -1,0 +1,141 @@
+//! The documents `/metrics` and `/metrics/slis`: the metrics of requests with those of every other part of the server.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use api::Gvr;
+use base::metrics::head;
+
+use crate::registry::watch_cache::{Figures, Filter};
+use crate::state::Inner;
+
+/// The text of `/metrics/slis`.
+pub(crate) fn render_indicators(inner: &Inner) -> String {
+    let mut out = crate::discovery::health::indicators();
+    start_time(&mut out, "[ALPHA] ", inner.metrics.started);
+    out
+}
+
+/// The text of `/metrics`.
+pub(crate) fn render(inner: &Inner) -> String {
+    let mut out = String::with_capacity(64 * 1024);
+    inner.metrics.render_requests(&mut out);
+    inflight(&mut out, inner);
+    inner.services.render(&mut out, &inner.objects);
+    apiservices(&mut out, inner);
+    caches(&mut out, inner);
+    inner.parts.authorizer.render(&mut out);
+    if let Some(transformer) = inner.objects.storage().transformer() {
+        transformer.render(&mut out);
+    }
+    if let Some(audit) = inner.audit.get() {
+        audit.render(&mut out);
+    }
+    inner.parts.authenticator.render(&mut out);
+    let size = inner.objects.storage().backend().size();
+    let name = "apiserver_storage_size_bytes";
+    head(&mut out, name, "gauge", "[STABLE] Size of the stored data on disk.");
+    let _ = writeln!(out, "{name}{{storage_cluster_id=\"etcd-0\"}} {}", size.disk);
+    crate::metrics::render(&mut out);
+    build(&mut out, &inner.config.product_version);
+    process(&mut out);
+    out
+}
+
+/// Which program this is.
+fn build(out: &mut String, product: &str) {
+    let version = format!("v1.37.1+kubelite.{product}");
+    let platform = if cfg!(target_arch = "aarch64") { "linux/arm64" } else { "linux/amd64" };
+    head(out, "kubernetes_build_info", "gauge", "[BETA] Which program this is.");
+    let _ = writeln!(
+        out,
+        "kubernetes_build_info{{build_date=\"\",compiler=\"rustc\",git_commit=\"\",git_tree_state=\"clean\",git_version=\"{version}\",go_version=\"\",major=\"1\",minor=\"37\",platform=\"{platform}\"}} 1"
+    );
+    head(out, "version_info", "gauge", "[ALPHA] Versions that the program can be.");
+    let _ = writeln!(
+        out,
+        "version_info{{binary=\"1.37.1\",component=\"kube\",emulation=\"1.37\",min_compat=\"1.36\"}} 1"
+    );
+}
+
+fn inflight(out: &mut String, inner: &Inner) {
+    let mut gauge = |name: &str, help: &str, (reads, writes): (i64, i64)| {
+        head(out, name, "gauge", help);
+        let _ = writeln!(out, "{name}{{request_kind=\"mutating\"}} {writes}");
+        let _ = writeln!(out, "{name}{{request_kind=\"readOnly\"}} {reads}");
+    };
+    let (name, help) = (
+        "apiserver_current_inflight_requests",
+        "[STABLE] The most requests that were served at once in the last second.",
+    );
+    match &inner.flow {
+        Some(flow) => {
+            let [executing, waiting] = flow.most();
+            gauge(name, help, executing);
+            let help = "[ALPHA] The most requests that waited at once in the last second.";
+            gauge("apiserver_current_inqueue_requests", help, waiting);
+            flow.render(out);
+        }
+        None => {
+            let (reads, writes) = inner.limits.in_flight();
+            let number = |of: usize| i64::try_from(of).unwrap_or(i64::MAX);
+            gauge(name, help, (number(reads), number(writes)));
+        }
+    }
+}
+
+fn caches(out: &mut String, inner: &Inner) {
+    let counts = inner.objects.caches().counts();
+    let mut family = |name: &str, help: &str, of: fn(&Figures) -> i64| {
+        head(out, name, "gauge", help);
+        for (row, figures) in &counts {
+            let gvr = &row.spec.gvr;
+            let (group, resource) = (&gvr.group, &gvr.resource);
+            let value = of(figures);
+            let _ = writeln!(out, "{name}{{group=\"{group}\",resource=\"{resource}\"}} {value}");
+        }
+    };
+    family("apiserver_resource_objects", "[ALPHA] Stored objects per resource.", |f| {
+        i64::try_from(f.objects).unwrap_or(i64::MAX)
+    });
+    let help =
+        "[ALPHA] Bytes of the stored objects of each resource, as they are in the watch cache.";
+    family("apiserver_resource_size_estimate_bytes", help, |f| {
+        i64::try_from(f.bytes).unwrap_or(i64::MAX)
+    });
+    let help = "[ALPHA] Revision that each watch cache has reached.";
+    family("apiserver_watch_cache_resource_version", help, |f| f.revision);
+    let help = "[ALPHA] Changes that each watch cache can keep.";
+    family("watch_cache_capacity", help, |f| i64::try_from(f.capacity).unwrap_or(i64::MAX));
+}
+
+/// Which APIServices cannot be asked; those that are served here always can.
+fn apiservices(out: &mut String, inner: &Inner) {
+    let Ok(row) = inner.objects.row(&Gvr::new("apiregistration.k8s.io", "v1", "apiservices"))
+    else {
+        return;
+    };
+    let Some(cache) = inner.objects.caches().running(&row) else { return };
+    let remotes = inner.aggregator.remotes();
+    let name = "aggregator_unavailable_apiservice";
+    head(out, name, "gauge", "[ALPHA] Whether an APIService cannot be asked.");
+    for service in cache.list(&Filter::default(), None, 0).items {
+        let service = &service.key.name;
+        let away = remotes.values().any(|remote| remote.is_away(service));
+        let _ = writeln!(out, "{name}{{name=\"{service}\"}} {}", u8::from(away));
+    }
+}
+
+/// Figures of the process itself.
+fn process(out: &mut String) {
+    for figure in base::process::figures() {
+        head(out, figure.name, figure.kind, figure.help);
+        let _ = writeln!(out, "{} {}", figure.name, figure.value);
+    }
+}
+
+fn start_time(out: &mut String, stability: &str, started: Duration) {
+    let help = format!("{stability}Start of the process, in seconds since the epoch.");
+    head(out, "process_start_time_seconds", "gauge", &help);
+    let _ = writeln!(out, "process_start_time_seconds {}", started.as_secs());
+}

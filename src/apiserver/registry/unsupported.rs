@@ -1,0 +1,181 @@
+//! What is stored but not acted on yet: every write of it is told so by a warning, and `status` lists what the store holds.
+
+mod ingress_classes;
+
+use std::collections::{BTreeMap, HashSet};
+
+use api::Gvk;
+use api::unsupported::{self, kinds};
+use serde_json::Value;
+use store::kv::{KeyRange, RangeRequest};
+
+pub(crate) use self::ingress_classes::IngressClasses;
+use crate::registry::Resource;
+use crate::registry::objects::Objects;
+
+/// Objects looked at in one piece while `status` counts.
+const CHUNK: usize = 500;
+/// Warnings of one write; further fields are counted in the last one, since clients show each on a line.
+const WARNINGS_MAX: usize = 16;
+
+/// What one write sets that nothing acts on, as sentences for warnings. `classes` are those of [`IngressClasses::for_kind`].
+pub(crate) fn warnings(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Vec<String> {
+    let mut out = Vec::new();
+    if let Some(why) = not_acted_on(kind, value, classes) {
+        let version = kind.api_version();
+        out.push(format!("{version} {}: stored, but not acted on yet: {why}", kind.kind));
+    }
+    let found = unsupported::fields(kind, value);
+    let shown = found.iter().take(WARNINGS_MAX);
+    out.extend(shown.map(|f| format!("{}: stored, but not acted on yet", f.shown())));
+    if let Some(more @ 1..) = found.len().checked_sub(WARNINGS_MAX) {
+        out.push(format!("{more} more fields: stored, but not acted on yet"));
+    }
+    out
+}
+
+/// The signers that the certificate controller of this server implements.
+const SIGNERS: &[&str] = &[
+    "kubernetes.io/kube-apiserver-client",
+    "kubernetes.io/kube-apiserver-client-kubelet",
+    "kubernetes.io/kubelet-serving",
+];
+
+/// Why nothing acts on this object as a whole; `None` when a controller does.
+fn not_acted_on(kind: &Gvk, value: &Value, classes: &IngressClasses) -> Option<&'static str> {
+    let why = kinds::kind(kind)?;
+    let signer = value.pointer("/spec/signerName").and_then(Value::as_str);
+    let signed = &*kind.kind == "CertificateSigningRequest"
+        && signer.is_some_and(|name| SIGNERS.contains(&name));
+    let routed = &*kind.kind == "Ingress" && classes.match_ingress(value);
+    (!signed && !routed).then_some(why)
+}
+
+/// Stored objects that are a kind, or set a field, that nothing acts on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unused {
+    /// `ingresses.networking.k8s.io`, or `pods spec.hostUsers: false`.
+    pub what: String,
+    /// How many objects.
+    pub count: usize,
+    /// What does not happen.
+    pub why: String,
+}
+
+/// What the store holds that nothing acts on, without the objects that every cluster starts with. What cannot be read is
+/// left out: `status` reports the store itself.
+pub(crate) async fn in_use(objects: &Objects) -> Vec<Unused> {
+    let registry = objects.registry();
+    let mut out = Vec::new();
+    let mut seen = HashSet::new();
+    for row in registry.rows().filter(|row| row.is_stored()) {
+        let kind = &row.spec.gvk;
+        // Versions of one resource share their objects.
+        let concerned = kinds::kind(kind).is_some() || unsupported::has_fields(kind);
+        if !concerned || !seen.insert(row.spec.prefix.clone()) {
+            continue;
+        }
+        let classes = IngressClasses::for_kind(kind, objects).await;
+        let counts = count(objects, row, &classes).await;
+        out.extend(counts.into_iter().map(|((what, why), count)| Unused { what, count, why }));
+    }
+    out.sort_by(|a, b| a.what.cmp(&b.what));
+    out
+}
+
+/// Objects of one row by what they set.
+async fn count(
+    objects: &Objects,
+    row: &Resource,
+    classes: &IngressClasses,
+) -> BTreeMap<(String, String), usize> {
+    let storage = objects.storage();
+    let mut range = KeyRange::prefix(row.key_prefix("").into_bytes());
+    let mut counts = BTreeMap::new();
+    loop {
+        let request = RangeRequest { limit: CHUNK, ..RangeRequest::new(range.clone()) };
+        let Ok(found) = storage.backend().range(request).await else { return counts };
+        storage.fetch(row, &found.kvs.iter().collect::<Vec<_>>()).await;
+        for kv in &found.kvs {
+            let value = storage.decode(row, kv).ok().and_then(|object| object.value().ok());
+            for what in value.iter().flat_map(|value| uses(row, value, classes)) {
+                *counts.entry(what).or_default() += 1;
+            }
+        }
+        match found.kvs.last() {
+            Some(last) if found.more => range.start = [&last.key[..], b"\0"].concat().into(),
+            _ => return counts,
+        }
+    }
+}
+
+/// What one object is or sets, with what does not happen.
+fn uses(row: &Resource, value: &Value, classes: &IngressClasses) -> HashSet<(String, String)> {
+    let name = row.qualified();
+    let whole = not_acted_on(&row.spec.gvk, value, classes);
+    let whole = whole.map(|why| (name.clone(), why.to_owned()));
+    let fields = unsupported::fields(&row.spec.gvk, value);
+    let field = |f: unsupported::Found| {
+        let why = "the field is stored, nothing reads it";
+        (format!("{name} {}", f.general()), why.to_owned())
+    };
+    whole.into_iter().chain(fields.into_iter().map(field)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::schema::Schema;
+    use serde_json::json;
+
+    #[test]
+    fn every_kind_of_the_table_is_served() {
+        let registry = crate::registry::Registry::builtin(Schema::builtin());
+        for (group, kind) in kinds::all() {
+            let served = registry
+                .rows()
+                .any(|row| &*row.spec.gvk.group == group && &*row.spec.gvk.kind == kind);
+            assert!(served, "{group} {kind}");
+        }
+    }
+
+    #[test]
+    fn certificate_request_warns_only_for_a_signer_that_does_not_run_here() {
+        let kind = Gvk::new("certificates.k8s.io", "v1", "CertificateSigningRequest");
+        let none = IngressClasses::default();
+        let request =
+            |signer: &str| warnings(&kind, &json!({"spec": {"signerName": signer}}), &none);
+        for signer in ["kube-apiserver-client", "kube-apiserver-client-kubelet", "kubelet-serving"]
+        {
+            assert_eq!(request(&format!("kubernetes.io/{signer}")), Vec::<String>::new());
+        }
+        for signer in ["kubernetes.io/legacy-unknown", "example.com/signer"] {
+            assert_eq!(
+                request(signer),
+                [
+                    "certificates.k8s.io/v1 CertificateSigningRequest: stored, but not acted on yet: \
+                 this server runs no signer of that name"
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn a_write_is_told_of_kind_and_field() {
+        let ingress = Gvk::new("networking.k8s.io", "v1", "Ingress");
+        let none = IngressClasses::default();
+        assert_eq!(
+            warnings(&ingress, &json!({}), &none),
+            [
+                "networking.k8s.io/v1 Ingress: stored, but not acted on yet: no ingress controller is part of this server, and no IngressClass matches"
+            ]
+        );
+        let job = Gvk::new("batch", "v1", "Job");
+        let set = json!({"spec": {"template": {"spec": {"hostUsers": false}}}});
+        assert_eq!(
+            warnings(&job, &set, &none),
+            ["spec.template.spec.hostUsers: false: stored, but not acted on yet"]
+        );
+        assert_eq!(warnings(&job, &json!({"spec": {}}), &none), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,440 @@
+//! The watch cache: per stored resource one copy of all objects and a ring of their last changes, fed by the store's watch.
+//!
+//! Watchers hold a position in the ring instead of a queue of their own: nothing is dropped, and one that is behind the ring reads the
+//! store's history until it has caught up.
+
+mod interest;
+mod nodes;
+mod persistent;
+mod position;
+mod state;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::{Object, Status};
+use base::tasks::Shutdown;
+use base::{Kind, Tasks};
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use store::Revision;
+use store::kv::{Event as StoreEvent, KeyRange, RangeRequest, StoreError};
+use tokio::sync::watch;
+
+use interest::{Interest, Interests, Slot};
+pub use position::{Lagged, Position};
+use state::State;
+pub use state::{Entry, Event, EventType, Filter, Initial, Page};
+
+use crate::metrics::storage as meters;
+use crate::registry::Resource;
+use crate::registry::storage::Storage;
+use crate::registry::unreadable::{self, Unreadable};
+use crate::response::status;
+
+/// How long a read waits for a revision that the cache has not reached (upstream's `blockTimeout`).
+const CATCH_UP_MAX: Duration = Duration::from_secs(3);
+
+/// Events handed to a watcher at once, so that one lock is not held for a whole ring.
+const BATCH_MAX: usize = 256;
+
+/// The cache of one stored resource.
+pub struct Cache {
+    row: Arc<Resource>,
+    storage: Arc<Storage>,
+    state: RwLock<State>,
+    /// Revision reached; 0 until the first load.
+    revision: watch::Sender<i64>,
+    /// Who waits for changes. Locked after `state`.
+    interests: Mutex<Interests>,
+    /// Its resource is served in another form, or no more.
+    stop: Shutdown,
+    /// Why objects in the store cannot be read now; the cache serves nothing meanwhile.
+    fault: watch::Sender<Option<Arc<Status>>>,
+}
+
+/// Key suffix, the new object (none: deleted), revision.
+type Change = (Box<str>, Option<Object>, i64);
+
+/// Why a cache has to be loaded anew.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Unreadable(Arc<Status>),
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cache({})", self.row.spec.prefix)
+    }
+}
+
+/// All caches, started when first asked for.
+#[derive(Debug)]
+pub struct Caches {
+    storage: Arc<Storage>,
+    tasks: Tasks,
+    running: Mutex<HashMap<Arc<str>, Arc<Cache>>>,
+}
+
+impl Caches {
+    /// No cache runs yet.
+    pub fn new(storage: Arc<Storage>, tasks: Tasks) -> Self {
+        Self { storage, tasks, running: Mutex::new(HashMap::new()) }
+    }
+
+    /// The cache of a row's storage.
+    pub fn of(&self, row: &Arc<Resource>) -> Arc<Cache> {
+        let mut running = self.running.lock();
+        if let Some(cache) = running.get(&row.cache_key) {
+            return Arc::clone(cache);
+        }
+        // What can end before the server does has a set of tasks of its own, so that its end is no fault.
+        let own = row.spec.custom.as_ref().map(|_| self.tasks.child());
+        let tasks = own.as_ref().unwrap_or(&self.tasks);
+        let cache = Arc::new(Cache {
+            row: Arc::clone(row),
+            storage: Arc::clone(&self.storage),
+            state: RwLock::new(State::of(row)),
+            revision: watch::Sender::new(0),
+            interests: Mutex::default(),
+            stop: own.as_ref().map(|own| own.shutdown().clone()).unwrap_or_default(),
+            fault: watch::Sender::new(None),
+        });
+        if row.spec.custom.as_ref().is_some_and(|custom| custom.is_retired()) {
+            // A request that began before the row went: nobody else would end this cache.
+            cache.stop.request();
+            return cache;
+        }
+        running.insert(Arc::clone(&row.cache_key), Arc::clone(&cache));
+        let task = Arc::clone(&cache);
+        let shutdown = tasks.shutdown().clone();
+        tasks.spawn(Kind::Critical, "watch-cache", async move {
+            tokio::select! {
+                () = task.run() => {}
+                () = shutdown.requested() => {}
+            }
+            if task.stop.is_requested() {
+                task.end();
+            }
+            Ok::<(), StoreError>(())
+        });
+        cache
+    }
+
+    /// The cache of a row's storage when it runs.
+    pub fn running(&self, row: &Resource) -> Option<Arc<Cache>> {
+        self.running.lock().get(&row.cache_key).cloned()
+    }
+
+    /// Running caches of the objects that lie under this prefix.
+    pub(crate) fn of_prefix(&self, prefix: &str) -> Vec<Arc<Cache>> {
+        let running = self.running.lock();
+        running.values().filter(|cache| *cache.row.spec.prefix == *prefix).cloned().collect()
+    }
+
+    /// Ends a cache: its watches end, and whoever waits for it is told to come again. Its rows must be retired before.
+    pub(crate) fn stop(&self, key: &str) {
+        if let Some(cache) = self.running.lock().remove(key) {
+            cache.stop.request();
+        }
+    }
+
+    /// What metrics say of each running cache.
+    pub fn counts(&self) -> Vec<(Arc<Resource>, Figures)> {
+        let caches: Vec<Arc<Cache>> = self.running.lock().values().cloned().collect();
+        let figures = |cache: &Arc<Cache>| {
+            let revision = *cache.revision.borrow();
+            let state = cache.state.read();
+            let (objects, bytes, capacity) = (state.len(), state.bytes(), state::CAPACITY);
+            (Arc::clone(&cache.row), Figures { objects, bytes, capacity, revision })
+        };
+        caches.iter().map(figures).collect()
+    }
+}
+
+/// What metrics say of a cache.
+#[derive(Debug, Clone, Copy)]
+pub struct Figures {
+    /// Objects in it.
+    pub objects: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Changes that it can keep.
+    pub capacity: usize,
+    /// Revision reached.
+    pub revision: i64,
+}
+
+impl Cache {
+    /// Feeds the cache for ever; after an error of the store it loads anew and ends all watches.
+    async fn run(&self) {
+        let mut backoff = base::Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+        loop {
+            match self.follow().await {
+                Ok(()) => backoff.reset(),
+                Err(Failed::Unreadable(refusal)) => {
+                    let known = self.fault.send_replace(Some(Arc::clone(&refusal)));
+                    // Each round finds the same objects.
+                    if known.is_none_or(|known| known.message != refusal.message) {
+                        tracing::error!(resource = %self.row.spec.gvr, error = %refusal, "objects in the store cannot be read, lists and watches of this resource fail");
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(resource = %self.row.spec.gvr, %error, "watch cache loads anew");
+                }
+            }
+            base::clock::sleep(backoff.next_delay()).await;
+        }
+    }
+
+    async fn follow(&self) -> Result<(), Failed> {
+        let range = self.range();
+        let begun = base::clock::now();
+        let loaded = self.load(&range).await;
+        meters::loaded(&self.row.spec.gvr, begun, loaded.is_ok());
+        let loaded = loaded?;
+        let mut watcher = self.storage.backend().watch(range, Some(Revision(loaded + 1))).await?;
+        while let Some(batch) = watcher.batches.recv().await {
+            let batch = batch?;
+            meters::told(&self.row.spec.gvr, batch.events.len());
+            let changes = self.changes(&batch.events).await?;
+            self.apply(changes, batch.revision.0);
+            self.revision.send_if_modified(|r| {
+                let moved = batch.revision.0 > *r;
+                *r = (*r).max(batch.revision.0);
+                moved
+            });
+        }
+        Ok(())
+    }
+
+    /// Ends all watches.
+    fn end(&self) {
+        let mut state = self.state.write();
+        let revision = self.revision();
+        state.load(BTreeMap::new(), revision);
+        let interests = self.interests.lock();
+        interests.tell_all();
+        let all = interests.all();
+        drop((interests, state));
+        all.notify_waiters();
+    }
+
+    fn range(&self) -> KeyRange {
+        KeyRange::prefix(Bytes::from(self.row.key_prefix("")))
+    }
+
+    fn apply(&self, changes: Vec<Change>, revision: i64) {
+        let mut state = self.state.write();
+        let first = state.next_sequence();
+        let events = state.apply(changes, revision);
+        if events.is_empty() {
+            return;
+        }
+        meters::passed(&self.row.spec.gvr, events.len());
+        let interests = self.interests.lock();
+        interests.tell(&self.row, first, &events);
+        let all = interests.all();
+        drop((interests, state));
+        all.notify_waiters();
+    }
+
+    async fn load(&self, range: &KeyRange) -> Result<i64, Failed> {
+        let mut response = self.storage.backend().range(RangeRequest::new(range.clone())).await?;
+        // They stay here for long, and those that are slices of the store's files would keep these on the device.
+        for kv in &mut response.kvs {
+            kv.value = Bytes::copy_from_slice(&kv.value);
+        }
+        let reached = response.revision.0;
+        let kvs: Vec<_> = response.kvs.iter().collect();
+        let read = self.storage.read_all(&self.row, &kvs).await;
+        let mut objects = BTreeMap::new();
+        for (kv, object) in kvs.iter().zip(self.readable(read)?) {
+            objects.insert(self.suffix(&kv.key), Entry::new(Arc::new(object)));
+        }
+        self.fault.send_replace(None);
+        let mut state = self.state.write();
+        state.load(objects, reached);
+        let interests = self.interests.lock();
+        interests.tell_all();
+        let all = interests.all();
+        drop((interests, state));
+        all.notify_waiters();
+        self.revision.send_replace(reached);
+        Ok(reached)
+    }
+
+    /// What stands behind the prefix: `namespace/name` or `name`.
+    fn suffix(&self, key: &[u8]) -> Box<str> {
+        let text = String::from_utf8_lossy(key);
+        let prefix = self.row.key_prefix("");
+        text.strip_prefix(prefix.as_str()).unwrap_or(&text).into()
+    }
+
+    /// What was read, if all of it can be: a cache without one of its objects would show it as deleted.
+    fn readable(&self, read: Vec<Result<Object, Unreadable>>) -> Result<Vec<Object>, Failed> {
+        let (mut objects, mut failed) = (Vec::with_capacity(read.len()), Vec::new());
+        for read in read {
+            match read {
+                Ok(object) => objects.push(object),
+                Err(unreadable) => {
+                    meters::unreadable(&self.row.spec.gvr);
+                    failed.push(unreadable);
+                }
+            }
+        }
+        match unreadable::list_error(&self.row.spec.gvr, &failed) {
+            None => Ok(objects),
+            Some(error) => Err(Failed::Unreadable(Arc::new(error))),
+        }
+    }
+
+    async fn changes(&self, events: &[StoreEvent]) -> Result<Vec<Change>, Failed> {
+        let put: Vec<_> = events.iter().filter(|e| !e.deleted).map(|e| &e.kv).collect();
+        let read = self.storage.read_all(&self.row, &put).await;
+        let mut read = self.readable(read)?.into_iter();
+        let mut changes = Vec::with_capacity(events.len());
+        for event in events {
+            let object = if event.deleted { None } else { read.next() };
+            changes.push((self.suffix(&event.kv.key), object, event.kv.mod_revision.0));
+        }
+        Ok(changes)
+    }
+
+    /// Changes as the store's history has them, as events.
+    async fn history(&self, events: &[StoreEvent]) -> Result<Vec<Arc<Event>>, Failed> {
+        let kvs: Vec<_> = events
+            .iter()
+            .flat_map(|e| e.prev.iter().chain((!e.deleted).then_some(&e.kv)))
+            .collect();
+        let read = self.storage.read_all(&self.row, &kvs).await;
+        let entries = self.readable(read)?.into_iter();
+        let mut entries = entries.map(|object| Entry::new(Arc::new(object)));
+        let mut made = Vec::with_capacity(events.len());
+        for event in events {
+            let revision = event.kv.mod_revision.0;
+            let previous = event.prev.as_ref().and_then(|_| entries.next());
+            let event = if event.deleted {
+                previous.map(|previous| Event::deletion(previous, revision))
+            } else {
+                let entry = entries.next();
+                entry.map(|entry| Event::new(entry, previous, false, revision))
+            };
+            made.extend(event.map(Arc::new));
+        }
+        Ok(made)
+    }
+
+    /// The row whose storage this is.
+    pub fn row(&self) -> &Arc<Resource> {
+        &self.row
+    }
+
+    /// Revision reached.
+    pub fn revision(&self) -> i64 {
+        *self.revision.borrow()
+    }
+
+    /// Waits until the cache has reached `revision` (0: any state).
+    ///
+    /// # Errors
+    /// 504 with upstream's text when the revision is not reached in time; 500 while objects cannot be read.
+    pub async fn wait_for(&self, revision: i64) -> Result<(), Status> {
+        let begun = base::clock::now();
+        let mut seen = self.revision.subscribe();
+        if *seen.borrow_and_update() < revision {
+            // Writes of other resources move this cache only when somebody wants to know.
+            self.storage.backend().tell_progress(&self.range());
+        }
+        let reached = seen.wait_for(|r| *r >= revision.max(1));
+        // What an earlier load brought is outdated once objects cannot be read.
+        let outcome = tokio::select! {
+            biased;
+            () = self.stop.requested() => return Err(status::initializing()),
+            refusal = self.faulty() => return Err(refusal),
+            outcome = tokio::time::timeout(CATCH_UP_MAX, reached) => outcome,
+        };
+        if revision > 0 {
+            meters::waited(&self.row.spec.gvr, begun);
+        }
+        match outcome {
+            Ok(Ok(_)) if self.stop.is_requested() => Err(status::initializing()),
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(status::too_large_resource_version(revision, self.revision())),
+        }
+    }
+
+    /// Whether objects in the store cannot be read now.
+    pub(crate) fn is_faulty(&self) -> bool {
+        self.fault.borrow().is_some()
+    }
+
+    /// Completes with the reason while objects cannot be read.
+    async fn faulty(&self) -> Status {
+        let mut fault = self.fault.subscribe();
+        match fault.wait_for(Option::is_some).await.ok().and_then(|found| found.clone()) {
+            Some(refusal) => Status::clone(&refusal),
+            // The sender lives as long as the cache.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Objects of the filter in key order, from `start` on, at most `limit` (0: all).
+    pub fn list(&self, filter: &Filter, start: Option<&str>, limit: usize) -> Page {
+        self.state.read().list(&self.row, filter, start, limit)
+    }
+
+    /// One object.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        let state = self.state.read();
+        let found = if namespace.is_empty() {
+            state.get(name)
+        } else {
+            state.get(&format!("{namespace}/{name}"))
+        };
+        found.map(|entry| Arc::clone(&entry.object))
+    }
+
+    /// A position behind `revision`, from which the events of the filter follow, and others.
+    ///
+    /// # Errors
+    /// The oldest revision from which one can watch, when `revision` is before it.
+    pub async fn watch_from(
+        self: &Arc<Self>,
+        revision: i64,
+        filter: &Filter,
+    ) -> Result<Position, i64> {
+        Position::after(Arc::clone(self), self.slot(filter), revision).await
+    }
+
+    /// The objects of the filter now, and the position behind them.
+    pub fn list_and_watch(self: &Arc<Self>, filter: &Filter) -> (Page, Position) {
+        let slot = self.slot(filter);
+        let state = self.state.read();
+        let page = state.list(&self.row, filter, None, 0);
+        let next = state.next_sequence();
+        drop(state);
+        let position = Position::at(Arc::clone(self), slot, next, page.revision);
+        (page, position)
+    }
+
+    /// As [`Cache::list_and_watch`], for sending the objects one after another: they share memory with the cache. The number is
+    /// the revision that they are of.
+    pub fn initial_and_watch(self: &Arc<Self>, filter: &Filter) -> (Initial, Position, i64) {
+        let slot = self.slot(filter);
+        let state = self.state.read();
+        let (initial, next) = (state.initial(&self.row, filter), state.next_sequence());
+        let revision = state.revision();
+        drop(state);
+        (initial, Position::at(Arc::clone(self), slot, next, revision), revision)
+    }
+
+    /// A slot is taken before the place in the ring, so that no event falls between.
+    fn slot(self: &Arc<Self>, filter: &Filter) -> Arc<Slot> {
+        self.interests.lock().add(Interest::of(filter))
+    }
+}

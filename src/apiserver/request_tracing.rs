@@ -1,0 +1,179 @@
+//! Traces of requests for a collector of OpenTelemetry (`--tracing-config-file` of upstream, KEP-647): which requests are sampled, spans and
+//! their nesting. Names and attributes are upstream's (`pkg/endpoints/filters/traces.go`, `component-base/tracing`).
+//!
+//! A request that is not sampled carries nothing of it. What ends is put into a bounded queue, from which one task sends batches; what does
+//! not fit is dropped and counted, so that no request waits for a collector.
+
+mod config;
+mod export;
+mod otlp;
+pub(crate) mod span;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::Request;
+
+use crate::request::RequestInfo;
+use crate::request::scope::Track;
+use crate::request::user::User;
+pub use config::{Plan, is_flag};
+pub use span::Tracer;
+pub(crate) use span::{Attributes, Span, Value};
+use span::{Kind, Open, Place, Record, Within, now, random};
+
+/// Groups whose members may say whether their requests are sampled (`notSystemPrivilegedGroup`).
+const TRUSTED: [&str; 2] = ["system:masters", "system:monitoring"];
+
+impl Tracer {
+    /// The span of a request whose user is known; a span that is none when it is not sampled. `arrived` is when the request came.
+    pub(crate) fn request<B>(
+        self: &Arc<Self>,
+        request: &Request<B>,
+        info: &RequestInfo,
+        user: &User,
+        arrived: std::time::Duration,
+    ) -> Span {
+        let told = Place::of(request.headers());
+        let is_trusted = TRUSTED.iter().any(|group| user.in_group(group));
+        let parent = told.filter(|_| is_trusted);
+        let trace = parent.map_or_else(random, |parent| parent.trace);
+        let sampled = parent.map_or_else(|| self.samples(&trace), |parent| parent.sampled);
+        if !sampled {
+            return Span(None);
+        }
+        let place = Place { trace, span: random(), sampled };
+        let record = Record {
+            place,
+            parent: parent.map_or([0; 8], |parent| parent.span),
+            is_remote: parent.is_some(),
+            link: told.filter(|_| !is_trusted),
+            name: name_of(request, info).into(),
+            kind: Kind::Server,
+            times: (u64::try_from(arrived.as_nanos()).unwrap_or(u64::MAX), 0),
+            attributes: attributes_of(request, info),
+            events: Vec::new(),
+            failed: false,
+        };
+        Span(Some(Box::new(Open { tracer: Arc::clone(self), record })))
+    }
+}
+
+/// `GET /api/v1/namespaces/{:namespace}/pods/{:name}`; of what is no resource the method.
+fn name_of<B>(request: &Request<B>, info: &RequestInfo) -> String {
+    let method = request.method().as_str();
+    if !info.is_resource {
+        return method.to_owned();
+    }
+    let mut name = format!("{method} /{}", info.prefix);
+    let mut add = |part: &str| {
+        if !part.is_empty() {
+            name.push('/');
+            name.push_str(part);
+        }
+    };
+    add(&info.group);
+    add(&info.version);
+    add(if info.namespace.is_empty() { "" } else { "namespaces/{:namespace}" });
+    add(&info.resource);
+    add(if info.name.is_empty() { "" } else { "{:name}" });
+    add(&info.subresource);
+    name
+}
+
+/// Those of OpenTelemetry's conventions for servers of HTTP, the target, and the id that events of the audit log have.
+fn attributes_of<B>(request: &Request<B>, info: &RequestInfo) -> Attributes {
+    let header = |name: http::HeaderName| {
+        request.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    };
+    let authority = request.uri().authority().map(http::uri::Authority::as_str);
+    let host = authority.unwrap_or_else(|| header(http::header::HOST));
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => (name, port.parse().ok()),
+        _ => (host, None::<i64>),
+    };
+    let mut all: Attributes = vec![
+        ("server.address", name.trim_matches(['[', ']']).into()),
+        ("http.request.method", request.method().as_str().into()),
+        ("url.scheme", "https".into()),
+    ];
+    all.extend(port.map(|port| ("server.port", port.into())));
+    if let Some(remote) = request.extensions().get::<crate::audit::Remote>() {
+        all.push(("network.peer.address", remote.0.ip().to_string().into()));
+        all.push(("network.peer.port", i64::from(remote.0.port()).into()));
+    }
+    let agent = header(http::header::USER_AGENT);
+    if !agent.is_empty() {
+        all.push(("user_agent.original", agent.into()));
+    }
+    all.push(("url.path", info.path.as_str().into()));
+    let version = match request.version() {
+        http::Version::HTTP_2 => "2.0",
+        http::Version::HTTP_10 => "1.0",
+        _ => "1.1",
+    };
+    all.push(("network.protocol.version", version.into()));
+    let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
+    all.push(("http.target", target.into()));
+    let id = String::from_utf8_lossy(crate::audit::id_of(request).as_bytes()).into_owned();
+    all.push(("audit-id", id.into()));
+    all
+}
+
+tokio::task_local! {
+    /// The span under way within a request.
+    static WITHIN: Span;
+}
+
+/// A span within the one that is under way.
+pub(crate) fn start(
+    name: impl Into<Cow<'static, str>>,
+    attributes: impl FnOnce() -> Attributes,
+) -> Span {
+    let within = WITHIN.try_with(Span::within).ok().flatten();
+    let within = within.or_else(|| crate::request::scope::current()?.within());
+    let Some(Within { tracer, place }) = within else { return Span(None) };
+    let record = Record {
+        place: Place { span: random(), ..place },
+        parent: place.span,
+        is_remote: false,
+        link: None,
+        name: name.into(),
+        kind: Kind::Internal,
+        times: (now(), 0),
+        attributes: attributes(),
+        events: Vec::new(),
+        failed: false,
+    };
+    Span(Some(Box::new(Open { tracer, record })))
+}
+
+/// Does something within a span of its own, which ends with it. As with [`crate::request::scope::along`], the work is held once.
+pub(crate) fn run<F: Future>(
+    name: &'static str,
+    attributes: impl FnOnce() -> Attributes,
+    work: F,
+) -> impl Future<Output = F::Output> {
+    WITHIN.scope(start(name, attributes), work)
+}
+
+/// A span of a request to the store.
+pub(crate) fn of_store(name: &'static str, gvr: &api::Gvr, key: &str) -> Span {
+    let said = || {
+        vec![
+            ("key", key.into()),
+            ("group", gvr.group.as_ref().into()),
+            ("resource", gvr.resource.as_ref().into()),
+        ]
+    };
+    start(name, said)
+}
+
+impl Track {
+    /// For what is done within the request; `None` when it is not sampled.
+    fn within(&self) -> Option<Within> {
+        self.span.lock().as_ref()?.within()
+    }
+}

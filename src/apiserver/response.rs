@@ -1,0 +1,8 @@
+//! Responses: the forms in which the server answers.
+
+pub(crate) mod aggregate;
+pub(crate) mod chunked;
+pub(crate) mod encode;
+pub(crate) mod protobuf_list;
+pub(crate) mod status;
+pub mod table;

@@ -1,0 +1,189 @@
+//! Admission of a write: both sides of every plugin, the mutating one twice where webhooks ask for it.
+
+use api::Status;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::{BINDING, Write};
+use crate::admission::quota::Reservation;
+use crate::admission::reinvocation::Rounds;
+use crate::admission::{Operation, Options, Request};
+use crate::metrics::admission::Step;
+use crate::registry::metadata;
+
+/// Where the owners of fields are.
+const OWNERS: &str = "/metadata/managedFields";
+
+impl Write<'_> {
+    fn admission<'b>(
+        &'b self,
+        operation: Operation,
+        name: &'b str,
+        old: Option<&'b Value>,
+        rounds: &'b Rounds,
+        reservation: &'b Mutex<Option<Reservation>>,
+    ) -> Request<'b> {
+        Request {
+            operation,
+            gvr: &self.row.spec.gvr,
+            gvk: &self.row.spec.gvk,
+            subresource: self.subresource,
+            namespace: &self.context.info.namespace,
+            name,
+            user: &self.context.user,
+            dry_run: self.options.dry_run,
+            old,
+            options: self.admission_options(operation),
+            rounds,
+            reservation,
+            warnings: &self.context.warnings,
+        }
+    }
+
+    fn admission_options(&self, operation: Operation) -> Options<'_> {
+        let kind = match operation {
+            Operation::Create => "CreateOptions",
+            Operation::Update => "UpdateOptions",
+            Operation::Delete => "DeleteOptions",
+            Operation::Connect => return Options::default(),
+        };
+        let validation = self.context.query.get("fieldValidation").unwrap_or_default();
+        Options {
+            kind,
+            dry_run: self.options.dry_run,
+            manager: &self.options.manager,
+            validation: if operation == Operation::Delete { "" } else { validation },
+            more: self.delete_options.as_ref(),
+        }
+    }
+
+    /// Runs the mutating side of all plugins, twice when webhooks changed the object.
+    async fn mutate_in_rounds(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        self.mutate_in_round(request, object).await?;
+        if request.rounds.begin_second() {
+            self.mutate_in_round(request, object).await?;
+        }
+        Ok(())
+    }
+
+    async fn mutate_in_round(
+        &self,
+        request: &Request<'_>,
+        object: &mut Option<Value>,
+    ) -> Result<(), Status> {
+        let mut step = Step::begin("admit", request.operation);
+        let mut outcome = Ok(());
+        for plugin in &self.context.server.parts.admission {
+            outcome = plugin.mutate(request, object).await;
+            step.passed(plugin.name(), &outcome);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        step.end(&outcome);
+        outcome
+    }
+
+    pub(super) async fn mutate(
+        &self,
+        operation: Operation,
+        name: &str,
+        old: Option<&Value>,
+        value: Value,
+    ) -> Result<Value, Status> {
+        if operation == Operation::Update && self.subresource == BINDING {
+            return Ok(value);
+        }
+        let (rounds, reservation) = (Rounds::default(), Mutex::default());
+        let request = self.admission(operation, name, old, &rounds, &reservation);
+        let owners = value.pointer(OWNERS).cloned();
+        let mut object = Some(value);
+        self.mutate_in_rounds(&request, &mut object).await?;
+        let mut object =
+            object.ok_or_else(|| Status::internal("admission took the object away"))?;
+        self.keep_owners(owners, &mut object);
+        Ok(object)
+    }
+
+    /// Admission may change who owns which field, but not into nonsense.
+    fn keep_owners(&self, owners: Option<Value>, object: &mut Value) {
+        if object.pointer(OWNERS) == owners.as_ref() {
+            return;
+        }
+        let Some(fault) = api::patch::apply::managed_fields_fault(object) else { return };
+        let metadata = metadata::metadata_mut(object);
+        match owners {
+            Some(owners) => metadata.insert("managedFields".into(), owners),
+            None => metadata.remove("managedFields"),
+        };
+        self.context.warn(format!(
+            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission \
+             controller; please fix your requests: {fault}"
+        ));
+    }
+
+    /// The validating side of all plugins; what the write uses of quotas, to be stored with it.
+    pub(super) async fn admit(
+        &self,
+        operation: Operation,
+        name: &str,
+        old: Option<&Value>,
+        value: Option<&Value>,
+    ) -> Result<Option<Reservation>, Status> {
+        // What was admitted is the binding itself.
+        if operation == Operation::Update && self.subresource == BINDING {
+            return Ok(None);
+        }
+        let (rounds, reservation) = (Rounds::default(), Mutex::default());
+        let request = self.admission(operation, name, old, &rounds, &reservation);
+        let mut step = Step::begin("validate", operation);
+        let mut outcome = Ok(());
+        for plugin in &self.context.server.parts.admission {
+            outcome = plugin.validate(&request, value).await;
+            step.passed(plugin.name(), &outcome);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        step.end(&outcome);
+        outcome.map(|()| reservation.into_inner())
+    }
+
+    /// Both sides of admission of what is created by a subresource and is no object of its own (a binding, an eviction, a token);
+    /// the object as admission leaves it.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(crate) async fn admit_create(&self, name: &str, value: Value) -> Result<Value, Status> {
+        let value = self.mutate(Operation::Create, name, None, value).await?;
+        self.admit(Operation::Create, name, None, Some(&value)).await?;
+        Ok(value)
+    }
+
+    /// Admission of a deletion, which carries no new object.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(crate) async fn admit_delete(&self, name: &str, old: &Value) -> Result<(), Status> {
+        let (rounds, reservation) = (Rounds::default(), Mutex::default());
+        let request = self.admission(Operation::Delete, name, Some(old), &rounds, &reservation);
+        self.mutate_in_rounds(&request, &mut None).await?;
+        self.admit(Operation::Delete, name, Some(old), None).await.map(drop)
+    }
+
+    /// Admission of a connection (exec, attach, port-forward, proxy).
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(crate) async fn admit_connect(&self, name: &str, options: &Value) -> Result<(), Status> {
+        let mut object = Some(options.clone());
+        let (rounds, reservation) = (Rounds::default(), Mutex::default());
+        let request = self.admission(Operation::Connect, name, None, &rounds, &reservation);
+        self.mutate_in_rounds(&request, &mut object).await?;
+        self.admit(Operation::Connect, name, None, object.as_ref()).await.map(drop)
+    }
+}

@@ -1,0 +1,481 @@
+//! Addresses and ports of Services: handed out before validation, given back when the write fails or the Service goes.
+//!
+//! An address is taken by creating its `IPAddress` object, so that no two writers get the same one; a node port by looking at
+//! the Services and at the ports of writes under way, here and on other servers.
+
+mod added;
+mod address;
+mod ports;
+pub(crate) mod repair;
+mod reserved;
+
+use std::net::IpAddr;
+
+use api::Status;
+use api::field::{Error, Path};
+use api::validation::core::service;
+use serde_json::{Value, json};
+
+use crate::metrics::storage as meters;
+use crate::registry::service_pools::{RANDOM_TRIES, Range, Services};
+use crate::registry::{Resource, metadata};
+use crate::request::context::Context;
+use address::{address_object, release, take};
+
+/// Addresses tried before a range counts as full.
+const TRIES_MAX: u32 = 1024;
+
+/// What a write took, to be kept or given back when it is decided.
+#[must_use = "settle it"]
+#[derive(Default)]
+pub(crate) struct Held<'a> {
+    context: Option<&'a Context>,
+    /// Nothing is stored: addresses and ports were only looked up.
+    dry_run: bool,
+    taken: Vec<String>,
+    freed: Vec<String>,
+    ports: Vec<u16>,
+    /// The same ports, among several servers.
+    reserved: Option<reserved::Reserved>,
+}
+
+impl Held<'_> {
+    /// Keeps what was taken when the write was stored, and gives it back otherwise.
+    pub(crate) async fn settle(self, stored: bool) {
+        let Some(context) = self.context.filter(|_| !self.dry_run) else { return };
+        let revision = context.server.objects.storage().backend().revision().0;
+        {
+            let mut held = context.server.services.held.lock();
+            for port in &self.ports {
+                if stored {
+                    held.insert(*port, revision)
+                } else {
+                    held.remove(port)
+                };
+            }
+        }
+        if let Some(reserved) = self.reserved {
+            reserved.release(context).await;
+        }
+        for address in if stored { &self.freed } else { &self.taken } {
+            release(context, address).await;
+        }
+    }
+}
+
+fn is_service(row: &Resource) -> bool {
+    row.spec.gvr.group.is_empty() && &*row.spec.gvr.resource == "services"
+}
+
+/// Fills in what a new Service gets.
+///
+/// # Errors
+/// 422 when what it asks for cannot be had.
+pub(crate) async fn before_create<'a>(
+    context: &'a Context,
+    row: &Resource,
+    value: &mut Value,
+    dry_run: bool,
+) -> Result<Held<'a>, Status> {
+    if !is_service(row) {
+        return Ok(Held::default());
+    }
+    if !text(value, "clusterIP").is_empty() && list(value, "clusterIPs").is_empty() {
+        set(value, "clusterIPs", json!([text(value, "clusterIP")]));
+    }
+    allocate(context, value, None, dry_run).await
+}
+
+/// Fills in what a changed Service keeps and gets.
+///
+/// # Errors
+/// As [`before_create`].
+pub(crate) async fn before_update<'a>(
+    context: &'a Context,
+    row: &Resource,
+    subresource: &str,
+    value: &mut Value,
+    old: &Value,
+    dry_run: bool,
+) -> Result<Held<'a>, Status> {
+    if !is_service(row) || !subresource.is_empty() {
+        return Ok(Held::default());
+    }
+    keep_allocated(value, old);
+    ports::no_pair(value)?;
+    normalize_addresses(value, old);
+    allocate(context, value, Some(old), dry_run).await
+}
+
+/// Gives back what a deleted Service had.
+pub(crate) async fn deleted(context: &Context, row: &Resource, value: &Value) {
+    if is_service(row) {
+        for address in list(value, "clusterIPs").into_iter().filter(|ip| ip != "None") {
+            release(context, &address).await;
+        }
+    }
+}
+
+fn text<'a>(service: &'a Value, field: &str) -> &'a str {
+    service.get("spec").and_then(|s| s.get(field)).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn list(service: &Value, field: &str) -> Vec<String> {
+    let list = service.get("spec").and_then(|s| s.get(field)).and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
+}
+
+fn set(service: &mut Value, field: &str, new: Value) {
+    if let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert(field.to_owned(), new);
+    }
+}
+
+fn kind(service: &Value) -> &str {
+    match text(service, "type") {
+        "" => "ClusterIP",
+        kind => kind,
+    }
+}
+
+fn needs_address(service: &Value) -> bool {
+    kind(service) != "ExternalName"
+}
+
+fn invalid(service: &Value, error: Error) -> Status {
+    Status::invalid("", "Service", metadata::text(service, "name"), &[error])
+}
+
+/// Allocated values that the client left out stay.
+fn keep_allocated(value: &mut Value, old: &Value) {
+    if needs_address(old) && needs_address(value) {
+        if text(value, "clusterIP").is_empty() {
+            set(value, "clusterIP", text(old, "clusterIP").into());
+        }
+        if list(value, "clusterIPs").is_empty() && !list(old, "clusterIPs").is_empty() {
+            set(value, "clusterIPs", json!(list(old, "clusterIPs")));
+        }
+    }
+    ports::keep(value, old);
+}
+
+/// Brings the singular and the plural address field together, as old clients know only one.
+fn normalize_addresses(value: &mut Value, old: &Value) {
+    let same = list(value, "clusterIPs") == list(old, "clusterIPs");
+    let (new_ip, old_ip) = (text(value, "clusterIP").to_owned(), text(old, "clusterIP"));
+    if new_ip == old_ip || !same {
+        return;
+    }
+    if new_ip.is_empty() {
+        if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.remove("clusterIPs");
+        }
+    } else {
+        set(value, "clusterIPs", json!([new_ip]));
+    }
+}
+
+async fn allocate<'a>(
+    context: &'a Context,
+    value: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+) -> Result<Held<'a>, Status> {
+    let mut held = Held { context: Some(context), dry_run, ..Held::default() };
+    let outcome = allocate_into(context, value, old, dry_run, &mut held).await;
+    match outcome {
+        Ok(()) => Ok(held),
+        Err(refusal) => {
+            held.settle(false).await;
+            Err(refusal)
+        }
+    }
+}
+
+async fn allocate_into(
+    context: &Context,
+    value: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+    held: &mut Held<'_>,
+) -> Result<(), Status> {
+    let services = &context.server.services;
+    let before =
+        old.filter(|o| needs_address(o)).map(|o| list(o, "clusterIPs")).unwrap_or_default();
+    let before: Vec<String> = before.into_iter().filter(|ip| ip != "None").collect();
+    if !needs_address(value)
+        && let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        // Defaulted for every type, and meaningless for a mere name; what is no policy is left to be refused.
+        let policy = spec.get("internalTrafficPolicy").and_then(Value::as_str);
+        if matches!(policy, None | Some("Cluster" | "Local")) {
+            spec.remove("internalTrafficPolicy");
+        }
+    }
+    if needs_address(value) {
+        families(services, value, old)?;
+        if text(value, "clusterIP") != "None" {
+            addresses(context, value, &before, dry_run, held).await?;
+            let now = list(value, "clusterIPs");
+            held.freed.extend(before.into_iter().filter(|ip| !now.contains(ip)));
+        }
+    } else {
+        held.freed.extend(before);
+    }
+    ports::allocate(context, value, old, dry_run, &mut held.ports).await?;
+    if !dry_run {
+        held.reserved = reserved::reserve(context, &held.ports).await?;
+    }
+    Ok(())
+}
+
+fn other(family: &str) -> &'static str {
+    if family == "IPv4" { "IPv6" } else { "IPv4" }
+}
+
+/// Policy and families (`initIPFamilyFields` of `pkg/registry/core/service/storage/alloc.go`).
+fn families(services: &Services, value: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+    let spec = Path::new("spec");
+    let headless = text(value, "clusterIP") == "None";
+    let selectorless = value
+        .pointer("/spec/selector")
+        .and_then(Value::as_object)
+        .is_none_or(serde_json::Map::is_empty);
+    if value.pointer("/spec/ipFamilyPolicy").is_none_or(Value::is_null) {
+        let policy = match old.map(|o| text(o, "ipFamilyPolicy")).filter(|p| !p.is_empty()) {
+            Some(policy) => policy,
+            None if headless && selectorless => "RequireDualStack",
+            None => "SingleStack",
+        };
+        set(value, "ipFamilyPolicy", policy.into());
+    }
+    let errors = service::validate_addresses(value, old.unwrap_or(&Value::Null));
+    if !errors.is_empty() {
+        return Err(Status::invalid("", "Service", metadata::text(value, "name"), &errors));
+    }
+    let policy = text(value, "ipFamilyPolicy").to_owned();
+    let single = policy == "SingleStack";
+    let mut errors = Vec::new();
+    let refuse = |value: &Value, errors: &[Error]| {
+        Status::invalid("", "Service", metadata::text(value, "name"), errors)
+    };
+    let bad_policy =
+        |detail: String| Error::invalid(&spec.child("ipFamilyPolicy"), policy.as_str(), detail);
+    if let Some(old) = old {
+        for field in ["clusterIPs", "ipFamilies"] {
+            let (new, had) = (list(value, field), list(old, field));
+            if single && new == had && new.len() > 1 {
+                set(value, field, json!(new.into_iter().take(1).collect::<Vec<_>>()));
+            } else if !single && !new.is_empty() && new.len() < had.len() {
+                let what = if field == "clusterIPs" { "cluster IP" } else { "IP family" };
+                let detail = format!("must be 'SingleStack' to release the secondary {what}");
+                errors.push(bad_policy(detail));
+            }
+        }
+    }
+    let mut families = list(value, "ipFamilies");
+    let addresses = list(value, "clusterIPs");
+    for (what, many) in [("cluster IPs", &addresses), ("IP families", &families)] {
+        if single && many.len() == 2 {
+            let detail = format!(
+                "must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified"
+            );
+            errors.push(bad_policy(detail));
+        }
+    }
+    for (index, address) in
+        addresses.iter().enumerate().skip(families.len()).filter(|(_, a)| *a != "None")
+    {
+        let family = match address.parse::<IpAddr>() {
+            Ok(IpAddr::V4(_)) => "IPv4",
+            Ok(IpAddr::V6(_)) => "IPv6",
+            // What is no address is refused by validation, with its own text.
+            Err(_) => continue,
+        };
+        if services.range(family).is_none() {
+            let path = spec.child("clusterIPs").index(index);
+            let detail = format!("{family} is not configured on this cluster");
+            errors.push(Error::invalid(&path, json!(addresses), detail));
+            continue;
+        }
+        families.push(family.to_owned());
+    }
+    if !errors.is_empty() {
+        return Err(refuse(value, &errors));
+    }
+    let primary = services.ranges.first().map_or("IPv4", Range::family);
+    if headless && selectorless {
+        if families.is_empty() {
+            families.push(primary.to_owned());
+        }
+        if families.len() < 2 && !single {
+            families.extend(families.first().map(|f| other(f).to_owned()));
+        }
+        set(value, "ipFamilies", json!(families));
+        return Ok(());
+    }
+    if policy == "RequireDualStack" && services.ranges.len() < 2 {
+        errors.push(bad_policy("this cluster is not configured for dual-stack services".into()));
+    }
+    for (index, family) in families.iter().enumerate() {
+        if services.range(family).is_none() {
+            let path = spec.child("ipFamilies").index(index);
+            errors.push(Error::invalid(&path, family.as_str(), "not configured on this cluster"));
+        }
+    }
+    if !errors.is_empty() {
+        return Err(refuse(value, &errors));
+    }
+    if families.is_empty() {
+        families.push(primary.to_owned());
+    }
+    if !single && families.len() == 1 && services.ranges.len() == 2 {
+        families.extend(families.first().map(|f| other(f).to_owned()));
+    }
+    set(value, "ipFamilies", json!(families));
+    Ok(())
+}
+
+async fn addresses(
+    context: &Context,
+    value: &mut Value,
+    before: &[String],
+    dry_run: bool,
+    held: &mut Held<'_>,
+) -> Result<(), Status> {
+    let services = &context.server.services;
+    let mut now = list(value, "clusterIPs");
+    let shown = json!(now);
+    let path = Path::new("spec").child("clusterIPs");
+    for (index, family) in list(value, "ipFamilies").iter().enumerate() {
+        let Some(range) = services.range(family) else { continue };
+        match now.get(index).filter(|ip| !ip.is_empty()).cloned() {
+            Some(given) if before.contains(&given) => {}
+            // That an address that was given changes is for the rules to refuse.
+            Some(_) if index < before.len() => {}
+            Some(given) => {
+                let refuse = |why: &str| {
+                    invalid(
+                        value,
+                        Error::invalid(
+                            &path,
+                            shown.clone(),
+                            format!("failed to allocate IP {given}: {why}"),
+                        ),
+                    )
+                };
+                let Ok(address) = given.parse::<IpAddr>() else { continue };
+                match range.check(address) {
+                    Err(_) if added::has(context, address).await? => {}
+                    Err(_) if dry_run => return Err(refuse(&range.outside(address))),
+                    checked => checked.map_err(|why| refuse(&why))?,
+                }
+                let begun = base::clock::now();
+                let is_free = take(context, value, &address, dry_run).await?;
+                if !dry_run {
+                    meters::address(range.text(), true, is_free, begun.elapsed());
+                }
+                if !is_free {
+                    return Err(refuse("provided IP is already allocated"));
+                }
+                held.taken.push(address.to_string());
+            }
+            None => {
+                let address = next(context, value, range, family, dry_run).await?;
+                held.taken.push(address.clone());
+                if index < now.len() {
+                    if let Some(slot) = now.get_mut(index) {
+                        *slot = address;
+                    }
+                } else {
+                    now.push(address);
+                }
+            }
+        }
+    }
+    if let Some(first) = now.first() {
+        set(value, "clusterIP", first.as_str().into());
+    }
+    set(value, "clusterIPs", json!(now));
+    Ok(())
+}
+
+async fn next(
+    context: &Context,
+    service: &Value,
+    range: &Range,
+    family: &str,
+    dry_run: bool,
+) -> Result<String, Status> {
+    let begun = base::clock::now();
+    let found = next_of(context, service, range, dry_run).await?;
+    if !dry_run {
+        meters::address(range.text(), false, found.is_some(), begun.elapsed());
+    }
+    if let Some(address) = found {
+        return Ok(address);
+    }
+    for range in added::ranges(context, family).await? {
+        if let Some(address) = next_of(context, service, &range, dry_run).await? {
+            return Ok(address);
+        }
+    }
+    let name = metadata::text(service, "name");
+    Err(Status::internal(&format!(
+        "failed to allocate a serviceIP for Service {}: range is full",
+        api::field::go_quote(name)
+    )))
+}
+
+/// An address of this range, if one is found free.
+async fn next_of(
+    context: &Context,
+    service: &Value,
+    range: &Range,
+    dry_run: bool,
+) -> Result<Option<String>, Status> {
+    let start = base::clock::random_u64();
+    for attempt in 0..TRIES_MAX {
+        // The first tries are at random; the later ones pass over the range in order, so that the last free address
+        // of a small one is found.
+        let random = if attempt < RANDOM_TRIES { base::clock::random_u64() } else { start };
+        let address = range.candidate(attempt, random);
+        if take(context, service, &address, dry_run).await? {
+            return Ok(Some(address.to_string()));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer of kube-apiserver 1.37.1.
+    #[test]
+    fn a_number_that_is_no_port_is_not_replaced() {
+        let service = |port: i64| json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}});
+        for (sent, kept) in [(-1, -1), (0, 30080)] {
+            let mut value = service(sent);
+            ports::keep(&mut value, &service(30080));
+            assert_eq!(value, service(kept));
+        }
+    }
+
+    /// Answers of kube-apiserver 1.37.1 on a cluster with one family.
+    #[test]
+    fn a_headless_service_that_gets_a_selector_has_to_choose_a_family() {
+        let services = Services::new(&["10.96.0.0/16".to_owned()], (30000, 32767)).unwrap();
+        let mut service = json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ports": [{"port": 80}]}});
+        families(&services, &mut service, None).unwrap();
+        assert_eq!(service["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
+        assert_eq!(service["spec"]["ipFamilyPolicy"], "RequireDualStack");
+        let (old, mut new) = (service.clone(), service);
+        new["spec"]["selector"] = json!({"app": "x"});
+        let refused = families(&services, &mut new, Some(&old)).unwrap_err();
+        assert_eq!(
+            refused.message,
+            "Service \"s\" is invalid: [spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services, spec.ipFamilies[1]: Invalid value: \"IPv6\": not configured on this cluster]"
+        );
+    }
+}

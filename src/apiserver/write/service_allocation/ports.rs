@@ -1,0 +1,274 @@
+//! Node ports and health-check node ports of Services.
+
+use std::collections::{HashMap, HashSet};
+
+use api::field::{Error, Path};
+use api::{Gvr, Status};
+use serde_json::Value;
+
+use super::{invalid, kind, set, text};
+use crate::metrics::storage as meters;
+use crate::registry::watch_cache::Filter;
+use crate::request::context::Context;
+use crate::response::status;
+
+/// Upstream's allocation of a changed service comes upon a node port that stands there twice before its rules do, and answers 500
+/// (`updateNodePorts`).
+pub(super) fn no_pair(service: &Value) -> Result<(), Status> {
+    if !wants_ports(service) {
+        return Ok(());
+    }
+    let mut seen = HashSet::new();
+    let ports = service.pointer("/spec/ports").and_then(Value::as_array);
+    for port in ports.into_iter().flatten() {
+        let number = port.get("nodePort").and_then(Value::as_i64).unwrap_or_default();
+        let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or_default();
+        if number != 0 && !seen.insert((protocol, number)) {
+            let text = format!("duplicate nodePort: {{{protocol} {number}}}");
+            return Err(status::unmapped(500, text));
+        }
+    }
+    Ok(())
+}
+
+fn wants_ports(service: &Value) -> bool {
+    match kind(service) {
+        "NodePort" => true,
+        "LoadBalancer" => service
+            .pointer("/spec/allocateLoadBalancerNodePorts")
+            .and_then(Value::as_bool)
+            .unwrap_or(true),
+        _ => false,
+    }
+}
+
+fn may_have_ports(service: &Value) -> bool {
+    matches!(kind(service), "NodePort" | "LoadBalancer")
+}
+
+fn wants_health_port(service: &Value) -> bool {
+    kind(service) == "LoadBalancer" && text(service, "externalTrafficPolicy") == "Local"
+}
+
+fn port_of(entry: &Value, field: &str) -> u16 {
+    entry.get(field).and_then(Value::as_u64).and_then(|p| u16::try_from(p).ok()).unwrap_or(0)
+}
+
+/// A number that is no port at all.
+fn no_port(entry: &Value, field: &str) -> Option<i64> {
+    entry.get(field).and_then(Value::as_i64).filter(|port| u16::try_from(*port).is_err())
+}
+
+fn entries(service: &Value) -> &[Value] {
+    service.pointer("/spec/ports").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn all_ports(service: &Value) -> HashSet<u16> {
+    let mut ports: HashSet<u16> = entries(service).iter().map(|e| port_of(e, "nodePort")).collect();
+    ports.insert(service.get("spec").map_or(0, |spec| port_of(spec, "healthCheckNodePort")));
+    ports.remove(&0);
+    ports
+}
+
+/// Node ports that the client left out stay with the ports of the same name.
+pub(super) fn keep(value: &mut Value, old: &Value) {
+    if may_have_ports(old) && may_have_ports(value) {
+        let now: HashSet<u16> = entries(value).iter().map(|e| port_of(e, "nodePort")).collect();
+        let name = |e: &Value| e.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let had: Vec<(String, u16)> =
+            entries(old).iter().map(|e| (name(e), port_of(e, "nodePort"))).collect();
+        for entry in
+            value.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten()
+        {
+            if port_of(entry, "nodePort") == 0
+                && no_port(entry, "nodePort").is_none()
+                && let Some((_, port)) =
+                    had.iter().find(|(n, p)| *n == name(entry) && *p != 0 && !now.contains(p))
+                && let Some(map) = entry.as_object_mut()
+            {
+                map.insert("nodePort".into(), (*port).into());
+            }
+        }
+    }
+    if wants_health_port(old) && wants_health_port(value) {
+        let none = value.get("spec").is_none_or(|spec| port_of(spec, "healthCheckNodePort") == 0);
+        let had = old.get("spec").map_or(0, |spec| port_of(spec, "healthCheckNodePort"));
+        if none && had != 0 {
+            set(value, "healthCheckNodePort", had.into());
+        }
+    }
+}
+
+/// Takes the ports that the Service needs; those taken are noted in `taken`.
+pub(super) async fn allocate(
+    context: &Context,
+    value: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+    taken: &mut Vec<u16>,
+) -> Result<(), Status> {
+    if !may_have_ports(value) {
+        return Ok(());
+    }
+    let own = old.map(all_ports).unwrap_or_default();
+    let used = used(context).await?;
+    let asked = all_ports(value);
+    let mut book = Book { context, used, own, asked, dry_run, taken };
+    let count = entries(value).len();
+    // The first node port of each port, and all of them.
+    let mut by_port: HashMap<i64, u16> = HashMap::new();
+    let mut node_ports: HashSet<u16> = HashSet::new();
+    // The node port that an entry of the same port asks for.
+    let mut wanted: HashMap<i64, u16> = HashMap::new();
+    for entry in entries(value) {
+        let node_port = port_of(entry, "nodePort");
+        if let Some(port) = entry.get("port").and_then(Value::as_i64)
+            && node_port != 0
+        {
+            wanted.entry(port).or_insert(node_port);
+        }
+    }
+    for index in 0..count {
+        let Some(entry) = entries(value).get(index) else { continue };
+        let asked = port_of(entry, "nodePort");
+        let port = entry.get("port").and_then(Value::as_i64).unwrap_or(0);
+        if asked == 0 && !wants_ports(value) {
+            continue;
+        }
+        let path = Path::new("spec").child("ports").index(index).child("nodePort");
+        if let Some(outside) = no_port(entry, "nodePort") {
+            if dry_run {
+                continue;
+            }
+            return Err(invalid(value, Error::invalid(&path, outside, book.outside())));
+        }
+        let shared = by_port.get(&port).copied();
+        let given = match (asked, shared) {
+            (0, Some(shared)) => shared,
+            // The same port under another protocol, asked for explicitly later in the list.
+            (0, None) => match wanted.get(&port).copied() {
+                Some(later) => later,
+                None => {
+                    let found = book.next();
+                    if !dry_run {
+                        meters::port(false, found.is_ok());
+                    }
+                    found.map_err(Status::internal)?
+                }
+            },
+            (asked, shared) if shared == Some(asked) || node_ports.contains(&asked) => asked,
+            (asked, _) => {
+                let taken = book.take(asked);
+                if !dry_run {
+                    meters::port(true, taken.is_ok());
+                }
+                taken.map_err(|why| invalid(value, Error::invalid(&path, asked, why)))?;
+                asked
+            }
+        };
+        by_port.entry(port).or_insert(given);
+        node_ports.insert(given);
+        let entry = value
+            .pointer_mut("/spec/ports")
+            .and_then(Value::as_array_mut)
+            .and_then(|p| p.get_mut(index));
+        if let Some(map) = entry.and_then(Value::as_object_mut) {
+            map.insert("nodePort".into(), given.into());
+        }
+    }
+    if wants_health_port(value) {
+        let refuse = |asked: i64, why: String| {
+            Status::internal(&format!(
+                "failed to allocate requested HealthCheck NodePort {asked}: {why}"
+            ))
+        };
+        let spec = value.get("spec").unwrap_or(&Value::Null);
+        if let Some(asked) = no_port(spec, "healthCheckNodePort") {
+            return if dry_run { Ok(()) } else { Err(refuse(asked, book.outside())) };
+        }
+        let asked = port_of(spec, "healthCheckNodePort");
+        let port = if asked == 0 {
+            book.next().map_err(Status::internal)?
+        } else {
+            book.take(asked).map_err(|why| refuse(asked.into(), why))?;
+            asked
+        };
+        set(value, "healthCheckNodePort", port.into());
+    }
+    Ok(())
+}
+
+/// Ports of all Services.
+pub(super) async fn used(context: &Context) -> Result<HashSet<u16>, Status> {
+    let row = context.server.objects.row(&Gvr::new("", "v1", "services"))?;
+    let cache = context.server.objects.fresh_cache(&row).await?;
+    let mut used = HashSet::new();
+    for object in cache.list(&Filter::default(), None, 0).items {
+        // Most Services have no node port: their bytes say so without being parsed.
+        if contains(object.raw(), b"odePort\":") {
+            used.extend(all_ports(&object.value().unwrap_or_default()));
+        }
+    }
+    let reached = cache.revision();
+    context.server.services.held.lock().retain(|_, revision| *revision == 0 || *revision > reached);
+    Ok(used)
+}
+
+fn contains(bytes: &[u8], needle: &[u8]) -> bool {
+    bytes.windows(needle.len()).any(|window| window == needle)
+}
+
+struct Book<'a> {
+    context: &'a Context,
+    used: HashSet<u16>,
+    own: HashSet<u16>,
+    /// Ports that the Service names itself: none of them is drawn for another of its ports.
+    asked: HashSet<u16>,
+    dry_run: bool,
+    taken: &'a mut Vec<u16>,
+}
+
+impl Book<'_> {
+    fn outside(&self) -> String {
+        let (low, high) = self.context.server.services.ports;
+        format!("provided port is not in the valid range. The range of valid ports is {low}-{high}")
+    }
+
+    fn take(&mut self, port: u16) -> Result<(), String> {
+        let services = &self.context.server.services;
+        let (low, high) = services.ports;
+        if self.own.contains(&port) {
+            return Ok(());
+        }
+        // As upstream, a dry run looks only at what is taken.
+        if !self.dry_run && (port < low || port > high) {
+            return Err(self.outside());
+        }
+        let mut held = services.held.lock();
+        if self.used.contains(&port) || self.taken.contains(&port) || held.contains_key(&port) {
+            return Err("provided port is already allocated".into());
+        }
+        // What is only tried must not stand in the way of a write.
+        if !self.dry_run {
+            held.insert(port, 0);
+        }
+        self.taken.push(port);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<u16, &'static str> {
+        let (low, high) = self.context.server.services.ports;
+        let size = u64::from(high - low) + 1;
+        // People pick from the lower end, so that is given last.
+        let reserved = (size / 32).clamp(16, 128).min(size / 2);
+        let start = base::clock::random_u64() % (size - reserved);
+        let upper = (0..size - reserved).map(|step| reserved + (start + step) % (size - reserved));
+        for offset in upper.chain(0..reserved) {
+            let port = u16::try_from(u64::from(low) + offset).unwrap_or(high);
+            if !self.own.contains(&port) && !self.asked.contains(&port) && self.take(port).is_ok() {
+                return Ok(port);
+            }
+        }
+        Err("failed to allocate a nodePort: range is full")
+    }
+}
