@@ -7,31 +7,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::ast::{Comprehension, Element, Entry, Expr, Field, Id, Kind, Literal};
+use crate::checked::Checked;
 use crate::declarations::Function;
 use crate::env::Env;
 use crate::parser::{Offsets, Parsed};
 use crate::source::{CompileError, Fault, Source};
 use crate::types::Type;
 use unify::{Mapping, most_general, unwrapped};
-
-/// An expression whose parts have types.
-#[derive(Debug)]
-pub(crate) struct Checked {
-    pub(crate) root: Expr,
-    types: HashMap<Id, Type>,
-    /// Overloads that a call may be, by the call's number.
-    pub(crate) overloads: HashMap<Id, Vec<&'static str>>,
-    /// Nodes that are variables of the environment, and not of a loop.
-    pub(crate) globals: HashSet<Id>,
-    /// Nodes that are names of types.
-    pub(crate) types_named: HashSet<Id>,
-}
-
-impl Checked {
-    pub(crate) fn type_of(&self, id: Id) -> &Type {
-        self.types.get(&id).unwrap_or(&Type::Dyn)
-    }
-}
 
 /// Checks an expression in an environment.
 pub(crate) fn check(env: &Env, parsed: Parsed) -> Result<Checked, CompileError> {

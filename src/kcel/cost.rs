@@ -7,7 +7,7 @@ mod range;
 use std::collections::HashMap;
 
 use crate::ast::{Comprehension, Expr, Id, Kind, Literal};
-use crate::checker::Checked;
+use crate::checked::Checked;
 use crate::parser::ACCUMULATOR;
 use crate::types::Type;
 pub use range::Range;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::functions;
-use crate::plan::{Attr, Call, Fold, Node, Qualifier, QualifierKey, Root};
+use crate::node::{Attr, Call, Fold, Node, Qualifier, QualifierKey, Root};
 use crate::program::{Activation, Variables};
 use crate::runtime_cost::{self, Cost, LIST_COST, MAP_COST, STRUCT_COST};
 use crate::value::{Error, Key, List, Map, Object, Value};

@@ -10,7 +10,7 @@ mod strings;
 use regex::Regex;
 
 use crate::declarations::{Function, Overload, functions};
-use crate::plan::Call;
+use crate::node::Call;
 use crate::types::{OPTIONAL, Type};
 use crate::value::{Error, Value};
 

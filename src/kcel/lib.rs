@@ -10,6 +10,7 @@ mod types;
 mod value;
 
 mod ast;
+mod checked;
 mod checker;
 mod convert;
 mod cost;
@@ -24,6 +25,7 @@ mod json;
 mod lexer;
 pub mod limits;
 pub mod names;
+mod node;
 mod ops;
 mod parser;
 mod plan;

@@ -2,10 +2,11 @@
 
 use crate::ast;
 use crate::ast::Kind;
-use crate::checker::Checked;
+use crate::checked::Checked;
 use crate::cost::{Range, SizeEstimator};
 use crate::eval::Frame;
-use crate::plan::{self, Node};
+use crate::node::Node;
+use crate::plan;
 use crate::source::CompileError;
 use crate::types::Type;
 use crate::value::{Error, Value};

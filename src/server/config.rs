@@ -19,6 +19,9 @@ use crate::machine::Machine;
 use crate::server::{datastore, fast_loss, reset};
 use crate::snapshots;
 
+/// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
 /// Components that `--disable` keeps from running.
 const DISABLEABLE: [&str; 2] = ["coredns", "local-storage"];
 
@@ -167,7 +170,7 @@ impl ApiServer {
         let (spans, others) = split(others, request_tracing::is_flag);
         let bad = |why: String| BAD_VALUE.refuse_usage(format!("--kube-apiserver-arg: {why}"));
         let settings = authn::flags::Settings::of(&authentication).map_err(bad)?;
-        let issuer = crate::server::control_plane::ISSUER.to_owned();
+        let issuer = ISSUER.to_owned();
         Ok(Self {
             authorization: apiserver::authz::config::Plan::read(&authorization).map_err(bad)?,
             authentication: authn::Plan::read(&settings, &[issuer]).map_err(bad)?,

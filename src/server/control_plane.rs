@@ -45,9 +45,6 @@ use crate::server::reach::{Connects, Reach};
 use crate::server::reset;
 use crate::server::store_identity::{self, StoreIdentity};
 
-/// Issuer of service-account tokens (`--service-account-issuer` of upstream's examples and k3s).
-pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-
 /// A running API server with what stands behind it.
 pub(crate) struct ControlPlane {
     /// The API server.
@@ -172,7 +169,7 @@ pub(crate) async fn start(
     );
     let reach = Reach::new(tunnels.clone());
     let settings = apiserver::security::Settings {
-        issuer: ISSUER.to_owned(),
+        issuer: crate::server::config::ISSUER.to_owned(),
         service_account_key: certs.service_account_key.clone(),
         address: std::net::SocketAddr::new(config.advertise, address.port()).to_string(),
         tokens: tokens(config)?,

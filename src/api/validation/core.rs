@@ -6,6 +6,7 @@ mod container_status;
 mod containers;
 mod env;
 pub mod handlers;
+mod image;
 pub mod limit_range;
 mod mounts;
 pub mod namespace;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{exactly, text};
 use crate::formats;
 use crate::host::{Asked, Host, Kind, Quantity, Stage, Url, Version};
-use crate::plan::Call;
+use crate::node::Call;
 use crate::value::{Error, Key, Map, Text, Value};
 
 type Result<T> = std::result::Result<T, Error>;

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use super::standard::count;
 use super::{exactly, int, list};
+use crate::node::Call;
 use crate::ops;
-use crate::plan::Call;
 use crate::value::{Error, List, Value};
 
 type Result<T> = std::result::Result<T, Error>;

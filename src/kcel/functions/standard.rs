@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{exactly, format, hosts, int, lists, pattern_of, strings, text};
 use crate::convert;
+use crate::node::Call;
 use crate::ops;
-use crate::plan::Call;
 use crate::time;
 use crate::value::{Error, Map, Value};
 

@@ -1,8 +1,8 @@
 //! Functions of strings: cel-go's extension (version 2) and Kubernetes' regular expressions.
 
 use super::{exactly, int, pattern_of, text};
+use crate::node::Call;
 use crate::ops::VALUE_BYTES_MAX;
-use crate::plan::Call;
 use crate::value::{Error, Value};
 
 type Result<T> = std::result::Result<T, Error>;

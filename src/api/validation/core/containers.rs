@@ -171,8 +171,10 @@ fn common(container: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorLis
     errors.extend(env::env_from(container, path));
     errors.extend(mounts::mounts(container, &around.volumes, path));
     errors.extend(mounts::devices(container, &around.volumes, path));
-    errors
-        .extend(pull_policy(str_at(container, "imagePullPolicy"), &path.child("imagePullPolicy")));
+    errors.extend(super::image::pull_policy(
+        str_at(container, "imagePullPolicy"),
+        &path.child("imagePullPolicy"),
+    ));
     errors.extend(resources::requirements(
         get(container, "resources"),
         &path.child("resources"),
@@ -186,14 +188,6 @@ fn common(container: &Value, around: &Surroundings<'_>, path: &Path) -> ErrorLis
         &path.child("securityContext"),
     ));
     errors
-}
-
-pub(super) fn pull_policy(policy: &str, path: &Path) -> Option<Error> {
-    if policy.is_empty() {
-        Some(Error::required(path, ""))
-    } else {
-        one_of(policy, &["Always", "IfNotPresent", "Never"], path)
-    }
 }
 
 fn ports(container: &Value, path: &Path) -> ErrorList {

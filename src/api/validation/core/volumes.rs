@@ -187,7 +187,7 @@ fn one_source(kind: &str, source: &Value, path: &Path) -> ErrorList {
         "ephemeral" => ephemeral(source, path),
         "image" => {
             let mut errors = required(source, &["reference"], path);
-            errors.extend(super::containers::pull_policy(
+            errors.extend(super::image::pull_policy(
                 str_at(source, "pullPolicy"),
                 &path.child("pullPolicy"),
             ));
