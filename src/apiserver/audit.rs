@@ -56,11 +56,25 @@ const PLUGIN_TRUNCATE: &str = "truncate";
 /// The id of a request: the client's own where it brings one, as it is, else a new one. Every answer has it, also where nothing is
 /// recorded (`WithAuditInit` of `k8s.io/apiserver/pkg/endpoints/filters`).
 pub(crate) fn id_of<B>(request: &Request<B>) -> http::HeaderValue {
+    if let Some(AssignedId(id)) = request.extensions().get() {
+        return id.clone();
+    }
     let given = request.headers().get(&ID_HEADER).filter(|value| !value.is_empty()).cloned();
     given.unwrap_or_else(|| {
         http::HeaderValue::try_from(base::clock::random_uuid())
             .unwrap_or(http::HeaderValue::from_static("0"))
     })
+}
+
+/// The ID that the server gave a request. An extension, so that requests that are proxied keep their headers.
+#[derive(Debug, Clone)]
+struct AssignedId(http::HeaderValue);
+
+/// Gives the request its ID: that of the client where it sent one.
+pub(crate) fn assign_id<B>(request: &mut Request<B>) -> http::HeaderValue {
+    let id = id_of(request);
+    request.extensions_mut().insert(AssignedId(id.clone()));
+    id
 }
 
 /// Header with the id of a request, in requests and answers.
@@ -201,13 +215,9 @@ impl Audit {
     }
 
     /// What goes along with a request from its first moment on; the id is the client's own where it brings one.
-    pub(crate) fn trail<B>(
-        self: &Arc<Self>,
-        request: &Request<B>,
-    ) -> (Arc<Trail>, http::HeaderValue) {
-        let id = id_of(request);
-        let text = String::from_utf8_lossy(id.as_bytes()).into_owned();
-        (Arc::new(Trail::new(self, text, request)), id)
+    pub(crate) fn trail<B>(self: &Arc<Self>, request: &Request<B>) -> Arc<Trail> {
+        let id = String::from_utf8_lossy(id_of(request).as_bytes()).into_owned();
+        Arc::new(Trail::new(self, id, request))
     }
 
     /// The bytes of an event for each output that takes it.

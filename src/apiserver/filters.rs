@@ -1,6 +1,16 @@
-//! What every request passes through on its way to a handler.
+//! What every request passes on its way to a handler; [`chain`] has the order.
 
-pub(crate) mod authorization;
-pub(crate) mod chain;
-pub(crate) mod priority_and_fairness;
+mod aggregation;
+mod audit;
+mod authentication;
+mod authorization;
+mod cache_control;
+mod chain;
+mod impersonation;
+mod metrics;
+mod panic;
+mod priority_and_fairness;
+mod request_info;
+mod routing;
 pub(crate) mod timeout;
+mod tracing;

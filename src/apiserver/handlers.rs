@@ -29,17 +29,17 @@ use http::{Method, Request, Response, StatusCode};
 use crate::aggregator::openapi;
 use crate::metrics::exposition;
 use crate::request::body::Body;
-use crate::request::context::{Context, Exchange};
+use crate::request::context::{Context, RequestParts};
 use crate::request::user::User;
 use crate::request::{Query, RequestInfo};
 use crate::request_tracing;
 use crate::response::status;
-use crate::state::Inner;
+use crate::state::ServerState;
 
 /// Answers a request about a resource that is served.
 pub(crate) async fn dispatch(
     context: &Context,
-    exchange: Exchange,
+    exchange: RequestParts,
 ) -> Result<Response<Body>, Status> {
     let info = &context.info;
     if let Some(warning) = context.row.spec.custom.as_ref().and_then(|custom| custom.deprecation())
@@ -134,7 +134,11 @@ fn span_attributes(context: &Context) -> request_tracing::Attributes {
 }
 
 /// Does what the verb says.
-async fn work(context: &Context, exchange: Exchange, verb: &str) -> Result<Response<Body>, Status> {
+async fn work(
+    context: &Context,
+    exchange: RequestParts,
+    verb: &str,
+) -> Result<Response<Body>, Status> {
     match verb {
         "create" if !context.row.is_stored() => review::review(context, exchange).await,
         "create" => create::create(context, exchange).await,
@@ -168,7 +172,7 @@ fn deprecation(kind: &api::Gvk) -> Option<&'static str> {
     }
 }
 
-async fn subresource(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+async fn subresource(context: &Context, exchange: RequestParts) -> Result<Response<Body>, Status> {
     let info = &context.info;
     let Some(subresource) = &context.subresource else {
         return Err(match &context.row.spec.custom {
@@ -213,7 +217,7 @@ async fn subresource(context: &Context, exchange: Exchange) -> Result<Response<B
 
 /// Answers a path that is no resource.
 pub(crate) async fn plain(
-    inner: &Arc<Inner>,
+    inner: &Arc<ServerState>,
     info: &RequestInfo,
     query: &Query,
     request: Request<Body>,
@@ -282,7 +286,7 @@ pub(crate) async fn plain(
 }
 
 /// What OpenID clients ask of the issuer of service-account tokens.
-fn issuer(inner: &Inner, path: &str) -> Response<Body> {
+fn issuer(inner: &ServerState, path: &str) -> Response<Body> {
     let documents = inner.parts.token_issuer.as_ref().and_then(|issuer| issuer.discovery());
     let (document, kind) = match (path, documents) {
         ("/.well-known/openid-configuration", Some((configuration, _))) => {
@@ -301,7 +305,7 @@ fn issuer(inner: &Inner, path: &str) -> Response<Body> {
     response
 }
 
-fn roots(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
+fn roots(inner: &ServerState, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
     let mut paths = inner.documents.of(&inner.objects.registry()).paths();
     paths.extend(inner.ready.paths());
     let others =
@@ -314,7 +318,7 @@ fn roots(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Bo
     crate::response::encode::plain_json(headers, query, &serde_json::json!({"paths": paths}))
 }
 
-fn version(inner: &Inner, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
+fn version(inner: &ServerState, headers: &http::HeaderMap, query: &Query) -> Response<Body> {
     let document = serde_json::json!({
         "major": "1", "minor": "37",
         "emulationMajor": "1", "emulationMinor": "37", "minCompatibilityMajor": "1", "minCompatibilityMinor": "36",

@@ -14,7 +14,7 @@ use crate::priority_and_fairness::max_in_flight::Limits;
 use crate::registry::objects::Objects;
 use crate::registry::service_pools::Services;
 use crate::request_tracing::Tracer;
-use crate::state::{ApiServer, Config, Inner, Parts};
+use crate::state::{ApiServer, Config, Parts, ServerState};
 use crate::{discovery, priority_and_fairness};
 
 mod background;
@@ -42,7 +42,7 @@ pub fn build(config: Config, parts: Parts, tasks: Tasks) -> Result<ApiServer, Bu
     let control =
         || priority_and_fairness::Control::new(reads + writes, Arc::clone(&objects), tasks.clone());
     let flow = enabled.then(control);
-    let inner = Inner {
+    let inner = ServerState {
         services,
         documents,
         openapi: crate::discovery::openapi::OpenApi::default(),
@@ -103,7 +103,7 @@ impl ApiServer {
     /// # Errors
     /// When a cache does not load.
     pub async fn aggregate(&self, settings: &aggregator::Settings) -> Result<(), Status> {
-        let Inner { aggregator, objects, tasks, .. } = &*self.inner;
+        let ServerState { aggregator, objects, tasks, .. } = &*self.inner;
         aggregator.follow(objects, settings, tasks).await
     }
 

@@ -65,7 +65,7 @@ pub struct Parts {
 }
 
 /// The state that all requests share.
-pub(crate) struct Inner {
+pub(crate) struct ServerState {
     pub(crate) config: Config,
     pub(crate) objects: Arc<Objects>,
     pub(crate) parts: Parts,
@@ -87,5 +87,5 @@ pub(crate) struct Inner {
 /// The API server.
 #[derive(Clone)]
 pub struct ApiServer {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<ServerState>,
 }

@@ -35,7 +35,7 @@ impl Read {
         let request = Request::get(&uri).body(());
         // What no URL can say, nobody could have asked for over HTTP.
         let (Ok(info), Ok(request)) = (info, request) else { return Ok(Self::default()) };
-        let (trail, _) = audit.trail(&request);
+        let trail = audit.trail(&request);
         let ongoing = Ongoing::new(&trail);
         if !trail.received(user, &info).await {
             return Err(Status::internal("failed to store audit event"));

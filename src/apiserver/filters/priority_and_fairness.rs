@@ -1,50 +1,97 @@
-//! A place for a request among those that are answered at once.
+//! API Priority and Fairness: a request waits for a seat of its priority level.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::Status;
 use http::Response;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::priority_and_fairness;
+use super::chain::{Exchange, Next};
+use super::timeout::Deadline;
+use crate::metrics::requests as metrics;
+use crate::priority_and_fairness::{self, Asked, Class, Entering, Seat, Watching, max_in_flight};
 use crate::request::body::Body;
 use crate::request::user::User;
 use crate::request::{Query, RequestInfo};
-use crate::state::{ApiServer, Inner};
+use crate::request_tracing;
+use crate::state::{ApiServer, ServerState};
 
-/// When a request came, and the time it has.
+/// Marks the response to a request that flow control rejected.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Time {
-    pub(super) arrived: tokio::time::Instant,
-    /// None when it lives long.
-    pub(super) limit: Option<Duration>,
-}
+pub(crate) struct RejectedByFlowControl;
 
-/// What a request holds while it is answered.
-#[derive(Debug, Default)]
-pub(super) struct Entered {
-    /// What flow control took it for.
-    class: Option<Arc<priority_and_fairness::Class>>,
-    /// What a watch holds, until it has begun and then as long as it lasts.
-    pub(super) watching: Option<priority_and_fairness::Watching>,
-    _seat: Option<priority_and_fairness::Seat>,
-    _place: Option<OwnedSemaphorePermit>,
-}
-
-impl Entered {
-    /// The answer, with what its request was taken for; what was held is given back.
-    pub(super) fn marked(self, mut response: Response<Body>) -> Response<Body> {
-        if let Some(class) = &self.class {
-            class.mark(&mut response);
+/// Waits for a seat and holds it while the request is answered; rejects the request with 429 when there
+/// is none (upstream's `WithPriorityAndFairness`, or `WithMaxInFlightLimit` where it is off).
+pub(crate) async fn enter(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
+    let begun = base::clock::now();
+    let Exchange { server, user, info, query, deadline, .. } = &*exchange;
+    let seating = seat(server, user, info, query, *deadline);
+    let seating = request_tracing::run("priorityandfairness", Vec::new, seating).await;
+    let (held, watching) = match seating {
+        Ok(held) => held,
+        Err(mut rejection) => {
+            rejection.extensions_mut().insert(RejectedByFlowControl);
+            return rejection;
         }
-        response
+    };
+    metrics::filtered("priorityandfairness", begun);
+    exchange.watching = watching;
+    let mut response = next.run(exchange).await;
+    if let Some(class) = &held.class {
+        class.mark(&mut response);
     }
+    response
+}
+
+/// What a request holds until it is answered.
+#[derive(Debug, Default)]
+struct Held {
+    /// Flow schema and priority level of the request.
+    class: Option<Arc<Class>>,
+    _seat: Option<Seat>,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The seat of an authenticated request. Long-running requests need none, except that a watch has one
+/// until it has begun.
+///
+/// # Errors
+/// The 429 of a rejected request.
+async fn seat(
+    server: &ServerState,
+    user: &User,
+    info: &RequestInfo,
+    query: &Query,
+    deadline: Deadline,
+) -> Result<(Held, Option<Watching>), Response<Body>> {
+    let is_watch = info.verb == "watch";
+    if info.is_long_running() && !is_watch {
+        return Ok((Held::default(), None));
+    }
+    let Some(control) = &server.flow else {
+        if is_watch {
+            return Ok((Held::default(), None));
+        }
+        let permit = server.limits.enter(info, user).ok_or_else(max_in_flight::refused)?;
+        return Ok((Held { _permit: permit, ..Held::default() }, None));
+    };
+    let asked = Asked::of(info);
+    let (arrived, limit) = (deadline.arrived, deadline.limit);
+    let entering = Entering { asked, user, query, arrived, limit };
+    let seat = control.enter(&entering).await.map_err(|rejected| rejected.response())?;
+    let class = Some(Arc::clone(seat.class()));
+    if is_watch {
+        let fields = query.get("fieldSelector").unwrap_or_default();
+        let watching = Watching::new(control, seat, &asked, fields);
+        return Ok((Held { class, ..Held::default() }, Some(watching)));
+    }
+    Ok((Held { class, _seat: Some(seat), ..Held::default() }, None))
 }
 
 impl ApiServer {
-    /// Holds requests against the flow schemas and priority levels that are stored, from now on, and keeps those that every
-    /// cluster begins with. Nothing where flow control is off. Await this before serving, once these objects are written.
+    /// Applies the stored flow schemas and priority levels from now on, and keeps those that every
+    /// cluster has. Does nothing where flow control is off. Await this before serving, once these objects
+    /// are written.
     ///
     /// # Errors
     /// When a cache does not load.
@@ -53,45 +100,5 @@ impl ApiServer {
             Some(control) => priority_and_fairness::follow(self, control).await,
             None => Ok(()),
         }
-    }
-
-    /// A place for an authenticated request, perhaps after a while. What lives long needs none, but for a watch, which has one
-    /// until it has begun.
-    ///
-    /// # Errors
-    /// The answer to who has to come again.
-    pub(super) async fn enter(
-        inner: &Inner,
-        user: &User,
-        info: &RequestInfo,
-        query: &Query,
-        time: Time,
-    ) -> Result<Entered, Response<Body>> {
-        let watches = info.verb == "watch";
-        if info.is_long_running() && !watches {
-            return Ok(Entered::default());
-        }
-        let Some(control) = &inner.flow else {
-            if watches {
-                return Ok(Entered::default());
-            }
-            let place = inner
-                .limits
-                .enter(info, user)
-                .ok_or_else(crate::priority_and_fairness::max_in_flight::refused)?;
-            return Ok(Entered { _place: place, ..Entered::default() });
-        };
-        let asked = priority_and_fairness::Asked::of(info);
-        let Time { arrived, limit } = time;
-        let entering = priority_and_fairness::Entering { asked, user, query, arrived, limit };
-        let seat = control.enter(&entering).await.map_err(|refused| refused.response())?;
-        let class = Some(Arc::clone(seat.class()));
-        if watches {
-            let fields = query.get("fieldSelector").unwrap_or_default();
-            let watching =
-                Some(priority_and_fairness::Watching::new(control, seat, &asked, fields));
-            return Ok(Entered { class, watching, ..Entered::default() });
-        }
-        Ok(Entered { class, _seat: Some(seat), ..Entered::default() })
     }
 }

@@ -1,13 +1,82 @@
 //! How long a request may take: 60 s, or less when it says so; what lives long has no deadline.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::Status;
+use base::Tasks;
+use http::Response;
+use tokio::time::Instant;
 
-use crate::request::{Query, RequestInfo};
+use super::chain::{Exchange, Next};
+use crate::audit;
+use crate::metrics::requests as metrics;
+use crate::request::body::Body;
+use crate::request::{Query, RequestInfo, scope};
+use crate::response::status;
 
 /// Upstream's `--request-timeout`.
 pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(60);
+
+/// When a request came, and the time that it has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadline {
+    pub(crate) arrived: Instant,
+    /// None for a long-running request.
+    pub(crate) limit: Option<Duration>,
+}
+
+impl Deadline {
+    /// No limit yet.
+    pub(crate) fn since(arrived: Instant) -> Self {
+        Self { arrived, limit: None }
+    }
+}
+
+/// Ends a request with 504 when its time is over (upstream's `WithRequestDeadline` and
+/// `WithTimeoutForNonLongRunningRequests`).
+pub(crate) async fn limit(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
+    let limit = match of(&exchange.info, &exchange.query) {
+        Ok(limit) => limit,
+        Err(refusal) => {
+            audit::with(|trail| trail.refused(&exchange.info));
+            return status::response(&refusal);
+        }
+    };
+    exchange.deadline.limit = limit;
+    let labels = Arc::clone(&exchange.labels);
+    let tasks = exchange.server.tasks.clone();
+    let info = &exchange.info;
+    // Addresses and ports of a Service are allocated before it is written and released after: such a
+    // write must not be cut off.
+    let is_detached = info.resource == "services" && info.group.is_empty() && !info.is_read();
+    let answer = next.run(exchange);
+    let answer =
+        async move { if is_detached { detached(&tasks, answer).await } else { answer.await } };
+    let Some(limit) = limit else { return answer.await };
+    // A write that is cut off may or may not have taken effect, as when the client goes away.
+    tokio::time::timeout(limit, answer).await.unwrap_or_else(|_| {
+        metrics::terminated(&labels.words(), 504);
+        status::response(&exceeded())
+    })
+}
+
+/// Runs to its end even when the client does not wait for the response any more.
+async fn detached(
+    tasks: &Tasks,
+    answer: impl Future<Output = Response<Body>> + Send + 'static,
+) -> Response<Body> {
+    let answer = audit::along(audit::current(), scope::along(scope::current(), answer));
+    let (done, answered) = tokio::sync::oneshot::channel();
+    tasks.spawn(base::tasks::Kind::Request, "service write", async move {
+        // The caller may be gone.
+        let _ = done.send(answer.await);
+        Ok::<(), std::convert::Infallible>(())
+    });
+    answered.await.unwrap_or_else(|_| {
+        status::response(&Status::internal("the write ended without an answer"))
+    })
+}
 
 /// Time that the request has; `None` when it lives long.
 ///

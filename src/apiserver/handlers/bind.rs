@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::registry::metadata;
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::input;
 use crate::request::options::WriteOptions;
 use crate::response::encode;
@@ -20,7 +20,10 @@ use crate::write::{Write, url_name};
 ///
 /// # Errors
 /// 409 when the pod has a node, is being deleted or still gated.
-pub(super) async fn bind(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+pub(super) async fn bind(
+    context: &Context,
+    exchange: RequestParts,
+) -> Result<Response<Body>, Status> {
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
     let kind = api::Gvk::new("", "v1", "Binding");

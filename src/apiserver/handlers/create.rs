@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use crate::priority_and_fairness::status;
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::input;
 use crate::request::options::WriteOptions;
 use crate::response::encode;
@@ -18,7 +18,7 @@ use crate::write::Write;
 /// Any refusal of the pipeline.
 pub(super) async fn create(
     context: &Context,
-    exchange: Exchange,
+    exchange: RequestParts,
 ) -> Result<Response<Body>, Status> {
     context.accept()?;
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;

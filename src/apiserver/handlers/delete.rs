@@ -10,7 +10,7 @@ use super::list;
 use crate::request::body;
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::input;
 use crate::request::negotiate;
 use crate::request::negotiate::Media;
@@ -42,7 +42,7 @@ pub(super) enum Deleted {
 /// Any refusal.
 pub(super) async fn delete(
     context: &Context,
-    exchange: Exchange,
+    exchange: RequestParts,
 ) -> Result<Response<Body>, Status> {
     context.accept()?;
     let name = url_name(context)?;
@@ -447,7 +447,7 @@ fn collect(row: &Resource, value: &mut Value, options: &DeleteOptions) -> bool {
 /// The first refusal other than that an object is gone already.
 pub(super) async fn delete_collection(
     context: &Context,
-    exchange: Exchange,
+    exchange: RequestParts,
 ) -> Result<Response<Body>, Status> {
     context.accept()?;
     let list_options = ListOptions::read(&context.query, false)?;

@@ -14,7 +14,7 @@ use crate::registry::watch_cache::Filter;
 use crate::registry::{Resource, metadata};
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::input;
 use crate::request::options::{DeleteOptions, WriteOptions};
 use crate::response::encode;
@@ -30,7 +30,10 @@ const RETRY_MAX: usize = 20;
 ///
 /// # Errors
 /// 429 when a budget does not allow it now.
-pub(super) async fn evict(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+pub(super) async fn evict(
+    context: &Context,
+    exchange: RequestParts,
+) -> Result<Response<Body>, Status> {
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
     let kind = Gvk::new("policy", "v1", "Eviction");

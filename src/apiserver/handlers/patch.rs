@@ -12,7 +12,7 @@ use crate::registry::metadata;
 use crate::request::body;
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::input;
 use crate::request::negotiate::Media;
 use crate::request::options::{FieldValidation, WriteOptions};
@@ -237,7 +237,10 @@ fn unversioned_patch(
 ///
 /// # Errors
 /// Any refusal of the patch or the pipeline.
-pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+pub(super) async fn patch(
+    context: &Context,
+    exchange: RequestParts,
+) -> Result<Response<Body>, Status> {
     let kind = patch_type(context)?;
     context.accept()?;
     let name = url_name(context)?;

@@ -10,7 +10,7 @@ use crate::interfaces::ConnectRequest;
 use crate::registry::lookup::Lookup;
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::options::{FieldValidation, WriteOptions};
 use crate::response::status;
 use crate::write::Write;
@@ -21,7 +21,7 @@ use crate::write::Write;
 /// As upstream while nothing was sent: unknown pod, container or node, bad options, refused admission.
 pub(super) async fn connect(
     context: &Context,
-    exchange: Exchange,
+    exchange: RequestParts,
 ) -> Result<Response<Body>, Status> {
     let info = &context.info;
     let subresource = info.subresource.as_str();

@@ -8,7 +8,7 @@ use super::{bind, get};
 use crate::registry::metadata;
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::input;
 use crate::request::options::WriteOptions;
 use crate::response::encode;
@@ -21,7 +21,7 @@ use crate::write::{Write, url_name};
 /// The refusal of whoever answers it.
 pub(super) async fn review(
     context: &Context,
-    exchange: Exchange,
+    exchange: RequestParts,
 ) -> Result<Response<Body>, Status> {
     let accepted = context.accept()?;
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
@@ -62,7 +62,10 @@ fn normalize(context: &Context, kind: &Gvk, value: &mut serde_json::Value) {
 ///
 /// # Errors
 /// 404, or the issuer's refusal.
-pub(super) async fn token(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+pub(super) async fn token(
+    context: &Context,
+    exchange: RequestParts,
+) -> Result<Response<Body>, Status> {
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "CreateOptions", false)?;
     let kind = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");

@@ -13,7 +13,7 @@ use crate::registry::scale::{scale_and_count, set_replicas};
 use crate::request::body;
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::input;
 use crate::request::negotiate::Media;
 use crate::request::options::WriteOptions;
@@ -57,7 +57,7 @@ fn named_as_asked(context: &Context, scale: &Value, name: &str) -> Result<(), St
 /// 422 for negative replicas, and any refusal of the pipeline.
 pub(super) async fn update(
     context: &Context,
-    exchange: Exchange,
+    exchange: RequestParts,
 ) -> Result<Response<Body>, Status> {
     let name = url_name(context)?;
     let options = WriteOptions::read(&context.query, "UpdateOptions", false)?;
@@ -71,7 +71,10 @@ pub(super) async fn update(
 ///
 /// # Errors
 /// As [`update`].
-pub(super) async fn patch(context: &Context, exchange: Exchange) -> Result<Response<Body>, Status> {
+pub(super) async fn patch(
+    context: &Context,
+    exchange: RequestParts,
+) -> Result<Response<Body>, Status> {
     let name = url_name(context)?;
     let kind_of_patch = patch_type(context)?;
     let options =

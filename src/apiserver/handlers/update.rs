@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use crate::registry::metadata;
 use crate::request::body::Body;
 use crate::request::context::Context;
-use crate::request::context::Exchange;
+use crate::request::context::RequestParts;
 use crate::request::input;
 use crate::request::options::WriteOptions;
 use crate::response::encode;
@@ -19,7 +19,7 @@ use crate::write::{Create, Write, same_name, url_name};
 /// Any refusal of the pipeline.
 pub(super) async fn update(
     context: &Context,
-    exchange: Exchange,
+    exchange: RequestParts,
 ) -> Result<Response<Body>, Status> {
     context.accept()?;
     let name = url_name(context)?;

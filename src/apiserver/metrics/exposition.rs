@@ -7,17 +7,17 @@ use api::Gvr;
 use base::metrics::head;
 
 use crate::registry::watch_cache::{Figures, Filter};
-use crate::state::Inner;
+use crate::state::ServerState;
 
 /// The text of `/metrics/slis`.
-pub(crate) fn render_indicators(inner: &Inner) -> String {
+pub(crate) fn render_indicators(inner: &ServerState) -> String {
     let mut out = crate::discovery::health::indicators();
     start_time(&mut out, "[ALPHA] ", inner.metrics.started);
     out
 }
 
 /// The text of `/metrics`.
-pub(crate) fn render(inner: &Inner) -> String {
+pub(crate) fn render(inner: &ServerState) -> String {
     let mut out = String::with_capacity(64 * 1024);
     inner.metrics.render_requests(&mut out);
     inflight(&mut out, inner);
@@ -58,7 +58,7 @@ fn build(out: &mut String, product: &str) {
     );
 }
 
-fn inflight(out: &mut String, inner: &Inner) {
+fn inflight(out: &mut String, inner: &ServerState) {
     let mut gauge = |name: &str, help: &str, (reads, writes): (i64, i64)| {
         head(out, name, "gauge", help);
         let _ = writeln!(out, "{name}{{request_kind=\"mutating\"}} {writes}");
@@ -84,7 +84,7 @@ fn inflight(out: &mut String, inner: &Inner) {
     }
 }
 
-fn caches(out: &mut String, inner: &Inner) {
+fn caches(out: &mut String, inner: &ServerState) {
     let counts = inner.objects.caches().counts();
     let mut family = |name: &str, help: &str, of: fn(&Figures) -> i64| {
         head(out, name, "gauge", help);
@@ -110,7 +110,7 @@ fn caches(out: &mut String, inner: &Inner) {
 }
 
 /// Which APIServices cannot be asked; those that are served here always can.
-fn apiservices(out: &mut String, inner: &Inner) {
+fn apiservices(out: &mut String, inner: &ServerState) {
     let Ok(row) = inner.objects.row(&Gvr::new("apiregistration.k8s.io", "v1", "apiservices"))
     else {
         return;

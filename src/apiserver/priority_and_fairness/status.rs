@@ -15,7 +15,7 @@ use crate::registry::watch_cache::Filter;
 use crate::request::body;
 use crate::request::context::Context;
 use crate::request::user::User;
-use crate::state::{ApiServer, Inner};
+use crate::state::{ApiServer, ServerState};
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const SCHEMAS: &str = "flowschemas";
@@ -37,7 +37,11 @@ pub(crate) async fn after_write(context: &Context, name: Option<&str>) {
 }
 
 /// Boxed, since the conditions are written through the server itself.
-fn settle(inner: Arc<Inner>, resource: String, name: Option<String>) -> BoxFuture<'static, ()> {
+fn settle(
+    inner: Arc<ServerState>,
+    resource: String,
+    name: Option<String>,
+) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         for _ in 0..ROUNDS_MAX {
             match round(&inner, &resource, name.as_deref()).await {
@@ -52,7 +56,11 @@ fn settle(inner: Arc<Inner>, resource: String, name: Option<String>) -> BoxFutur
 }
 
 /// Writes the conditions that are wrong and returns their number.
-async fn round(inner: &Arc<Inner>, resource: &str, name: Option<&str>) -> Result<usize, Status> {
+async fn round(
+    inner: &Arc<ServerState>,
+    resource: &str,
+    name: Option<&str>,
+) -> Result<usize, Status> {
     let levels: Vec<String> = objects(inner, LEVELS)
         .await?
         .iter()
@@ -77,7 +85,7 @@ async fn round(inner: &Arc<Inner>, resource: &str, name: Option<&str>) -> Result
     Ok(wrong.len())
 }
 
-async fn objects(inner: &Inner, resource: &str) -> Result<Vec<Value>, Status> {
+async fn objects(inner: &ServerState, resource: &str) -> Result<Vec<Value>, Status> {
     let row = inner.objects.row(&Gvr::new(GROUP, "v1", resource))?;
     let cache = inner.objects.fresh_cache(&row).await?;
     let page = cache.list(&Filter::default(), None, 0);
@@ -116,7 +124,7 @@ fn condition(schema: &Value, levels: &[String]) -> Option<Value> {
     })
 }
 
-async fn apply(inner: &Arc<Inner>, name: &str, condition: &Value) -> Result<(), Status> {
+async fn apply(inner: &Arc<ServerState>, name: &str, condition: &Value) -> Result<(), Status> {
     let object = json!({
         "apiVersion": format!("{GROUP}/v1"), "kind": "FlowSchema", "metadata": {"name": name},
         "status": {"conditions": [condition]},

@@ -14,11 +14,11 @@ use crate::request::negotiate::{Accepted, Offer};
 use crate::request::size::RequestSize;
 use crate::request::user::User;
 use crate::request::{Query, RequestInfo};
-use crate::state::Inner;
+use crate::state::ServerState;
 
 /// One authenticated and authorized request about a resource.
 pub(crate) struct Context {
-    pub(crate) server: Arc<Inner>,
+    pub(crate) server: Arc<ServerState>,
     pub(crate) user: User,
     pub(crate) info: RequestInfo,
     pub(crate) query: Query,
@@ -32,7 +32,7 @@ pub(crate) struct Context {
 }
 
 /// The parts of a request that the context does not hold.
-pub(crate) struct Exchange {
+pub(crate) struct RequestParts {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) extensions: Extensions,

@@ -1,0 +1,19 @@
+//! Aggregation: group versions that other API servers serve.
+
+use http::Response;
+
+use super::chain::{Exchange, Next};
+use crate::audit;
+use crate::request::body::Body;
+
+/// Hands the request to the API server that an APIService names for its path (upstream's
+/// kube-aggregator).
+pub(crate) async fn delegate(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
+    let Some(remote) = exchange.server.aggregator.of_path(&exchange.info.path) else {
+        return next.run(exchange).await;
+    };
+    // The seat of a watch is given back: whether the watch has begun there cannot be seen here.
+    exchange.watching = None;
+    let Exchange { user, request, .. } = *exchange;
+    remote.serve(&user, audit::marked(request)).await
+}

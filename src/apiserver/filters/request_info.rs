@@ -1,0 +1,16 @@
+//! The URL of a request as verb, resource and name.
+
+use api::Status;
+use http::Response;
+
+use super::chain::{Exchange, Next};
+use crate::request::body::Body;
+use crate::response::status;
+
+/// Refuses a URL that could not be parsed with 400 (upstream's `WithRequestInfo`).
+pub(crate) async fn require(exchange: Box<Exchange>, next: Next) -> Response<Body> {
+    match &exchange.invalid {
+        Some(error) => status::response(&Status::bad_request(error.0.clone())),
+        None => next.run(exchange).await,
+    }
+}
