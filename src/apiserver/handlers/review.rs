@@ -28,7 +28,7 @@ pub(super) async fn review(
     let kind = &context.row.spec.gvk;
     let mut value = input::object(context, exchange.body, kind, options.validation).await?;
     let write = Write::new(context, &options);
-    write.place(&mut value)?;
+    write.set_request_namespace(&mut value)?;
     if &*kind.kind == "Binding" {
         let name = metadata::text(&value, "name").to_owned();
         let pods = context.server.objects.row(&api::Gvr::new("", "v1", "pods"))?;
@@ -36,9 +36,9 @@ pub(super) async fn review(
         bind::bind_pod(&pod_context, &name, value, &options).await?;
         return encode::value(context, StatusCode::CREATED, &encode::done(201));
     }
-    metadata::wipe(&mut value);
-    write.one_of_each_owner(&mut value, "");
-    write.track(None, &mut value);
+    metadata::reset_system_fields(&mut value);
+    write.dedup_owner_references(&mut value, "");
+    write.update_managed_fields(None, &mut value);
     normalize(context, kind, &mut value);
     if accepted.transform != crate::request::negotiate::Transform::None {
         return Err(crate::request::negotiate::not_acceptable());
@@ -71,7 +71,7 @@ pub(super) async fn token(
     let kind = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
     let mut request = input::object(context, exchange.body, &kind, options.validation).await?;
     let write = Write::new(context, &options);
-    write.place(&mut request)?;
+    write.set_request_namespace(&mut request)?;
     normalize(context, &kind, &mut request);
     // Upstream's decoder has set this default before anybody looks at the request.
     if let Some(spec) = request.get_mut("spec").and_then(Value::as_object_mut)

@@ -27,7 +27,7 @@ pub(super) async fn update(
     let mut value =
         input::object(context, exchange.body, &context.row.spec.gvk, options.validation).await?;
     let write = Write::new(context, &options);
-    write.place(&mut value)?;
+    write.set_request_namespace(&mut value)?;
     same_name(&value, name)?;
     let creates = context.row.spec.strategy.allow_create_on_update()
         && matches!(context.info.subresource.as_str(), "" | "status");

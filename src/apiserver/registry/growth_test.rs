@@ -264,7 +264,7 @@ fn measured(list: &ListField, operation: &str, object: &Value) -> Duration {
             drop(structural.lists(&new, old));
         }
         "create" => {
-            metadata::one_of_each_owner(&mut new);
+            metadata::dedup_owner_references(&mut new);
             crate::serialization::default(schema, &list.gvk, &mut new);
             strategy.default(&mut new);
             strategy.prepare_for_create(&context, &mut new);

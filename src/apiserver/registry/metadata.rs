@@ -86,7 +86,7 @@ pub fn fill_on_create(object: &mut Value) {
 }
 
 /// What a client may not set on creation (upstream's `WipeObjectMetaSystemFields`).
-pub fn wipe(object: &mut Value) {
+pub fn reset_system_fields(object: &mut Value) {
     let metadata = metadata_mut(object);
     for field in
         ["creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"]
@@ -177,8 +177,8 @@ pub fn validate_update(object: &Value, old: &Value, namespaced: bool) -> ErrorLi
     errors
 }
 
-/// Takes repeated owner references away and returns the uids of those that went.
-pub fn one_of_each_owner(object: &mut Value) -> Vec<String> {
+/// Removes repeated owner references and returns their uids.
+pub fn dedup_owner_references(object: &mut Value) -> Vec<String> {
     let Some(list) = object.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut)
     else {
         return Vec::new();
@@ -231,11 +231,11 @@ mod tests {
         let mut object = json!({"metadata": {"ownerReferences": [
             owner("1", "A"), owner("1", "B"), owner("1", "A"), owner("2", "A"),
         ]}});
-        assert_eq!(one_of_each_owner(&mut object), ["1"]);
+        assert_eq!(dedup_owner_references(&mut object), ["1"]);
         assert_eq!(
             object["metadata"]["ownerReferences"],
             json!([owner("1", "A"), owner("1", "B"), owner("2", "A")])
         );
-        assert!(one_of_each_owner(&mut object).is_empty());
+        assert!(dedup_owner_references(&mut object).is_empty());
     }
 }

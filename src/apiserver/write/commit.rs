@@ -5,12 +5,16 @@ use std::sync::Arc;
 use api::{Object, Status};
 use serde_json::Value;
 
-use super::{GENERATE_MAX, Write};
+use super::{Write, service_allocation};
 use crate::admission::quota::Reservation;
+use crate::registry::Resource;
 use crate::registry::convert;
 use crate::registry::lookup;
 use crate::registry::metadata;
-use crate::registry::storage::{LinkedWrite, Prepared, Written};
+use crate::registry::storage::{self, LinkedWrite, Prepared, Written};
+
+/// How often a generated name is replaced when it is taken (upstream's `maxNameGenerationCreateAttempts`).
+const GENERATE_MAX: usize = 8;
 
 impl Write<'_> {
     /// Writes what is prepared with what it uses of quotas, which is checked again where a quota changed meanwhile. What was
@@ -33,6 +37,71 @@ impl Write<'_> {
                 reservation.renew().await?;
             }
         }
+    }
+
+    /// Stores a changed object, or nothing where that is what is stored already.
+    ///
+    /// The inner error is the object as another write left it meanwhile; none when it is gone.
+    pub(super) async fn store_changed(
+        &self,
+        found: &Object,
+        old: Value,
+        value: Value,
+        reservation: Option<Reservation>,
+    ) -> Result<Result<Arc<Object>, Option<Object>>, Status> {
+        let value = convert::to_storage(self.row, value);
+        if self.is_stored(found, &value).await? {
+            return Ok(Ok(Arc::new(found.clone())));
+        }
+        if self.options.dry_run {
+            return self.dry(&value, found.resource_version).map(Ok);
+        }
+        let storage = self.context.server.objects.storage();
+        if is_finalized(self.row, &value) {
+            return match storage.delete(self.row, found).await? {
+                Ok(_) => {
+                    service_allocation::deleted(self.context, self.row, &value).await;
+                    self.dry(&value, found.resource_version).map(Ok)
+                }
+                Err(changed) => Ok(Err(changed)),
+            };
+        }
+        let expected = found.resource_version;
+        let prepared = storage.prepare_replace(self.row, old, value, expected).await?;
+        match self.put(&prepared, reservation).await?.0 {
+            Written::Done(object) => Ok(Ok(Arc::new(object))),
+            Written::Changed(changed) => Ok(Err(changed)),
+        }
+    }
+
+    /// The write would store what is there. A custom resource that lies in another version, or without defaults that came
+    /// since, is stored anew: so objects are brought to a new storage version, and to a new key.
+    async fn is_stored(&self, found: &Object, value: &Value) -> Result<bool, Status> {
+        let stored = self.context.server.objects.storage();
+        let Some(custom) = &self.row.spec.custom else {
+            return Ok(storage::encode(self.row, value) == found.raw().as_ref()
+                && !stored.is_stale(self.row, found).await?);
+        };
+        if custom.bytes(value) != *found.raw() {
+            return Ok(false);
+        }
+        stored.is_stored(self.row, found, value).await
+    }
+
+    /// The object as it would be stored, for a dry run.
+    pub(crate) fn dry(&self, value: &Value, revision: i64) -> Result<Arc<Object>, Status> {
+        let sent = metadata::text(value, "resourceVersion");
+        let bytes = match &self.row.spec.custom {
+            // A version that a client sent with what is to be created, which need not be a number.
+            _ if revision == 0 && !sent.is_empty() => {
+                serde_json::to_vec(value).map_err(|e| Status::internal(&e.to_string()))?.into()
+            }
+            Some(custom) => custom.bytes(value),
+            None => storage::encode(self.row, value).into(),
+        };
+        let object =
+            Object::from_stored(bytes, revision).map_err(|e| Status::internal(&e.to_string()))?;
+        Ok(Arc::new(object))
     }
 
     fn linked(&self, reservation: &Reservation) -> Result<Vec<LinkedWrite>, Status> {
@@ -104,4 +173,13 @@ impl Write<'_> {
         }
         refusal
     }
+}
+
+/// The object only waited for its finalizers, and the last one is gone.
+fn is_finalized(row: &Resource, value: &Value) -> bool {
+    let deleting = !metadata::text(value, "deletionTimestamp").is_empty();
+    let graceless = metadata::number(value, "deletionGracePeriodSeconds").unwrap_or(0) == 0;
+    let namespace_done = row.spec.gvk.kind.as_ref() != "Namespace"
+        || value.pointer("/spec/finalizers").and_then(Value::as_array).is_none_or(Vec::is_empty);
+    deleting && graceless && namespace_done && metadata::finalizers(value).is_empty()
 }

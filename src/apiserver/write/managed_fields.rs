@@ -8,10 +8,27 @@ use api::{Gvk, Status};
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::Write;
 use crate::handlers::{FieldValidation, WriteOptions};
 use crate::registry::{Resource, metadata, reset_fields};
 use crate::request::context::Context;
 use crate::serialization;
+
+impl Write<'_> {
+    /// Records the manager of each field that the write sets. A server-side apply has done so itself.
+    pub(crate) fn update_managed_fields(&self, old: Option<&Value>, value: &mut Value) {
+        if !self.applies {
+            update_managed_fields(
+                self.context,
+                self.row,
+                self.subresource,
+                &self.options.manager,
+                old,
+                value,
+            );
+        }
+    }
+}
 
 /// Upstream's default manager: the first part of the User-Agent.
 fn manager<'a>(context: &'a Context, given: &'a str) -> &'a str {
@@ -31,7 +48,7 @@ fn manager<'a>(context: &'a Context, given: &'a str) -> &'a str {
 const MANAGER_MAX: usize = 128;
 
 /// Notes the fields that a write sets under its manager.
-pub(crate) fn track(
+pub(crate) fn update_managed_fields(
     context: &Context,
     row: &Resource,
     subresource: &str,

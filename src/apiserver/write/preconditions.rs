@@ -1,8 +1,11 @@
-//! The name and the resource version that a written object has to have.
+//! Preconditions: the name, uid and resource version that a written object must have.
 
-use api::Status;
+use api::field::{Error, Path};
+use api::{Object, Status};
 use serde_json::Value;
 
+use super::Write;
+use crate::registry::lookup::Lookup;
 use crate::registry::metadata;
 use crate::request::context::Context;
 use crate::response::status;
@@ -37,7 +40,7 @@ pub(crate) fn unversioned(mut value: Value) -> Result<Value, Status> {
 }
 
 /// Go's words for a text that is no resource version.
-pub(super) fn no_revision(text: &str) -> Option<String> {
+fn no_revision(text: &str) -> Option<String> {
     let why = match text.parse::<u64>() {
         Ok(_) if !text.starts_with('+') => return None,
         Err(e) if *e.kind() == std::num::IntErrorKind::PosOverflow => "value out of range",
@@ -58,4 +61,129 @@ pub(crate) fn url_name(context: &Context) -> Result<&str, Status> {
     }
     let (name, faults) = (api::field::go_quote(name), faults.join(";"));
     Err(Status::bad_request(format!("Name parameter invalid: {name}: {faults}")))
+}
+
+impl Write<'_> {
+    /// Refuses to create an instance of a definition that is being deleted.
+    ///
+    /// # Errors
+    /// 403.
+    pub(super) fn check_not_terminating(&self, value: &Value) -> Result<(), Status> {
+        let spec = &self.row.spec;
+        if spec.custom.as_ref().is_some_and(|custom| custom.is_terminating()) {
+            let why = "create not allowed while custom resource definition is terminating";
+            let name = metadata::text(value, "name");
+            return Err(Status::forbidden(&spec.gvr.group, &spec.gvr.resource, name, why));
+        }
+        Ok(())
+    }
+
+    /// Removes the resource version of an object to create.
+    ///
+    /// # Errors
+    /// 500 for one that is a number other than 0, as upstream's storage.
+    pub(super) fn check_new_resource_version(&self, value: &mut Value) -> Result<(), Status> {
+        // A dry run does not reach the storage, whose refusal this is, and shows what the client sent.
+        let version = metadata::text(value, "resourceVersion");
+        // The storage takes a text that is not a number for none.
+        if version.parse::<u64>().map_or(true, |number| number == 0) {
+            if version.is_empty() || !self.options.dry_run {
+                metadata::metadata_mut(value).remove("resourceVersion");
+            }
+        } else if !self.options.dry_run {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(status::unmapped(500, why));
+        }
+        Ok(())
+    }
+
+    /// Name, namespace, uid and resource version against the stored object.
+    pub(super) fn check_identity(
+        &self,
+        name: &str,
+        found: &Object,
+        value: &mut Value,
+    ) -> Result<(), Status> {
+        self.set_request_namespace(value)?;
+        same_name(value, name)?;
+        let uid = metadata::text(value, "uid");
+        // A patch states no precondition: that its object has another uid is a change that is not allowed.
+        let is_patch = self.context.info.verb == "patch";
+        if !is_patch && !uid.is_empty() && *uid != *found.uid {
+            return Err(self.other_uid(name, uid, &found.uid));
+        }
+        let version = metadata::text(value, "resourceVersion");
+        let current = found.resource_version.to_string();
+        if matches!(version, "" | "0") {
+            if !self.row.spec.strategy.allow_unconditional_update() {
+                let path = Path::new("metadata").child("resourceVersion");
+                let given = Value::from(version.parse::<i64>().unwrap_or(0));
+                // Named by its resource instead of its kind, as upstream's storage does.
+                let gvr = &self.row.spec.gvr;
+                return Err(Status::invalid(
+                    &gvr.group,
+                    &gvr.resource,
+                    name,
+                    &[Error::invalid(&path, given, "must be specified for an update")],
+                ));
+            }
+        } else if let Some(why) = no_revision(version) {
+            return Err(status::unmapped(500, why));
+        } else if version != current {
+            return Err(self.conflict(name));
+        }
+        metadata::metadata_mut(value).insert("resourceVersion".into(), current.into());
+        Ok(())
+    }
+
+    /// Refuses to resize a pod whose node is gone: the kubelet there has to apply the change.
+    pub(super) async fn check_node(&self, name: &str, old: &Value) -> Result<(), Status> {
+        let node = old.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+        if self.subresource != "resize" || node.is_empty() {
+            return Ok(());
+        }
+        let found =
+            self.context.server.objects.get(&crate::registry::lookup::NODES, "", node).await?;
+        match found {
+            Some(_) => Ok(()),
+            None => Err(Status::forbidden(
+                "",
+                "pods",
+                name,
+                &format!("node {} not found", api::field::go_quote(node)),
+            )),
+        }
+    }
+
+    /// 409 of a write that names another uid than the stored object's, or one where there is no object.
+    pub(crate) fn other_uid(&self, name: &str, wanted: &str, there: &str) -> Status {
+        self.unmet_precondition(name, "UID", wanted, there)
+    }
+
+    /// 409 of a write whose precondition about `field` does not hold.
+    pub(crate) fn unmet_precondition(
+        &self,
+        name: &str,
+        field: &str,
+        wanted: &str,
+        there: &str,
+    ) -> Status {
+        let key = self.row.key(self.context.namespace(), name);
+        // A trial does not reach the store, whose keys have this prefix.
+        let key = if self.options.dry_run { key.trim_start_matches("/registry") } else { &key };
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {field} in \
+             precondition: {wanted}, {field} in object meta: {there}"
+        );
+        Status::conflict(&self.row.spec.gvr.group, &self.row.spec.gvr.resource, name, &why)
+    }
+
+    pub(crate) fn conflict(&self, name: &str) -> Status {
+        Status::conflict(
+            &self.row.spec.gvr.group,
+            &self.row.spec.gvr.resource,
+            name,
+            crate::response::status::MODIFIED,
+        )
+    }
 }

@@ -1,0 +1,68 @@
+//! Defaults, the normal form of a stored object, and the parts of its metadata that the request decides.
+
+use api::Status;
+use serde_json::Value;
+
+use super::Write;
+use crate::registry::metadata;
+use crate::serialization;
+
+impl Write<'_> {
+    /// Fills in defaults, those of the schema first.
+    pub(super) fn default(&self, value: &mut Value) {
+        serialization::default(
+            &self.context.server.objects.registry().schema,
+            &self.row.spec.gvk,
+            value,
+        );
+        self.row.spec.strategy.default(value);
+    }
+
+    /// Drops what defaults and edits left empty, as Go would encode the object.
+    pub(super) fn normalize(&self, value: &mut Value) {
+        serialization::normalize(
+            &self.context.server.objects.registry().schema,
+            &self.row.spec.gvk,
+            value,
+        );
+    }
+
+    /// Sets the namespace of the request.
+    ///
+    /// # Errors
+    /// 400 when the object names another.
+    pub(crate) fn set_request_namespace(&self, value: &mut Value) -> Result<(), Status> {
+        let wanted = self.context.namespace();
+        let given = metadata::text(value, "namespace");
+        if given == wanted {
+            return Ok(());
+        }
+        if wanted.is_empty() {
+            metadata::metadata_mut(value).remove("namespace");
+            return Ok(());
+        }
+        if !given.is_empty() {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        metadata::metadata_mut(value).insert("namespace".into(), wanted.into());
+        Ok(())
+    }
+
+    /// Removes repeated owner references with a warning that says `when`. A patch is checked after
+    /// admission only, as upstream.
+    pub(crate) fn dedup_owner_references(&self, value: &mut Value, when: &str) {
+        if when.is_empty() && self.context.info.verb == "patch" {
+            return;
+        }
+        let doubled = metadata::dedup_owner_references(value);
+        if !doubled.is_empty() {
+            self.context.warn(format!(
+                ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may reject \
+                 such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+                doubled.join(", ")
+            ));
+        }
+    }
+}
