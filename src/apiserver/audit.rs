@@ -36,7 +36,7 @@ pub(crate) use in_process_reads::Read;
 pub(crate) use objects::{
     records_response, request_body, request_object, response_json, response_value,
 };
-pub(crate) use trail::{Ongoing, Remote, Trail};
+pub(crate) use trail::{Ongoing, Trail};
 
 use event::Event;
 use flags::{Format, Log, Mode, Truncate, Webhook};
@@ -45,6 +45,7 @@ use metrics::Counts;
 use policy::{Level, Policy, Stage};
 
 use crate::request::RequestInfo;
+use crate::request::audit_id;
 use crate::request::body::Body;
 use crate::webhook::kubeconfig::Place;
 
@@ -52,33 +53,6 @@ const PLUGIN_LOG: &str = "log";
 const PLUGIN_WEBHOOK: &str = "webhook";
 const PLUGIN_BUFFERED: &str = "buffered";
 const PLUGIN_TRUNCATE: &str = "truncate";
-
-/// The id of a request: the client's own where it brings one, as it is, else a new one. Every answer has it, also where nothing is
-/// recorded (`WithAuditInit` of `k8s.io/apiserver/pkg/endpoints/filters`).
-pub(crate) fn id_of<B>(request: &Request<B>) -> http::HeaderValue {
-    if let Some(AssignedId(id)) = request.extensions().get() {
-        return id.clone();
-    }
-    let given = request.headers().get(&ID_HEADER).filter(|value| !value.is_empty()).cloned();
-    given.unwrap_or_else(|| {
-        http::HeaderValue::try_from(base::clock::random_uuid())
-            .unwrap_or(http::HeaderValue::from_static("0"))
-    })
-}
-
-/// The ID that the server gave a request. An extension, so that requests that are proxied keep their headers.
-#[derive(Debug, Clone)]
-struct AssignedId(http::HeaderValue);
-
-/// Gives the request its ID: that of the client where it sent one.
-pub(crate) fn assign_id<B>(request: &mut Request<B>) -> http::HeaderValue {
-    let id = id_of(request);
-    request.extensions_mut().insert(AssignedId(id.clone()));
-    id
-}
-
-/// Header with the id of a request, in requests and answers.
-pub(crate) const ID_HEADER: http::HeaderName = http::HeaderName::from_static("audit-id");
 
 /// Bytes of events that wait in one buffer. Upstream bounds their number alone, and events with objects are large.
 const HELD_BYTES_MAX: usize = 64 << 20;
@@ -216,7 +190,7 @@ impl Audit {
 
     /// What goes along with a request from its first moment on; the id is the client's own where it brings one.
     pub(crate) fn trail<B>(self: &Arc<Self>, request: &Request<B>) -> Arc<Trail> {
-        let id = String::from_utf8_lossy(id_of(request).as_bytes()).into_owned();
+        let id = String::from_utf8_lossy(audit_id::of(request).as_bytes()).into_owned();
         Arc::new(Trail::new(self, id, request))
     }
 
@@ -367,7 +341,7 @@ pub(crate) fn not_stored(info: &RequestInfo) -> Response<Body> {
 pub(crate) fn marked<B>(mut request: Request<B>) -> Request<B> {
     with(|trail| {
         if let Ok(id) = http::HeaderValue::try_from(trail.id()) {
-            request.headers_mut().insert(ID_HEADER, id);
+            request.headers_mut().insert(audit_id::HEADER, id);
         }
     });
     request

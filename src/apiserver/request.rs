@@ -1,11 +1,13 @@
 //! A URL as what is asked: verb, group, version, resource, namespace, name, subresource. Parsed once; authorization and routing use the same tuple.
 
+pub(crate) mod audit_id;
 pub mod body;
 pub(crate) mod context;
 pub(crate) mod input;
 pub mod negotiate;
 pub(crate) mod operation;
 pub(crate) mod options;
+pub(crate) mod remote;
 pub(crate) mod scope;
 pub(crate) mod size;
 pub mod user;

@@ -100,7 +100,7 @@ fn attributes_of<B>(request: &Request<B>, info: &RequestInfo) -> Attributes {
         ("url.scheme", "https".into()),
     ];
     all.extend(port.map(|port| ("server.port", port.into())));
-    if let Some(remote) = request.extensions().get::<crate::audit::Remote>() {
+    if let Some(remote) = request.extensions().get::<crate::request::remote::Remote>() {
         all.push(("network.peer.address", remote.0.ip().to_string().into()));
         all.push(("network.peer.port", i64::from(remote.0.port()).into()));
     }
@@ -117,7 +117,7 @@ fn attributes_of<B>(request: &Request<B>, info: &RequestInfo) -> Attributes {
     all.push(("network.protocol.version", version.into()));
     let target = request.uri().path_and_query().map_or("/", |target| target.as_str());
     all.push(("http.target", target.into()));
-    let id = String::from_utf8_lossy(crate::audit::id_of(request).as_bytes()).into_owned();
+    let id = String::from_utf8_lossy(crate::request::audit_id::of(request).as_bytes()).into_owned();
     all.push(("audit-id", id.into()));
     all
 }

@@ -1,6 +1,6 @@
 //! One request on its way: what is recorded of it, gathered where it happens, and handed over stage by stage.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +19,6 @@ use crate::request::user::User;
 
 /// Bytes of a user agent that are recorded (`maxUserAgentLength`).
 const AGENT_MAX: usize = 1024;
-
-/// The other end of the connection that a request came over.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Remote(pub(crate) SocketAddr);
 
 /// Keeps a request that lives long in the records until all parts of it are gone.
 #[derive(Clone)]
@@ -74,7 +70,10 @@ impl Trail {
     /// Of a request that came now.
     pub(super) fn new<B>(audit: &Arc<Audit>, id: String, request: &Request<B>) -> Self {
         let uri = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        let remote = request.extensions().get::<Remote>().map(|remote| remote.0.ip());
+        let remote = request
+            .extensions()
+            .get::<crate::request::remote::Remote>()
+            .map(|remote| remote.0.ip());
         let event = Event {
             id,
             uri: uri.to_owned(),

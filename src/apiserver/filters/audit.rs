@@ -7,14 +7,15 @@ use http::Response;
 use super::chain::{Exchange, Next};
 use crate::audit;
 use crate::metrics::requests as metrics;
+use crate::request::audit_id;
 use crate::request::body::{Body, keeping};
 use crate::response::status::ResponseStatus;
 
 /// Gives the request an ID unless the client sent one; the response names it (upstream's `WithAuditInit`).
 pub(crate) async fn assign_id(mut exchange: Box<Exchange>, next: Next) -> Response<Body> {
-    let id = audit::assign_id(&mut exchange.request);
+    let id = audit_id::assign(&mut exchange.request);
     let mut response = next.run(exchange).await;
-    response.headers_mut().entry(audit::ID_HEADER).or_insert(id);
+    response.headers_mut().entry(audit_id::HEADER).or_insert(id);
     response
 }
 

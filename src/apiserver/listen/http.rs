@@ -131,7 +131,7 @@ impl ApiServer {
                     request.extensions_mut().insert(identity);
                 }
                 if server.inner.audit.get().is_some() || server.inner.tracer.get().is_some() {
-                    request.extensions_mut().insert(crate::audit::Remote(from));
+                    request.extensions_mut().insert(crate::request::remote::Remote(from));
                 }
                 Ok::<_, std::convert::Infallible>(keep(server.call(None, request).await))
             };
