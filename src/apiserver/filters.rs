@@ -6,6 +6,7 @@ mod authentication;
 mod authorization;
 mod cache_control;
 mod chain;
+mod exchange;
 mod impersonation;
 mod metrics;
 mod panic;

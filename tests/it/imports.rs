@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
-use quote::ToTokens;
+use quote::ToTokens as _;
 
 /// A module's path inside its crate: `["handlers", "output"]`; the root is empty.
 pub(crate) type Module = Vec<String>;

@@ -2,7 +2,7 @@
 
 use http::Response;
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::audit;
 use crate::request::body::Body;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Response;
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::audit;
 use crate::metrics::requests as metrics;
 use crate::request::audit_id;

@@ -3,7 +3,7 @@
 use api::Status;
 use http::{HeaderMap, Response};
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::audit;
 use crate::authn::unauthorized;
 use crate::authn::x509::PeerIdentity;

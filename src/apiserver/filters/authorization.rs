@@ -3,7 +3,7 @@
 use api::Status;
 use http::{Response, StatusCode, Uri};
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::audit;
 use crate::authz::{Attributes, Decision};
 use crate::metrics::requests as metrics;

@@ -2,7 +2,7 @@
 
 use http::{HeaderValue, Response, header};
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::request::body::Body;
 
 /// Forbids caches to share a response unless the handler allows it (upstream's `WithCacheControl`).

@@ -2,23 +2,16 @@
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
 use http::{Request, Response};
-use tokio::time::Instant;
 
+use super::exchange::{Exchange, Filter, Next};
 use super::{
     aggregation, audit, authentication, authorization, cache_control, impersonation, metrics,
     panic, priority_and_fairness, request_info, routing, timeout, tracing,
 };
-use crate::metrics::request_totals::{Labels, Served};
-use crate::priority_and_fairness::Watching;
 use crate::request::body::Body;
 use crate::request::user::User;
-use crate::request::{self, BadPath, Query, RequestInfo};
-use crate::state::{ApiServer, ServerState};
-
-/// Answers the request, or hands it to the rest of the chain.
-type Filter = fn(Box<Exchange>, Next) -> BoxFuture<'static, Response<Body>>;
+use crate::state::ApiServer;
 
 /// The filters, outermost first (upstream's `DefaultBuildHandlerChain`, which builds from the inside).
 const FILTERS: &[Filter] = &[
@@ -56,77 +49,11 @@ const FILTERS: &[Filter] = &[
     |exchange, _| Box::pin(routing::route(exchange)),
 ];
 
-/// A request on its way through the chain, with what the filters found out about it.
-pub(crate) struct Exchange {
-    pub(crate) server: Arc<ServerState>,
-    pub(crate) request: Request<Body>,
-    /// The user: of a component in this process from the start, otherwise anonymous until the
-    /// authentication filter has run.
-    pub(crate) user: User,
-    /// A component in this process sent the request: its user needs no credentials.
-    pub(crate) is_in_process: bool,
-    pub(crate) query: Query,
-    /// What the URL names; default where it could not be parsed.
-    pub(crate) info: RequestInfo,
-    /// Why the URL could not be parsed.
-    pub(crate) invalid: Option<BadPath>,
-    pub(crate) labels: Arc<Labels>,
-    pub(crate) deadline: timeout::Deadline,
-    /// What a watch holds of flow control until it has begun.
-    pub(crate) watching: Option<Watching>,
-}
-
-impl Exchange {
-    fn new(server: Arc<ServerState>, user: Option<User>, request: Request<Body>) -> Self {
-        let query = Query::parse(request.uri().query().unwrap_or(""));
-        let mut labels = Labels::default();
-        let (info, invalid) = match request::parse(request.method(), request.uri().path(), &query) {
-            Ok(info) => {
-                let served = Served::of(&server.objects.registry(), &info);
-                labels.fill(&request, &info, &query, served);
-                (info, None)
-            }
-            Err(error) => (RequestInfo::default(), Some(error)),
-        };
-        Self {
-            server,
-            request,
-            is_in_process: user.is_some(),
-            user: user.unwrap_or_else(User::anonymous),
-            query,
-            info,
-            invalid,
-            labels: Arc::new(labels),
-            deadline: timeout::Deadline::since(base::clock::now()),
-            watching: None,
-        }
-    }
-
-    /// When the request came.
-    pub(crate) fn arrived(&self) -> Instant {
-        self.deadline.arrived
-    }
-}
-
-/// The rest of the chain.
-pub(crate) struct Next(&'static [Filter]);
-
-impl Next {
-    /// Runs the rest of the chain.
-    pub(crate) fn run(self, exchange: Box<Exchange>) -> BoxFuture<'static, Response<Body>> {
-        match self.0.split_first() {
-            Some((filter, rest)) => filter(exchange, Self(rest)),
-            // The last filter answers every request.
-            None => Box::pin(routing::route(exchange)),
-        }
-    }
-}
-
 impl ApiServer {
     /// Answers one request. `user` is the user of a component in this process; `None` means that the
     /// credentials of the request decide.
     pub async fn call(&self, user: Option<User>, request: Request<Body>) -> Response<Body> {
         let exchange = Exchange::new(Arc::clone(&self.inner), user, request);
-        Next(FILTERS).run(Box::new(exchange)).await
+        Next::new(FILTERS).run(Box::new(exchange)).await
     }
 }

@@ -3,7 +3,7 @@
 use api::Status;
 use http::{HeaderMap, Response};
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::audit;
 use crate::metrics::requests as metrics;
 use crate::request::body::Body;

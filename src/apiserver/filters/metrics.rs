@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Response;
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use super::priority_and_fairness::RejectedByFlowControl;
 use crate::metrics::requests as metrics;
 use crate::request::body::{Body, keeping};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use http::{Response, StatusCode};
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::audit;
 use crate::request::body::Body;
 use crate::response::status;

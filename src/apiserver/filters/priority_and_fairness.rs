@@ -6,8 +6,7 @@ use api::Status;
 use http::Response;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::chain::{Exchange, Next};
-use super::timeout::Deadline;
+use super::exchange::{Deadline, Exchange, Next};
 use crate::metrics::requests as metrics;
 use crate::priority_and_fairness::{self, Asked, Class, Entering, Seat, Watching, max_in_flight};
 use crate::request::body::Body;

@@ -3,7 +3,7 @@
 use api::Status;
 use http::Response;
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::request::body::Body;
 use crate::response::status;
 

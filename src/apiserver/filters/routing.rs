@@ -4,7 +4,7 @@ use api::Gvr;
 use http::{HeaderName, HeaderValue, Response};
 use parking_lot::Mutex;
 
-use super::chain::Exchange;
+use super::exchange::Exchange;
 use crate::handlers;
 use crate::request::body::Body;
 use crate::request::context::{Context, RequestParts};

@@ -6,9 +6,8 @@ use std::time::Duration;
 use api::Status;
 use base::Tasks;
 use http::Response;
-use tokio::time::Instant;
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::audit;
 use crate::metrics::requests as metrics;
 use crate::request::body::Body;
@@ -17,21 +16,6 @@ use crate::response::status;
 
 /// Upstream's `--request-timeout`.
 pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(60);
-
-/// When a request came, and the time that it has.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline {
-    pub(crate) arrived: Instant,
-    /// None for a long-running request.
-    pub(crate) limit: Option<Duration>,
-}
-
-impl Deadline {
-    /// No limit yet.
-    pub(crate) fn since(arrived: Instant) -> Self {
-        Self { arrived, limit: None }
-    }
-}
 
 /// Ends a request with 504 when its time is over (upstream's `WithRequestDeadline` and
 /// `WithTimeoutForNonLongRunningRequests`).

@@ -2,7 +2,7 @@
 
 use http::Response;
 
-use super::chain::{Exchange, Next};
+use super::exchange::{Exchange, Next};
 use crate::request::body::Body;
 use crate::request::scope;
 

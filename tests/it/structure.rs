@@ -1,0 +1,157 @@
+//! The imports between the source files of each crate: floors and circles.
+
+use std::path::Path;
+
+use crate::imports::{Imports, Module};
+
+/// Files that an import circle may have: those of one idea that was split.
+const CIRCLE_MAX: usize = 8;
+
+/// The crates with a folder of their own, and the root package.
+const CRATES: &[&str] = &[
+    "src",
+    "src/api",
+    "src/apiserver",
+    "src/base",
+    "src/client",
+    "src/cluster",
+    "src/controllers",
+    "src/etcd",
+    "src/kcel",
+    "src/net",
+    "src/node",
+    "src/scheduler",
+    "src/store",
+    "src/stream",
+];
+
+/// The floors of a crate from the bottom to the top. A module belongs to the floor that names it or its
+/// nearest ancestor, and imports its own floor and those below only.
+type Floors = &'static [&'static [&'static str]];
+
+const APISERVER: Floors = &[
+    // What a request and a response are made of.
+    &[
+        "server_identity",
+        "file_watcher",
+        "flags",
+        "strict_config",
+        "serialization",
+        "request",
+        "response",
+        "interfaces",
+    ],
+    // What every floor above counts and traces.
+    &["metrics", "request_tracing", "request::scope"],
+    // The stored objects.
+    &["webhook", "registry", "crd", "encryption", "request::options", "request::size"],
+    &["audit", "metrics::request_totals"],
+    // The parts that decide about requests.
+    &[
+        "admission",
+        "authn",
+        "authz",
+        "aggregator",
+        "connect",
+        "discovery",
+        "priority_and_fairness",
+        "reviews",
+        "bootstrap",
+        "deprecated_apis",
+    ],
+    // What filters and handlers share.
+    &["state"],
+    &[
+        "request::context",
+        "request::input",
+        "priority_and_fairness::reconcile",
+        "priority_and_fairness::status",
+        "metrics::exposition",
+        "response::encode",
+        "response::chunked",
+        "response::protobuf_list",
+    ],
+    &["write"],
+    &["handlers"],
+    &["filters"],
+    // The server, and how requests reach it.
+    &["server", "listen", "security", "fuzzing"],
+];
+
+fn floor_of(floors: Floors, module: &Module) -> usize {
+    if module.is_empty() {
+        return floors.len();
+    }
+    let mut path = module.clone();
+    while !path.is_empty() {
+        let name = path.join("::");
+        if let Some(floor) = floors.iter().position(|names| names.contains(&name.as_str())) {
+            return floor;
+        }
+        path.pop();
+    }
+    panic!("the module {} is on no floor: add it to the table", module.join("::"));
+}
+
+fn is_test(module: &Module) -> bool {
+    module.iter().any(|name| name == "tests" || name.ends_with("_test") || name == "fake")
+}
+
+fn name(module: &Module) -> String {
+    if module.is_empty() { "the crate's root".into() } else { module.join("::") }
+}
+
+fn upward_imports(folder: &str, floors: Floors) -> Vec<String> {
+    let imports = Imports::read(Path::new(folder));
+    let mut faults = Vec::new();
+    for (from, targets) in imports.edges() {
+        if is_test(&from) {
+            continue;
+        }
+        let own = floor_of(floors, &from);
+        for to in targets.iter().filter(|to| floor_of(floors, to) > own) {
+            let reasons: Vec<String> = imports.reasons(&from, to).into_iter().collect();
+            let (from, to) = (name(&from), name(to));
+            faults.push(format!("{folder}: {from} imports {to}, a floor above: {reasons:?}"));
+        }
+    }
+    faults
+}
+
+#[test]
+fn modules_import_only_their_own_floor_and_those_below() {
+    let faults = upward_imports("src/apiserver", APISERVER);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn no_import_circle_has_more_than_eight_files() {
+    let mut faults = Vec::new();
+    for folder in CRATES {
+        for circle in Imports::read(Path::new(folder)).circles() {
+            if circle.len() > CIRCLE_MAX {
+                let files: Vec<String> = circle.iter().map(name).collect();
+                faults.push(format!("{folder}: {} files: {}", files.len(), files.join(", ")));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn every_crate_with_a_folder_is_checked() {
+    let mut missing = Vec::new();
+    for entry in std::fs::read_dir("src").unwrap() {
+        let path = entry.unwrap().path();
+        let folder = path.to_string_lossy().into_owned();
+        // Generated code, tables and tools.
+        let is_exempt = ["src/proto", "src/kinds", "src/histogram", "src/xtask"];
+        if path.join("Cargo.toml").exists()
+            && !CRATES.contains(&folder.as_str())
+            && !is_exempt.contains(&folder.as_str())
+        {
+            missing.push(folder);
+        }
+    }
+    assert!(missing.is_empty(), "not in the list of crates: {missing:?}");
+}
