@@ -1,7 +1,7 @@
 //! Composition root of `kube-lite agent`: join or remember that it did, make clients, start the node, wait.
 
 pub mod config;
-mod joining;
+mod first_join;
 mod link;
 mod renewal;
 mod status;
@@ -19,9 +19,10 @@ use client::{Client, Remembering, Trimming, gvr_of};
 use cluster::join::files::Joined;
 use net::Cidr;
 
-use crate::catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, OTHER_CLUSTER, Refusal};
+use crate::error_catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, OTHER_CLUSTER, Refusal};
 use crate::machine::{Clients, Facts, NodeClaim};
-use crate::power::{self, End};
+use crate::process::end_reason;
+use crate::process::end_reason::End;
 use crate::server::data_dir::check as check_owner;
 use config::Config;
 use link::Link;
@@ -37,18 +38,18 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     let _lock = lock(&config)?;
     let claim = config.machine.claim()?;
     let tasks = Tasks::new(Shutdown::new());
-    crate::allocator::keep_small(&tasks);
+    crate::process::allocator::keep_small(&tasks);
     let shutdown = tasks.shutdown().clone();
     let outcome = tokio::select! {
         outcome = start(&config, &claim, &tasks) => outcome,
-        _ = power::asked_to_end() => {
+        _ = end_reason::asked_to_end() => {
             shutdown.request();
             Ok(())
         }
     };
     if outcome.is_ok() && !shutdown.is_requested() {
         tokio::select! {
-            end = power::asked_to_end() => match end {
+            end = end_reason::asked_to_end() => match end {
                 End::Stop => tracing::info!("stopping, pods go on"),
                 End::PowerOff => config.machine.power.go_down().await,
             },
@@ -107,13 +108,13 @@ impl Lives {
 
 async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), Refusal> {
     let machine = &config.machine;
-    let remembered = joining::remembered(config)?;
+    let remembered = first_join::remembered(config)?;
     // Without a clock of its own a machine starts in the past; who has joined needs no time to start its pods.
     let spared = if remembered.is_some() { &[BAD_CLOCK][..] } else { &[] };
     machine.check_but(spared)?;
     let (joined, fresh) = match remembered {
         Some(joined) => (joined, false),
-        None => (joining::join(config, tasks.shutdown()).await?, true),
+        None => (first_join::join(config, tasks.shutdown()).await?, true),
     };
     let link = Link::new(config, &joined)?;
     let lives = Lives::new(&joined)?;

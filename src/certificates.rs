@@ -1,10 +1,10 @@
 //! `kube-lite certificate`: what certificates there are, new ones for a server, and other CAs for the cluster.
 
-mod check;
-mod command;
-pub(crate) mod others;
-mod renew;
-mod socket;
+pub(crate) mod check;
+pub(crate) mod peers;
+pub(crate) mod renew;
+pub(crate) mod renewal;
+pub(crate) mod socket;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,15 +15,14 @@ use cluster::rotation::{self, Files, Wish};
 use serde::{Deserialize, Serialize};
 use store::Members;
 
-pub use command::run;
-use others::Others;
+use peers::Others;
 pub(crate) use socket::serve;
 
 /// A change of CAs as it is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Question {
-    wish: Wish,
-    force: bool,
+pub(crate) struct Question {
+    pub(crate) wish: Wish,
+    pub(crate) force: bool,
 }
 
 /// The names of the files that change at the next start, or everything that is wrong.
@@ -58,7 +57,7 @@ impl Rotation {
         } else {
             may_be_several(&question)?;
             let data_dir = self.data_dir.clone();
-            let own = base::tasks::blocking(move || others::state(&data_dir)).await;
+            let own = base::tasks::blocking(move || peers::state(&data_dir)).await;
             let own = own.map_err(|e| vec![e.to_string()])?.map_err(|why| vec![why])?;
             let waiting = others.waiting(&own).await.map_err(|why| vec![why])?;
             let files = match (waiting, &question.wish) {

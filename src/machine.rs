@@ -1,7 +1,7 @@
 //! This machine as a node: what its flags say, and how the pod network and the node agent are started from them.
 
+mod excluded_endpoints;
 mod flags;
-mod left_out;
 mod name;
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use client::Client;
 use net::Cidr;
 use tokio::sync::watch;
 
-use crate::catalogue::{
+use crate::command_line::{GeneralArgs, Locations, NodeArgs};
+use crate::error_catalogue::{
     BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, Entry, NO_WIREGUARD, NODE_RUNS, PORT_IN_USE, Refusal,
 };
-use crate::cli::{GeneralArgs, Locations, NodeArgs};
 use crate::preflight::{self, Finding, Programs, Verdict};
 
 /// Where the store is served where it is, and where servers hear each other, unless flags say otherwise.
@@ -346,7 +346,12 @@ impl Machine {
         if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {
             tasks.stop_with(&refusal.to_string());
         }
-        left_out::follow(&agent.unready, clients.answering, network.left_out.clone(), tasks);
+        excluded_endpoints::follow(
+            &agent.unready,
+            clients.answering,
+            network.left_out.clone(),
+            tasks,
+        );
         let network = net::run(network, clients.network, clients.node.clone(), tasks.clone());
         tasks.spawn(Kind::Critical, "network", network);
         agent.runtime_shown = runtime;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::catalogue::{
+use crate::error_catalogue::{
     BAD_CLOCK, Entry, KERNEL_DEFAULTS, NEED_ROOT, NO_CGROUPS, NO_KERNEL_FEATURE, NO_RUNTIME,
     OLD_RUNC,
 };

@@ -1,18 +1,18 @@
 //! Composition root of `kube-lite server`: build, start, wait, drain.
 
 pub mod adapters;
-mod aside;
 pub mod config;
 mod control_plane;
 pub(crate) mod data_dir;
 mod datastore;
 mod etcd;
+mod extra_routes;
 mod fast_loss;
 mod in_process;
-mod joining;
 mod kubeconfig;
 mod members;
 mod node;
+mod node_joins;
 mod node_roles;
 mod reach;
 mod renewal;
@@ -27,15 +27,16 @@ use apiserver::{ApiServer, User};
 use base::{Kind, Shutdown, Tasks};
 use client::{Client, Informers};
 
-use crate::catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
 use crate::certificates;
+use crate::error_catalogue::{DATA_DIR, Refusal, SERVER_STOPPED};
 use crate::machine::{Clients, NodeClaim};
-use crate::power::{self, End};
+use crate::process::end_reason;
+use crate::process::end_reason::End;
 use crate::snapshots::{self, Snapshots};
 use config::Config;
 use control_plane::ControlPlane;
 use in_process::{InProcess, service_account};
-use members::lead;
+use members::leadership;
 
 /// Upstream's users of the controllers and the scheduler, and their names.
 const MANAGER: &str = "system:kube-controller-manager";
@@ -60,7 +61,7 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
         None
     };
     let tasks = Tasks::new(Shutdown::new());
-    crate::allocator::keep_small(&tasks);
+    crate::process::allocator::keep_small(&tasks);
     // Ends after everything that writes.
     let store_tasks = Tasks::new(Shutdown::new());
     // Ends last: the store gives its lead away before it ends.
@@ -76,7 +77,7 @@ pub async fn run(config: Config) -> Result<(), Refusal> {
     };
     if outcome.is_ok() {
         tokio::select! {
-            end = power::asked_to_end() => match end {
+            end = end_reason::asked_to_end() => match end {
                 End::Stop => tracing::info!("stopping, pods go on"),
                 End::PowerOff => config.machine.power.go_down().await,
             },
@@ -117,7 +118,7 @@ fn start_rest(
     snapshots::serve(&config.machine.data_dir, Arc::clone(&snapshots), tasks)?;
     snapshots::follow(&snapshots, tasks);
     certificates::serve(&config.machine.data_dir, Arc::clone(&plane.rotation), tasks)?;
-    crate::sealing::serve(&config.machine.data_dir, Arc::clone(&plane.sealing), tasks)?;
+    crate::secrets_encrypt::serve(&config.machine.data_dir, Arc::clone(&plane.sealing), tasks)?;
     let manager = User::authenticated(MANAGER, &[]);
     let informers = Informers::new(client_of(manager, MANAGER_AGENT), tasks.clone());
     plane.reach.follow(&informers);
@@ -170,7 +171,7 @@ fn lead(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(),
         let manager = || client_of(User::authenticated(MANAGER, &[]), MANAGER_AGENT);
         let informers = Informers::new(manager(), tasks.clone());
         let show = |client, name| {
-            lead::show(client, name, holder.clone(), Arc::clone(&plane.members), tasks);
+            leadership::show(client, name, holder.clone(), Arc::clone(&plane.members), tasks);
         };
         if config.controllers {
             start_controllers(&config, &plane, &sign_token, &informers, tasks);
@@ -183,9 +184,9 @@ fn lead(config: &Config, plane: &Arc<ControlPlane>, tasks: &Tasks) -> Result<(),
             scheduler::start(client(), &informers, tasks);
             show(client(), SCHEDULER_AGENT);
         }
-        lead::publish(&config, &plane, tasks);
+        leadership::publish(&config, &plane, tasks);
     };
-    tasks.spawn(Kind::Critical, "leader", lead::follow(members, tasks.clone(), begin));
+    tasks.spawn(Kind::Critical, "leader", leadership::follow(members, tasks.clone(), begin));
     Ok(())
 }
 

@@ -1,13 +1,12 @@
 //! Snapshots of the store as files in a folder, under k3s's names: taken, listed, deleted and pruned.
 
-pub mod command;
-mod folder;
-mod places;
+pub(crate) mod folder;
+pub(crate) mod places;
 pub(crate) mod s3;
 mod schedule;
-mod socket;
+pub(crate) mod socket;
 pub(crate) mod source;
-mod zip;
+pub(crate) mod zip;
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,6 @@ use std::sync::Arc;
 use base::tasks::blocking;
 use store::Backend;
 
-pub use command::run;
 pub(crate) use folder::{Folder, Snapshot};
 pub(crate) use places::Places;
 pub(crate) use schedule::{Schedule, follow};

@@ -18,8 +18,8 @@ use tokio::net::UnixStream;
 pub use pods::PodLine;
 pub use render::render;
 
-use crate::asked;
-use crate::catalogue::Refusal;
+use crate::control_socket;
+use crate::error_catalogue::Refusal;
 
 /// Version of the schema: it grows when a field changes its meaning or goes.
 pub(crate) const SCHEMA: u32 = 2;
@@ -337,9 +337,9 @@ pub(crate) fn serve(
         Role::Agent => SOCKETS[1],
     };
     let source = Arc::new(source);
-    asked::serve(data_dir.join(name), ("status", "status-answer"), tasks, move |stream| {
+    control_socket::serve(data_dir.join(name), ("status", "status-answer"), tasks, move |stream| {
         let source = Arc::clone(&source);
-        async move { asked::reply(stream, &source.status().await).await }
+        async move { control_socket::reply(stream, &source.status().await).await }
     })
 }
 

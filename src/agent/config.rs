@@ -3,8 +3,8 @@
 use cluster::join::ServerAddress;
 use cluster::token::{self, Token};
 
-use crate::catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN};
-use crate::cli::{AgentArgs, Locations, given_token};
+use crate::command_line::{AgentArgs, Locations, given_token};
+use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN};
 use crate::machine::Machine;
 
 /// What an agent runs with.
@@ -47,7 +47,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command, parse};
+    use crate::command_line::{Cli, Command, parse};
 
     fn config(flags: &[&str]) -> Result<Config, String> {
         let argv = ["kube-lite", "agent", "--config=/dev/null"].iter().chain(flags);

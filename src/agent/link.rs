@@ -19,9 +19,9 @@ use tokio::sync::watch;
 
 use crate::agent::Lives;
 use crate::agent::config::Config;
-use crate::catalogue::{DATA_DIR, Refusal};
+use crate::certificates::renewal::Addresses;
+use crate::error_catalogue::{DATA_DIR, Refusal};
 use crate::machine::Clients;
-use crate::renewal::Addresses;
 use crate::status::{Link as Standing, ServerLine};
 
 /// Every connection leads to one server, whatever host is asked for.

@@ -14,12 +14,12 @@ use cluster::token::Token;
 use parking_lot::Mutex;
 
 use super::Lives;
-use super::joining::machine;
 use super::link::Link;
 use crate::agent::config::Config;
-use crate::catalogue::{DATA_DIR, OTHER_CA, Refusal};
-use crate::joining::refusal;
-use crate::renewal::{Addresses, Renew, moved};
+use crate::agent::first_join::machine;
+use crate::certificates::renewal::{Addresses, Renew, moved};
+use crate::error_catalogue::{DATA_DIR, OTHER_CA, Refusal};
+use crate::join::refusal;
 
 /// First and longest wait between attempts of the look at the start; the longest is seldom, for it may last for days.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -86,7 +86,7 @@ pub(super) fn start(
         }
         Ok::<(), std::convert::Infallible>(())
     });
-    crate::renewal::start(certificates, tasks);
+    crate::certificates::renewal::start(certificates, tasks);
     Ok(())
 }
 

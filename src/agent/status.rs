@@ -10,7 +10,7 @@ use base::Tasks;
 use client::Client;
 use cluster::tunnel::agent::PROBLEMS;
 
-use crate::catalogue::Refusal;
+use crate::error_catalogue::Refusal;
 use crate::machine::Machine;
 use crate::server::status::node_line;
 use crate::status::{self, NodeLine, Problem, Role, ServerLine, Source, Status, certificates};

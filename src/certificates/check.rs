@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use api::k8s::jiff::Timestamp;
 use base::pki::{self, Shown};
 
-use crate::catalogue::{CERTIFICATE_COMMAND, Refusal};
-use crate::cli::CheckOutput;
+use crate::command_line::CheckOutput;
+use crate::error_catalogue::{CERTIFICATE_COMMAND, Refusal};
 
 /// Files looked at.
 const FILES_MAX: usize = 256;
@@ -21,7 +21,7 @@ struct Line {
 ///
 /// # Errors
 /// When there are none, or a file cannot be read.
-pub(super) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, Refusal> {
+pub(crate) fn run(data_dir: &Path, output: CheckOutput) -> Result<String, Refusal> {
     let mut lines = Vec::new();
     for folder in ["server/tls", "server/tls/etcd", "agent"] {
         let entries = std::fs::read_dir(data_dir.join(folder)).into_iter().flatten().flatten();

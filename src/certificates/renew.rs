@@ -4,7 +4,7 @@ use std::path::Path;
 
 use base::fs;
 
-use crate::catalogue::{BAD_VALUE, CERTIFICATE_COMMAND, Refusal};
+use crate::error_catalogue::{BAD_VALUE, CERTIFICATE_COMMAND, Refusal};
 
 /// k3s's names, and the files of each below the data directory, without their ends.
 const SERVICES: [(&str, &[&str]); 8] = [
@@ -31,7 +31,7 @@ const ABSENT: [&str; 3] = ["k3s-server", "k3s-controller", "cloud-controller"];
 ///
 /// # Errors
 /// A name that is none, a data directory that is not a server's, a file that cannot be moved.
-pub(super) fn run(data_dir: &Path, services: &[String]) -> Result<String, Refusal> {
+pub(crate) fn run(data_dir: &Path, services: &[String]) -> Result<String, Refusal> {
     for name in services {
         let why = if ABSENT.contains(&name.as_str()) {
             "there is no such part here, nor a certificate of it"

@@ -7,8 +7,8 @@ use base::Tasks;
 use tokio::net::UnixStream;
 
 use super::{Answer, Rotation};
-use crate::asked;
-use crate::catalogue::Refusal;
+use crate::control_socket;
+use crate::error_catalogue::Refusal;
 
 /// Largest question and answer, in bytes: eleven files, as JSON.
 const MESSAGE_MAX: u64 = 4 << 20;
@@ -27,7 +27,7 @@ pub(crate) fn serve(
     tasks: &Tasks,
 ) -> Result<(), Refusal> {
     let shutdown = tasks.shutdown().clone();
-    asked::serve(
+    control_socket::serve(
         path(data_dir),
         ("certificate socket", "certificate answer"),
         tasks,
@@ -44,20 +44,20 @@ pub(crate) fn serve(
 }
 
 async fn answer(rotation: &Rotation, mut stream: UnixStream) -> std::io::Result<()> {
-    let answer: Answer = match asked::question(&mut stream, MESSAGE_MAX).await? {
+    let answer: Answer = match control_socket::question(&mut stream, MESSAGE_MAX).await? {
         Ok(question) => rotation.answer(question).await,
         Err(why) => Err(vec![why]),
     };
-    asked::reply(stream, &answer).await
+    control_socket::reply(stream, &answer).await
 }
 
 /// Asks the server of a data directory; `None` when none answers.
 ///
 /// # Errors
 /// When it stops answering.
-pub(super) async fn ask(
+pub(crate) async fn ask(
     data_dir: &Path,
     question: &super::Question,
 ) -> std::io::Result<Option<Answer>> {
-    asked::ask(&path(data_dir), question, MESSAGE_MAX).await
+    control_socket::ask(&path(data_dir), question, MESSAGE_MAX).await
 }

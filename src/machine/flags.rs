@@ -10,8 +10,8 @@ use api::validation::names::{label_value, qualified_name};
 use node::Grace;
 
 use super::bad;
-use crate::catalogue::Refusal;
-use crate::cli::{NodeArgs, duration};
+use crate::command_line::{NodeArgs, duration};
+use crate::error_catalogue::Refusal;
 
 /// What each node says about itself anyway.
 const FIXED: [&str; 5] = [

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::catalogue::{DATA_DIR, NODE_RENAMED, Refusal};
+use crate::error_catalogue::{DATA_DIR, NODE_RENAMED, Refusal};
 
 /// The file with the name, in the node's directory.
 const FILE: &str = "node-name";

@@ -13,8 +13,8 @@ use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
 use net::Cidr;
 
-use crate::catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN, UNSUPPORTED_FLAG};
-use crate::cli::{AuditForm, Locations, ServerArgs, SnapshotArgs, given_token};
+use crate::command_line::{AuditForm, Locations, ServerArgs, SnapshotArgs, given_token};
+use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN, UNSUPPORTED_FLAG};
 use crate::machine::Machine;
 use crate::server::{datastore, fast_loss, reset};
 use crate::snapshots;
@@ -317,7 +317,7 @@ fn snapshots(args: &SnapshotArgs, machine: &Machine) -> Result<snapshots::Settin
     let cron = &args.etcd_snapshot_schedule_cron;
     let schedule =
         cron.parse().map_err(|why: String| bad("etcd-snapshot-schedule-cron", cron, why))?;
-    snapshots::command::named("etcd-snapshot-name", &args.etcd_snapshot_name)?;
+    crate::commands::etcd_snapshot::named("etcd-snapshot-name", &args.etcd_snapshot_name)?;
     Ok(snapshots::Settings {
         folder: snapshots::Folder::new(args.etcd_snapshot_dir.as_deref(), &machine.data_dir),
         name: args.etcd_snapshot_name.clone(),
@@ -452,7 +452,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command, parse};
+    use crate::command_line::{Cli, Command, parse};
 
     fn config(flags: &[&str]) -> Result<Config, String> {
         let argv = ["kube-lite", "server", "--config=/dev/null"]

@@ -26,21 +26,23 @@ use cluster::tunnel::{Pace, Tunnels};
 use store::{Backend, Members};
 use tokio::net::TcpListener;
 
-use crate::catalogue::{
+use crate::certificates::Rotation;
+use crate::error_catalogue::{
     BAD_VALUE, DATA_DIR, DATA_DIR_LOCKED, NAME_TAKEN, PORT_IN_USE, Refusal, SEALED_WITHOUT_KEY,
     SERVER_STOPPED, STORE_DAMAGED,
 };
-use crate::certificates::Rotation;
-use crate::sealing::{self, Place, Sealing};
+use crate::secrets_encrypt;
+use crate::secrets_encrypt::{Place, Sealing};
 use crate::server::adapters::BootstrapWriter;
-use crate::server::aside::Parts;
 use crate::server::config::Config;
 use crate::server::datastore;
 use crate::server::etcd::Listeners;
-use crate::server::joining::{self, Joining};
+use crate::server::extra_routes::Parts;
 use crate::server::kubeconfig::KubeconfigLock;
 use crate::server::members;
-use crate::server::members::enter::{Entered, enter};
+use crate::server::members::join::{Entered, enter};
+use crate::server::node_joins;
+use crate::server::node_joins::Joining;
 use crate::server::reach::{Connects, Reach};
 use crate::server::reset;
 use crate::server::store_identity::{self, StoreIdentity};
@@ -141,7 +143,7 @@ pub(crate) async fn start(
     if let Some(identity) = &identity {
         identity.record_files()?;
     }
-    sealing::catch_up(&place.keys, &members, &calls, joined, tasks.shutdown()).await;
+    secrets_encrypt::catch_up(&place.keys, &members, &calls, joined, tasks.shutdown()).await;
     let file = config.encryption.as_ref().map(|plan| plan.file.clone());
     let sealing = Sealing::new(&place, &store, &members, &calls, file, tasks.problems());
     let rotation = Rotation::new(config.machine.data_dir.clone(), &members, &calls);
@@ -232,8 +234,8 @@ pub(crate) async fn start(
         SERVER_STOPPED.refuse(format!("flow schemas and priority levels cannot be loaded: {e}"))
     })?;
     let published = settings;
-    let settings = joining::Settings {
-        store: joining::servers::Store {
+    let settings = node_joins::Settings {
+        store: node_joins::servers::Store {
             members: Arc::clone(&members),
             listener: peers,
             data_dir: config.machine.data_dir.clone(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::catalogue::{DATA_DIR, Refusal};
+use crate::error_catalogue::{DATA_DIR, Refusal};
 
 /// What stands in a data directory of kube-lite.
 const OURS: [&str; 4] = ["server", "agent", "bin", "storage"];

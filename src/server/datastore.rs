@@ -9,8 +9,8 @@ use std::sync::Arc;
 use base::Tasks;
 use store::{Backend, DatastoreError, DatastoreTls, Endpoint, Holder, open_external};
 
-use crate::catalogue::{BAD_VALUE, DATA_DIR, DATASTORE, Refusal};
-use crate::cli::{DatastoreTlsArgs, ServerArgs};
+use crate::command_line::{DatastoreTlsArgs, ServerArgs};
+use crate::error_catalogue::{BAD_VALUE, DATA_DIR, DATASTORE, Refusal};
 use crate::server::config::Config;
 
 /// Folder of the member without keys, below `server/db`.
@@ -99,7 +99,7 @@ pub(crate) async fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command, parse};
+    use crate::command_line::{Cli, Command, parse};
 
     fn told(flags: &[&str]) -> Result<Option<String>, String> {
         let argv = ["kube-lite", "server", "--config=/dev/null"].iter().chain(flags);

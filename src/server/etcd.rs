@@ -11,7 +11,7 @@ use etcd::Etcd;
 use store::{Backend, Members, Profile, StoreError};
 use tokio::net::TcpListener;
 
-use crate::catalogue::{BAD_VALUE, DATA_DIR, PORT_IN_USE, Refusal};
+use crate::error_catalogue::{BAD_VALUE, DATA_DIR, PORT_IN_USE, Refusal};
 use crate::server::config::Config;
 
 /// Bound listeners that do not answer yet.

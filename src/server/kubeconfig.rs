@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cluster::certs::ServerCerts;
 use parking_lot::Mutex;
 
-use crate::catalogue::{DATA_DIR, KUBECONFIG_IN_USE, Refusal};
+use crate::error_catalogue::{DATA_DIR, KUBECONFIG_IN_USE, Refusal};
 use crate::server::config::Config;
 
 /// Locks the file that this server wrote, for as long as the server runs.

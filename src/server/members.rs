@@ -1,7 +1,7 @@
 //! This server as a member of the store: the way to the others, what they are answered, and what a leader does for them.
 
-pub(crate) mod enter;
-pub(crate) mod lead;
+pub(crate) mod join;
+pub(crate) mod leadership;
 pub(crate) mod nodes;
 
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use store::{
 };
 use tokio::net::TcpListener;
 
-use crate::catalogue::{DATA_DIR, PORT_IN_USE, Refusal};
-use crate::sealing::Place;
+use crate::error_catalogue::{DATA_DIR, PORT_IN_USE, Refusal};
+use crate::secrets_encrypt::Place;
 use crate::server::config::Config;
 
 /// A member that the leader has not heard for so long is lost: no address of the API, and removed when its Node was deleted.
@@ -68,7 +68,7 @@ impl Answer for Peering {
     }
 
     async fn told(&self, message: &[u8]) -> Vec<u8> {
-        match crate::certificates::others::answer(&self.2, message).await {
+        match crate::certificates::peers::answer(&self.2, message).await {
             Some(told) => told,
             None => self.1.answer(message).await,
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::pki::live::LiveCert;
 use base::pki::tls;
 
-use crate::catalogue::{DATA_DIR, Refusal};
+use crate::error_catalogue::{DATA_DIR, Refusal};
 use crate::machine::Facts;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;

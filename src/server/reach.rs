@@ -1,6 +1,6 @@
 //! How the API server reaches nodes and pods: through the tunnel of the node whose address it is, otherwise directly.
 
-mod places;
+mod node_addresses;
 
 use std::io;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use cluster::tunnel::{self, Tunnels};
 use http::{Request, Response};
 use parking_lot::RwLock;
 
-use places::{Place, Places};
+use node_addresses::{Place, Places};
 
 /// Time to reach a node directly that had a tunnel and lost it: it rarely can be reached otherwise.
 const DIRECT_AFTER_LOSS_MAX: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use base::pki::live::LiveCert;
 use cluster::certs::ServerCerts;
 use parking_lot::Mutex;
 
-use crate::renewal::{Addresses, Renew, moved};
+use crate::certificates::renewal::{Addresses, Renew, moved};
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 use crate::server::kubeconfig::KubeconfigLock;
@@ -52,7 +52,7 @@ pub(crate) fn start(
         kubeconfig: plane.kubeconfig.clone(),
         node,
     };
-    crate::renewal::start(Arc::new(certificates), tasks);
+    crate::certificates::renewal::start(Arc::new(certificates), tasks);
 }
 
 #[async_trait]

@@ -9,9 +9,9 @@ use apiserver::registry::stored_check::{Reading, StoredCheck};
 use bytes::Bytes;
 use store::{Reset, ResetError};
 
-use crate::catalogue::{DATA_DIR, DATA_DIR_LOCKED, RESET, Refusal, STORE_DAMAGED};
+use crate::error_catalogue::{DATA_DIR, DATA_DIR_LOCKED, RESET, Refusal, STORE_DAMAGED};
 use crate::server::config::Config;
-use crate::server::members::enter::RECORD;
+use crate::server::members::join::RECORD;
 use crate::server::store_identity::Replacing;
 use crate::snapshots;
 use crate::snapshots::s3::Bucket;
@@ -305,7 +305,7 @@ fn report(done: &Reset, source: Option<&Source>, k3s: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command, Locations, parse};
+    use crate::command_line::{Cli, Command, Locations, parse};
 
     fn config(data: &Path, flags: &[&str]) -> Config {
         let data = format!("--data-dir={}", data.display());

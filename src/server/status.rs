@@ -15,7 +15,7 @@ use cluster::tunnel::Tunnels;
 use serde_json::Value;
 use store::{Backend, Members};
 
-use crate::catalogue::Refusal;
+use crate::error_catalogue::Refusal;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 use crate::status::{

@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use store::{ClusterId, StoreRecord, StoreRecordFile};
 
-use crate::catalogue::{DATA_DIR, Refusal, STORE_DAMAGED, STORE_LOST};
+use crate::error_catalogue::{DATA_DIR, Refusal, STORE_DAMAGED, STORE_LOST};
 use crate::server::config::Config;
-use crate::server::members::enter::{RECORD as MEMBER_RECORD, SHARED};
+use crate::server::members::join::{RECORD as MEMBER_RECORD, SHARED};
 
 /// The record, below the data directory.
 pub(crate) const FILE: &str = "server/store.json";

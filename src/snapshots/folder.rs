@@ -25,7 +25,7 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// It is a file here; else it lies in a bucket.
-    pub(super) fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.location.starts_with("file://")
     }
 }
@@ -51,7 +51,7 @@ impl Folder {
     }
 
     /// A free name that begins with `base`, and the file to write to first.
-    pub(super) fn begin(&self, base: &str) -> Result<(String, PathBuf), String> {
+    pub(crate) fn begin(&self, base: &str) -> Result<(String, PathBuf), String> {
         if self.own {
             base::fs::create_dir(&self.path, 0o700).map_err(|e| e.to_string())?;
         } else if !self.path.is_dir() {
@@ -81,7 +81,7 @@ impl Folder {
     }
 
     /// Gives a whole snapshot its name, compressed if asked for.
-    pub(super) fn end(
+    pub(crate) fn end(
         &self,
         name: &str,
         temporary: &Path,
@@ -167,19 +167,19 @@ impl Folder {
 }
 
 /// As lists have them.
-pub(super) fn oldest_first(mut snapshots: Vec<Snapshot>) -> Vec<Snapshot> {
+pub(crate) fn oldest_first(mut snapshots: Vec<Snapshot>) -> Vec<Snapshot> {
     snapshots.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     snapshots
 }
 
 /// Time in a snapshot's name.
-pub(super) fn stamp(name: &str) -> Option<i64> {
+pub(crate) fn stamp(name: &str) -> Option<i64> {
     let base = name.strip_suffix(COMPRESSED).unwrap_or(name);
     base.rsplit('-').next()?.parse().ok()
 }
 
 /// The oldest of those that begin so and end with a time, beyond `keep`; `snapshots` stand oldest first.
-pub(super) fn too_many(snapshots: &[Snapshot], begin: &str, keep: usize) -> Vec<String> {
+pub(crate) fn too_many(snapshots: &[Snapshot], begin: &str, keep: usize) -> Vec<String> {
     if keep == 0 {
         return Vec::new();
     }

@@ -8,8 +8,8 @@ use super::{Folder, Snapshot};
 
 /// All places of one server or command.
 pub(crate) struct Places {
-    pub(super) folder: Folder,
-    pub(super) bucket: Option<Bucket>,
+    pub(crate) folder: Folder,
+    pub(crate) bucket: Option<Bucket>,
 }
 
 impl Places {
@@ -40,7 +40,7 @@ impl Places {
     ///
     /// # Errors
     /// A sentence; what was done in the folder stays done.
-    pub(super) async fn act(
+    pub(crate) async fn act(
         &self,
         operation: Operation,
         node: &str,
@@ -76,7 +76,7 @@ impl Places {
     ///
     /// # Errors
     /// A sentence.
-    pub(super) async fn prune(
+    pub(crate) async fn prune(
         &self,
         name: &str,
         node: &str,

@@ -186,7 +186,7 @@ impl Bucket {
                 .map_err(|e| self.told("", format!("the list cannot be read: {e}")))?;
             for object in page.contents {
                 let Some(name) = object.key.strip_prefix(&prefix) else { continue };
-                if super::command::named("name", name).is_ok() {
+                if crate::commands::etcd_snapshot::named("name", name).is_ok() {
                     let modified = object.last_modified.and_then(|at| at.parse().ok());
                     let modified = modified.map(|at: jiff::Timestamp| at.as_second());
                     snapshots.push(self.snapshot(name, object.size.unwrap_or(0), modified));
@@ -247,7 +247,7 @@ impl Bucket {
         name: &str,
         folder: &Path,
     ) -> Result<std::path::PathBuf, String> {
-        super::command::named("cluster-reset-restore-path", name).map_err(|_| {
+        crate::commands::etcd_snapshot::named("cluster-reset-restore-path", name).map_err(|_| {
             format!("{name}: with --etcd-s3 a snapshot of the bucket is named; for a file add --etcd-s3=false")
         })?;
         let temporary = folder.join(format!(".{name}.download"));

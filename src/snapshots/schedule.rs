@@ -32,7 +32,7 @@ impl std::str::FromStr for Schedule {
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(every) = text.strip_prefix("@every ") {
-            let every = crate::cli::duration(every)?;
+            let every = crate::command_line::duration(every)?;
             return match every.as_secs() {
                 0 => Err("must be a second or more".to_owned()),
                 seconds => Ok(Self::Every(Duration::from_secs(seconds))),

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
 use super::{Folder, Places, Snapshot, Snapshots, s3};
-use crate::asked;
-use crate::catalogue::Refusal;
+use crate::control_socket;
+use crate::error_catalogue::Refusal;
 
 /// Largest question, in bytes.
 const QUESTION_MAX: u64 = 1 << 20;
@@ -19,7 +19,7 @@ const ANSWER_MAX: u64 = 32 << 20;
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     /// Take one, named so.
     Save {
         /// First part of its name.
@@ -42,30 +42,30 @@ pub(super) enum Operation {
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Question {
+pub(crate) struct Question {
     /// What.
-    pub(super) operation: Operation,
+    pub(crate) operation: Operation,
     /// Folder, when it is not the server's.
-    pub(super) dir: Option<PathBuf>,
+    pub(crate) dir: Option<PathBuf>,
     /// Bucket, when it is not the server's.
-    pub(super) s3: Option<s3::Settings>,
+    pub(crate) s3: Option<s3::Settings>,
 }
 
 /// The answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// Name of this node.
-    pub(super) node: String,
+    pub(crate) node: String,
     /// Taken, or all that there are.
-    pub(super) snapshots: Vec<Snapshot>,
+    pub(crate) snapshots: Vec<Snapshot>,
     /// Names of the deleted ones.
-    pub(super) deleted: Vec<String>,
+    pub(crate) deleted: Vec<String>,
     /// What went wrong.
-    pub(super) error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 impl Answer {
-    pub(super) fn of(node: &str, outcome: Result<(Vec<Snapshot>, Vec<String>), String>) -> Self {
+    pub(crate) fn of(node: &str, outcome: Result<(Vec<Snapshot>, Vec<String>), String>) -> Self {
         let node = node.to_owned();
         match outcome {
             Ok((snapshots, deleted)) => Self { node, snapshots, deleted, error: None },
@@ -89,7 +89,7 @@ pub(crate) fn serve(
 ) -> Result<(), Refusal> {
     let socket = path(data_dir);
     let data_dir = data_dir.to_owned();
-    asked::serve(socket, ("snapshot socket", "snapshot answer"), tasks, move |stream| {
+    control_socket::serve(socket, ("snapshot socket", "snapshot answer"), tasks, move |stream| {
         let (snapshots, data_dir) = (Arc::clone(&snapshots), data_dir.clone());
         async move { answer(&snapshots, &data_dir, stream).await }
     })
@@ -100,11 +100,11 @@ async fn answer(
     data_dir: &Path,
     mut stream: UnixStream,
 ) -> std::io::Result<()> {
-    let outcome = match asked::question(&mut stream, QUESTION_MAX).await? {
+    let outcome = match control_socket::question(&mut stream, QUESTION_MAX).await? {
         Ok(question) => act(snapshots, data_dir, question).await,
         Err(error) => Err(error),
     };
-    asked::reply(stream, &Answer::of(&snapshots.settings.node, outcome)).await
+    control_socket::reply(stream, &Answer::of(&snapshots.settings.node, outcome)).await
 }
 
 async fn act(
@@ -131,6 +131,6 @@ async fn act(
 ///
 /// # Errors
 /// When it stops answering.
-pub(super) async fn ask(data_dir: &Path, question: &Question) -> std::io::Result<Option<Answer>> {
-    asked::ask(&path(data_dir), question, ANSWER_MAX).await
+pub(crate) async fn ask(data_dir: &Path, question: &Question) -> std::io::Result<Option<Answer>> {
+    control_socket::ask(&path(data_dir), question, ANSWER_MAX).await
 }

@@ -36,7 +36,7 @@ fn four(bytes: u64) -> io::Result<u32> {
 ///
 /// # Errors
 /// The file system's; a file of 4 GiB or more.
-pub(super) fn pack(from: &Path, to: &Path, name: &str) -> io::Result<()> {
+pub(crate) fn pack(from: &Path, to: &Path, name: &str) -> io::Result<()> {
     let mut source = File::open(from)?;
     let size = four(source.metadata()?.len())?;
     let length = u16::try_from(name.len()).map_err(|_| bad("the name is too long"))?;
@@ -90,7 +90,7 @@ pub(super) fn pack(from: &Path, to: &Path, name: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// The file system's.
-pub(super) fn is_archive(file: &File) -> io::Result<bool> {
+pub(crate) fn is_archive(file: &File) -> io::Result<bool> {
     let mut magic = [0; 4];
     match file.read_exact_at(&mut magic, 0) {
         Ok(()) => Ok(u32::from_le_bytes(magic) == LOCAL),
@@ -159,7 +159,7 @@ fn member(archive: &File) -> io::Result<Member> {
 ///
 /// # Errors
 /// The file systems'; what is no such archive.
-pub(super) fn unpack(mut archive: &File, to: &mut dyn Write) -> io::Result<()> {
+pub(crate) fn unpack(mut archive: &File, to: &mut dyn Write) -> io::Result<()> {
     let member = member(archive)?;
     archive.seek(SeekFrom::Start(member.begin))?;
     let packed = BufReader::new(archive.take(member.packed));
@@ -191,7 +191,7 @@ pub(super) fn unpack(mut archive: &File, to: &mut dyn Write) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`unpack`].
-pub(super) fn check(path: &Path) -> io::Result<()> {
+pub(crate) fn check(path: &Path) -> io::Result<()> {
     unpack(&File::open(path)?, &mut io::sink())
 }
 

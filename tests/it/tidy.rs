@@ -99,7 +99,7 @@ fn the_log_filter_names_every_member_of_the_workspace() {
     let names = packages.iter().map(|package| package["name"].as_str().unwrap());
     let members: BTreeSet<String> =
         names.filter(|name| !SILENT.contains(name)).map(|name| name.replace('-', "_")).collect();
-    let logged = kube_lite::logging::CRATES.iter().map(|name| (*name).to_owned());
+    let logged = kube_lite::process::logging::CRATES.iter().map(|name| (*name).to_owned());
     assert_eq!(logged.collect::<BTreeSet<_>>(), members);
 }
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use store::Endpoint;
 
 use super::{Look, refusal_of, report};
-use crate::catalogue::{DATA_DIR, MIGRATE, Refusal};
-use crate::cli::MigrateArgs;
+use crate::command_line::MigrateArgs;
+use crate::error_catalogue::{DATA_DIR, MIGRATE, Refusal};
 use crate::server::store_identity::Replacing;
 use crate::server::{data_dir, datastore};
 use crate::snapshots::source;
@@ -109,7 +109,7 @@ fn restore(
 
 fn told(error: &store::ResetError) -> Refusal {
     let refusal = refusal_of(error);
-    if refusal.entry == crate::catalogue::RESET { MIGRATE.refuse(error) } else { refusal }
+    if refusal.entry == crate::error_catalogue::RESET { MIGRATE.refuse(error) } else { refusal }
 }
 
 fn note(k3s: bool) -> String {

@@ -30,7 +30,7 @@ const CHUNKS_MAX: usize = 4;
 const ANSWER_MAX: usize = 4 << 20;
 
 /// What is sent, and where the answer goes.
-pub(super) enum To<'a> {
+pub(crate) enum To<'a> {
     /// Nothing is sent, the answer is short.
     Memory,
     /// Of this many bytes.
@@ -43,7 +43,7 @@ pub(super) enum To<'a> {
 
 impl<'a> To<'a> {
     /// For one more attempt.
-    pub(super) fn again(&mut self) -> To<'a> {
+    pub(crate) fn again(&mut self) -> To<'a> {
         match self {
             Self::Memory => To::Memory,
             Self::Upload { path, size } => To::Upload { path, size: *size },
@@ -53,17 +53,17 @@ impl<'a> To<'a> {
 }
 
 /// An answer of success.
-pub(super) struct Received {
+pub(crate) struct Received {
     /// Its body, unless that went to a file.
-    pub(super) text: String,
+    pub(crate) text: String,
 }
 
 /// Why there is none.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) text: String,
+pub(crate) struct Fault {
+    pub(crate) text: String,
     /// It may go better the next time.
-    pub(super) passing: bool,
+    pub(crate) passing: bool,
 }
 
 impl Fault {
@@ -77,7 +77,7 @@ impl Fault {
 }
 
 /// Size and CRC32C of a file, the latter as S3 has it: base64 of its four bytes.
-pub(super) fn look(path: &Path) -> io::Result<(u64, String)> {
+pub(crate) fn look(path: &Path) -> io::Result<(u64, String)> {
     let mut file = File::open(path)?;
     let (mut size, mut sum, mut chunk) = (0_u64, 0, vec![0; CHUNK]);
     loop {
@@ -91,13 +91,13 @@ pub(super) fn look(path: &Path) -> io::Result<(u64, String)> {
 }
 
 /// Opens connections.
-pub(super) struct Client {
+pub(crate) struct Client {
     /// Nothing where HTTP without TLS was asked for.
     tls: Option<Arc<ClientConfig>>,
 }
 
 impl Client {
-    pub(super) async fn new(tls: bool, ca: &str, unverified: bool) -> Result<Self, String> {
+    pub(crate) async fn new(tls: bool, ca: &str, unverified: bool) -> Result<Self, String> {
         let tls = match tls {
             true => Some(pki::outside::client(ca.as_bytes(), unverified, None).await?),
             false => None,
@@ -122,7 +122,7 @@ impl Client {
     }
 
     /// Sends the request and reads its answer.
-    pub(super) async fn exchange(
+    pub(crate) async fn exchange(
         &self,
         method: Method,
         url: &url::Url,

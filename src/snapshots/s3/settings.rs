@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Settings;
-use crate::catalogue::{BAD_VALUE, Refusal};
-use crate::cli::{Lookup, S3Args};
+use crate::command_line::{Lookup, S3Args};
+use crate::error_catalogue::{BAD_VALUE, Refusal};
 
 /// The service of Amazon, whose regions have hosts of their own.
 const AMAZON: &str = "s3.amazonaws.com";
@@ -108,7 +108,7 @@ pub(crate) fn settings(args: &S3Args) -> Result<Option<Settings>, Refusal> {
             }
         }
     };
-    let timeout = crate::cli::duration(&args.etcd_s3_timeout);
+    let timeout = crate::command_line::duration(&args.etcd_s3_timeout);
     let timeout = timeout.map_err(|why| bad("timeout", &args.etcd_s3_timeout, why))?;
     if timeout < Duration::from_secs(1) {
         return Err(bad("timeout", &args.etcd_s3_timeout, "must be a second or more"));

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use super::*;
-use crate::cli::{Cli, Command, SnapshotCommand};
+use crate::command_line::{Cli, Command, SnapshotCommand};
 
 const GIVEN: [&str; 4] = [
     "--etcd-s3",
@@ -18,7 +18,8 @@ fn parsed(
     lookup: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<Settings>, String> {
     let argv = ["kube-lite", "etcd-snapshot", "ls"].iter().chain(flags).map(Into::into).collect();
-    let Ok(Cli { command: Command::EtcdSnapshot(args) }) = crate::cli::parse(argv, lookup) else {
+    let Ok(Cli { command: Command::EtcdSnapshot(args) }) = crate::command_line::parse(argv, lookup)
+    else {
         panic!("{flags:?} do not parse")
     };
     let SnapshotCommand::Ls(ls) = args.command else { panic!("not ls") };

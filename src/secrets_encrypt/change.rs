@@ -22,7 +22,7 @@ impl Sealing {
         self.change_here(wish).await
     }
 
-    pub(super) async fn change_here(&self, wish: Wish) -> Result<String, String> {
+    pub(crate) async fn change_here(&self, wish: Wish) -> Result<String, String> {
         if let Some(file) = &self.file {
             return Err(format!(
                 "encryption-provider-config={} says how Secrets are sealed: change that file, and write Secrets anew with `kubectl get secrets -A -o json | kubectl replace -f -`",

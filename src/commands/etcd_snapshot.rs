@@ -4,25 +4,35 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::socket::{Answer, Operation, Question, ask};
-use super::{Folder, Places, Snapshot, s3};
-use crate::catalogue::{BAD_VALUE, Refusal, SERVER_UNREACHABLE, SNAPSHOT_COMMAND};
-use crate::cli::{FolderArgs, SnapshotCommand, SnapshotOutput};
+use super::{Command, Environment, Output, block_on};
+use crate::command_line::SnapshotCommandArgs;
+use crate::command_line::{FolderArgs, SnapshotCommand, SnapshotOutput};
+use crate::error_catalogue::{BAD_VALUE, Refusal, SERVER_UNREACHABLE, SNAPSHOT_COMMAND};
+use crate::snapshots::socket::{Answer, Operation, Question, ask};
+use crate::snapshots::{Folder, Places, Snapshot, s3};
 
 /// Where things are when no flag says so.
 #[derive(Debug, Clone)]
-pub struct Defaults {
+struct Defaults {
     /// Data directory.
-    pub data_dir: PathBuf,
+    data_dir: PathBuf,
     /// Name of this machine.
-    pub node: String,
+    node: String,
+}
+
+impl Command for SnapshotCommandArgs {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+        let defaults =
+            Defaults { data_dir: environment.data_dir(None), node: crate::machine::host_name() };
+        block_on(SNAPSHOT_COMMAND, || run(&self.command, &defaults)).map(Output::from)
+    }
 }
 
 /// Runs one command; its output.
 ///
 /// # Errors
 /// What is wrong, and where.
-pub async fn run(command: &SnapshotCommand, defaults: &Defaults) -> Result<String, Refusal> {
+async fn run(command: &SnapshotCommand, defaults: &Defaults) -> Result<String, Refusal> {
     match command {
         SnapshotCommand::Save(args) => {
             named("name", &args.name)?;
@@ -236,10 +246,10 @@ mod tests {
         let defaults = Defaults { data_dir: data.path().to_owned(), node: "n".to_owned() };
         let command = |argv: &[&str]| {
             let argv = ["kube-lite", "etcd-snapshot"].iter().chain(argv).map(Into::into).collect();
-            match crate::cli::parse(argv, |_| None) {
-                Ok(crate::cli::Cli { command: crate::cli::Command::EtcdSnapshot(args) }) => {
-                    args.command
-                }
+            match crate::command_line::parse(argv, |_| None) {
+                Ok(crate::command_line::Cli {
+                    command: crate::command_line::Command::EtcdSnapshot(args),
+                }) => args.command,
                 other => panic!("{other:?}"),
             }
         };

@@ -4,16 +4,25 @@ use std::path::Path;
 
 use cluster::rotation::{Files, Wish};
 
-use super::socket::ask;
-use super::{Question, check, renew};
-use crate::catalogue::{BAD_VALUE, CERTIFICATE_COMMAND, Refusal, SERVER_UNREACHABLE};
-use crate::cli::{CertificateCommand, RotateCaArgs};
+use super::{Command, Environment, Output, block_on};
+use crate::certificates::socket::ask;
+use crate::certificates::{Question, check, renew};
+use crate::command_line::CertificateArgs;
+use crate::command_line::{CertificateCommand, RotateCaArgs};
+use crate::error_catalogue::{BAD_VALUE, CERTIFICATE_COMMAND, Refusal, SERVER_UNREACHABLE};
+
+impl Command for CertificateArgs {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+        let data_dir = environment.data_dir(None);
+        block_on(CERTIFICATE_COMMAND, || run(&self.command, &data_dir)).map(Output::from)
+    }
+}
 
 /// Runs one command; its output.
 ///
 /// # Errors
 /// What is wrong, and where.
-pub async fn run(command: &CertificateCommand, data_dir: &Path) -> Result<String, Refusal> {
+async fn run(command: &CertificateCommand, data_dir: &Path) -> Result<String, Refusal> {
     match command {
         CertificateCommand::Check(args) => {
             check::run(args.data_dir.as_deref().unwrap_or(data_dir), args.output)
@@ -99,13 +108,13 @@ mod tests {
 
     async fn ran(data: &Path, words: &[&str]) -> String {
         let argv = ["kube-lite", "certificate"].iter().chain(words).map(Into::into).collect();
-        match crate::cli::parse(argv, |_| None) {
-            Ok(crate::cli::Cli { command: crate::cli::Command::Certificate(args) }) => {
-                match run(&args.command, data).await {
-                    Ok(text) => text,
-                    Err(refusal) => refusal.to_string(),
-                }
-            }
+        match crate::command_line::parse(argv, |_| None) {
+            Ok(crate::command_line::Cli {
+                command: crate::command_line::Command::Certificate(args),
+            }) => match run(&args.command, data).await {
+                Ok(text) => text,
+                Err(refusal) => refusal.to_string(),
+            },
             other => panic!("{other:?}"),
         }
     }

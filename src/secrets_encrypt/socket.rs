@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
 use super::{Sealing, Status};
-use crate::asked;
-use crate::catalogue::Refusal;
+use crate::control_socket;
+use crate::error_catalogue::Refusal;
 
 /// Largest question and answer, in bytes.
 const MESSAGE_MAX: u64 = 1 << 20;
@@ -18,7 +18,7 @@ const MESSAGE_MAX: u64 = 1 << 20;
 /// A question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Question {
+pub(crate) enum Question {
     /// How things are.
     Status,
     /// To change something.
@@ -28,7 +28,7 @@ pub(super) enum Question {
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// How things are.
     Status(Status),
     /// What was done.
@@ -46,7 +46,7 @@ fn path(data_dir: &Path) -> PathBuf {
 pub(crate) fn serve(data_dir: &Path, sealing: Arc<Sealing>, tasks: &Tasks) -> Result<(), Refusal> {
     let names = ("secrets-encrypt socket", "secrets-encrypt answer");
     let shutdown = tasks.shutdown().clone();
-    asked::serve(path(data_dir), names, tasks, move |stream| {
+    control_socket::serve(path(data_dir), names, tasks, move |stream| {
         let (sealing, shutdown) = (Arc::clone(&sealing), shutdown.clone());
         async move {
             tokio::select! {
@@ -58,21 +58,22 @@ pub(crate) fn serve(data_dir: &Path, sealing: Arc<Sealing>, tasks: &Tasks) -> Re
 }
 
 async fn answer(sealing: &Arc<Sealing>, mut stream: UnixStream) -> std::io::Result<()> {
-    let outcome: Result<Answer, String> = match asked::question(&mut stream, MESSAGE_MAX).await? {
-        Ok(Question::Status) => sealing.status().await.map(Answer::Status),
-        Ok(Question::Change(wish)) => sealing.change(wish).await.map(Answer::Done),
-        Err(error) => Err(error),
-    };
-    asked::reply(stream, &outcome).await
+    let outcome: Result<Answer, String> =
+        match control_socket::question(&mut stream, MESSAGE_MAX).await? {
+            Ok(Question::Status) => sealing.status().await.map(Answer::Status),
+            Ok(Question::Change(wish)) => sealing.change(wish).await.map(Answer::Done),
+            Err(error) => Err(error),
+        };
+    control_socket::reply(stream, &outcome).await
 }
 
 /// Asks the server of a data directory; `None` when none answers.
 ///
 /// # Errors
 /// When it stops answering.
-pub(super) async fn ask(
+pub(crate) async fn ask(
     data_dir: &Path,
     question: Question,
 ) -> std::io::Result<Option<Result<Answer, String>>> {
-    asked::ask(&path(data_dir), &question, MESSAGE_MAX).await
+    control_socket::ask(&path(data_dir), &question, MESSAGE_MAX).await
 }

@@ -31,7 +31,7 @@ pub use token::{CreateArgs, DeleteArgs, ListArgs, RotateArgs, TokenArgs, TokenCo
 /// `kube-lite server` is a whole cluster: API server, store, scheduler, controllers and this machine as its first node.
 /// `kube-lite agent` makes another machine a node of it.
 #[derive(Debug, Parser)]
-#[command(name = "kube-lite", version = crate::cli::args::version(), args_override_self = true, max_term_width = 110)]
+#[command(name = "kube-lite", version = crate::command_line::args::version(), args_override_self = true, max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

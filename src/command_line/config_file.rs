@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::catalogue::{CONFIG_FILE, Refusal};
+use crate::error_catalogue::{CONFIG_FILE, Refusal};
 
 /// Values per flag name, in the order given.
 pub(super) type Values = BTreeMap<String, Vec<String>>;

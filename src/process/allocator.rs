@@ -8,7 +8,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Sets up the allocator; before there are other threads.
 pub fn prepare() {
     #[cfg(target_env = "gnu")]
-    crate::sys::bound_allocator();
+    crate::process::sys::bound_allocator();
 }
 
 /// Has memory given back after bursts of work: what the allocator has free, where it does not do so by itself, as mimalloc
@@ -18,7 +18,7 @@ pub(crate) fn keep_small(tasks: &base::Tasks) {
     let keeping = base::memory::keep_small(shutdown, || {
         store::let_go_of_pages();
         #[cfg(target_env = "gnu")]
-        crate::sys::give_back();
+        crate::process::sys::give_back();
     });
     tasks.spawn(base::Kind::Critical, "memory", keeping);
 }

@@ -7,7 +7,7 @@ use base::{Backoff, Shutdown, clock};
 use cluster::join::{Error, ServerAddress, ShownCa, reason};
 use cluster::token::Token;
 
-use crate::catalogue::{
+use crate::error_catalogue::{
     BAD_CLOCK, JOIN_REFUSED, NAME_TAKEN, NOT_A_SERVER, Refusal, SERVER_UNREACHABLE, TOKEN_EXPIRED,
     VERSION_SKEW, WRONG_CA, WRONG_TOKEN,
 };

@@ -31,11 +31,11 @@ enum Ask {
 
 /// What a server has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct State {
+pub(crate) struct State {
     /// A hash of the files in use.
-    pub(super) in_use: String,
+    pub(crate) in_use: String,
     /// What it takes over at its next start.
-    pub(super) waiting: Option<Files>,
+    pub(crate) waiting: Option<Files>,
 }
 
 /// The answer, or why there is none.
@@ -53,7 +53,7 @@ pub(crate) async fn answer(data_dir: &Path, message: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// What this server has.
-pub(super) fn state(data_dir: &Path) -> Told<State> {
+pub(crate) fn state(data_dir: &Path) -> Told<State> {
     let in_use = Files::read(&data_dir.join("server/tls")).map_err(|e| e.to_string())?;
     let waiting = rotation::waiting(data_dir).map_err(|e| e.to_string())?;
     Ok(State { in_use: in_use.hash(), waiting })
@@ -69,14 +69,14 @@ fn put(data_dir: &Path, in_use: &str, files: &Files) -> Told<()> {
 }
 
 /// The other servers, and the way to them.
-pub(super) struct Others<'a> {
-    pub(super) members: &'a Members,
-    pub(super) calls: &'a Calls,
+pub(crate) struct Others<'a> {
+    pub(crate) members: &'a Members,
+    pub(crate) calls: &'a Calls,
 }
 
 impl Others<'_> {
     /// Who they are.
-    pub(super) fn list(&self) -> Vec<Member> {
+    pub(crate) fn list(&self) -> Vec<Member> {
         let all = self.members.list().into_iter();
         all.filter(|member| member.id != self.members.id()).collect()
     }
@@ -106,7 +106,7 @@ impl Others<'_> {
     ///
     /// # Errors
     /// Who does not answer, or has other CAs.
-    pub(super) async fn waiting(&self, own: &State) -> Told<Option<Files>> {
+    pub(crate) async fn waiting(&self, own: &State) -> Told<Option<Files>> {
         let mut waiting = own.waiting.clone();
         for member in self.list() {
             let state: State = self.ask(&member, Ask::State).await?;
@@ -125,7 +125,7 @@ impl Others<'_> {
     ///
     /// # Errors
     /// Who does not take it; those before have.
-    pub(super) async fn put_by(&self, in_use: &str, files: &Files) -> Told<()> {
+    pub(crate) async fn put_by(&self, in_use: &str, files: &Files) -> Told<()> {
         for member in self.list() {
             self.ask::<()>(&member, Ask::Put(in_use.to_owned(), files.clone())).await?;
         }

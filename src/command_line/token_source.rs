@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cluster::token::Secret;
 
-use crate::catalogue::{BAD_VALUE, Refusal};
+use crate::error_catalogue::{BAD_VALUE, Refusal};
 
 /// The token of `--<flag>` or `--<flag>-file`.
 ///

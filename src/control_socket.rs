@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::catalogue::{DATA_DIR, Refusal};
+use crate::error_catalogue::{DATA_DIR, Refusal};
 
 /// Answers at `path` until shutdown: each connection by a task of its own. `names` are those of the tasks that listen and
 /// answer.

@@ -3,7 +3,22 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use crate::catalogue::{ETCD_OFF, Refusal};
+use super::{Command, Environment, Output, block_on};
+use crate::command_line::EtcdEnvArgs;
+use crate::error_catalogue::{ETCD_OFF, Refusal, SERVER_STOPPED, SERVER_UNREACHABLE};
+use crate::status;
+
+impl Command for EtcdEnvArgs {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+        let data_dir = self.data_dir.unwrap_or_else(|| environment.locations().data);
+        let answer = block_on(SERVER_STOPPED, || async { Ok(status::ask(&data_dir).await) })?;
+        let Some(store) = answer.and_then(|answer| answer.store) else {
+            let text = format!("no server answers in {}", data_dir.display());
+            return Err(SERVER_UNREACHABLE.refuse(text));
+        };
+        render(&store.etcd, &data_dir).map(Output::from)
+    }
+}
 
 /// A word that a shell takes as it is.
 fn quoted(word: &str) -> String {
@@ -18,7 +33,7 @@ fn quoted(word: &str) -> String {
 ///
 /// # Errors
 /// The interface is off.
-pub fn render(urls: &[String], data_dir: &Path) -> Result<String, Refusal> {
+fn render(urls: &[String], data_dir: &Path) -> Result<String, Refusal> {
     let secure: Vec<&str> =
         urls.iter().map(String::as_str).filter(|url| url.starts_with("https://")).collect();
     let endpoints = if secure.is_empty() {

@@ -7,8 +7,8 @@ use cluster::token::Token;
 
 use crate::agent::config::Config;
 use crate::agent::link::To;
-use crate::catalogue::{DATA_DIR, JOIN_REFUSED, OTHER_CLUSTER, Refusal, USAGE};
-use crate::joining::{check_ca, check_clock, until_answered};
+use crate::error_catalogue::{DATA_DIR, JOIN_REFUSED, OTHER_CLUSTER, Refusal, USAGE};
+use crate::join::{check_ca, check_clock, until_answered};
 use crate::machine::VERSION;
 
 /// What an earlier start left, if it was this node's and is of the cluster of the token.

@@ -9,7 +9,7 @@ use clap::{CommandFactory, FromArgMatches};
 
 use super::args::{Cli, Command};
 use super::{config_file, environment, unsupported};
-use crate::catalogue::{Refusal, UNSUPPORTED_FLAG, USAGE};
+use crate::error_catalogue::{Refusal, UNSUPPORTED_FLAG, USAGE};
 
 /// What parsing ends with when it is not a command.
 #[derive(Debug)]

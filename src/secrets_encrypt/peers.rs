@@ -37,7 +37,7 @@ type Told = Result<String, String>;
 /// This server's keys, and who changes them.
 pub(crate) struct Place {
     pub(crate) keys: Arc<Keys>,
-    pub(super) sealing: OnceLock<Arc<Sealing>>,
+    pub(crate) sealing: OnceLock<Arc<Sealing>>,
 }
 
 impl Place {
@@ -100,7 +100,7 @@ impl Sealing {
     }
 
     /// What all others have.
-    pub(super) async fn hashes(&self) -> Vec<(String, Told)> {
+    pub(crate) async fn hashes(&self) -> Vec<(String, Told)> {
         let mut all = Vec::new();
         for member in others(&self.members) {
             let told = asked(&self.calls, &member.address, &Ask::Hash, Some(ANSWER_MAX)).await;
@@ -113,7 +113,7 @@ impl Sealing {
     ///
     /// # Errors
     /// Who does not answer.
-    pub(super) async fn rings(&self) -> Result<Vec<Ring>, String> {
+    pub(crate) async fn rings(&self) -> Result<Vec<Ring>, String> {
         let mut rings = vec![Ring::clone(&self.keys().ring())];
         for member in others(&self.members) {
             let told = asked(&self.calls, &member.address, &Ask::Ring, Some(ANSWER_MAX)).await;
@@ -127,7 +127,7 @@ impl Sealing {
     ///
     /// # Errors
     /// Who does not take it; those before have.
-    pub(super) async fn everywhere(&self, ring: &Ring) -> Result<usize, String> {
+    pub(crate) async fn everywhere(&self, ring: &Ring) -> Result<usize, String> {
         let mut changed = 0;
         for member in others(&self.members) {
             let failed = |why| format!("{}: {why}", self.name(&member));
@@ -148,7 +148,7 @@ impl Sealing {
     }
 
     /// Has the leader do it; `None` when that is this server.
-    pub(super) async fn by_leader(&self, wish: Wish) -> Option<Told> {
+    pub(crate) async fn by_leader(&self, wish: Wish) -> Option<Told> {
         let leadership = self.members.leadership().borrow().clone();
         if leadership.leads {
             return None;

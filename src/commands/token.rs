@@ -15,10 +15,12 @@ use cluster::token::files::TokenFiles;
 use cluster::token::{Credentials, Secret, bootstrap_parts, new_bootstrap, parse};
 use serde_json::json;
 
-use crate::catalogue::{BAD_VALUE, Refusal, TOKEN_COMMAND};
-use crate::cli::{
+use super::{Command, Environment, Output, block_on, install_tls};
+use crate::command_line::TokenArgs;
+use crate::command_line::{
     CreateArgs, DeleteArgs, ListArgs, Locations, RotateArgs, StatusOutput, TokenCommand, duration,
 };
+use crate::error_catalogue::{BAD_VALUE, Refusal, TOKEN_COMMAND};
 
 /// Type of the Secrets (upstream's bootstrap API).
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -26,20 +28,32 @@ const NAMESPACE: &str = "kube-system";
 const PREFIX: &str = "bootstrap-token-";
 
 /// Where things are when no flag says so.
-pub struct Settings {
+struct Settings {
     /// Default locations.
-    pub locations: Locations,
+    locations: Locations,
     /// The variable `KUBECONFIG`.
-    pub kubeconfig: Option<PathBuf>,
+    kubeconfig: Option<PathBuf>,
     /// The variable `KUBE_LITE_DATA_DIR`.
-    pub data_dir: Option<PathBuf>,
+    data_dir: Option<PathBuf>,
+}
+
+impl Command for TokenArgs {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+        install_tls();
+        let settings = Settings {
+            locations: environment.locations(),
+            kubeconfig: environment.variable("KUBECONFIG").map(PathBuf::from),
+            data_dir: crate::command_line::data_dir(environment.lookup),
+        };
+        block_on(TOKEN_COMMAND, || run(&self.command, &settings)).map(Output::from)
+    }
 }
 
 /// Runs one command; its output.
 ///
 /// # Errors
 /// What is wrong, and where.
-pub async fn run(command: &TokenCommand, settings: &Settings) -> Result<String, Refusal> {
+async fn run(command: &TokenCommand, settings: &Settings) -> Result<String, Refusal> {
     match command {
         TokenCommand::Create(args) => create(args, settings).await,
         TokenCommand::List(args) => list(args, settings).await,

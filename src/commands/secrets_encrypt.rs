@@ -5,16 +5,25 @@ use std::path::{Path, PathBuf};
 use apiserver::encryption::Wish;
 use serde_json::json;
 
-use super::Status;
-use super::socket::{Answer, Question, ask};
-use crate::catalogue::{Refusal, SEAL_COMMAND, SERVER_UNREACHABLE, UNSUPPORTED_FLAG};
-use crate::cli::{EncryptCommand, StatusOutput};
+use super::{Command, Environment, Output, block_on};
+use crate::command_line::EncryptArgs;
+use crate::command_line::{EncryptCommand, StatusOutput};
+use crate::error_catalogue::{Refusal, SEAL_COMMAND, SERVER_UNREACHABLE, UNSUPPORTED_FLAG};
+use crate::secrets_encrypt::Status;
+use crate::secrets_encrypt::socket::{Answer, Question, ask};
+
+impl Command for EncryptArgs {
+    fn run(self, environment: &Environment<'_>) -> Result<Output, Refusal> {
+        let data_dir = environment.data_dir(None);
+        block_on(SEAL_COMMAND, || run(&self.command, &data_dir)).map(Output::from)
+    }
+}
 
 /// Runs one command; its output.
 ///
 /// # Errors
 /// What is wrong, and where.
-pub async fn run(command: &EncryptCommand, data_dir: &Path) -> Result<String, Refusal> {
+async fn run(command: &EncryptCommand, data_dir: &Path) -> Result<String, Refusal> {
     let (args, question) = match command {
         EncryptCommand::Status(args) => (&args.place, Question::Status),
         EncryptCommand::Enable(args) => (args, Question::Change(Wish::Enable)),
@@ -115,10 +124,10 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let ran = async |word: &str| {
             let argv = ["kube-lite", "secrets-encrypt", word].map(Into::into).to_vec();
-            match crate::cli::parse(argv, |_| None) {
-                Ok(crate::cli::Cli { command: crate::cli::Command::SecretsEncrypt(args) }) => {
-                    run(&args.command, data.path()).await.unwrap_err().to_string()
-                }
+            match crate::command_line::parse(argv, |_| None) {
+                Ok(crate::command_line::Cli {
+                    command: crate::command_line::Command::SecretsEncrypt(args),
+                }) => run(&args.command, data.path()).await.unwrap_err().to_string(),
                 other => panic!("{other:?}"),
             }
         };

@@ -12,7 +12,7 @@ use store::{Members, StoreError};
 use super::{refuse, skew};
 use crate::machine::VERSION;
 use crate::server::members::Listener;
-use crate::server::members::enter::{SHARED, TOKENS};
+use crate::server::members::join::{SHARED, TOKENS};
 
 /// The store's side of joining.
 pub(crate) struct Store {

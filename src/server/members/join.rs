@@ -10,8 +10,8 @@ use cluster::token::Token;
 use serde::{Deserialize, Serialize};
 use store::{ClusterId, Members};
 
-use crate::catalogue::{DATA_DIR, OTHER_CLUSTER, Refusal};
-use crate::joining::{check_ca, check_clock, until_answered};
+use crate::error_catalogue::{DATA_DIR, OTHER_CLUSTER, Refusal};
+use crate::join::{check_ca, check_clock, until_answered};
 use crate::machine::VERSION;
 use crate::server::config::{Config, Others};
 

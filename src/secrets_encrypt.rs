@@ -1,9 +1,8 @@
 //! Encryption at rest in operation: keys of several servers changed as one, and what `kube-lite secrets-encrypt` asks for.
 
 mod change;
-pub mod command;
-mod others;
-mod socket;
+mod peers;
+pub(crate) mod socket;
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,8 +12,7 @@ use cluster::peers::Calls;
 use serde::{Deserialize, Serialize};
 use store::{Backend, Members};
 
-pub use command::run;
-pub(crate) use others::{Place, catch_up};
+pub(crate) use peers::{Place, catch_up};
 pub(crate) use socket::serve;
 
 /// Changes the keys of all servers, one change at a time.
