@@ -1,4 +1,4 @@
-//! What the linker is asked for besides its defaults.
+//! Hands the names of the workspace crates to the program, and options to the linker.
 
 use std::process::Command;
 
@@ -6,6 +6,9 @@ use std::process::Command;
 #[allow(clippy::disallowed_methods)]
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=Cargo.toml");
+    let manifest = std::fs::read_to_string("Cargo.toml").unwrap_or_default();
+    println!("cargo:rustc-env=KUBE_LITE_CRATES={}", crates(&manifest).join(","));
     let var = |name: &str| std::env::var(name).unwrap_or_default();
     // Only the linker that comes with Rust on this target is known to do what follows.
     let lld = var("CARGO_CFG_TARGET_ARCH") == "x86_64" && var("CARGO_CFG_TARGET_ENV") == "gnu";
@@ -19,6 +22,17 @@ fn main() {
     if var("HOST") == var("TARGET") && glibc().is_some_and(|version| version >= (2, 36)) {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
+}
+
+/// The crates of the program: the root package, and what `[workspace.dependencies]` finds under `src`.
+fn crates(manifest: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let (name, dependency) = line.split_once(" = ")?;
+        dependency.starts_with("{ path = \"src/").then(|| name.replace('-', "_"))
+    };
+    let dependencies = manifest.split("[workspace.dependencies]").nth(1).unwrap_or_default();
+    let lines = dependencies.lines().take_while(|line| !line.starts_with('['));
+    std::iter::once("kube_lite".to_owned()).chain(lines.filter_map(name)).collect()
 }
 
 /// Version of this machine's C library.

@@ -17,10 +17,9 @@ use base::pki::{tls, trust};
 use base::{Shutdown, Tasks};
 use client::{Client, Remembering, Trimming, gvr_of};
 use cluster::join::files::Joined;
-use net::Cidr;
 
 use crate::error_catalogue::{AGENT_STOPPED, BAD_CLOCK, DATA_DIR, OTHER_CLUSTER, Refusal};
-use crate::machine::{Clients, Facts, NodeClaim};
+use crate::machine::{Clients, NodeClaim};
 use crate::process::end_reason;
 use crate::process::end_reason::End;
 use crate::server::data_dir::check as check_owner;
@@ -135,17 +134,17 @@ async fn start(config: &Config, claim: &NodeClaim, tasks: &Tasks) -> Result<(), 
     let serving = Arc::clone(&lives.kubelet_serving);
     let tls = tls::following_server(serving, Arc::clone(&lives.clients), &["http/1.1"])
         .map_err(|e| DATA_DIR.refuse(e))?;
-    let facts = facts(&joined).map_err(|e| DATA_DIR.refuse(e))?;
-    machine.check_backend(facts.backend)?;
+    let cluster = joined.settings.clone();
+    machine.check_backend(cluster.backend)?;
     let moves = machine.addresses();
     let addresses = moves.subscribe();
     link.start(config, &lives, &clients, addresses.clone(), tasks)?;
     let runtime = Arc::default();
     let known = link.known();
     let client = clients.node.clone();
-    status::serve(machine, facts.backend, client, known, Arc::clone(&runtime), tasks)?;
+    status::serve(machine, cluster.backend, client, known, Arc::clone(&runtime), tasks)?;
     let kubelet_api = machine.kubelet_api(claim, Arc::new(tls));
-    machine.start(kubelet_api, &facts, clients, runtime, moves, tasks);
+    machine.start(kubelet_api, &cluster, clients, runtime, moves, tasks);
     renewal::start(config, joined, lives, addresses, &link, !fresh, tasks)
 }
 
@@ -167,29 +166,4 @@ fn remember(
     let inner = Arc::clone(client.transport());
     let transport = Remembering::open(inner, &directory, tasks).map_err(|e| DATA_DIR.refuse(e))?;
     Ok(Client::new(Arc::new(transport), agent))
-}
-
-/// What the cluster says, as the node takes it.
-fn facts(joined: &Joined) -> Result<Facts, String> {
-    let cidrs = |all: &[String]| all.iter().map(|c| c.parse::<Cidr>()).collect::<Result<_, _>>();
-    let told = &joined.facts;
-    let backend = match told.backend.as_str() {
-        "" => net::Backend::default(),
-        named => named.parse().map_err(|e: net::BadBackend| e.to_string())?,
-    };
-    Ok(Facts {
-        cluster_cidrs: cidrs(&told.cluster_cidrs).map_err(|e| e.to_string())?,
-        service_cidrs: cidrs(&told.service_cidrs).map_err(|e| e.to_string())?,
-        cluster_dns: told.cluster_dns.clone(),
-        cluster_domain: told.cluster_domain.clone(),
-        proxy: told.proxy,
-        policies: told.network_policies,
-        api_ports: told
-            .servers
-            .iter()
-            .filter_map(|s| s.parse::<std::net::SocketAddr>().ok())
-            .map(|a| a.port())
-            .collect(),
-        backend,
-    })
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use api::k8s::api::core::v1::Taint;
 use base::{Kind, Tasks};
 use client::Client;
-use net::Cidr;
+use settings::ClusterSettings;
 use tokio::sync::watch;
 
 use crate::command_line::{GeneralArgs, Locations, NodeArgs};
@@ -55,7 +55,7 @@ pub struct Machine {
     /// Node addresses, at least one.
     pub node_ips: Vec<IpAddr>,
     /// How pods of other nodes are reached, where the flags say it.
-    pub backend: Option<net::Backend>,
+    pub backend: Option<settings::Backend>,
     /// Where the API and the node listen.
     pub listen: IpAddr,
     /// Labels of the node.
@@ -74,27 +74,6 @@ pub struct Machine {
     pub path: String,
     /// Settings that were given and change nothing, with the reason.
     pub without_effect: Vec<String>,
-}
-
-/// What the cluster says to each of its nodes.
-#[derive(Debug, Clone)]
-pub struct Facts {
-    /// Pod ranges, one per family.
-    pub cluster_cidrs: Vec<Cidr>,
-    /// Service ranges, one per family.
-    pub service_cidrs: Vec<Cidr>,
-    /// Where cluster DNS answers; empty when it is disabled.
-    pub cluster_dns: Vec<IpAddr>,
-    /// Cluster domain.
-    pub cluster_domain: String,
-    /// Run the service proxy.
-    pub proxy: bool,
-    /// Enforce network policies.
-    pub policies: bool,
-    /// Ports of the API on servers.
-    pub api_ports: Vec<u16>,
-    /// How pods of other nodes are reached, unless this node's own flags say otherwise.
-    pub backend: net::Backend,
 }
 
 /// Clients of the two parts.
@@ -267,7 +246,7 @@ impl Machine {
         let bad = |f: &Finding| f.verdict == Verdict::Fail && !spared.contains(&f.entry);
         match findings.into_iter().find(bad) {
             Some(found) => Err(found.entry.refuse(found.detail)),
-            None => self.check_backend(net::Backend::default()),
+            None => self.check_backend(settings::Backend::default()),
         }
     }
 
@@ -297,8 +276,8 @@ impl Machine {
 
     /// The socket on which the network plugin reaches this process; `None` where another plugin connects pods. `told` is
     /// the cluster's backend, which this node's own flag overrides.
-    pub(crate) fn plugin_socket(&self, told: net::Backend) -> Option<PathBuf> {
-        (self.backend.unwrap_or(told) != net::Backend::None).then(|| self.socket_path())
+    pub(crate) fn plugin_socket(&self, told: settings::Backend) -> Option<PathBuf> {
+        (self.backend.unwrap_or(told) != settings::Backend::None).then(|| self.socket_path())
     }
 
     fn socket_path(&self) -> PathBuf {
@@ -309,13 +288,13 @@ impl Machine {
     ///
     /// # Errors
     /// What the kernel lacks.
-    pub(crate) fn check_backend(&self, told: net::Backend) -> Result<(), Refusal> {
+    pub(crate) fn check_backend(&self, told: settings::Backend) -> Result<(), Refusal> {
         let backend = self.backend.unwrap_or(told);
-        if backend == net::Backend::None && self.hardened() {
+        if backend == settings::Backend::None && self.hardened() {
             let why = "contradicts --profile=hardened, whose network rules hold in kube-lite's own pod network only";
             return Err(bad("flannel-backend", "none", why));
         }
-        backend.supported().map_err(|lacks| NO_WIREGUARD.refuse(lacks))
+        net::check_support(backend).map_err(|lacks| NO_WIREGUARD.refuse(lacks))
     }
 
     /// The kubelet API on the port that `claim` holds.
@@ -333,16 +312,16 @@ impl Machine {
     pub(crate) fn start(
         &self,
         kubelet_api: node::HttpConfig,
-        facts: &Facts,
+        cluster: &ClusterSettings,
         clients: Clients,
         runtime: Arc<OnceLock<String>>,
         addresses: watch::Sender<Vec<IpAddr>>,
         tasks: &Tasks,
     ) {
-        let mut agent = self.agent(facts);
+        let mut agent = self.agent(cluster);
         agent.http = Some(kubelet_api);
         agent.addresses = addresses.subscribe();
-        let network = self.network(facts, addresses);
+        let network = self.network(cluster, addresses);
         if let Err(refusal) = name::remember(&self.directory(), &self.node_name) {
             tasks.stop_with(&refusal.to_string());
         }
@@ -377,44 +356,45 @@ impl Machine {
 
     /// What pods do not reach under `--profile=hardened`: kubelets, the store and its other members; the API is reached
     /// through its Service.
-    fn guard(&self, facts: &Facts) -> net::Guard {
+    fn guard(&self, cluster: &ClusterSettings) -> net::Guard {
         net::Guard {
             closed: vec![self.args.kubelet_port, STORE_PORT, PEER_PORT],
-            by_service: facts.api_ports.clone(),
+            by_service: cluster.api_ports(),
         }
     }
 
-    fn network(&self, facts: &Facts, addresses: watch::Sender<Vec<IpAddr>>) -> net::Config {
+    fn network(
+        &self,
+        cluster: &ClusterSettings,
+        addresses: watch::Sender<Vec<IpAddr>>,
+    ) -> net::Config {
         let args = &self.args;
         net::Config {
             node_name: self.node_name.clone(),
+            cluster: ClusterSettings {
+                backend: self.backend.unwrap_or(cluster.backend),
+                ..cluster.clone()
+            },
             addresses,
             left_out: watch::Sender::default(),
             addresses_held: !args.node_ip.is_empty(),
-            backend: self.backend.unwrap_or(facts.backend),
             interface: args.flannel_iface.clone(),
             table: args.nft_table.clone(),
             bridge: args.bridge_name.clone(),
-            cluster_cidrs: facts.cluster_cidrs.clone(),
-            service_cidrs: facts.service_cidrs.clone(),
-            proxy: facts.proxy,
             proxy_healthz: (args.proxy_healthz_port != 0)
                 .then(|| SocketAddr::new(self.listen, args.proxy_healthz_port)),
             pod_cidrs: Vec::new(),
-            cluster_dns: facts.cluster_dns.clone(),
-            cluster_domain: facts.cluster_domain.clone(),
             resolv_conf: args.resolv_conf.clone(),
             state_dir: self.directory().join("net"),
             socket: self.socket_path(),
             cni_conf_dir: args.cni_conf_dir.clone(),
             cni_bin_dir: args.cni_bin_dir.clone(),
             mtu: None,
-            policies: facts.policies,
-            guard: self.hardened().then(|| self.guard(facts)),
+            guard: self.hardened().then(|| self.guard(cluster)),
         }
     }
 
-    fn agent(&self, facts: &Facts) -> node::Config {
+    fn agent(&self, cluster: &ClusterSettings) -> node::Config {
         let (args, directory) = (&self.args, self.directory());
         let mut agent = node::Config::new(
             &self.node_name,
@@ -438,8 +418,8 @@ impl Machine {
         agent.manifest_dirs =
             vec!["/etc/kubernetes/manifests".into(), directory.join("pod-manifests")];
         agent.cgroup_root.clone_from(&args.cgroup_root);
-        agent.cluster_dns.clone_from(&facts.cluster_dns);
-        agent.cluster_domain.clone_from(&facts.cluster_domain);
+        agent.cluster_dns.clone_from(&cluster.cluster_dns);
+        agent.cluster_domain.clone_from(&cluster.cluster_domain);
         agent.resolv_conf.clone_from(&args.resolv_conf);
         agent.runtime.endpoint = args
             .container_runtime_endpoint

@@ -142,11 +142,10 @@ fn start_rest(
             answering: tokio::sync::watch::channel(true).1,
         };
         let (tls, cert) = node::tls(config, plane)?;
-        let facts = node::facts(config);
         let moves = config.machine.addresses();
         let addresses = moves.subscribe();
         let kubelet_api = config.machine.kubelet_api(claim, tls);
-        config.machine.start(kubelet_api, &facts, clients, runtime, moves, tasks);
+        config.machine.start(kubelet_api, &config.cluster, clients, runtime, moves, tasks);
         Some((cert, addresses))
     } else {
         None
@@ -233,8 +232,8 @@ fn start_controllers(
     tasks: &Tasks,
 ) {
     let settings = controllers::Config {
-        cluster_cidrs: config.cluster_cidrs.iter().map(ToString::to_string).collect(),
-        service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
+        cluster_cidrs: config.cluster.cluster_cidrs.iter().map(ToString::to_string).collect(),
+        service_cidrs: config.cluster.service_cidrs.iter().map(ToString::to_string).collect(),
         root_ca: plane.certs.server_ca().cert_pem().to_owned(),
         node_name: config.agent.then(|| config.machine.node_name.clone()),
         sign_token: sign_token.clone(),

@@ -55,7 +55,7 @@ impl Link {
             .map_err(|e| DATA_DIR.refuse(e))?;
         if servers.addresses().borrow().len() == 1 {
             // Nothing is remembered yet but what was told at the join.
-            servers.told(&joined.facts.servers);
+            servers.told(&joined.settings.servers);
         }
         Ok(Self { servers, server, settings: watch::Sender::default() })
     }

@@ -9,9 +9,10 @@ use base::io::Dial;
 use base::pki::live::LiveCert;
 use base::{Backoff, Kind, Problems, Shutdown, Tasks};
 use cluster::join::files::Joined;
-use cluster::join::{self, Error, Facts, Machine, Party, ServerAddress, reason};
+use cluster::join::{self, Error, Machine, Party, ServerAddress, reason};
 use cluster::token::Token;
 use parking_lot::Mutex;
+use settings::ClusterSettings;
 
 use super::Lives;
 use super::link::Link;
@@ -40,7 +41,7 @@ struct Certificates {
     addresses: Addresses,
     joined: Mutex<Joined>,
     /// The settings of the cluster that this node runs with.
-    running: Facts,
+    running: ClusterSettings,
     problems: Problems,
 }
 
@@ -66,7 +67,7 @@ pub(super) fn start(
         token: config.token.clone(),
         lives,
         addresses,
-        running: joined.facts.clone(),
+        running: joined.settings.clone(),
         problems: tasks.problems().clone(),
         joined: Mutex::new(joined),
     });
@@ -138,7 +139,7 @@ impl Certificates {
     }
 
     /// Says which settings this node would take at its next start.
-    fn tell_settings(&self, now: &Facts) {
+    fn tell_settings(&self, now: &ClusterSettings) {
         let changed = self.running.differences(now);
         if changed.is_empty() {
             return self.problems.clear(SETTINGS);
@@ -176,11 +177,11 @@ impl Certificates {
             (outcome, _) => outcome?,
         };
         let fresh = Joined::new(&machine, &self.server, &keys, answer).map_err(|e| own(&e))?;
-        self.tell_settings(&fresh.facts);
+        self.tell_settings(&fresh.settings);
         // A server of the CA that is known said so: the CA of a cluster changes by being vouched for by the one before.
         let other_ca = fresh.server_ca != old.server_ca || fresh.client_ca != old.client_ca;
         let changed = other_ca
-            || fresh.facts != old.facts
+            || fresh.settings != old.settings
             || fresh.server != old.server
             || fresh.addresses != old.addresses;
         if !changed && !old.is_due(base::pki::now()) {
@@ -249,32 +250,32 @@ mod tests {
             addresses: vec!["192.0.2.7".parse().unwrap()],
             version: "v1.37.1".into(),
         };
-        let mut facts = Facts {
+        let mut settings = ClusterSettings {
             cluster_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
             proxy: true,
             network_policies: true,
-            backend: String::new(),
+            backend: settings::Backend::default(),
             servers: Vec::new(),
         };
         let keys = Keys::generate().unwrap();
         let ask = machine.ask(&keys).unwrap();
         let now = pki::now();
-        let sign = |facts: &Facts, at| join::sign(&certs, &ask, facts.clone(), at).unwrap();
+        let sign = |settings: &ClusterSettings, at| {
+            join::sign(&certs, &ask, settings.clone(), at).unwrap()
+        };
         let server: ServerAddress = "https://192.0.2.2".parse().unwrap();
         // Issued 300 days ago: 65 are left, renewal starts at 90.
-        let old = sign(&facts, now - 300 * 24 * 60 * 60);
+        let old = sign(&settings, now - 300 * 24 * 60 * 60);
         let joined = Joined::new(&machine, &server, &keys, old).unwrap();
-        let running = facts.clone();
-        assert_eq!(running.digest(), facts.digest());
+        let running = settings.clone();
         // Servers are followed while a node runs, the proxy is not.
-        facts.servers.push("192.0.2.2:6443".into());
-        assert_eq!((running.digest(), running.differences(&facts)), (facts.digest(), Vec::new()));
-        facts.proxy = false;
-        assert_ne!(running.digest(), facts.digest());
-        let body = serde_json::to_string(&sign(&facts, now)).unwrap();
+        settings.servers.push("192.0.2.2:6443".into());
+        assert_eq!(running.differences(&settings), Vec::<&str>::new());
+        settings.proxy = false;
+        let body = serde_json::to_string(&sign(&settings, now)).unwrap();
         let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         let tls = tls::server(Arc::clone(&certs.serving), &[], &["http/1.1"]).unwrap();
         let (moves, addresses) = watch::channel(machine.addresses.clone());

@@ -27,7 +27,7 @@ pub(super) type Servers = Box<dyn Fn() -> Vec<ServerLine> + Send + Sync>;
 /// When the socket cannot be made.
 pub(super) fn serve(
     machine: &Machine,
-    backend: net::Backend,
+    backend: settings::Backend,
     client: Client,
     servers: Servers,
     runtime: Arc<OnceLock<String>>,

@@ -4,6 +4,7 @@ pub mod files;
 mod https;
 pub mod servers;
 
+use settings::ClusterSettings;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -69,62 +70,20 @@ pub struct Ask {
     pub proxy_client: String,
 }
 
-/// What the cluster says to each of its nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Facts {
-    /// Pod ranges, one per family.
-    pub cluster_cidrs: Vec<String>,
-    /// Service ranges, one per family.
-    pub service_cidrs: Vec<String>,
-    /// Where cluster DNS answers; empty when it is disabled.
-    pub cluster_dns: Vec<IpAddr>,
-    /// Cluster domain.
-    pub cluster_domain: String,
-    /// Run the service proxy.
-    pub proxy: bool,
-    /// Enforce network policies; not of a server that does not say.
-    #[serde(default)]
-    pub network_policies: bool,
-    /// How pods of other nodes are reached, as `--flannel-backend` names it; empty from a server that does not say.
-    #[serde(default)]
-    pub backend: String,
-    /// Addresses of servers, `host:port`.
-    #[serde(default)]
-    pub servers: Vec<String>,
-}
-
-impl Facts {
-    /// In which settings two differ. Servers are none: they are followed while a node runs.
-    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
-        let all = [
-            ("pod ranges", self.cluster_cidrs != other.cluster_cidrs),
-            ("service ranges", self.service_cidrs != other.service_cidrs),
-            ("addresses of cluster DNS", self.cluster_dns != other.cluster_dns),
-            ("cluster domain", self.cluster_domain != other.cluster_domain),
-            ("service proxy", self.proxy != other.proxy),
-            ("network policies", self.network_policies != other.network_policies),
-            ("overlay", self.backend != other.backend),
-        ];
-        all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
-    }
-
-    /// The same for facts without differences, and of no other use.
-    pub fn digest(&self) -> String {
-        let settings = Self { servers: Vec::new(), ..self.clone() };
-        let text = serde_json::to_vec(&settings).unwrap_or_default();
-        let digest = ring::digest::digest(&ring::digest::SHA256, &text);
-        digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
-    }
-}
-
-/// A digest of what a node takes from its cluster besides its certificates: facts ([`Facts::digest`]) and CAs. Tunnels tell it,
-/// so that nodes ask when it is new to them.
-pub fn digest(facts: &Facts, server_ca: &str, client_ca: &str) -> String {
-    let mut text = facts.digest();
+/// A digest of what a node has from its cluster besides its certificates: settings, except the servers,
+/// which a node follows, and CAs. Tunnels carry it, so that nodes ask again when it is new to them.
+pub fn digest(settings: &ClusterSettings, server_ca: &str, client_ca: &str) -> String {
+    let settings = ClusterSettings { servers: Vec::new(), ..settings.clone() };
+    let text = serde_json::to_vec(&settings).unwrap_or_default();
+    let mut text = short_digest(&text);
     text.push_str(server_ca);
     text.push_str(client_ca);
-    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    short_digest(text.as_bytes())
+}
+
+/// The first half of the SHA-256 digest, in hexadecimal.
+fn short_digest(text: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text);
     digest.as_ref().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -143,7 +102,8 @@ pub struct Answer {
     /// PEM of the CA of clients.
     pub client_ca: String,
     /// The cluster.
-    pub facts: Facts,
+    #[serde(rename = "facts")]
+    pub settings: ClusterSettings,
 }
 
 /// The keys of a machine, PEM.
@@ -207,7 +167,12 @@ impl Machine {
 ///
 /// # Errors
 /// A request that is damaged or for somebody else.
-pub fn sign(certs: &ServerCerts, ask: &Ask, facts: Facts, now: u64) -> Result<Answer, pki::Error> {
+pub fn sign(
+    certs: &ServerCerts,
+    ask: &Ask,
+    settings: ClusterSettings,
+    now: u64,
+) -> Result<Answer, pki::Error> {
     let (client_ca, server_ca) = (certs.client_ca(), certs.server_ca());
     let serving = node_serving(&ask.node_name, &ask.addresses);
     let client = |csr: &str, profile| client_ca.sign_request(csr, &profile, now);
@@ -217,7 +182,7 @@ pub fn sign(certs: &ServerCerts, ask: &Ask, facts: Facts, now: u64) -> Result<An
         proxy_client: client(&ask.proxy_client, proxy_client())?.cert_pem,
         server_ca: server_ca.cert_pem().to_owned(),
         client_ca: client_ca.cert_pem().to_owned(),
-        facts,
+        settings,
     })
 }
 

@@ -6,38 +6,29 @@ use std::path::PathBuf;
 
 use tokio::sync::watch;
 
-use crate::addr::{Cidr, Family};
-use crate::overlay::backend::Backend;
+use settings::{Cidr, ClusterSettings};
 
 /// Settings of [`crate::run`]; every name that is global to a host is here, so that several nodes share one machine.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Name of the Node object.
     pub node_name: String,
+    /// The settings of the cluster, with this node's own backend where its flags name one.
+    pub cluster: ClusterSettings,
     /// Addresses of this node, preferred family first; changes are told here.
     pub addresses: watch::Sender<Vec<IpAddr>>,
     /// Pods of this node, `namespace/name`, that Services leave out, whatever their endpoints say; changes are told here.
     pub left_out: watch::Sender<BTreeSet<String>>,
     /// The addresses stay as they are; without it they follow the machine's links.
     pub addresses_held: bool,
-    /// How the pods of other nodes are reached.
-    pub backend: Backend,
     /// The link to other nodes; without it the one that has the node's address.
     pub interface: Option<String>,
     /// Name of our nftables tables, one per family.
     pub table: String,
     /// Name of the pods' bridge.
     pub bridge: String,
-    /// All pods of the cluster, at most one block per family.
-    pub cluster_cidrs: Vec<Cidr>,
-    /// All services of the cluster.
-    pub service_cidrs: Vec<Cidr>,
     /// This node's pods; empty means what `spec.podCIDRs` of the Node says (remembered for starts without a server).
     pub pod_cidrs: Vec<Cidr>,
-    /// Addresses at which cluster DNS answers; empty switches it off.
-    pub cluster_dns: Vec<IpAddr>,
-    /// Domain of the cluster, `cluster.local` by default.
-    pub cluster_domain: String,
     /// Where names outside the cluster are asked: the node's resolver configuration.
     pub resolv_conf: PathBuf,
     /// Durable state: leases of pod addresses.
@@ -50,12 +41,8 @@ pub struct Config {
     pub cni_bin_dir: PathBuf,
     /// MTU of pods; without it that of the link to other nodes, less what the overlay adds.
     pub mtu: Option<u32>,
-    /// Serve the addresses of Services; without it only masquerade, host ports and DNS are ours.
-    pub proxy: bool,
     /// Where the proxy's health is served, if at all.
     pub proxy_healthz: Option<SocketAddr>,
-    /// Enforce network policies.
-    pub policies: bool,
     /// What is closed to pods beside what policies say, if anything.
     pub guard: Option<Guard>,
 }
@@ -68,14 +55,6 @@ pub struct Guard {
     pub closed: Vec<u16>,
     /// TCP ports that are reached through a Service alone.
     pub by_service: Vec<u16>,
-}
-
-impl Config {
-    /// The families that pods have.
-    pub(crate) fn families(&self) -> Vec<Family> {
-        let has = |f: &Family| self.cluster_cidrs.iter().any(|c| c.family() == *f);
-        Family::ALL.into_iter().filter(has).collect()
-    }
 }
 
 /// Why the network cannot run.

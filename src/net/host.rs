@@ -4,11 +4,11 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::addr::{Cidr, Family};
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
 use crate::netlink::route::Link;
 use crate::overlay::address::Machine;
+use settings::addr::{Cidr, Family};
 
 /// Ethernet's; used when the node's link is not found.
 const MTU: u32 = 1500;
@@ -45,11 +45,11 @@ fn pod_mtu(socket: &mut Socket, config: &Config) -> io::Result<u32> {
     let machine = Machine::read(socket)?;
     let node = config.addresses.borrow().clone();
     let interface = config.interface.as_deref();
-    let families = config.families();
+    let families = config.cluster.families();
     // The smaller one, where the families have different links.
     let found = families.iter().filter_map(|f| machine.underlay(*f, interface, &node).ok());
     let mtu = found.map(|u| u.mtu).filter(|mtu| *mtu > 0).min().unwrap_or(MTU);
-    Ok(mtu.saturating_sub(config.backend.overhead(&families)))
+    Ok(mtu.saturating_sub(config.cluster.backend.overhead(&families)))
 }
 
 /// An address of the bridge's own: without one it takes that of a port, and changes it when ports come and go, which
@@ -94,7 +94,7 @@ pub(crate) fn ensure_bridge(
             // node's own (CVE-2020-8558).
             (
                 format!("ipv4/conf/{}/route_localnet", config.bridge),
-                if config.proxy { "1" } else { "0" },
+                if config.cluster.proxy { "1" } else { "0" },
             ),
             (format!("ipv4/conf/{}/send_redirects", config.bridge), "0"),
         ],
@@ -117,7 +117,7 @@ pub(crate) fn ensure_bridge(
     }
     let mut wanted: Vec<(IpAddr, u8)> =
         blocks.iter().filter_map(|b| Some((gateway(b)?, b.prefix()))).collect();
-    wanted.extend(config.cluster_dns.iter().map(|ip| (*ip, Family::of(*ip).bits())));
+    wanted.extend(config.cluster.cluster_dns.iter().map(|ip| (*ip, Family::of(*ip).bits())));
     let present = socket.addresses(link.index).map_err(Error::io(named("read addresses of")))?;
     for (ip, prefix) in &present {
         let link_local = matches!(ip, IpAddr::V6(a) if a.segments()[0] & 0xffc0 == 0xfe80);
@@ -144,7 +144,7 @@ fn route_services(
     bridge: u32,
     services: Option<&[Cidr]>,
 ) -> Result<(), Error> {
-    let wanted = services.unwrap_or(&config.service_cidrs);
+    let wanted = services.unwrap_or(&config.cluster.service_cidrs);
     for block in wanted.iter().filter(|b| present_family(config, b.family())) {
         socket
             .add_route(bridge, *block, None)
@@ -163,7 +163,7 @@ fn route_services(
 }
 
 fn present_family(config: &Config, family: Family) -> bool {
-    config.cluster_cidrs.iter().any(|c| c.family() == family)
+    config.cluster.cluster_cidrs.iter().any(|c| c.family() == family)
 }
 
 /// Switches IPv6 forwarding on without losing routes learned from router advertisements.

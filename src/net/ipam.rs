@@ -11,8 +11,8 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::addr::Cidr;
 use crate::proxy::rules::HostPort;
+use settings::addr::Cidr;
 
 /// Addresses kept for pods without a sandbox; of more the oldest are given up. A node has 110 pods by default.
 const KEPT_MAX: usize = 256;
@@ -215,7 +215,7 @@ impl Ipam {
     fn pick(&mut self, block: Cidr) -> Result<IpAddr, Error> {
         // The first address is the network's, the second the bridge's, the last of IPv4 the broadcast address.
         let last =
-            block.size().saturating_sub(if block.family() == crate::Family::V4 { 2 } else { 1 });
+            block.size().saturating_sub(if block.family() == settings::Family::V4 { 2 } else { 1 });
         let start = self.next.get(&block).copied().unwrap_or(2).clamp(2, last.max(2));
         let passed = self.used.len() + self.kept.iter().map(|l| l.addresses.len()).sum::<usize>();
         let limit = u128::try_from(passed).unwrap_or(u128::MAX).saturating_add(1);

@@ -3,7 +3,6 @@
 //! [`run`] does everything until shutdown; [`cni_main`] is the executable's face towards the container runtime.
 //! Speaks to the kernel by netlink alone and knows neither the node agent nor the API server.
 
-mod addr;
 mod cni;
 mod config;
 mod dns;
@@ -20,9 +19,8 @@ mod testing;
 #[cfg(test)]
 mod traffic_tests;
 
-pub use addr::{BadCidr, Cidr, Family};
 pub use cni::{cni_main, is_cni_call};
 pub use config::{Config, Error, Guard};
-pub use overlay::backend::{Backend, BadBackend};
+pub use overlay::check_support;
 pub use policy::model::trimmed as trimmed_pod;
 pub use run::{remove, run};

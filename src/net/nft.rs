@@ -5,10 +5,10 @@ pub(crate) mod set;
 
 use std::io;
 
-use crate::addr::Family;
 use crate::netlink::{self, APPEND, CREATE, Socket, Writer, attribute, attributes};
 use expr::Rule;
 use set::{Element, Set};
+use settings::addr::Family;
 
 const NFPROTO_BRIDGE: u8 = 7;
 const SUBSYSTEM: u16 = 10 << 8;

@@ -3,7 +3,6 @@
 
 pub(crate) mod address;
 pub(crate) mod announce;
-pub(crate) mod backend;
 pub(crate) mod checksum;
 pub(crate) mod engine;
 pub(crate) mod guard;
@@ -30,7 +29,6 @@ use client::{Change, Client, EventRecorder, Informer};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::addr::{Cidr, Family};
 use crate::config::{Config, Error};
 use crate::netlink::monitor::{Monitor, News};
 use crate::netlink::route::{self, Address};
@@ -39,6 +37,7 @@ use engine::{Engine, Outcome, View};
 use peer::Peer;
 use plan::Problem;
 use probe::{Finding, Prober, Target, Told};
+use settings::addr::{Cidr, Family};
 
 /// Changes that come within this time are applied together.
 const GATHER: Duration = Duration::from_millis(50);
@@ -162,7 +161,7 @@ fn matters(news: &Received, outcome: &Outcome) -> bool {
             let list = news.body.get(8..).unwrap_or_default();
             let ip = attribute(list, 2).or_else(|| attribute(list, 1));
             let (Some(ip), Some(prefix)) =
-                (ip.and_then(crate::addr::from_octets), news.body.get(1).copied())
+                (ip.and_then(settings::addr::from_octets), news.body.get(1).copied())
             else {
                 return false;
             };
@@ -275,7 +274,7 @@ impl Overlay {
         });
         let ends = self.engine.as_ref().and_then(|engine| engine.ends(outcome));
         if let Some(ends) = ends.filter(|_| !outcome.published.is_empty()) {
-            let wanted = peer::annotations(self.config.backend, &outcome.published, &ends);
+            let wanted = peer::annotations(self.config.cluster.backend, &outcome.published, &ends);
             self.wanted.send_if_modified(|old| {
                 let changed = *old != wanted;
                 *old = wanted;
@@ -312,4 +311,12 @@ async fn news(monitor: &mut Monitor, outcome: &Outcome) -> Result<(), Error> {
             News::Changes(_) => {}
         }
     }
+}
+
+/// Whether this machine's kernel can run the backend.
+///
+/// # Errors
+/// What is missing, in words.
+pub fn check_support(backend: settings::Backend) -> Result<(), String> {
+    if backend.encrypts() { wireguard::supported() } else { Ok(()) }
 }

@@ -29,13 +29,13 @@ use client::{Change, Client, Informer, Informers, Scope, gvr_of};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::addr::Family;
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
 pub(crate) use decide::Local;
 use decide::{Decider, Decision, Sets};
 use gate::{Covered, Gate, Leases};
 use nft::Layout;
+use settings::addr::Family;
 
 /// Changes that come within this time are applied together.
 const GATHER: Duration = Duration::from_millis(5);
@@ -233,7 +233,7 @@ fn layouts(config: &Config) -> Vec<Layout> {
         bridge: config.bridge.clone(),
         guard: config.guard.clone(),
     };
-    config.families().into_iter().map(layout).collect()
+    config.cluster.families().into_iter().map(layout).collect()
 }
 
 /// Takes the tables away: those of an earlier run where policies are not enforced, and all for uninstallation.
@@ -260,7 +260,7 @@ impl Policies {
         tasks: &Tasks,
     ) -> Result<(Self, Gate), Error> {
         let dirty = Arc::new(Dirty::default());
-        let policies = config.policies.then(|| {
+        let policies = config.cluster.network_policies.then(|| {
             let gvr = Gvr::new("networking.k8s.io", "v1", "networkpolicies");
             let policies: Informer<()> = informers.scoped(Scope::all(gvr));
             policies.on_change(dirty.note(|keys, key| keys.policies.insert(key)));
@@ -276,7 +276,7 @@ impl Policies {
             .collect();
         let (covered, seen) = watch::channel(Covered::default());
         let kernel = Kernel { socket, tables, frames: Frames::new(config) };
-        let engine = Some((Decider::new(&config.cluster_dns), kernel));
+        let engine = Some((Decider::new(&config.cluster.cluster_dns), kernel));
         let this = Self {
             client: client.clone(),
             informers: informers.clone(),

@@ -20,13 +20,13 @@ use client::{Informer, Informers};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use crate::addr::Family;
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
 use crate::netlink::conntrack;
 use nft::Layout;
 use rules::{Groups, HostPort, Place, Wanted};
 use services::SERVICE_NAME_LABEL;
+use settings::addr::Family;
 use state::State;
 
 /// Host ports of all pods of this node, by owner.
@@ -108,9 +108,9 @@ pub(crate) struct Proxy {
     node: Informer<Node>,
     ranges: Informer<ServiceCIDR>,
     /// The blocks of services that the configuration names; ServiceCIDRs add more.
-    configured: Vec<crate::Cidr>,
+    configured: Vec<settings::Cidr>,
     /// All of them, told to whoever makes routes.
-    blocks: watch::Sender<Option<Vec<crate::Cidr>>>,
+    blocks: watch::Sender<Option<Vec<settings::Cidr>>>,
     node_name: String,
     dirty: Arc<Dirty>,
     host_ports: watch::Receiver<HostPorts>,
@@ -131,7 +131,7 @@ impl Proxy {
         node: Informer<Node>,
         tasks: &Tasks,
         host_ports: watch::Receiver<HostPorts>,
-        blocks: watch::Sender<Option<Vec<crate::Cidr>>>,
+        blocks: watch::Sender<Option<Vec<settings::Cidr>>>,
     ) -> Result<Self, Error> {
         let dirty = Arc::new(Dirty::default());
         let services = informers.of::<Service>();
@@ -168,12 +168,12 @@ impl Proxy {
         let ranges = informers.of::<ServiceCIDR>();
         let note = Arc::clone(&dirty);
         ranges.on_change(move |_| note.everything());
-        let of = |blocks: &[crate::Cidr], family| -> Vec<crate::Cidr> {
+        let of = |blocks: &[settings::Cidr], family| -> Vec<settings::Cidr> {
             blocks.iter().copied().filter(|b| b.family() == family).collect()
         };
         let families: Vec<Family> = Family::ALL
             .into_iter()
-            .filter(|f| config.cluster_cidrs.iter().any(|c| c.family() == *f))
+            .filter(|f| config.cluster.cluster_cidrs.iter().any(|c| c.family() == *f))
             .collect();
         let tables = families
             .iter()
@@ -182,10 +182,14 @@ impl Proxy {
                     family,
                     table: config.table.clone(),
                     bridge: config.bridge.clone(),
-                    cluster: of(&config.cluster_cidrs, family),
-                    tunnel: config.backend.tunnels().then_some(crate::overlay::engine::PORT),
-                    service: if config.proxy {
-                        of(&config.service_cidrs, family)
+                    cluster: of(&config.cluster.cluster_cidrs, family),
+                    tunnel: config
+                        .cluster
+                        .backend
+                        .tunnels()
+                        .then_some(crate::overlay::engine::PORT),
+                    service: if config.cluster.proxy {
+                        of(&config.cluster.service_cidrs, family)
                     } else {
                         Vec::new()
                     },
@@ -201,12 +205,12 @@ impl Proxy {
                 node: config.node_name.clone(),
                 zone: String::new(),
                 node_ips: config.addresses.borrow().clone(),
-                own_ips: config.cluster_dns.clone(),
+                own_ips: config.cluster.cluster_dns.clone(),
             },
             live: false,
         };
         let health = Arc::new(health::Health::new(families, node.clone(), &config.node_name));
-        if let Some(at) = config.proxy_healthz.filter(|_| config.proxy) {
+        if let Some(at) = config.proxy_healthz.filter(|_| config.cluster.proxy) {
             let serve = health::serve_proxy(Arc::clone(&health), at, tasks.clone());
             tasks.spawn(Kind::Critical, "proxy-healthz", serve);
         }
@@ -215,7 +219,11 @@ impl Proxy {
             slices,
             node,
             ranges,
-            configured: if config.proxy { config.service_cidrs.clone() } else { Vec::new() },
+            configured: if config.cluster.proxy {
+                config.cluster.service_cidrs.clone()
+            } else {
+                Vec::new()
+            },
             blocks,
             node_name: config.node_name.clone(),
             dirty,
@@ -224,7 +232,7 @@ impl Proxy {
             left_out: config.left_out.subscribe(),
             checks: health::HealthChecks::new(tasks.clone(), Arc::clone(&health)),
             health,
-            serves: config.proxy,
+            serves: config.cluster.proxy,
             engine: Some(engine),
             synced: false,
         })
@@ -369,7 +377,7 @@ impl Proxy {
         let mut blocks = self.configured.clone();
         if self.serves {
             let specs = self.ranges.list("").into_iter().filter_map(|r| r.spec?.cidrs);
-            blocks.extend(specs.flatten().filter_map(|b| b.parse::<crate::Cidr>().ok()));
+            blocks.extend(specs.flatten().filter_map(|b| b.parse::<settings::Cidr>().ok()));
         }
         blocks.sort();
         blocks.dedup();

@@ -9,16 +9,16 @@ use client::{Client, Informer, Informers, Scope, gvr_of};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
-use crate::addr::{Cidr, Family};
 use crate::cni::{self, Server};
 use crate::config::{Config, Error};
 use crate::dns;
 use crate::host;
 use crate::netlink::Socket;
 use crate::overlay;
-use crate::overlay::backend::Backend;
 use crate::policy::{self, Policies};
 use crate::proxy::{self, HostPorts, Proxy};
+use settings::Backend;
+use settings::addr::{Cidr, Family};
 
 /// Holds the addresses of cluster DNS and the routes of Services where another CNI plugin connects
 /// pods. Not `cni0`: plugins of others use that name.
@@ -67,7 +67,7 @@ fn check(config: &Config) -> Result<(), Error> {
             config.table
         )));
     }
-    if config.cluster_cidrs.is_empty() {
+    if config.cluster.cluster_cidrs.is_empty() {
         return Err(Error::Config("the pod network needs a cluster CIDR".into()));
     }
     Ok(())
@@ -86,7 +86,7 @@ pub async fn run(
     tasks: Tasks,
 ) -> Result<(), Error> {
     // With `none` another CNI plugin connects pods; Services, cluster DNS and host rules stay here.
-    let own_pods = config.backend != Backend::None;
+    let own_pods = config.cluster.backend != Backend::None;
     if !own_pods {
         config.bridge = SERVICE_BRIDGE.to_owned();
     }
@@ -109,11 +109,11 @@ pub async fn run(
     };
     let (services, services_seen) = watch::channel(None);
     let proxy = Proxy::new(&config, &informers, nodes.clone(), &tasks, host_ports_seen, services)?;
-    if !config.cluster_dns.is_empty() {
+    if !config.cluster.cluster_dns.is_empty() {
         dns::serve(&config, dns::Cluster::new(&informers), &tasks);
     }
     let shutdown = tasks.shutdown().clone();
-    match server.as_mut().filter(|_| config.policies || config.guard.is_some()) {
+    match server.as_mut().filter(|_| config.cluster.network_policies || config.guard.is_some()) {
         Some((server, _)) => {
             let parts = (&client, &informers, nodes.clone());
             let (policies, gate) = Policies::new(&config, parts, server.pods(), &tasks)?;
@@ -177,7 +177,7 @@ async fn remove_policies(config: &Config) -> Result<(), Error> {
 /// All nodes where they are to be reached; this one alone where somebody else cares for that.
 fn nodes(config: &Config, informers: &Informers) -> Informer<Node> {
     let scope = Scope::all(gvr_of::<Node>());
-    match config.backend {
+    match config.cluster.backend {
         Backend::None => {
             informers.scoped(scope.fields(format!("metadata.name={}", config.node_name)))
         }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::addr::Family;
 use crate::cni::{Command, Server};
 use crate::netlink::{Socket, conntrack};
 use crate::proxy::HostPorts;
@@ -17,6 +16,7 @@ use crate::proxy::rules::{Groups, Place, Wanted, plan, plan_host_ports};
 use crate::proxy::services::{Endpoint, Port};
 use crate::proxy::state::State;
 use crate::testing::{Pod, config, in_namespace, privileged, request, shell};
+use settings::addr::Family;
 
 /// Longer than the second after which a refused packet is repeated: the kernel limits ICMP errors per receiver.
 pub(crate) const WAIT: Duration = Duration::from_millis(3500);
@@ -33,7 +33,7 @@ pub(crate) struct Node {
     pub(crate) outside: Pod,
     pub(crate) pods: Vec<(Pod, IpAddr)>,
     _directory: tempfile::TempDir,
-    _blocks: watch::Sender<Vec<crate::Cidr>>,
+    _blocks: watch::Sender<Vec<settings::Cidr>>,
 }
 
 /// Serves TCP and UDP on port 8080: answers with its own name and the address it sees.
@@ -105,8 +105,8 @@ impl Node {
     pub(crate) fn new(family: Family) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(directory.path());
-        config.cluster_cidrs.retain(|c| c.family() == family);
-        config.service_cidrs.retain(|c| c.family() == family);
+        config.cluster.cluster_cidrs.retain(|c| c.family() == family);
+        config.cluster.service_cidrs.retain(|c| c.family() == family);
         config.pod_cidrs.retain(|c| c.family() == family);
         let outside = Pod::new();
         shell(&format!(
@@ -129,8 +129,8 @@ impl Node {
             tunnel: None,
             table: "kube-lite".into(),
             bridge: "cni0".into(),
-            cluster: config.cluster_cidrs.clone(),
-            service: config.service_cidrs.clone(),
+            cluster: config.cluster.cluster_cidrs.clone(),
+            service: config.cluster.service_cidrs.clone(),
         };
         let place = Place { node: "me".into(), ..Place::default() };
         let mut node = Self {

@@ -13,26 +13,11 @@ use tracing_subscriber::fmt::format::FmtSpan;
 
 use queue::LogQueue;
 
-/// Crates of this program, whose events are logged from the chosen level on. Libraries log warnings
-/// and errors only.
-pub const CRATES: &[&str] = &[
-    "kube_lite",
-    "api",
-    "apiserver",
-    "base",
-    "client",
-    "cluster",
-    "controllers",
-    "etcd",
-    "kcel",
-    "kinds",
-    "net",
-    "node",
-    "proto",
-    "scheduler",
-    "store",
-    "stream",
-];
+/// The crates of this workspace, whose messages the log filter lets through: the build derives them from
+/// the workspace's manifest.
+pub fn crates() -> impl Iterator<Item = &'static str> {
+    env!("KUBE_LITE_CRATES").split(',')
+}
 
 /// How long the end of the process waits for a log that is not read.
 const FLUSH_WAIT: Duration = Duration::from_millis(500);
@@ -139,7 +124,7 @@ fn capped(filter: &str, max: LevelFilter) -> String {
 
 /// Libraries log only when something is wrong.
 fn default_filter(level: &str) -> String {
-    let ours = CRATES.iter().map(|name| format!(",{name}={level}"));
+    let ours = crates().map(|name| format!(",{name}={level}"));
     std::iter::once("warn".to_owned()).chain(ours).collect()
 }
 
@@ -221,7 +206,7 @@ mod tests {
     fn every_crate_of_this_program_logs_at_the_chosen_level() {
         let filter = EnvFilter::new(default_filter("debug")).to_string();
         let directives: Vec<&str> = filter.split(',').collect();
-        for name in CRATES {
+        for name in crates() {
             assert!(directives.contains(&format!("{name}=debug").as_str()), "{name}: {filter}");
         }
         assert!(directives.contains(&"warn"), "{filter}");

@@ -11,7 +11,7 @@ use apiserver::priority_and_fairness::flags as flow;
 use apiserver::request_tracing;
 use cluster::join::ServerAddress;
 use cluster::token::{self, Credentials, Secret, Token};
-use net::Cidr;
+use settings::{Cidr, ClusterSettings};
 
 use crate::command_line::{AuditForm, Locations, ServerArgs, SnapshotArgs, given_token};
 use crate::error_catalogue::{BAD_TOKEN, BAD_VALUE, Refusal, SHORT_TOKEN, UNSUPPORTED_FLAG};
@@ -36,6 +36,8 @@ const TOLERATION_SECONDS: i64 = 300;
 pub struct Config {
     /// This machine as a node.
     pub machine: Machine,
+    /// What every node of the cluster has from its servers.
+    pub cluster: ClusterSettings,
     /// Listener.
     pub listen: SocketAddr,
     /// Where the store is reached as etcd, with client certificates.
@@ -50,16 +52,8 @@ pub struct Config {
     pub advertise: IpAddr,
     /// Further names and addresses of the serving certificate.
     pub tls_san: Vec<String>,
-    /// Pod ranges, one per family.
-    pub cluster_cidrs: Vec<Cidr>,
-    /// Service ranges, one per family.
-    pub service_cidrs: Vec<Cidr>,
     /// First and last node port.
     pub node_ports: (u16, u16),
-    /// Cluster DNS, one per family.
-    pub cluster_dns: Vec<IpAddr>,
-    /// Cluster domain.
-    pub cluster_domain: String,
     /// Administrator's kubeconfig and its mode.
     pub kubeconfig: (PathBuf, u32),
     /// Run the node.
@@ -70,12 +64,6 @@ pub struct Config {
     pub scheduler: bool,
     /// Run the local-path provisioner.
     pub local_storage: bool,
-    /// Answer cluster DNS.
-    pub dns: bool,
-    /// Run the service proxy.
-    pub proxy: bool,
-    /// Enforce network policies.
-    pub network_policies: bool,
     /// The loss of a node's tunnel is the loss of the node.
     pub fast_node_loss: bool,
     /// How long pods that do not say it stay on nodes that are not ready, or unreachable, in seconds.
@@ -385,7 +373,22 @@ impl Config {
         let unreachable =
             if args.fast_node_loss { fast_loss::TOLERATION_SECONDS } else { TOLERATION_SECONDS };
         let disabled = |name: &str| args.disable.iter().any(|d| d == name);
+        if disabled("coredns") {
+            cluster_dns.clear();
+        }
+        let advertise = args.advertise_address.unwrap_or(machine.ip());
+        let cluster = ClusterSettings {
+            cluster_cidrs,
+            service_cidrs,
+            cluster_dns,
+            cluster_domain: args.cluster_domain.trim_matches('.').to_owned(),
+            proxy: !args.disable_kube_proxy,
+            network_policies: !args.disable_network_policy,
+            backend: machine.backend.unwrap_or_default(),
+            servers: vec![SocketAddr::new(advertise, args.https_listen_port).to_string()],
+        };
         Ok(Self {
+            cluster,
             listen: SocketAddr::new(machine.listen, args.https_listen_port),
             etcd_listen: args.etcd_listen.clone(),
             etcd_listen_plain: args.etcd_listen_plain,
@@ -393,13 +396,9 @@ impl Config {
             etcd_quota: args
                 .etcd_quota_backend_bytes
                 .map_or(store::DEFAULT_QUOTA_BYTES, std::num::NonZeroU64::get),
-            advertise: args.advertise_address.unwrap_or(machine.ip()),
+            advertise,
             tls_san: args.tls_san.clone(),
             node_ports: node_ports(&args.service_node_port_range)?,
-            cluster_cidrs,
-            service_cidrs,
-            cluster_dns,
-            cluster_domain: args.cluster_domain.trim_matches('.').to_owned(),
             kubeconfig: (
                 args.write_kubeconfig
                     .clone()
@@ -410,9 +409,6 @@ impl Config {
             controllers: !args.disable_controller_manager,
             scheduler: !args.disable_scheduler,
             local_storage: !disabled("local-storage"),
-            dns: !disabled("coredns"),
-            proxy: !args.disable_kube_proxy,
-            network_policies: !args.disable_network_policy,
             // That of the servers to join is written as they have it.
             token: match others {
                 Some(_) => None,
@@ -472,7 +468,7 @@ mod tests {
     fn defaults_are_k3ss() {
         let config = config(&["--node-ip=10.0.0.5"]).unwrap();
         assert_eq!(config.listen.to_string(), "0.0.0.0:6443");
-        assert_eq!(config.cluster_dns, ["10.43.0.10".parse::<IpAddr>().unwrap()]);
+        assert_eq!(config.cluster.cluster_dns, ["10.43.0.10".parse::<IpAddr>().unwrap()]);
         assert_eq!(
             (config.advertise.to_string(), config.node_ports),
             ("10.0.0.5".into(), (30000, 32767))
@@ -493,7 +489,7 @@ mod tests {
     #[test]
     fn disabling_a_component_of_k3s_that_is_absent_changes_nothing() {
         let config = config(&["--disable=traefik,local-storage", "--disable=servicelb"]).unwrap();
-        assert!(!config.local_storage && config.dns);
+        assert!(!config.local_storage && !config.cluster.cluster_dns.is_empty());
         assert_eq!(
             config.machine.without_effect,
             [

@@ -117,7 +117,10 @@ pub(crate) async fn start(
     if !changed.is_empty() {
         tracing::info!(files = changed.join(" "), "CAs and keys were changed");
     }
-    let told = crate::server::node::told(config, address.port());
+    let told = settings::ClusterSettings {
+        servers: vec![std::net::SocketAddr::new(config.advertise, address.port()).to_string()],
+        ..config.cluster.clone()
+    };
     let entered = enter(config, told.clone(), address.port(), tasks.shutdown()).await?;
     let identity = match (identity, &entered) {
         (None, Some(entered)) => {
@@ -208,12 +211,17 @@ pub(crate) async fn start(
         .await
         .map_err(|e| SERVER_STOPPED.refuse(format!("APIServices cannot be loaded: {e}")))?;
     let settings = apiserver::bootstrap::Settings {
-        service_ip: config.service_cidrs.first().and_then(|c| c.nth(1)).unwrap_or(config.advertise),
-        service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
+        service_ip: config
+            .cluster
+            .service_cidrs
+            .first()
+            .and_then(|c| c.nth(1))
+            .unwrap_or(config.advertise),
+        service_cidrs: config.cluster.service_cidrs.iter().map(ToString::to_string).collect(),
         // Without a node here, agents answer it.
         // Without a node and without controllers this is an API server alone: nobody will ever answer names.
-        cluster_dns: if config.dns && (config.agent || config.controllers) {
-            config.cluster_dns.clone()
+        cluster_dns: if config.agent || config.controllers {
+            config.cluster.cluster_dns.clone()
         } else {
             Vec::new()
         },
@@ -245,8 +253,7 @@ pub(crate) async fn start(
         },
         certs: Arc::clone(&certs),
         tokens: join_tokens,
-        facts: told,
-        service_cidrs: config.service_cidrs.clone(),
+        cluster: told,
     };
     let joining = Joining::new(settings, &server, tasks);
     let restored = reset::was_reset(&config.machine.data_dir);
@@ -397,8 +404,8 @@ fn certificates(config: &Config, identity: Option<&StoreIdentity>) -> Result<Ser
     let names = Names {
         dns: names,
         ips: all_ips,
-        service_ips: config.service_cidrs.iter().filter_map(|c| c.nth(1)).collect(),
-        cluster_domain: config.cluster_domain.clone(),
+        service_ips: config.cluster.service_cidrs.iter().filter_map(|c| c.nth(1)).collect(),
+        cluster_domain: config.cluster.cluster_domain.clone(),
         store: identity.map(StoreIdentity::shown),
     };
     cluster::certs::ensure(&config.machine.data_dir, &names).map_err(|e| DATA_DIR.refuse(e))
@@ -415,7 +422,7 @@ fn build(
     let parts = security.parts(objects, Some(connections(objects, certs, reach, tasks)?));
     let settings = apiserver::Config {
         product_version: env!("CARGO_PKG_VERSION").to_owned(),
-        service_cidrs: config.service_cidrs.iter().map(ToString::to_string).collect(),
+        service_cidrs: config.cluster.service_cidrs.iter().map(ToString::to_string).collect(),
         node_ports: config.node_ports,
         flow: config.flow,
     };

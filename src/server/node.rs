@@ -6,39 +6,9 @@ use base::pki::live::LiveCert;
 use base::pki::tls;
 
 use crate::error_catalogue::{DATA_DIR, Refusal};
-use crate::machine::Facts;
 use crate::server::config::Config;
 use crate::server::control_plane::ControlPlane;
 use crate::server::renewal::NodeCert;
-
-/// What this cluster says to its nodes.
-pub(crate) fn facts(config: &Config) -> Facts {
-    Facts {
-        cluster_cidrs: config.cluster_cidrs.clone(),
-        service_cidrs: config.service_cidrs.clone(),
-        cluster_dns: if config.dns { config.cluster_dns.clone() } else { Vec::new() },
-        cluster_domain: config.cluster_domain.clone(),
-        proxy: config.proxy,
-        policies: config.network_policies,
-        api_ports: vec![config.listen.port()],
-        backend: config.machine.backend.unwrap_or_default(),
-    }
-}
-
-/// The same as machines that join are told it; `port` is the API's.
-pub(crate) fn told(config: &Config, port: u16) -> cluster::join::Facts {
-    let facts = facts(config);
-    cluster::join::Facts {
-        cluster_cidrs: facts.cluster_cidrs.iter().map(ToString::to_string).collect(),
-        service_cidrs: facts.service_cidrs.iter().map(ToString::to_string).collect(),
-        cluster_dns: facts.cluster_dns,
-        cluster_domain: facts.cluster_domain,
-        proxy: facts.proxy,
-        network_policies: facts.policies,
-        backend: facts.backend.to_string(),
-        servers: vec![std::net::SocketAddr::new(config.advertise, port).to_string()],
-    }
-}
 
 /// TLS of the kubelet API, and the certificate in it, which has to be renewed some day.
 ///

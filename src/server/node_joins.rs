@@ -20,14 +20,14 @@ use base::pki;
 use client::{Client, Informers};
 use cluster::certs::ServerCerts;
 use cluster::join::servers::{MEMBER_PATH, SHARED_PATH};
-use cluster::join::{self, Ask, CA_PATH, Facts, JOIN_PATH, reason};
+use cluster::join::{self, Ask, CA_PATH, JOIN_PATH, reason};
 use cluster::token::files::TokenFiles;
 use cluster::token::{self, Secret};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
-use net::Cidr;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use settings::ClusterSettings;
 use tokio::sync::Semaphore;
 
 use crate::machine::VERSION;
@@ -54,10 +54,8 @@ pub(crate) struct Settings {
     pub(crate) certs: Arc<ServerCerts>,
     /// Tokens.
     pub(crate) tokens: TokenFiles,
-    /// What nodes are told.
-    pub(crate) facts: Facts,
-    /// Service ranges: no node has an address in them.
-    pub(crate) service_cidrs: Vec<Cidr>,
+    /// The settings that nodes get.
+    pub(crate) cluster: ClusterSettings,
     /// For servers that join.
     pub(crate) store: servers::Store,
 }
@@ -161,9 +159,9 @@ impl Joining {
                     let why = "only the token of servers, server/token, joins servers";
                     return Err(refuse(403, reason::WRONG_TOKEN, why));
                 }
-                let (store, facts) = (&self.settings.store, &self.settings.facts);
+                let (store, cluster) = (&self.settings.store, &self.settings.cluster);
                 if path == SHARED_PATH {
-                    let shared = store.shared(facts, &read(request).await?).await?;
+                    let shared = store.shared(cluster, &read(request).await?).await?;
                     tracing::info!(%from, "a server is given what servers share");
                     return json(&shared);
                 }
@@ -187,7 +185,7 @@ impl Joining {
             }
         })?;
         let answer =
-            join::sign(&self.settings.certs, &ask, self.settings.facts.clone(), pki::now())
+            join::sign(&self.settings.certs, &ask, self.settings.cluster.clone(), pki::now())
                 .map_err(|e| refuse(400, reason::BAD_REQUEST, e.to_string()))?;
         tracing::info!(node = ask.node_name, %from, version = ask.version, "certificates issued");
         json(&answer)
@@ -291,7 +289,8 @@ impl Joining {
             return Err(taken(name, "it is a name of the server"));
         }
         let forbidden = |ip: &&IpAddr| {
-            let service = self.settings.service_cidrs.iter().any(|cidr| cidr.contains(**ip));
+            let service =
+                self.settings.cluster.service_cidrs.iter().any(|cidr| cidr.contains(**ip));
             let server = certs.is_server_address(**ip) && !same_machine;
             service || server || ip.is_unspecified() || ip.is_multicast()
         };

@@ -45,7 +45,7 @@ pub(crate) fn serve(
         node: own.map(|client| OwnNode {
             name: machine.node_name.clone(),
             client,
-            plugin_socket: machine.plugin_socket(net::Backend::default()),
+            plugin_socket: machine.plugin_socket(settings::Backend::default()),
         }),
         data_dir: machine.data_dir.clone(),
         started: base::pki::now(),

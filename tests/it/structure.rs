@@ -21,6 +21,7 @@ const CRATES: &[&str] = &[
     "src/net",
     "src/node",
     "src/scheduler",
+    "src/settings",
     "src/store",
     "src/stream",
 ];

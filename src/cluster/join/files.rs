@@ -7,7 +7,9 @@ use base::fs;
 use base::pki::{self, Leaf, due_at};
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Facts, Keys, Machine, ServerAddress, leaf};
+use settings::ClusterSettings;
+
+use super::{Answer, Keys, Machine, ServerAddress, leaf};
 use crate::password;
 use crate::token::Secret;
 
@@ -25,8 +27,8 @@ pub struct Joined {
     pub server: String,
     /// The addresses that its certificate names.
     pub addresses: Vec<IpAddr>,
-    /// The cluster.
-    pub facts: Facts,
+    /// The settings of the cluster.
+    pub settings: ClusterSettings,
     /// PEM of the CA of servers.
     pub server_ca: String,
     /// PEM of the CA of clients.
@@ -45,7 +47,8 @@ struct Record {
     node_name: String,
     server: String,
     addresses: Vec<IpAddr>,
-    facts: Facts,
+    #[serde(rename = "facts")]
+    settings: ClusterSettings,
 }
 
 /// Why the files cannot be used.
@@ -86,7 +89,7 @@ impl Joined {
             kubelet_client: leaf(&answer.kubelet_client, &keys.kubelet_client)?,
             kubelet_serving: leaf(&answer.kubelet_serving, &keys.kubelet_serving)?,
             proxy_client: leaf(&answer.proxy_client, &keys.proxy_client)?,
-            facts: answer.facts,
+            settings: answer.settings,
             server_ca: answer.server_ca,
             client_ca: answer.client_ca,
         })
@@ -120,7 +123,7 @@ impl Joined {
             node_name: record.node_name,
             server: record.server,
             addresses: record.addresses,
-            facts: record.facts,
+            settings: record.settings,
             server_ca: ca("server-ca.crt")?,
             client_ca: ca("client-ca.crt")?,
             kubelet_client: pair("client-kubelet")?,
@@ -158,7 +161,7 @@ impl Joined {
             node_name: self.node_name.clone(),
             server: self.server.clone(),
             addresses: self.addresses.clone(),
-            facts: self.facts.clone(),
+            settings: self.settings.clone(),
         };
         let text = serde_json::to_string_pretty(&record)
             .map_err(|e| content(&directory.join(RECORD), e))?;
@@ -167,7 +170,7 @@ impl Joined {
 
     /// What it has of the cluster, as [`super::digest`] sums it up.
     pub fn digest(&self) -> String {
-        super::digest(&self.facts, &self.server_ca, &self.client_ca)
+        super::digest(&self.settings, &self.server_ca, &self.client_ca)
     }
 
     /// Its keys.

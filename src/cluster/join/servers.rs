@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Facts, Party};
+use settings::ClusterSettings;
+
+use super::{Error, Party};
 
 /// Where it asks for what servers share; with the token of servers.
 pub const SHARED_PATH: &str = "/v1-kube-lite/server";
@@ -19,8 +21,9 @@ pub struct Enter {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// What it would tell nodes: the same as every other server.
-    pub facts: Facts,
+    /// The settings of the cluster as this server has them; they must be those of every other server.
+    #[serde(rename = "facts")]
+    pub settings: ClusterSettings,
     /// Port of its API: clients find all servers at the same.
     pub port: u16,
 }

@@ -9,15 +9,15 @@ use parking_lot::Mutex;
 use std::io::Error as IoError;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-fn facts() -> Facts {
-    Facts {
-        cluster_cidrs: vec!["10.42.0.0/16".into()],
-        service_cidrs: vec!["10.43.0.0/16".into()],
+fn settings() -> ClusterSettings {
+    ClusterSettings {
+        cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
+        service_cidrs: vec!["10.43.0.0/16".parse().unwrap()],
         cluster_dns: vec!["10.43.0.10".parse().unwrap()],
         cluster_domain: "cluster.local".into(),
         proxy: true,
         network_policies: true,
-        backend: "auto".into(),
+        backend: settings::Backend::Auto,
         servers: vec!["192.0.2.2:6443".into()],
     }
 }
@@ -56,13 +56,13 @@ fn what_was_answered_is_kept_and_read_again() {
     let keys = Keys::generate().unwrap();
     let (machine, server) = (machine(), "https://s".parse().unwrap());
     let ask = machine.ask(&keys).unwrap();
-    let answer = sign(&certs, &ask, facts(), pki::now()).unwrap();
+    let answer = sign(&certs, &ask, settings(), pki::now()).unwrap();
     let agent = dir.path().join("agent");
     assert!(Joined::load(&agent).unwrap().is_none());
     let joined = Joined::new(&machine, &server, &keys, answer.clone()).unwrap();
     joined.store(&agent).unwrap();
     let read = Joined::load(&agent).unwrap().unwrap();
-    assert_eq!((read.facts, read.node_name.as_str()), (facts(), "edge2"));
+    assert_eq!((read.settings, read.node_name.as_str()), (settings(), "edge2"));
     assert_eq!(read.kubelet_client.cert_pem, joined.kubelet_client.cert_pem);
     assert!(!joined.is_due(pki::now()));
     let other = Keys::generate().unwrap();
@@ -142,13 +142,13 @@ async fn an_answer_and_a_refusal_are_told_apart() {
     let address: ServerAddress = "https://192.0.2.2:6443".parse().unwrap();
     let keys = Keys::generate().unwrap();
     let asked = machine().ask(&keys).unwrap();
-    let answer = sign(&certs, &asked, facts(), pki::now()).unwrap();
+    let answer = sign(&certs, &asked, settings(), pki::now()).unwrap();
     let ca = certs.server_ca().cert_pem();
     let party =
         |dial| Party { dial, server: &address, server_ca: ca, authorization: None, cert: None };
     let good = stand(&certs, &serde_json::to_string(&answer).unwrap());
     let told = super::ask(party(&good), &asked).await.unwrap();
-    assert_eq!(told.facts, facts());
+    assert_eq!(told.settings, settings());
     let mut no =
         stand(&certs, r#"{"kind":"Status","code":403,"reason":"NameTaken","message":"no"}"#);
     no.answer = no.answer.replacen("200 OK", "403 Forbidden", 1);

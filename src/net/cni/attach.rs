@@ -8,12 +8,12 @@ use std::os::fd::AsRawFd;
 use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 
-use crate::addr::{Cidr, Family, octets};
 use crate::cni::{Failure, Reply, Request};
 use crate::host;
 use crate::ipam::Lease;
 use crate::netlink::Socket;
 use crate::netlink::route::{Link, mac_text};
+use settings::addr::{Cidr, Family, octets};
 
 /// Runs `work` on a thread of its own inside a network namespace.
 fn inside<T: Send>(namespace: &File, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {

@@ -149,7 +149,7 @@ impl Request {
                 ip => Some(ip.parse::<std::net::IpAddr>().map_err(|_| bad())?),
             };
             for address in addresses {
-                let any = crate::Family::of(*address).unspecified();
+                let any = settings::Family::of(*address).unspecified();
                 let host_ip = host_ip.filter(|ip| !ip.is_unspecified()).unwrap_or(any);
                 if host_ip.is_ipv4() == address.is_ipv4() {
                     out.push(HostPort { host_ip, host_port, protocol, address: *address, port });

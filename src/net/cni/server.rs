@@ -13,7 +13,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
-use crate::addr::Cidr;
 use crate::cni::attach::{self, Bridge};
 use crate::cni::{Command, Failure, MESSAGE_MAX, Reply, Request};
 use crate::config::{Config, Error};
@@ -23,6 +22,7 @@ use crate::netlink::Socket;
 use crate::policy::Local;
 use crate::policy::gate::{Gate, Leases};
 use crate::proxy::HostPorts;
+use settings::addr::Cidr;
 
 /// Pods started at once; more wait in the socket's backlog.
 const CALLS_MAX: usize = 32;

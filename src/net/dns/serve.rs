@@ -34,16 +34,22 @@ struct Server {
 pub(crate) fn serve(config: &crate::Config, cluster: Cluster, tasks: &Tasks) {
     let server = Arc::new(Server {
         zone: Zone {
-            domain: config.cluster_domain.trim_end_matches('.').to_ascii_lowercase(),
-            reverse: config.service_cidrs.iter().chain(&config.cluster_cidrs).copied().collect(),
-            servers: config.cluster_dns.clone(),
+            domain: config.cluster.cluster_domain.trim_end_matches('.').to_ascii_lowercase(),
+            reverse: config
+                .cluster
+                .service_cidrs
+                .iter()
+                .chain(&config.cluster.cluster_cidrs)
+                .copied()
+                .collect(),
+            servers: config.cluster.cluster_dns.clone(),
         },
         cluster,
-        forwarder: Forwarder::new(config.resolv_conf.clone(), config.cluster_dns.clone()),
+        forwarder: Forwarder::new(config.resolv_conf.clone(), config.cluster.cluster_dns.clone()),
         work: Arc::new(Semaphore::new(WORK_MAX)),
         turn: AtomicUsize::new(0),
     });
-    for ip in &config.cluster_dns {
+    for ip in &config.cluster.cluster_dns {
         let (one, two) = (Arc::clone(&server), server.clone());
         let at = SocketAddr::new(*ip, 53);
         tasks.spawn(Kind::Critical, "dns-udp", one.udp(at, tasks.clone()));

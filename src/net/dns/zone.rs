@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::addr::Cidr;
+use settings::addr::Cidr;
 
 /// One port of a service or endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 
-use crate::addr::{Family, from_octets};
 use crate::netlink::{Received, Socket, Writer, attribute};
+use settings::addr::{Family, from_octets};
 
 const GET: u16 = 1 << 8 | 1;
 const DELETE: u16 = 1 << 8 | 2;

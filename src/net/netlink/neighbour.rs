@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 
-use crate::addr::{Family, from_octets, octets};
 use crate::netlink::{CREATE, REPLACE, Socket, Writer, attribute, ne16, ne32};
+use settings::addr::{Family, from_octets, octets};
 
 const NEW: u16 = 28;
 const DELETE: u16 = 29;

@@ -3,8 +3,8 @@
 use std::io;
 use std::net::IpAddr;
 
-use crate::addr::{Cidr, Family, from_octets, octets};
 use crate::netlink::{CREATE, EXCL, REPLACE, Received, Socket, Writer, attribute, ne32};
+use settings::addr::{Cidr, Family, from_octets, octets};
 
 pub(crate) const NEW_LINK: u16 = 16;
 pub(crate) const DELETE_LINK: u16 = 17;

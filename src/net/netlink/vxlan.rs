@@ -3,11 +3,11 @@
 use std::io;
 use std::net::IpAddr;
 
-use crate::addr::{from_octets, octets};
 use crate::netlink::route::{
     GET_LINK, IFLA_ADDRESS, IFLA_INFO, IFLA_MTU, IFLA_NAME, Link, NEW_LINK, UP, body, link,
 };
 use crate::netlink::{CREATE, EXCL, Socket, Writer, attribute, ne32};
+use settings::addr::{from_octets, octets};
 
 const KIND: u16 = 1;
 const DATA: u16 = 2;

@@ -9,9 +9,9 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::addr::{Cidr, Family, from_octets, octets};
 use crate::netlink::route::{GET_LINK, IFLA_INFO, IFLA_MTU, IFLA_NAME, Link, NEW_LINK, body, link};
 use crate::netlink::{CREATE, EXCL, Socket, Writer, attribute, attributes, ne16};
+use settings::addr::{Cidr, Family, from_octets, octets};
 
 /// `GENL_ID_CTRL`: who knows the numbers of the others.
 const CONTROL: u16 = 16;

@@ -1,7 +1,7 @@
 //! Rules as lists of expressions over 4-byte registers.
 
-use crate::addr::{Cidr, Family, octets};
 use crate::netlink::Writer;
+use settings::addr::{Cidr, Family, octets};
 
 /// Sixteen 4-byte registers, numbered from 0 here.
 pub(crate) type Register = u8;

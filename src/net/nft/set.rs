@@ -1,7 +1,7 @@
 //! Sets, maps and their elements.
 
-use crate::addr::{Family, octets};
 use crate::netlink::Writer;
+use settings::addr::{Family, octets};
 use std::net::IpAddr;
 
 const INTERVAL: u32 = 4;

@@ -3,9 +3,9 @@
 use super::expr::Verdict;
 use super::set::{Field, Value};
 use super::*;
-use crate::addr::Cidr;
 use crate::testing::{in_namespace, privileged, shell};
 use serde_json::{Value as Json, json};
+use settings::addr::Cidr;
 
 fn listed(family: Family, fill: impl FnOnce(&mut Batch) + Send + 'static) -> Vec<Json> {
     in_namespace(move || {

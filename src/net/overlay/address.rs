@@ -3,10 +3,10 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use crate::addr::{Cidr, Family};
 use crate::netlink::Socket;
 use crate::netlink::route::{Address, Link};
 use crate::overlay::plan::Underlay;
+use settings::addr::{Cidr, Family};
 
 /// The links and addresses of this machine.
 #[derive(Debug, Clone, Default)]

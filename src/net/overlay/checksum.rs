@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use tokio::net::UdpSocket;
 
-use crate::addr::{Family, octets};
+use settings::addr::{Family, octets};
 
 const UDP: u8 = 17;
 

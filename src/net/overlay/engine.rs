@@ -5,7 +5,6 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::addr::{Cidr, Family};
 use crate::config::{Config, Error};
 use crate::netlink::Socket;
 use crate::netlink::neighbour::Mac;
@@ -13,13 +12,14 @@ use crate::netlink::route::Address;
 use crate::netlink::vxlan::Vxlan;
 use crate::netlink::wireguard::PublicKey;
 use crate::overlay::address::{self, Machine};
-use crate::overlay::backend::Backend;
 use crate::overlay::guard::Guard;
 use crate::overlay::kernel::{self, Done, Tunnel, link_name};
 use crate::overlay::peer::{Ends, Peer, VNI};
 use crate::overlay::plan::{Own, Problem, Route, Underlay, Wanted, members, plan};
 use crate::overlay::probe::Target;
 use crate::overlay::wireguard::{self, End, KEEPALIVE, Wire};
+use settings::Backend;
+use settings::addr::{Cidr, Family};
 
 /// UDP port of flannel's VXLAN, which is also Linux's default.
 pub(crate) const PORT: u16 = 8472;
@@ -101,12 +101,12 @@ impl Engine {
     /// # Errors
     /// When there is no route socket, or no WireGuard where it is asked for.
     pub(crate) fn open(config: &Config) -> Result<Self, Error> {
-        let wire = match config.backend.encrypts() {
+        let wire = match config.cluster.backend.encrypts() {
             true => Some(Wire::open(&config.state_dir)?),
             false => None,
         };
         Ok(Self {
-            families: config.families(),
+            families: config.cluster.families(),
             mac: hardware_address(&config.node_name),
             socket: Socket::route().map_err(Error::io("cannot open a route socket"))?,
             netfilter: Socket::netfilter().map_err(Error::io("cannot open a netfilter socket"))?,
@@ -120,7 +120,7 @@ impl Engine {
 
     /// What other nodes are to know of this node's ends, once they are there.
     pub(crate) fn ends(&self, outcome: &Outcome) -> Option<Ends> {
-        let there = outcome.key.is_some() || !self.config.backend.encrypts();
+        let there = outcome.key.is_some() || !self.config.cluster.backend.encrypts();
         there.then_some(Ends { mac: self.mac, key: outcome.key })
     }
 
@@ -154,7 +154,7 @@ impl Engine {
                 });
             }
         }
-        let grows = self.config.backend.overhead(&self.families);
+        let grows = self.config.cluster.backend.overhead(&self.families);
         let size = outcome.mtu.map_or(0, |mtu| mtu.saturating_sub(grows));
         let size = self.config.mtu.unwrap_or(size);
         outcome.ways.iter_mut().for_each(|way| way.size = size);
@@ -162,7 +162,7 @@ impl Engine {
     }
 
     fn reaches(&self) -> bool {
-        self.config.backend != Backend::None
+        self.config.cluster.backend != Backend::None
     }
 
     /// One family. Nodes are let in before the ways to them are made, and shut out after those are gone.
@@ -176,7 +176,7 @@ impl Engine {
     ) -> io::Result<()> {
         let wanted = self.families.contains(&family) && self.reaches();
         let nodes = members(&self.config.node_name, family, &view.peers);
-        let guarded = wanted && self.config.backend.tunnels();
+        let guarded = wanted && self.config.cluster.backend.tunnels();
         if guarded {
             let admitted = guard.admit(&mut self.netfilter, &nodes);
             outcome.changes += admitted.map_err(io::Error::other)?;
@@ -221,12 +221,13 @@ impl Engine {
         let of_family = |list: &[Cidr]| -> Vec<Cidr> {
             list.iter().copied().filter(|b| b.family() == family).collect()
         };
-        let (blocks, cluster) = (of_family(&view.blocks), of_family(&self.config.cluster_cidrs));
+        let (blocks, cluster) =
+            (of_family(&view.blocks), of_family(&self.config.cluster.cluster_cidrs));
         let Some(first) = blocks.first() else { return Ok(()) };
         let mut done = Done::default();
         let end = End {
             family,
-            mtu: underlay.mtu.saturating_sub(self.config.backend.overhead_over(family)),
+            mtu: underlay.mtu.saturating_sub(self.config.cluster.backend.overhead_over(family)),
             address: first.first(),
         };
         let standing = match &mut self.wire {
@@ -236,7 +237,7 @@ impl Engine {
         outcome.key = standing.as_ref().map(|s| s.key).or(outcome.key);
         let own = Own {
             name: &self.config.node_name,
-            backend: self.config.backend,
+            backend: self.config.cluster.backend,
             family,
             blocks: &blocks,
             cluster: &cluster,
@@ -280,7 +281,7 @@ impl Engine {
 
     /// Remembers and tells that network cards spoil checksums of a family.
     fn note_spoiled(&mut self, family: Family, view: &View, outcome: &mut Outcome) {
-        if !self.config.backend.tunnels() {
+        if !self.config.cluster.backend.tunnels() {
             return;
         }
         if let (Some(node), None) = (view.spoiled.get(&family), self.spoiled.get(&family)) {
@@ -299,7 +300,7 @@ impl Engine {
     }
 
     fn tunnel(&self, end: &End, underlay: &Underlay) -> Option<Tunnel> {
-        self.config.backend.tunnels().then(|| Tunnel {
+        self.config.cluster.backend.tunnels().then(|| Tunnel {
             family: end.family,
             vxlan: Vxlan { vni: VNI, port: PORT, device: underlay.index, local: underlay.address },
             plain: self.spoiled.contains_key(&end.family),

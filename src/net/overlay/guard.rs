@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::addr::{Family, from_octets, octets};
 use crate::netlink::Socket;
 use crate::nft::expr::{Rule, Verdict};
 use crate::nft::set::{Element, Field, Set};
 use crate::nft::{Batch, Error, Hook, dump_elements, has_table};
 use crate::overlay::engine::PORT;
+use settings::addr::{Family, from_octets, octets};
 
 /// Added to the name of the node's tables.
 const SUFFIX: &str = "-overlay";

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::IpAddr;
 
-use crate::addr::Family;
 use crate::host::sysctl;
 use crate::netlink::Socket;
 use crate::netlink::ethtool::{CHECKSUMS, Ethtool};
@@ -11,6 +10,7 @@ use crate::netlink::neighbour::Mac;
 use crate::netlink::route::Via;
 use crate::netlink::vxlan::Vxlan;
 use crate::overlay::plan::{Route, Wanted};
+use settings::addr::Family;
 
 /// Marks routes as ours (`RTPROT_…`); no routing program of `/etc/iproute2/rt_protos` has this number.
 pub(crate) const PROTOCOL: u8 = 108;

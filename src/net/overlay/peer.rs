@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use api::Object;
 use serde::{Deserialize, Serialize};
 
-use crate::addr::{Cidr, Family};
 use crate::netlink::neighbour::Mac;
 use crate::netlink::route::mac_text;
 use crate::netlink::wireguard::PublicKey;
-use crate::overlay::backend::Backend;
+use settings::Backend;
+use settings::addr::{Cidr, Family};
 
 /// The VXLAN network identifier of flannel.
 pub(crate) const VNI: u32 = 1;

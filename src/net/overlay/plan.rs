@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use crate::addr::{Cidr, Family};
 use crate::netlink::neighbour::Mac;
 use crate::netlink::wireguard::PublicKey;
-use crate::overlay::backend::Backend;
 use crate::overlay::peer::Peer;
 use crate::overlay::wireguard;
+use settings::Backend;
+use settings::addr::{Cidr, Family};
 
 /// The link that carries packets to other nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use base::{Backoff, Kind, Shutdown, Tasks};
 use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::addr::Family;
 use crate::overlay::checksum;
+use settings::addr::Family;
 
 /// `discard` (RFC 863): closed on any machine that pods run on.
 const PORT: u16 = 9;

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use crate::overlay;
-use crate::overlay::backend::Backend;
 use crate::testing::{self, Pod, config, in_namespace, privileged, shell};
+use settings::Backend;
 
 /// Nodes, who watches them, and the events that were written.
 #[derive(Debug, Default)]
@@ -116,9 +116,9 @@ const OTHER: &str = r#"{"VNI":1,"VtepMAC":"0e:7f:c1:a4:63:2b"}"#;
 async fn life() {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
-    config.backend = Backend::Auto;
+    config.cluster.backend = Backend::Auto;
     config.addresses_held = false;
-    config.cluster_cidrs.truncate(1);
+    config.cluster.cluster_cidrs.truncate(1);
     let api = Arc::new(Api::default());
     let flannel = json!({
         "flannel.alpha.coreos.com/backend-type": "vxlan",

@@ -12,11 +12,9 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::addr::{Cidr, Family};
 use crate::cni::{Command, Server};
 use crate::config::Config;
 use crate::netlink::{Socket, conntrack};
-use crate::overlay::backend::Backend;
 use crate::overlay::engine::{Engine, Outcome, View};
 use crate::overlay::peer::{self, Peer};
 use crate::overlay::plan::Problem;
@@ -27,11 +25,13 @@ use crate::proxy::services::{Endpoint, Port};
 use crate::proxy::state::State;
 use crate::testing::{Pod, config, in_namespace, privileged, request, shell};
 use crate::traffic_tests::{ask, serve, who};
+use settings::Backend;
+use settings::addr::{Cidr, Family};
 
 /// All that cross a router; WireGuard where this kernel has it.
 fn backends() -> Vec<Backend> {
     let all = [Backend::Auto, Backend::Vxlan, Backend::WireGuard];
-    all.into_iter().filter(|backend| backend.supported().is_ok()).collect()
+    all.into_iter().filter(|backend| super::check_support(*backend).is_ok()).collect()
 }
 
 /// Names of the nodes, and of the pod on each in upper case.
@@ -97,7 +97,7 @@ impl Machine {
         config.node_name = NAMES[n].into();
         config.addresses.send_replace(vec![four.parse().unwrap(), six.parse().unwrap()]);
         config.addresses_held = false;
-        config.backend = backend;
+        config.cluster.backend = backend;
         config.pod_cidrs = [format!("10.42.{n}.0/24"), format!("fd00:42:0:{n}::/64")]
             .iter()
             .map(|b| b.parse().unwrap())
@@ -164,7 +164,7 @@ impl Machine {
         });
         let (backend, ends) = {
             let inner = self.inner.lock();
-            (inner.config.backend, inner.engine.ends(&outcome).unwrap())
+            (inner.config.cluster.backend, inner.engine.ends(&outcome).unwrap())
         };
         let written = peer::annotations(backend, &outcome.published, &ends);
         let node = json!({"apiVersion": "v1", "kind": "Node",
@@ -190,8 +190,8 @@ fn layout(config: &Config, family: Family) -> Layout {
         tunnel: Some(crate::overlay::engine::PORT),
         table: "kube-lite".into(),
         bridge: "cni0".into(),
-        cluster: of(&config.cluster_cidrs),
-        service: of(&config.service_cidrs),
+        cluster: of(&config.cluster.cluster_cidrs),
+        service: of(&config.cluster.service_cidrs),
     }
 }
 

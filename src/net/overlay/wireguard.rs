@@ -10,7 +10,6 @@ use std::path::Path;
 
 use nix::errno::Errno;
 
-use crate::addr::{Cidr, Family};
 use crate::config::Error;
 use crate::netlink::Socket;
 use crate::netlink::neighbour::Mac;
@@ -19,6 +18,7 @@ use crate::netlink::wireguard::{Change, Generic, PrivateKey, PublicKey, Seen};
 use crate::overlay::kernel::{self, Done, PROTOCOL, worded};
 use crate::overlay::key;
 use crate::overlay::plan::{Remote, Wanted};
+use settings::addr::{Cidr, Family};
 
 /// Seconds between packets that keep the memory of a NAT in front of this node fresh (what `wg`'s manual recommends).
 pub(crate) const KEEPALIVE: u16 = 25;

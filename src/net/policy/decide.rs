@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use api::ObjectKey;
 
-use crate::addr::{Cidr, Family};
 use crate::nft::set::{Element, Value};
 use crate::policy::model::{Labels, Peer, Pod, Policy, Port, Rule, Selector, Side, Within};
 use crate::policy::ports::{Ports, apart, spans};
+use settings::addr::{Cidr, Family};
 
 /// The sets of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::addr::{Cidr, Family, octets};
 use crate::netlink::Socket;
 use crate::nft::expr::{Register, Rule, Verdict};
 use crate::nft::set::{Element, Field, Set, Value};
 use crate::nft::{Batch, Error, Hook};
 use crate::policy::decide::Local;
+use settings::addr::{Cidr, Family, octets};
 
 const IIFNAME: u32 = 6;
 /// Before anybody else's (`NF_BR_PRI_FIRST`; `NF_BR_PRI_BRNF` is 0).

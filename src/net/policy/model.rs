@@ -8,8 +8,8 @@ use api::value::{get, int_at, items, str_at};
 use api::{Object, ObjectKey};
 use serde_json::{Map, Value};
 
-use crate::addr::Cidr;
 use crate::proxy::services::protocol_number;
+use settings::addr::Cidr;
 
 /// Labels as objects have them.
 pub(crate) type Labels = Arc<[(Arc<str>, Arc<str>)]>;

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::addr::{Cidr, Family, octets};
 use crate::config::Guard;
 use crate::netlink::Socket;
 use crate::nft::expr::{Register, Rule, Verdict};
 use crate::nft::set::{Element, Field, Set};
 use crate::nft::{Batch, Error, Hook};
 use crate::policy::decide::{SetName, Sets};
+use settings::addr::{Cidr, Family, octets};
 
 const IIFNAME: u32 = 6;
 const TCP: u8 = 6;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::addr::{self, Cidr, Family};
+use settings::addr::{self, Cidr, Family};
 
 /// Ports of each protocol; the ranges of one are sorted, apart from each other, and inclusive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]

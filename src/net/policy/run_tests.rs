@@ -133,7 +133,7 @@ fn lease(generation: u64, uid: &str) -> Leases {
 fn begin(api: &Arc<Api>, leases: watch::Receiver<Leases>) -> (Tasks, super::Gate) {
     let directory = tempfile::tempdir().unwrap();
     let mut config = config(directory.path());
-    config.cluster_cidrs.truncate(1);
+    config.cluster.cluster_cidrs.truncate(1);
     let tasks = Tasks::new(Shutdown::new());
     let transport: Arc<dyn Transport> = Arc::clone(api) as _;
     let client = Client::new(transport, "test");

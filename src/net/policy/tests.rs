@@ -7,8 +7,8 @@ use serde_json::{Value as Json, json};
 
 use super::decide::{Decider, Decision, Local, SetName};
 use super::model::{Pod, Policy, trimmed};
-use crate::addr::{Family, octets};
 use crate::nft::set::{Element, Value};
+use settings::addr::{Family, octets};
 
 const NAMESPACES: [&str; 3] = ["x", "y", "z"];
 const PODS: [&str; 3] = ["a", "b", "c"];

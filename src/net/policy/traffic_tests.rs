@@ -86,7 +86,7 @@ impl Filter {
 }
 
 fn block(address: std::net::IpAddr) -> String {
-    crate::Cidr::host(address).to_string()
+    settings::Cidr::host(address).to_string()
 }
 
 fn ingress_of_a(from: Json) -> Json {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::addr::{Cidr, Family, octets};
 use crate::netlink::Socket;
 use crate::nft::expr::{Register, Rule, Verdict};
 use crate::nft::set::{Element, Field, Set};
 use crate::nft::{Batch, Error, Hook, dump_elements};
 use crate::proxy::rules::{Class, Place, SetName};
 use crate::proxy::state::{Difference, State};
+use settings::addr::{Cidr, Family, octets};
 
 /// The bit of the packet mark that asks for masquerade, as kube-proxy's default (`MasqueradeBit` 14).
 const MASQUERADE: u32 = 1 << 14;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use crate::addr::{Cidr, Family, octets};
 use crate::nft::set::{Element, Value};
 use crate::proxy::services::{Endpoint, Port, Usable, usable};
+use settings::addr::{Cidr, Family, octets};
 
 /// Which endpoints a lookup leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use api::k8s::api::core::v1::{Service, ServicePort};
 use api::k8s::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
 
-use crate::addr::{Cidr, Family};
+use settings::addr::{Cidr, Family};
 
 /// `kubernetes.io/service-name`: the service an EndpointSlice belongs to.
 pub(crate) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";

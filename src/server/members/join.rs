@@ -8,6 +8,7 @@ use cluster::join::servers::{self, Enter, MemberAsk, Shared};
 use cluster::join::{self, Error, Party, ServerAddress};
 use cluster::token::Token;
 use serde::{Deserialize, Serialize};
+use settings::ClusterSettings;
 use store::{ClusterId, Members};
 
 use crate::error_catalogue::{DATA_DIR, OTHER_CLUSTER, Refusal};
@@ -60,7 +61,7 @@ pub(crate) struct Entered<'a> {
 /// Data of another cluster; whatever the others say no to.
 pub(crate) async fn enter<'a>(
     config: &'a Config,
-    facts: join::Facts,
+    settings: ClusterSettings,
     port: u16,
     shutdown: &Shutdown,
 ) -> Result<Option<Entered<'a>>, Refusal> {
@@ -72,8 +73,12 @@ pub(crate) async fn enter<'a>(
         let Some(store) = store else { return Ok(None) };
         return Ok(Some(Entered { others, server_ca, store, replaced_at: 0 }));
     }
-    let enter =
-        Enter { name: config.machine.node_name.clone(), version: VERSION.to_owned(), facts, port };
+    let enter = Enter {
+        name: config.machine.node_name.clone(),
+        version: VERSION.to_owned(),
+        settings,
+        port,
+    };
     let (shared, server_ca) =
         until_answered(shutdown, async || ask(&others.server, &others.token, &enter).await).await?;
     let store = keep(data_dir, &others.server, &shared)?;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::Status;
+use cluster::join::reason;
 use cluster::join::servers::{Added, Content, Enter, MemberAsk, Shared};
-use cluster::join::{Facts, reason};
+use settings::ClusterSettings;
 use store::{Members, StoreError};
 
 use super::{refuse, skew};
@@ -35,7 +36,11 @@ impl Store {
     ///
     /// # Errors
     /// 403 for another version, 400 for other settings; 500 when a file or the port for servers cannot be used.
-    pub(super) async fn shared(&self, facts: &Facts, enter: &Enter) -> Result<Shared, Status> {
+    pub(super) async fn shared(
+        &self,
+        settings: &ClusterSettings,
+        enter: &Enter,
+    ) -> Result<Shared, Status> {
         skew::check(VERSION, &enter.version)
             .map_err(|why| refuse(403, reason::VERSION_SKEW, why))?;
         if self.external {
@@ -43,7 +48,7 @@ impl Store {
             return Err(refuse(400, reason::BAD_REQUEST, why.to_owned()));
         }
         let mut differ: Vec<String> =
-            facts.differences(&enter.facts).into_iter().map(str::to_owned).collect();
+            settings.differences(&enter.settings).into_iter().map(str::to_owned).collect();
         if enter.port != self.port {
             differ.push(format!("port of the API ({} here)", self.port));
         }

@@ -8,7 +8,7 @@ use crate::overlay::engine::hardware_address;
 
 /// A packet of VXLAN for the end of node `to_node`, in it a datagram to port 9999.
 fn frame(to_node: &str, from: IpAddr, to: IpAddr, word: &str) -> Vec<u8> {
-    let octets = crate::addr::octets;
+    let octets = settings::addr::octets;
     let length = u16::try_from(8 + word.len()).unwrap().to_be_bytes();
     let port = 9999_u16.to_be_bytes();
     let mut datagram = [&port[..], &port, &length, &[0, 0], word.as_bytes()].concat();
@@ -138,7 +138,7 @@ fn only_nodes_are_let_into_the_overlay() {
         let list = a.space.run(|| shell("nft list table ip kube-lite-overlay"));
         assert!(list.contains("@nodes drop") && !list.contains("elements"), "{list}");
         a.with(|inner| {
-            inner.config.backend = Backend::HostGateway;
+            inner.config.cluster.backend = Backend::HostGateway;
             inner.engine = Engine::open(&inner.config).unwrap();
         });
         a.sync(cluster.peers());

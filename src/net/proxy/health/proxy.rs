@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::addr::Family;
 use crate::config::Error;
+use settings::addr::Family;
 
 /// A change that waits so long to be applied makes the proxy unhealthy (kube-proxy: twice its `syncPeriod` of 30 s).
 const LATE: Duration = Duration::from_secs(60);

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// An address family; allocators, maps and tables exist once per family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
@@ -31,7 +33,7 @@ impl Family {
     }
 
     /// `AF_INET` or `AF_INET6`, which are also `NFPROTO_IPV4` and `NFPROTO_IPV6`.
-    pub(crate) fn number(self) -> u8 {
+    pub fn number(self) -> u8 {
         match self {
             Self::V4 => 2,
             Self::V6 => 10,
@@ -39,7 +41,7 @@ impl Family {
     }
 
     /// Bytes of an address.
-    pub(crate) fn length(self) -> u8 {
+    pub fn length(self) -> u8 {
         match self {
             Self::V4 => 4,
             Self::V6 => 16,
@@ -61,7 +63,7 @@ impl Family {
 }
 
 /// The bytes of an address in network order.
-pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
+pub fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(a) => a.octets().to_vec(),
         IpAddr::V6(a) => a.octets().to_vec(),
@@ -69,7 +71,7 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// The address of 4 or 16 bytes.
-pub(crate) fn from_octets(bytes: &[u8]) -> Option<IpAddr> {
+pub fn from_octets(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(four) = <[u8; 4]>::try_from(bytes) {
         return Some(IpAddr::from(four));
     }
@@ -89,7 +91,7 @@ pub struct Cidr {
 pub struct BadCidr(pub String);
 
 /// An address as a number.
-pub(crate) fn number(address: IpAddr) -> u128 {
+pub fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(a) => u128::from(u32::from(a)),
         IpAddr::V6(a) => u128::from(a),
@@ -97,7 +99,7 @@ pub(crate) fn number(address: IpAddr) -> u128 {
 }
 
 /// The address of a number that is one of this family.
-pub(crate) fn address(family: Family, number: u128) -> IpAddr {
+pub fn address(family: Family, number: u128) -> IpAddr {
     match family {
         // Only values below 2^32 reach this arm: they come from a V4 block's own arithmetic.
         Family::V4 => IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX))),
@@ -175,7 +177,7 @@ impl Cidr {
     }
 
     /// The network mask's bytes.
-    pub(crate) fn mask(&self) -> Vec<u8> {
+    pub fn mask(&self) -> Vec<u8> {
         let mut left = usize::from(self.prefix);
         (0..self.family().length())
             .map(|_| {
@@ -201,6 +203,18 @@ impl FromStr for Cidr {
         let (ip, prefix) = text.trim().split_once('/').ok_or_else(bad)?;
         let ip: IpAddr = ip.parse().map_err(|_| bad())?;
         Self::new(ip, prefix.parse().map_err(|_| bad())?).map_err(|_| bad())
+    }
+}
+
+impl Serialize for Cidr {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cidr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

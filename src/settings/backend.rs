@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::addr::Family;
-use crate::overlay::wireguard;
 
 /// Bytes that VXLAN adds over IPv4: outer IP header, UDP, VXLAN, inner Ethernet header (20 + 8 + 8 + 14).
 const OVERHEAD_V4: u32 = 50;
@@ -15,7 +16,7 @@ const WIREGUARD_V4: u32 = 60;
 /// The same over IPv6.
 const WIREGUARD_V6: u32 = 80;
 
-/// The ways between nodes.
+/// The ways between nodes, as `--flannel-backend` names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Backend {
     /// Straight to nodes on the same link, VXLAN to all others.
@@ -39,34 +40,34 @@ pub enum BadBackend {
         "{0} is not supported; use auto, vxlan, host-gw, wireguard-native (which encrypts) or none"
     )]
     Unsupported(String),
-    /// Nobody has it.
+    /// It is the name of no backend.
     #[error("must be auto, vxlan, host-gw, wireguard-native or none")]
     Unknown,
 }
 
 impl Backend {
     /// Whether a neighbour on the same link gets a route of its own.
-    pub(crate) fn direct(self) -> bool {
+    pub fn direct(self) -> bool {
         matches!(self, Self::Auto | Self::HostGateway)
     }
 
     /// Whether there is a VXLAN.
-    pub(crate) fn tunnels(self) -> bool {
+    pub fn tunnels(self) -> bool {
         matches!(self, Self::Auto | Self::Vxlan)
     }
 
     /// Whether all packets between nodes go through WireGuard.
-    pub(crate) fn encrypts(self) -> bool {
+    pub fn encrypts(self) -> bool {
         self == Self::WireGuard
     }
 
     /// What a packet of a pod grows by on its way to another node when the cluster has these families.
-    pub(crate) fn overhead(self, families: &[Family]) -> u32 {
+    pub fn overhead(self, families: &[Family]) -> u32 {
         families.iter().map(|family| self.overhead_over(*family)).max().unwrap_or(0)
     }
 
     /// What a packet grows by on its way over a family.
-    pub(crate) fn overhead_over(self, family: Family) -> u32 {
+    pub fn overhead_over(self, family: Family) -> u32 {
         match (self, family) {
             (Self::HostGateway | Self::None, _) => 0,
             (Self::Auto | Self::Vxlan, Family::V4) => OVERHEAD_V4,
@@ -76,8 +77,8 @@ impl Backend {
         }
     }
 
-    /// As the flag names it.
-    pub(crate) fn name(self) -> &'static str {
+    /// The name of the flag's value.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Vxlan => "vxlan",
@@ -85,14 +86,6 @@ impl Backend {
             Self::WireGuard => "wireguard-native",
             Self::None => "none",
         }
-    }
-
-    /// Whether this machine's kernel can do it.
-    ///
-    /// # Errors
-    /// What is missing, in words.
-    pub fn supported(self) -> Result<(), String> {
-        if self.encrypts() { wireguard::supported() } else { Ok(()) }
     }
 }
 
@@ -114,6 +107,22 @@ impl FromStr for Backend {
             "none" => Ok(Self::None),
             "wireguard" | "ipsec" | "udp" => Err(BadBackend::Unsupported(text.to_owned())),
             _ => Err(BadBackend::Unknown),
+        }
+    }
+}
+
+impl Serialize for Backend {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Backend {
+    /// The empty name, which older servers send, is the default.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "" => Ok(Self::default()),
+            name => name.parse().map_err(serde::de::Error::custom),
         }
     }
 }

@@ -1,0 +1,113 @@
+//! The settings that every node of a cluster has from its servers: one type for the server's
+//! configuration, the response to nodes that join, the network and the kubelet.
+
+pub mod addr;
+mod backend;
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+pub use addr::{BadCidr, Cidr, Family};
+pub use backend::{Backend, BadBackend};
+
+/// The settings of a cluster. A server has them from its flags; an agent gets them when it joins and
+/// keeps them for starts without a server.
+///
+/// The JSON is part of the join protocol: a new field needs `#[serde(default)]` with the value that the
+/// cluster has without it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterSettings {
+    /// Pod ranges, one per family.
+    pub cluster_cidrs: Vec<Cidr>,
+    /// Service ranges, one per family.
+    pub service_cidrs: Vec<Cidr>,
+    /// Addresses of cluster DNS, one per family; empty where it is disabled.
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of the cluster.
+    pub cluster_domain: String,
+    /// Nodes run the service proxy.
+    pub proxy: bool,
+    /// Nodes enforce network policies.
+    #[serde(default)]
+    pub network_policies: bool,
+    /// How pods reach those of other nodes, unless a node's own flag says otherwise.
+    #[serde(default)]
+    pub backend: Backend,
+    /// Addresses of the servers' API, `host:port`.
+    #[serde(default)]
+    pub servers: Vec<String>,
+}
+
+impl ClusterSettings {
+    /// The settings in which two differ, by their names in log messages. The servers are left out: a
+    /// running node follows them.
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        let all = [
+            ("pod ranges", self.cluster_cidrs != other.cluster_cidrs),
+            ("service ranges", self.service_cidrs != other.service_cidrs),
+            ("addresses of cluster DNS", self.cluster_dns != other.cluster_dns),
+            ("cluster domain", self.cluster_domain != other.cluster_domain),
+            ("service proxy", self.proxy != other.proxy),
+            ("network policies", self.network_policies != other.network_policies),
+            ("overlay", self.backend != other.backend),
+        ];
+        all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
+
+    /// Ports of the API on the servers.
+    pub fn api_ports(&self) -> Vec<u16> {
+        let addresses = self.servers.iter().filter_map(|server| server.parse::<SocketAddr>().ok());
+        addresses.map(|address| address.port()).collect()
+    }
+
+    /// The address families of pods.
+    pub fn families(&self) -> Vec<Family> {
+        let has = |family: &Family| self.cluster_cidrs.iter().any(|cidr| cidr.family() == *family);
+        Family::ALL.into_iter().filter(has).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The JSON of a server of version 0.1.0 that did not send the overlay and network policies yet.
+    #[test]
+    fn settings_of_an_older_server_have_defaults() {
+        let text = r#"{"clusterCidrs":["10.42.0.0/16"],"serviceCidrs":["10.43.0.0/16"],
+            "clusterDns":["10.43.0.10"],"clusterDomain":"cluster.local","proxy":true,"backend":"",
+            "servers":["192.0.2.1:6443","name:6443"]}"#;
+        let settings: ClusterSettings = serde_json::from_str(text).unwrap();
+        assert!(!settings.network_policies);
+        assert_eq!(settings.backend, Backend::Auto);
+        assert_eq!(settings.api_ports(), [6443]);
+        assert_eq!(settings.families(), [Family::V4]);
+    }
+
+    #[test]
+    fn settings_keep_their_form_between_servers_and_nodes() {
+        let settings = ClusterSettings {
+            cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
+            service_cidrs: vec!["10.43.0.0/16".parse().unwrap()],
+            cluster_dns: vec!["10.43.0.10".parse().unwrap()],
+            cluster_domain: "cluster.local".into(),
+            proxy: true,
+            network_policies: true,
+            backend: Backend::HostGateway,
+            servers: vec!["192.0.2.1:6443".into()],
+        };
+        let text = serde_json::to_string(&settings).unwrap();
+        assert_eq!(
+            text,
+            r#"{"clusterCidrs":["10.42.0.0/16"],"serviceCidrs":["10.43.0.0/16"],"clusterDns":["10.43.0.10"],"clusterDomain":"cluster.local","proxy":true,"networkPolicies":true,"backend":"host-gw","servers":["192.0.2.1:6443"]}"#
+        );
+        assert_eq!(serde_json::from_str::<ClusterSettings>(&text).unwrap(), settings);
+        let mut other = settings.clone();
+        other.servers.clear();
+        assert_eq!(settings.differences(&other), [""; 0]);
+        other.proxy = false;
+        assert_eq!(settings.differences(&other), ["service proxy"]);
+    }
+}
