@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::cluster_server::Cluster;
-use store::{Members, Role, StoreError};
+use store::{ClusterMembers, Role, StoreError};
 use tonic::{Request, Response, Status};
 
 use crate::answer::status;
@@ -61,7 +61,7 @@ impl Etcd {
         all.map(|m| shown(m.id, &m.address, m.role == Role::Learner, profile(m.id))).collect()
     }
 
-    fn members(&self) -> Result<Arc<Members>, Status> {
+    fn members(&self) -> Result<Arc<dyn ClusterMembers>, Status> {
         let alone = || Status::unimplemented("kube-lite: a store in memory has one member");
         self.backend.members().ok_or_else(alone)
     }
@@ -79,7 +79,7 @@ impl Cluster for Etcd {
         request: Request<pb::MemberListRequest>,
     ) -> Result<Response<pb::MemberListResponse>, Status> {
         if request.get_ref().linearizable {
-            self.backend.quiet_barrier().await.map_err(status)?;
+            self.backend.read_index().await.map_err(status)?;
         }
         let (header, members) = (self.cluster_header(), self.member_infos());
         Ok(Response::new(pb::MemberListResponse { header, members }))

@@ -67,7 +67,7 @@ impl Etcd {
     async fn probe(&self, linearizable: bool) -> Result<(), String> {
         let read = async {
             if linearizable {
-                self.backend.quiet_barrier().await?;
+                self.backend.read_index().await?;
             }
             let one = store::RangeRequest {
                 limit: 1,

@@ -32,7 +32,7 @@ impl Etcd {
     async fn plan(&self, request: &pb::RangeRequest) -> Result<Plan, Status> {
         let plan = Plan::of(request)?;
         if !request.serializable {
-            self.backend.quiet_barrier().await.map_err(status)?;
+            self.backend.read_index().await.map_err(status)?;
         }
         Ok(plan)
     }
@@ -134,7 +134,7 @@ impl Kv for Etcd {
         let request = request.into_inner();
         // One that only reads must see everything acknowledged before, as a read does.
         if txn::only_reads(&request) && !txn::is_serializable(&request) {
-            self.backend.quiet_barrier().await.map_err(status)?;
+            self.backend.read_index().await.map_err(status)?;
         }
         let (request, done) = self.transact(request).await?;
         let header = self.header(done.revision);

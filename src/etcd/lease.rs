@@ -56,7 +56,7 @@ impl Lease for Etcd {
         request: Request<pb::LeaseTimeToLiveRequest>,
     ) -> Result<Response<pb::LeaseTimeToLiveResponse>, Status> {
         let pb::LeaseTimeToLiveRequest { id, keys: wants_keys } = *request.get_ref();
-        self.backend.quiet_barrier().await.map_err(status)?;
+        self.backend.read_index().await.map_err(status)?;
         let (ttl, granted_ttl, keys) = match self.backend.lease(id).await {
             Ok((lease, keys)) => (lease.remaining_ttl, lease.granted_ttl, keys),
             Err(StoreError::LeaseNotFound) => (-1, 0, Vec::new()),
@@ -71,7 +71,7 @@ impl Lease for Etcd {
         &self,
         _: Request<pb::LeaseLeasesRequest>,
     ) -> Result<Response<pb::LeaseLeasesResponse>, Status> {
-        self.backend.quiet_barrier().await.map_err(status)?;
+        self.backend.read_index().await.map_err(status)?;
         let leases = self.backend.leases().await.map_err(status)?;
         let leases = leases.into_iter().map(|id| pb::LeaseStatus { id }).collect();
         Ok(Response::new(pb::LeaseLeasesResponse { header: self.header_now(), leases }))

@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use base::Tasks;
 use proto::etcdserverpb::ResponseHeader;
-use store::{Backend, Members, Profile, Revision};
+use store::{Backend, ClusterMembers, Profile, Revision};
 use tokio::sync::Semaphore;
 use tonic::Status;
 
@@ -114,7 +114,8 @@ impl Etcd {
     /// The leader's id; 0 where none is known.
     fn leader(&self) -> u64 {
         let alone = self.identity.member;
-        let known = |members: Arc<Members>| members.leadership().borrow().leader.unwrap_or(0);
+        let known =
+            |members: Arc<dyn ClusterMembers>| members.leadership().borrow().leader.unwrap_or(0);
         self.backend.members().map_or(alone, known)
     }
 }

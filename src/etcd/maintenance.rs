@@ -47,7 +47,7 @@ impl Maintenance for Etcd {
     ) -> Result<Response<pb::StatusResponse>, Status> {
         let (size, applied) = (self.backend.size(), self.backend.applied_index());
         let leader = self.leader();
-        let committed = self.backend.measures().committed;
+        let committed = self.backend.stats().committed;
         Ok(Response::new(pb::StatusResponse {
             header: self.header_now(),
             version: ETCD_VERSION.to_owned(),
@@ -79,7 +79,7 @@ impl Maintenance for Etcd {
         };
         let alarms = match AlarmAction::try_from(action) {
             Ok(AlarmAction::Get) => {
-                self.backend.quiet_barrier().await.map_err(status)?;
+                self.backend.read_index().await.map_err(status)?;
                 let mut alarms = self.backend.alarms();
                 alarms.retain(|(_, raised)| alarm == 0 || raised.0 == alarm);
                 alarms
@@ -98,7 +98,7 @@ impl Maintenance for Etcd {
         &self,
         _: Request<pb::DefragmentRequest>,
     ) -> Result<Response<pb::DefragmentResponse>, Status> {
-        self.backend.shrink().await.map_err(status)?;
+        self.backend.defragment().await.map_err(status)?;
         Ok(Response::new(pb::DefragmentResponse::default()))
     }
 

@@ -281,7 +281,7 @@ impl Etcd {
     }
 
     fn server_metrics(&self, page: &mut Page) {
-        let measures = self.backend.measures();
+        let measures = self.backend.stats();
         let leader = self.leader();
         let flag = |value: bool| u8::from(value);
         page.one(
@@ -377,7 +377,7 @@ impl Etcd {
     }
 
     fn store_metrics(&self, page: &mut Page) {
-        let (measures, size) = (self.backend.measures(), self.backend.size());
+        let (measures, size) = (self.backend.stats(), self.backend.size());
         page.histogram(
             "etcd_disk_wal_fsync_duration_seconds",
             "The latency distributions of fsync called by WAL.",
@@ -442,7 +442,7 @@ impl Etcd {
     }
 
     fn debugging_metrics(&self, page: &mut Page) {
-        let (measures, size) = (self.backend.measures(), self.backend.size());
+        let (measures, size) = (self.backend.stats(), self.backend.size());
         for (name, kind, help, value) in [
             ("mvcc_keys_total", "gauge", "Total number of keys.", size.keys as u64),
             ("mvcc_watcher_total", "gauge", "Total number of watchers.", measures.watchers as u64),

@@ -247,12 +247,12 @@ impl Watches {
                 Ok(())
             }
             Some(RequestUnion::ProgressRequest(_)) => {
-                match self.etcd.backend.quiet_barrier().await {
+                match self.etcd.backend.read_index().await {
                     Ok(revision) => self.asked = Some(revision.0),
                     Err(error) => return self.fail(error).await,
                 }
                 for watch in self.running.values() {
-                    self.etcd.backend.tell_progress(&watch.range);
+                    self.etcd.backend.notify_progress(&watch.range);
                 }
                 self.answer_progress().await
             }
@@ -443,7 +443,7 @@ impl Watches {
     }
 
     async fn tick(&mut self) -> Result<(), Gone> {
-        let revision = match self.etcd.backend.quiet_barrier().await {
+        let revision = match self.etcd.backend.read_index().await {
             Ok(revision) => revision.0,
             // Nothing is known that could be told.
             Err(_) => return Ok(()),
@@ -451,7 +451,7 @@ impl Watches {
         for watch in self.running.values_mut().filter(|watch| watch.progress_notify) {
             watch.due = std::mem::replace(&mut watch.quiet, true).then_some(revision);
             self.due |= watch.due.is_some();
-            self.etcd.backend.tell_progress(&watch.range);
+            self.etcd.backend.notify_progress(&watch.range);
         }
         self.answer_progress().await
     }

@@ -16,7 +16,7 @@ pub fn prepare() {
 pub(crate) fn keep_small(tasks: &base::Tasks) {
     let shutdown = tasks.shutdown().clone();
     let keeping = base::memory::keep_small(shutdown, || {
-        store::let_go_of_pages();
+        store::advise_dontneed();
         #[cfg(target_env = "gnu")]
         crate::process::sys::give_back();
     });

@@ -177,7 +177,7 @@ pub(crate) async fn until_answering(
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
     let mut told = base::clock::now();
     loop {
-        let error = match store.quiet_barrier().await {
+        let error = match store.read_index().await {
             Ok(_) => return Ok(()),
             Err(error @ store::StoreError::Stopped(_)) => return Err(error),
             Err(error) => error,

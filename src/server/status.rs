@@ -110,7 +110,7 @@ impl Source for Server {
         status.problems.extend(members::problems(&status.members));
         status.runtime = self.runtime.get().cloned();
         status.nodes = self.nodes().await;
-        if let Err(error) = self.store.quiet_barrier().await {
+        if let Err(error) = self.store.read_index().await {
             status.ready = false;
             status.problems.push(Problem::new(
                 format!("the store does not answer: {error}"),

@@ -1,7 +1,7 @@
 //! What fuzzers feed: the decoders of bytes that come from disk, from other members, and from files that somebody hands over.
 
 use crate::bolt::fuzz_mend;
-use crate::disk::fuzz_segment;
+use crate::log::fuzz_segment;
 use crate::raft::fuzz_wire;
 use crate::snapshot::inspect_bytes;
 

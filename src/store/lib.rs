@@ -6,45 +6,32 @@
 #[cfg(test)]
 extern crate self as store;
 
-mod backend;
 mod bolt;
-mod command;
-mod datastore;
-pub mod disk;
-mod endpoint;
-mod engine;
-mod etcd;
+mod contract;
+mod encoding;
+mod external;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub mod kv;
-mod lease;
-mod measures;
-mod memory;
+mod local;
+mod log;
 mod mvcc;
+mod open;
 mod raft;
+mod reset;
 mod snapshot;
-mod sql;
 mod store_record;
-mod watch;
+mod timing;
+mod watchers;
 
-pub use backend::MAX_REQUEST_BYTES;
-pub use datastore::{DatastoreError, DatastoreTls, Holder, copy_etcd, open_external};
-pub use disk::{
-    ClusterId, Config, DEFAULT_QUOTA_BYTES, OpenError, Opening, Seat, let_go_of_pages, open,
-    open_member,
-};
-pub use endpoint::Endpoint;
-pub use kv::*;
-pub use measures::{BOUNDS, Histogram, KeyMeasures, LeaseMeasures, Measures};
-pub use memory::{open_memory, open_memory_with};
-pub use mvcc::Profile;
+pub use contract::*;
+pub use external::endpoint::Endpoint;
+pub use external::open::{DatastoreError, DatastoreTls, Holder, copy_etcd, open_external};
+pub use local::memory::{open_memory, open_memory_with};
+pub use log::{OpenError, advise_dontneed};
+pub use open::{Config, DEFAULT_QUOTA_BYTES, Opening, open, open_member};
 pub use raft::{
-    CallError, Conversation, Lane, Leadership, MAX_MESSAGE_BYTES, Member, Members, Peer, Role,
-    Traffic, Transport, to_promote,
+    CallError, Conversation, Lane, MAX_MESSAGE_BYTES, Members, Peer, Seat, Transport, to_promote,
 };
-pub use snapshot::{
-    Facts, Reset, ResetError, Saved, SnapshotError, has_store, inspect, inspect_bytes, migrate,
-    reset, store_id,
-};
+pub use reset::{Reset, ResetError, has_store, migrate, reset, store_id};
+pub use snapshot::{Facts, SnapshotError, inspect, inspect_bytes};
 pub use store_record::{LogPosition, StoreRecord, StoreRecordFile};
-pub use watch::{GroupBatch, GroupItem, WatchGroup, Watching};

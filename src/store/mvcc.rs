@@ -2,7 +2,10 @@
 //!
 //! Given the same commands in the same order every copy reaches the same state, so the log of commands is the data.
 
-mod facts;
+mod cluster_data;
+mod command;
+mod exchange;
+mod file_values;
 mod hash;
 mod history;
 mod import;
@@ -10,18 +13,20 @@ mod key;
 mod packed;
 mod read;
 mod state;
-mod stored;
 mod txn;
 
-pub use facts::Profile;
-pub(crate) use facts::{Facts, LEASE_OVERHEAD, cost};
+pub(crate) use cluster_data::{Facts, LEASE_OVERHEAD, cost};
+pub(crate) use command::Command;
+pub(crate) use exchange::{Finding, exchange_all, exchange_written};
+pub(crate) use file_values::Source;
 pub(crate) use hash::Hashing;
 pub(crate) use history::Version;
 pub(crate) use import::Import;
-pub(crate) use read::contains;
 pub(crate) use state::{Gap, Outcome, State};
-pub(crate) use stored::{Finding, Source, exchange_all, exchange_written};
-pub(crate) use txn::{Preview, Write, check_request, looks_at, only_reads, request_size};
+pub(crate) use txn::{Preview, Write, check_txn, looks_at, only_reads, request_size};
+
+#[cfg(test)]
+use txn::check_conflicts;
 
 #[cfg(test)]
 mod model;

@@ -4,199 +4,33 @@
 //! An entry carries a batch of commands: everything that queued while the batch before was written. So the log keeps its one
 //! write and one `fdatasync` for all of them, and what consensus costs is paid per batch, not per command.
 
-mod address;
 mod checkpoints;
-mod codec;
 mod engine;
+mod failure_detector;
 mod forward;
-mod inbox;
-mod incoming;
-mod link;
+mod leadership_transfer;
 mod log_store;
-mod machine;
 mod members;
-mod peers;
+mod membership_watch;
+mod network;
+mod rpc_server;
+mod snapshot_receiver;
 mod start;
-mod suspicion;
-mod tending;
-mod transfer;
+mod state_machine;
+mod transport;
 mod wire;
 
-use std::fmt;
-use std::sync::Arc;
-
-use bytes::Bytes;
-use openraft::raft::responder::Responder;
-
-pub(crate) use address::Address;
-pub(crate) use codec::{
-    decode_head, decode_id, decode_membership, decode_vote, encode_entry, encode_id,
-    encode_membership, encode_vote,
-};
-pub use link::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Traffic, Transport};
-pub(crate) use machine::Applied;
-pub use members::{Leadership, Member, Members, Role, to_promote};
+pub use failure_detector::Conversation;
+pub use members::{Members, to_promote};
+pub use start::Seat;
 pub(crate) use start::{Options, Started, start};
-pub use suspicion::Conversation;
+pub use transport::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Transport};
 #[cfg(test)]
 pub(crate) use {engine::RaftEngine, start::write_checkpoint};
 
-use crate::command::{Command, Malformed, Put, Reader};
-use crate::kv::StoreError;
-use crate::mvcc::Outcome;
+use crate::log::Types;
 
-#[cfg(not(test))]
-use openraft::TokioRuntime as Runtime;
-#[cfg(test)]
-use tests::runtime::Ordered as Runtime;
-
-/// The types openraft works with here. A term has at most one leader, so an entry is named by term and index.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Types;
-
-impl openraft::RaftTypeConfig for Types {
-    type D = Batch;
-    type R = Outcomes;
-    type NodeId = u64;
-    type Node = Address;
-    type Term = u64;
-    type LeaderId = openraft::impls::leader_id_std::LeaderId<u64, u64>;
-    type Vote = openraft::impls::Vote<Self::LeaderId>;
-    type Payload = Payload;
-    type Entry = openraft::Entry<openraft::type_config::alias::CommittedLeaderIdOf<Self>, Payload>;
-    type AsyncRuntime = Runtime;
-    type Responder<T>
-        = Reply<T>
-    where
-        T: Send + 'static;
-    type Batch<T>
-        = openraft::impls::InlineBatch<T>
-    where
-        T: Send + 'static;
-    type ErrorSource = openraft::impls::BoxedErrorSource;
-}
-
-pub(crate) type Raft = openraft::Raft<Types, machine::Machine>;
-pub(crate) type Entry = openraft::type_config::alias::EntryOf<Types>;
-pub(crate) type Payload = openraft::EntryPayload<Batch, u64, Address>;
-pub(crate) type LogId = openraft::type_config::alias::LogIdOf<Types>;
-pub(crate) type Vote = openraft::type_config::alias::VoteOf<Types>;
-pub(crate) type Membership = openraft::Membership<u64, Address>;
-pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<Types>;
-
-/// How many entries there are up to and with `id`: the index of the one behind it.
-pub(crate) fn behind(id: Option<&LogId>) -> u64 {
-    id.map_or(0, |id| id.index() + 1)
-}
-
-/// About how many bytes an entry has in the log.
-pub(crate) fn entry_bytes(entry: &Entry) -> usize {
-    match &entry.payload {
-        Payload::Normal(batch) => batch.encoded().len(),
-        Payload::Blank | Payload::Membership(_) => 64,
-    }
-}
-
-/// The commands of one entry; clones share them.
-#[derive(Debug, Clone)]
-pub(crate) struct Batch(Arc<Proposal>);
-
-#[derive(Debug)]
-struct Proposal {
-    commands: Vec<Command>,
-    /// As it stands in the log.
-    encoded: Bytes,
-    ceiling: i64,
-    sync: bool,
-}
-
-impl Batch {
-    /// Commands of one entry. `encoded` is what [`Batch::encode`] wrote for each of them, `ceiling` a revision that none of
-    /// them reaches, or 0; without `sync` the entry need not be durable before it counts as written.
-    pub(crate) fn new(
-        commands: Vec<Command>,
-        encoded: impl Into<Bytes>,
-        ceiling: i64,
-        sync: bool,
-    ) -> Self {
-        let encoded = encoded.into();
-        Self(Arc::new(Proposal { commands, encoded, ceiling, sync }))
-    }
-
-    /// Appends one command's share of the encoding.
-    pub(crate) fn encode(command: &Command, scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
-        scratch.clear();
-        command.encode(scratch);
-        out.put_bytes(scratch);
-    }
-
-    /// The batch of an entry as it stands in the log.
-    ///
-    /// # Errors
-    /// [`Malformed`] with the offset.
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let ceiling = Self::decode_ceiling(reader)?;
-        let encoded = reader.rest();
-        let mut commands = Vec::new();
-        while reader.end().is_err() {
-            let command = reader.slice()?;
-            let command = Command::read(reader.inner(command));
-            commands.push(command.or_else(|_| reader.malformed())?);
-        }
-        Ok(Self::new(commands, encoded, ceiling, true))
-    }
-
-    /// The ceiling of an entry as it stands in the log.
-    ///
-    /// # Errors
-    /// [`Malformed`] with the offset.
-    pub(crate) fn decode_ceiling(reader: &mut Reader<'_>) -> Result<i64, Malformed> {
-        reader.i64()
-    }
-
-    pub(crate) fn commands(&self) -> &[Command] {
-        &self.0.commands
-    }
-
-    pub(crate) fn encoded(&self) -> &[u8] {
-        &self.0.encoded
-    }
-
-    /// No revision from here on was handed out before the entry; 0 says nothing.
-    pub(crate) fn ceiling(&self) -> i64 {
-        self.0.ceiling
-    }
-
-    /// Whether the entry must be durable before it counts as written.
-    pub(crate) fn sync(&self) -> bool {
-        self.0.sync
-    }
-}
-
-impl fmt::Display for Batch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} commands", self.0.commands.len())
-    }
-}
-
-/// What an entry's commands answered, in their order.
-#[derive(Debug)]
-pub(crate) struct Outcomes(pub(crate) Vec<Result<Outcome, StoreError>>);
-
-/// Called with the result of a proposal where it was applied, without a task in between.
-pub(crate) struct Reply<T>(Box<dyn FnOnce(T) + Send>);
-
-impl<T> Reply<T> {
-    pub(crate) fn new(reply: impl FnOnce(T) + Send + 'static) -> Self {
-        Self(Box::new(reply))
-    }
-}
-
-impl<T: Send + 'static> Responder<Types, T> for Reply<T> {
-    fn on_complete(self, result: T) {
-        (self.0)(result);
-    }
-}
+pub(crate) type Raft = openraft::Raft<Types, state_machine::Machine>;
 
 /// What fuzzers feed: a request and an answer.
 #[cfg(feature = "fuzzing")]

@@ -6,15 +6,11 @@
 mod error;
 mod load;
 mod records;
-mod reset;
 mod save;
 
 pub use error::SnapshotError;
 pub(crate) use load::load;
 pub use load::{Facts, inspect, inspect_bytes};
-pub(crate) use reset::finish as finish_reset;
-pub use reset::{Reset, ResetError, has_store, migrate, reset, store_id};
-pub use save::Saved;
 pub(crate) use save::{Header, save};
 
 /// Names of etcd's buckets (`server/storage/schema/bucket.go`).

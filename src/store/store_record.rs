@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::disk::ClusterId;
+use crate::contract::ClusterId;
 
 /// Bytes read of a record: a dozen file names with digests, with room.
 const BYTES_MAX: usize = 64 * 1024;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::Value;
 use store::Revision;
-use store::kv::{KeyRange, KeyValue, RangeRequest};
+use store::{KeyRange, KeyValue, RangeRequest};
 
 use super::definition::{CLEANUP, Condition, Definition};
 use super::status::{self, Outcome};

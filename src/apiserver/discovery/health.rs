@@ -140,7 +140,7 @@ impl Checks {
     async fn passes(&self, endpoint: &str, name: &str) -> bool {
         match name {
             "etcd" | "etcd-readiness" => {
-                self.objects.storage().backend().quiet_barrier().await.is_ok()
+                self.objects.storage().backend().read_index().await.is_ok()
             }
             PLUGINS => match self.transformer() {
                 Some(transformer) => {

@@ -7,7 +7,7 @@ use api::Gvr;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use serde::{Deserialize, Serialize};
-use store::kv::{
+use store::{
     Backend, Compare, Durability, KeyRange, KeyValue, Op, Ordering, RangeRequest, StoreError,
     Target, Txn,
 };
@@ -168,7 +168,7 @@ struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     async fn begin(store: &'a Arc<dyn Backend>) -> Result<Self, StoreError> {
-        store.quiet_barrier().await?;
+        store.read_index().await?;
         let range = KeyRange::prefix(Bytes::from_static(SECRETS.as_bytes()));
         Ok(Self { store, range: Some(range) })
     }

@@ -9,7 +9,7 @@ use http::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use store::Revision;
-use store::kv::{KeyValue, StoreError};
+use store::{KeyValue, StoreError};
 
 use crate::metrics::storage as meters;
 use crate::registry::selection::Selection;

@@ -249,7 +249,7 @@ pub(super) async fn watch(context: &Context) -> Result<Response<Body>, Status> {
     let objects = &context.server.objects;
     if options.begins_now() {
         let revision =
-            objects.storage().backend().quiet_barrier().await.map_err(|e| status::of_store(&e))?;
+            objects.storage().backend().read_index().await.map_err(|e| status::of_store(&e))?;
         start = Start::After(revision.0);
     }
     let timeout = options.timeout.and_then(wished);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use store::kv::{Backend, StoreError};
+use store::{Backend, StoreError};
 use tokio::time::Instant;
 
 /// How long one lease takes new objects (`LeaseReuseDurationSeconds` of `k8s.io/apiserver/pkg/storage/etcd3`).

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::Tasks;
 use serde_json::Value;
-use store::kv::Backend;
+use store::Backend;
 
 use crate::registry::convert;
 use crate::registry::lookup::Lookup;
@@ -80,7 +80,7 @@ impl Objects {
     /// When the store has no leader, or the cache does not catch up.
     pub async fn fresh_cache(&self, row: &Arc<Resource>) -> Result<Arc<Cache>, Status> {
         let revision =
-            self.storage.backend().quiet_barrier().await.map_err(|e| status::of_store(&e))?;
+            self.storage.backend().read_index().await.map_err(|e| status::of_store(&e))?;
         let cache = self.caches.of(row);
         let outcome = cache.wait_for(revision.0).await;
         crate::metrics::storage::read(&row.spec.gvr, outcome.is_ok());
@@ -188,7 +188,7 @@ impl Lookup for Objects {
 
 #[cfg(test)]
 mod tests {
-    use store::kv::{Op, Txn};
+    use store::{Op, Txn};
 
     use super::*;
     use crate::registry::lookup;

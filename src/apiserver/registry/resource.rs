@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::schema::Schema;
 use api::{Gvk, Gvr};
 use base64::Engine;
-use store::kv::Durability;
+use store::Durability;
 
 use super::builtin;
 use super::strategies::strategy_for;

@@ -8,9 +8,7 @@ use api::{Object, Status};
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use store::Revision;
-use store::kv::{
-    Backend, Durability, KeyRange, KeyValue, Op, RangeRequest, RangeResponse, StoreError,
-};
+use store::{Backend, Durability, KeyRange, KeyValue, Op, RangeRequest, RangeResponse, StoreError};
 use tokio::sync::RwLock;
 use transaction::{Change, Outcome};
 
@@ -118,7 +116,7 @@ impl Storage {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Object>, Status> {
-        self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
+        self.backend.read_index().await.map_err(|e| status::of_store(&e))?;
         let key = row.key(namespace, name);
         let (begun, mut span) =
             (base::clock::now(), request_tracing::of_store("Get etcd3", &row.spec.gvr, &key));

@@ -3,7 +3,7 @@
 
 use api::status::{Cause, Details};
 use api::{Gvr, Status};
-use store::kv::KeyValue;
+use store::KeyValue;
 
 /// Most errors that one list reports (`maxCorruptObjErrsToAggregate`).
 pub(crate) const REPORTED_MAX: usize = 100;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use api::Gvk;
 use api::unsupported::{self, kinds};
 use serde_json::Value;
-use store::kv::{KeyRange, RangeRequest};
+use store::{KeyRange, RangeRequest};
 
 pub(crate) use self::ingress_classes::IngressClasses;
 use crate::registry::Resource;

@@ -19,7 +19,7 @@ use base::{Kind, Tasks};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use store::Revision;
-use store::kv::{Event as StoreEvent, KeyRange, RangeRequest, StoreError};
+use store::{Event as StoreEvent, KeyRange, RangeRequest, StoreError};
 use tokio::sync::watch;
 
 use interest::{Interest, Interests, Slot};
@@ -348,7 +348,7 @@ impl Cache {
         let mut seen = self.revision.subscribe();
         if *seen.borrow_and_update() < revision {
             // Writes of other resources move this cache only when somebody wants to know.
-            self.storage.backend().tell_progress(&self.range());
+            self.storage.backend().notify_progress(&self.range());
         }
         let reached = seen.wait_for(|r| *r >= revision.max(1));
         // What an earlier load brought is outdated once objects cannot be read.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use api::Status;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
-use store::kv::StoreError;
+use store::StoreError;
 
 use crate::Body;
 use crate::request::body;

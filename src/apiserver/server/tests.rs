@@ -48,7 +48,7 @@ fn server_with(config: Config) -> ApiServer {
 /// A server over this store, with these admission plugins.
 fn server_over(
     config: Config,
-    store: Arc<dyn store::kv::Backend>,
+    store: Arc<dyn store::Backend>,
     tasks: Tasks,
     admission: impl Fn(&Arc<Objects>) -> Vec<Arc<dyn crate::admission::Plugin>>,
 ) -> ApiServer {

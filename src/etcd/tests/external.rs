@@ -14,9 +14,9 @@ use tonic::{Request, Response};
 
 use super::*;
 
-#[path = "../../store/sql/tests/contract.rs"]
+#[path = "../../store/external/sql/tests/contract.rs"]
 mod contract;
-#[path = "../../store/etcd/tests/facts.rs"]
+#[path = "../../store/external/etcd/tests/facts.rs"]
 mod facts;
 
 fn place(addresses: &[SocketAddr]) -> Place {

@@ -3,9 +3,9 @@
 //! --cafile, --certfile and --keyfile, each with its file behind it, are for a datastore with TLS.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, as a program")]
 
-#[path = "../sql/tests/contract.rs"]
+#[path = "../external/sql/tests/contract.rs"]
 mod contract;
-#[path = "../etcd/tests/facts.rs"]
+#[path = "../external/etcd/tests/facts.rs"]
 mod etcd;
 
 use std::sync::Arc;

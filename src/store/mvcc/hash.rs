@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::history::Version;
 use super::state::State;
-use crate::kv::{KvHash, Revision, StoreError};
+use crate::contract::{KvHash, Revision, StoreError};
 
 /// Name of the table of etcd's database that holds the versions.
 const TABLE: &[u8] = b"key";
@@ -132,7 +132,7 @@ fn write_record(key: &[u8], version: &Version, out: &mut Vec<u8>) {
 }
 
 fn write_field(number: u8, value: &[u8], out: &mut Vec<u8>) {
-    use crate::command::Put;
+    use crate::encoding::Put;
     if !value.is_empty() {
         out.push(number << 3 | 2);
         out.put_bytes(value);
@@ -140,7 +140,7 @@ fn write_field(number: u8, value: &[u8], out: &mut Vec<u8>) {
 }
 
 fn write_number(number: u8, value: i64, out: &mut Vec<u8>) {
-    use crate::command::Put;
+    use crate::encoding::Put;
     if value != 0 {
         out.push(number << 3);
         out.put_u64(value.cast_unsigned());
@@ -150,8 +150,8 @@ fn write_number(number: u8, value: i64, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Command;
-    use crate::kv::{KeyRange, Op, Txn};
+    use crate::contract::{KeyRange, Op, Txn};
+    use crate::mvcc::Command;
     use crate::mvcc::Facts;
 
     #[test]

@@ -4,9 +4,9 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
+use super::file_values::Stored;
 use super::packed::Value;
-use super::stored::Stored;
-use crate::kv::{KeyValue, Revision};
+use crate::contract::{KeyValue, Revision};
 
 /// One version; a tombstone has `version` 0.
 #[derive(Debug, Clone, PartialEq, Eq)]

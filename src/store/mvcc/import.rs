@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
-use super::facts::Facts;
+use super::cluster_data::Facts;
 use super::history::{History, Version};
 use super::key::Key;
 use super::state::{Change, Gap, LeaseKeys, State};

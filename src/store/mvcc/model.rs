@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::*;
-use crate::command::Command;
-use crate::kv::*;
+use super::{Command, *};
+use crate::contract::{KeyRange, KeyValue, Op, RangeRequest, Revision, StoreError, Txn};
 
 type Snapshot = BTreeMap<Vec<u8>, KeyValue>;
 
@@ -220,7 +219,7 @@ fn random_operations_agree_with_a_copy_per_revision() {
             };
             let ops: Vec<Op> = (0..=rng.below(3)).map(|_| op(&mut rng)).collect();
             let txn = Txn { success: ops, ..Txn::default() };
-            if check_request(&txn).is_ok() {
+            if check_conflicts(&txn).is_ok() {
                 let there = &model.last_key_value().unwrap().1;
                 let misses =
                     |op: &Op| matches!(op, Op::Update { key, .. } if !there.contains_key(&key[..]));

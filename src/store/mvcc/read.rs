@@ -1,14 +1,15 @@
 //! Reads: ranges at a revision and the changes since one.
 
 use std::borrow::Cow;
-use std::ops::Bound::{self, Excluded, Included, Unbounded};
+use std::ops::Bound;
+use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use bytes::{Bytes, BytesMut};
 
 use super::history::{History, Version};
 use super::key::Key;
 use super::state::{State, event_in_memory};
-use crate::kv::{
+use crate::contract::{
     Event, Found, KeyRange, Pair, Pairs, RangeRequest, RangeResponse, Revision, StoreError,
 };
 
@@ -22,15 +23,6 @@ fn bounds(range: &KeyRange) -> Option<Bounds<'_>> {
         [0] => Some((start, Unbounded)),
         end if end <= range.start.as_ref() => None,
         end => Some((start, Excluded(end))),
-    }
-}
-
-/// Whether `key` lies in `range`.
-pub(crate) fn contains(range: &KeyRange, key: &[u8]) -> bool {
-    match range.end.as_ref() {
-        [] => key == range.start.as_ref(),
-        [0] => key >= range.start.as_ref(),
-        end => key >= range.start.as_ref() && key < end,
     }
 }
 
@@ -172,7 +164,7 @@ impl State {
             // Changes of a revision stand in their order, and all of them do.
             sub = if change.revision == last { sub.saturating_add(1) } else { 0 };
             last = change.revision;
-            if !contains(range, &change.key) {
+            if !range.contains(&change.key) {
                 continue;
             }
             let history = self.keys.get(&change.key);

@@ -5,13 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
-use super::facts::Facts;
+use super::Command;
+use super::cluster_data::Facts;
+use super::file_values::Source;
 use super::history::{History, Version};
 use super::key::Key;
-use super::stored::Source;
-use crate::command::Command;
-use crate::kv::{Event, KeyValue, Revision, StoreError, StoreSize, TxnResponse};
-use crate::measures::KeyMeasures;
+use crate::contract::{Event, KeyStats, KeyValue, Revision, StoreError, StoreSize, TxnResponse};
 
 /// Revisions that were handed out, lost in an unclean stop and are never used again: those between `from` and `to`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +104,7 @@ pub(crate) struct State {
     pub(super) facts: Facts,
     pub(super) revision: i64,
     pub(super) compacted: i64,
-    pub(super) counts: KeyMeasures,
+    pub(super) counts: KeyStats,
     trimmed: i64,
     pins: usize,
     live: usize,
@@ -125,7 +124,7 @@ impl Default for State {
             // An empty etcd answers revision 1.
             revision: 1,
             compacted: 0,
-            counts: KeyMeasures::default(),
+            counts: KeyStats::default(),
             trimmed: 0,
             pins: 0,
             live: 0,
@@ -163,7 +162,7 @@ impl State {
     }
 
     /// What was counted since this state was made.
-    pub(crate) fn counts(&self) -> KeyMeasures {
+    pub(crate) fn counts(&self) -> KeyStats {
         self.counts
     }
 

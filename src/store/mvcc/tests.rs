@@ -1,8 +1,10 @@
 //! Facts of etcd's key space: revisions, versions, comparisons, deletions, leases, compaction.
 
-use super::*;
-use crate::command::Command;
-use crate::kv::*;
+use super::{Command, *};
+use crate::contract::{
+    Alarm, Compare, Event, KeyRange, Op, OpResponse, Ordering, RangeRequest, Revision, StoreError,
+    Target, Txn, TxnResponse,
+};
 
 fn put(key: &str, value: &str) -> Op {
     Op::Put { key: key.to_owned().into(), value: value.to_owned().into(), lease: 0, prev_kv: true }
@@ -198,7 +200,7 @@ fn one_key_written_twice_is_refused() {
     ] {
         let request = Txn { success: ops.clone(), ..Txn::default() };
         assert_eq!(
-            matches!(check_request(&request), Err(StoreError::DuplicateKey)),
+            matches!(check_conflicts(&request), Err(StoreError::DuplicateKey)),
             refused,
             "{ops:?}"
         );
@@ -401,7 +403,7 @@ fn a_key_may_be_written_and_deleted_in_one_revision_up_to_the_open_end() {
     let to_the_end = || delete(KeyRange { start: "a".into(), end: [0][..].into() });
     let both = txn(vec![put("a", "1"), put("n", "1"), to_the_end(), put("c", "2")]);
     if let Command::Txn(both) = &both {
-        check_request(both).unwrap();
+        check_conflicts(both).unwrap();
     }
     let mut live = Vec::new();
     state.apply(&both, &mut live).unwrap();

@@ -5,11 +5,10 @@ use std::collections::HashSet;
 pub(crate) use self::preview::{Preview, Write, looks_at};
 use super::history::Version;
 use super::key::Key;
-use super::read::contains;
 use super::state::{Put, State};
-use crate::kv::{
-    Compare, Event, KeyRange, Op, OpResponse, Ordering, Revision, StoreError, Target, Txn,
-    TxnResponse,
+use crate::contract::{
+    Compare, Event, KeyRange, MAX_REQUEST_BYTES, Op, OpResponse, Ordering, Revision, StoreError,
+    Target, Txn, TxnResponse,
 };
 
 mod preview;
@@ -35,6 +34,19 @@ pub(crate) fn request_size(txn: &Txn) -> usize {
     txn.compare.iter().map(compare).sum::<usize>() + ops.map(op).sum::<usize>()
 }
 
+/// Checks a request independently of the state and returns its size in bytes.
+///
+/// # Errors
+/// [`StoreError::TooLarge`], [`StoreError::DuplicateKey`], [`StoreError::Invalid`].
+pub(crate) fn check_txn(txn: &Txn) -> Result<usize, StoreError> {
+    let size = request_size(txn);
+    if size > MAX_REQUEST_BYTES {
+        return Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES });
+    }
+    check_conflicts(txn)?;
+    Ok(size)
+}
+
 /// Whether no branch has a step that could change anything; nested transactions count as if they did, as in etcd.
 pub(crate) fn only_reads(txn: &Txn) -> bool {
     txn.success.iter().chain(&txn.failure).all(|op| matches!(op, Op::Range(_)))
@@ -45,7 +57,7 @@ pub(crate) fn only_reads(txn: &Txn) -> bool {
 ///
 /// # Errors
 /// [`StoreError::DuplicateKey`], [`StoreError::Invalid`].
-pub(crate) fn check_request(txn: &Txn) -> Result<(), StoreError> {
+pub(super) fn check_conflicts(txn: &Txn) -> Result<(), StoreError> {
     writes_of(&txn.success, 1)?;
     writes_of(&txn.failure, 1)?;
     Ok(())
@@ -59,7 +71,7 @@ struct Writes<'a> {
 
 impl Writes<'_> {
     fn conflicts(&self, key: &[u8]) -> bool {
-        self.puts.contains(key) || self.deletes.iter().any(|range| contains(range, key))
+        self.puts.contains(key) || self.deletes.iter().any(|range| range.contains(key))
     }
 }
 

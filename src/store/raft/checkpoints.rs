@@ -2,16 +2,18 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::machine::{Applied, Place, snapshot};
-use super::{Types, behind};
-use crate::disk::{
-    ClusterId, Description, Disk, DiskFile, DiskWork, Full, INCOMING, SEGMENT_BYTES, Status,
-    checkpoint_name, keep_in_checkpoint, keep_in_segment, read_checkpoint, write_checkpoint,
+use super::state_machine::{Place, snapshot};
+use crate::contract::ClusterId;
+use crate::log::{
+    Applied, Description, Disk, DiskFile, DiskWork, Full, INCOMING, SEGMENT_BYTES, Status, Types,
+    behind, checkpoint_name, keep_in_checkpoint, keep_in_segment, read_checkpoint,
+    write_checkpoint,
 };
 use crate::mvcc::State;
 

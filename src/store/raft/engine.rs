@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use async_trait::async_trait;
 use openraft::errors::{ClientWriteError, Fatal};
@@ -10,18 +11,15 @@ use openraft::raft::ClientWriteResult;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
+use super::Raft;
 use super::checkpoints::Checkpoints;
 use super::forward::{LEADER_WAIT, Stranded};
-use super::link::Link;
-use super::machine::Place;
-use super::members::Leadership;
-use super::{Batch, Raft, Reply, Types};
-use crate::command::Command;
-use crate::disk::{BATCH_BYTES, Job, Status};
-use crate::engine::Engine;
-use crate::kv::{Durability, StoreError};
-use crate::measures::Measures;
-use crate::mvcc::{Outcome, request_size};
+use super::state_machine::Place;
+use super::transport::Link;
+use crate::contract::{Durability, Leadership, StoreError, StoreStats};
+use crate::local::engine::Engine;
+use crate::log::{BATCH_BYTES, Batch, Job, Reply, Status, Types};
+use crate::mvcc::{Command, Outcome, request_size};
 
 /// Commands that wait for their entry, in KiB; who comes later waits outside.
 const QUEUE_KIB: usize = 16 * 1024;
@@ -394,7 +392,7 @@ impl RaftEngine {
             return Err(StoreError::NoSpace(text));
         }
         let (left, next) = *self.status.room.lock();
-        if next || bytes + crate::disk::RESERVE_BYTES <= left {
+        if next || bytes + crate::log::RESERVE_BYTES <= left {
             if next {
                 self.link.tell_room(None);
             }
@@ -558,7 +556,7 @@ impl Engine for RaftEngine {
         self.status.disk_bytes.load(Relaxed) + self.checkpoints.bytes()
     }
 
-    async fn shrink(&self) -> Result<(), StoreError> {
+    async fn defragment(&self) -> Result<(), StoreError> {
         super::start::write_checkpoint(self).await.map_err(|error| {
             if error.kind() == std::io::ErrorKind::StorageFull {
                 StoreError::NoSpace(error.to_string())
@@ -568,13 +566,13 @@ impl Engine for RaftEngine {
         })
     }
 
-    fn measure(&self, measures: &mut Measures) {
-        measures.leader_changes = self.leader_changes.load(Relaxed);
-        measures.failed = self.failed.load(Relaxed);
-        measures.pending = self.queued.lock().requests.len() + self.under_way.load(Relaxed);
-        measures.committed = self.committed();
-        measures.syncs = self.status.syncs.histogram();
-        measures.log_bytes = self.status.written.load(Relaxed);
+    fn fill_stats(&self, stats: &mut StoreStats) {
+        stats.leader_changes = self.leader_changes.load(Relaxed);
+        stats.failed = self.failed.load(Relaxed);
+        stats.pending = self.queued.lock().requests.len() + self.under_way.load(Relaxed);
+        stats.committed = self.committed();
+        stats.syncs = self.status.syncs.histogram();
+        stats.log_bytes = self.status.written.load(Relaxed);
     }
 }
 

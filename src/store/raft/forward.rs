@@ -8,14 +8,12 @@ use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Types;
 use super::engine::{Proposal, RaftEngine, Request as Queued};
-use super::link::{CallError, Lane, REMOVED_TEXT};
-use super::members::Leadership;
+use super::transport::{CallError, Lane, REMOVED_TEXT};
 use super::wire::{Answer, Request};
-use crate::command::Command;
-use crate::kv::{Durability, StoreError};
-use crate::mvcc::Outcome;
+use crate::contract::{Durability, Leadership, StoreError};
+use crate::log::Types;
+use crate::mvcc::{Command, Outcome};
 
 /// Longest wait for a leader and its answer, as etcd's for a request.
 pub(super) const LEADER_WAIT: Duration = Duration::from_secs(7);
@@ -321,7 +319,7 @@ impl RaftEngine {
     /// # Errors
     /// Those of a write.
     pub(super) async fn end_lazy(&self) -> Result<(), StoreError> {
-        use crate::engine::Engine;
+        use crate::local::engine::Engine;
         self.lazy_ended.store(true, Relaxed);
         // Raises nothing; but it is synced, behind every proposal that did not know.
         self.submit(Command::Raise { revision: 0 }, Durability::Synced).await.map(drop)

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Entry, LogId, Types, Vote, behind, entry_bytes};
-use crate::disk::{Disk, DiskWork, Entries, Job};
+use crate::log::{Disk, DiskWork, Entries, Entry, Job, LogId, Types, Vote, behind, entry_bytes};
 
 /// Bytes of commands behind which a message to a follower gets no further entry: an entry has half a segment at most, so the
 /// message stays far below its bound.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use async_trait::async_trait;
 use base::Tasks;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -12,55 +13,21 @@ use openraft::raft::Precondition;
 use tokio::sync::{Notify, watch};
 
 use super::engine::RaftEngine;
+use super::failure_detector::Connections;
 use super::forward::{Asked, LEADER_WAIT};
-use super::incoming::Incoming;
-use super::link::Traffic;
-use super::suspicion::Connections;
+use super::snapshot_receiver::Incoming;
 use super::wire::{Answer, Change, Request};
-use super::{Address, Membership, StoredMembership, Types, behind};
-use crate::command::Command;
-use crate::disk::ClusterId;
-use crate::kv::{Durability, StoreError};
-use crate::mvcc::Profile;
+use crate::contract::{
+    ClusterId, ClusterMembers, Durability, Leadership, Member, Profile, Role, StoreError, Traffic,
+};
+use crate::log::{Address, Membership, StoredMembership, Types, behind};
+use crate::mvcc::Command;
 
 /// Most voters: with more, a write waits for more disks and nothing is safer.
 const VOTERS_MAX: usize = 7;
 
 /// Entries a member may lag behind and still become a voter: the rest comes while the change is agreed on.
 const LAG_MAX: u64 = 1000;
-
-/// Who leads.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leadership {
-    /// Newest term known.
-    pub term: u64,
-    /// The leader, when one is known.
-    pub leader: Option<u64>,
-    /// Where it is reached, when it said so.
-    pub address: Option<String>,
-    /// Whether it is this member.
-    pub leads: bool,
-}
-
-/// What a member does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Its disk counts for what is acknowledged.
-    Voter,
-    /// It only follows.
-    Learner,
-}
-
-/// One member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
-    /// Id, for ever.
-    pub id: u64,
-    /// Address; empty where it never said one.
-    pub address: String,
-    /// Role.
-    pub role: Role,
-}
 
 /// This member among the others.
 pub struct Members {
@@ -253,7 +220,7 @@ impl Members {
     }
 
     async fn submit(&self, command: Command) -> Result<(), StoreError> {
-        use crate::engine::Engine;
+        use crate::local::engine::Engine;
         self.engine.submit(command, Durability::Synced).await.map(drop)
     }
 
@@ -315,6 +282,53 @@ impl Members {
         }
         let own = ChangeMembers::SetNodes(BTreeMap::from([(self.id(), self.address.clone())]));
         Ok(ChangeMembers::Batch(vec![own, changes]))
+    }
+}
+
+#[async_trait]
+impl ClusterMembers for Members {
+    fn id(&self) -> u64 {
+        self.id()
+    }
+
+    fn cluster(&self) -> ClusterId {
+        self.cluster()
+    }
+
+    fn list(&self) -> Vec<Member> {
+        self.list()
+    }
+
+    fn profiles(&self) -> BTreeMap<u64, Profile> {
+        self.profiles()
+    }
+
+    fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership()
+    }
+
+    fn connected(&self) -> BTreeMap<u64, usize> {
+        self.connected()
+    }
+
+    fn traffic(&self) -> BTreeMap<u64, Traffic> {
+        self.traffic()
+    }
+
+    async fn add(&self, id: u64, address: &str) -> Result<(), StoreError> {
+        self.add(id, address).await
+    }
+
+    async fn promote(&self, ids: Vec<u64>) -> Result<(), StoreError> {
+        self.promote(ids).await
+    }
+
+    async fn remove(&self, id: u64) -> Result<(), StoreError> {
+        self.remove(id).await
+    }
+
+    async fn transfer(&self, id: u64) -> Result<(), StoreError> {
+        self.transfer(id).await
     }
 }
 

@@ -10,21 +10,32 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::checkpoints::Checkpoints;
 use super::engine::RaftEngine;
-use super::incoming::Incoming;
-use super::link::{Link, MAKE_SPACE};
 use super::log_store::{LogReader, LogStore};
-use super::machine::{Machine, Place};
 use super::members::Members;
-use super::peers::Peers;
-use super::{Address, Raft, behind};
-use crate::backend::Shared;
-use crate::command::Command;
-use crate::disk::{
-    DiskWork, Entries, JOBS_MAX, Job, LAZY_SYNC, Lock, OpenError, Recovered, Seat, Status, Writer,
-    first_member,
+use super::network::Peers;
+use super::snapshot_receiver::Incoming;
+use super::state_machine::{Machine, Place};
+use super::transport::{Link, MAKE_SPACE};
+use super::{Raft, Transport};
+use crate::contract::{Durability, StoreError};
+use crate::local::engine::Engine;
+use crate::local::shared::Shared;
+use crate::log::{
+    Address, DiskWork, Entries, JOBS_MAX, Job, LAZY_SYNC, Lock, OpenError, Recovered, Status,
+    Writer, behind, first_member,
 };
-use crate::engine::Engine;
-use crate::kv::{Durability, StoreError};
+use crate::mvcc::Command;
+
+/// This server's place among several.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// Where other members reach this one, as the transport understands it; not empty.
+    pub address: String,
+    /// The way to them.
+    pub transport: Arc<dyn Transport>,
+    /// An empty directory becomes a member that waits until the others have added it, instead of the first of a cluster.
+    pub join: bool,
+}
 
 /// How to start.
 #[derive(Debug, Clone)]
@@ -223,7 +234,7 @@ async fn lead(
     } else {
         return Ok(false);
     }
-    let ready = |metrics: &openraft::RaftMetrics<super::Types>| {
+    let ready = |metrics: &openraft::RaftMetrics<crate::log::Types>| {
         metrics.state.is_leader()
             && metrics.last_log_index.is_some()
             && behind(metrics.last_applied.as_ref()) == metrics.last_log_index.map_or(0, |i| i + 1)
@@ -400,7 +411,7 @@ async fn hand_over(engine: &RaftEngine) {
     if engine.raft().trigger().transfer_leader(next).await.is_err() {
         return;
     }
-    let other = |now: &openraft::RaftMetrics<super::Types>| {
+    let other = |now: &openraft::RaftMetrics<crate::log::Types>| {
         now.current_leader.is_some_and(|leader| leader != now.id)
     };
     if engine.raft().wait(Some(HAND_OVER)).metrics(other, "another leads").await.is_err() {

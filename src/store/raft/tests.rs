@@ -3,7 +3,6 @@
 mod facts;
 mod members;
 mod net;
-pub(super) mod runtime;
 mod simulation;
 
 use std::collections::BTreeSet;
@@ -17,12 +16,14 @@ use openraft::storage::{
 use openraft::testing::log::{StoreBuilder, Suite};
 
 use super::log_store::LogStore;
-use super::machine::Machine;
 use super::start::{Parts, assemble};
-use super::{Batch, Entry, LogId, Membership, Payload, Types, Vote};
-use crate::command::Command;
-use crate::disk::sim::SimDisk;
-use crate::disk::{ClusterId, Disk, DiskWork, Identity, recover};
+use super::state_machine::Machine;
+use crate::contract::ClusterId;
+use crate::log::sim::SimDisk;
+use crate::log::{
+    Batch, Disk, DiskWork, Entry, Identity, LogId, Membership, Payload, Types, Vote, recover,
+};
+use crate::mvcc::Command;
 
 struct Simulated;
 
@@ -154,7 +155,7 @@ async fn applied_entries_are_read_from_disk_whatever_their_sizes_and_the_newest_
 
 /// An entry that writes a value of so many bytes.
 fn sized(index: u64, bytes: usize) -> Entry {
-    use crate::kv::{Op, Txn};
+    use crate::contract::{Op, Txn};
     let value = vec![b'v'; bytes].into();
     let op = Op::Put { key: "key".into(), value, lease: 0, prev_kv: false };
     let command = Command::Txn(Txn { success: vec![op], ..Txn::default() });

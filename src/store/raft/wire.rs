@@ -15,15 +15,13 @@ use openraft::raft::{
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 
-use super::machine::Applied;
-use super::{
-    Address, Entry, LogId, StoredMembership, Types, Vote, decode_head, decode_id,
+use crate::contract::{ClusterId, StoreError};
+use crate::encoding::{Malformed, Put, Reader};
+use crate::log::{
+    Address, Applied, Entry, Kind, LogId, StoredMembership, Types, Vote, decode_head, decode_id,
     decode_membership, decode_vote, encode_entry, encode_id, encode_membership, encode_vote,
 };
-use crate::command::{Command, Malformed, Put, Reader};
-use crate::disk::{ClusterId, Kind};
-use crate::kv::StoreError;
-use crate::mvcc::Outcome;
+use crate::mvcc::{Command, Outcome};
 
 /// Version of the frame of requests.
 const REQUEST_VERSION: u8 = 2;
@@ -408,7 +406,7 @@ fn decode_append(reader: &mut Reader<'_>) -> Result<AppendEntriesRequest<Types>,
         let Some(kind) = Kind::from_byte(reader.byte()?) else { return reader.malformed() };
         let (head, mut payload) = decode_head(Reader::new(reader.slice()?))?;
         let follows = entries.last().map(|entry| entry.log_id).or(prev_log_id);
-        if head.id.index() != super::behind(follows.as_ref()) {
+        if head.id.index() != crate::log::behind(follows.as_ref()) {
             return reader.malformed();
         }
         entries.push(head.body(kind, &mut payload)?);

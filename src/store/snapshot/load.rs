@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::records::{KeyValue, decode_lease, read_change_key};
 use super::{BLOCK, SUM, SnapshotError, buckets, meta};
 use crate::bolt::{Bucket, Database, Source};
-use crate::lease::{MAX_TTL, MIN_TTL};
+use crate::contract::{MAX_TTL, MIN_TTL};
 use crate::mvcc::Version;
 
 /// Bytes that are hashed at a time.

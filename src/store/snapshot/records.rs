@@ -1,6 +1,6 @@
 //! What stands in etcd's buckets: keys of changes, and `mvccpb.KeyValue` and `leasepb.Lease` in protobuf.
 
-use crate::command::{Malformed, Put, Reader};
+use crate::encoding::{Malformed, Put, Reader};
 use crate::mvcc::Version;
 
 /// Key of a change: revision, `_`, its place among those of the revision, and `t` behind a deletion.

@@ -11,6 +11,7 @@ use parking_lot::RwLock;
 use super::records::{KeyValue, change_key, encode_lease};
 use super::{SUM, buckets, load, meta};
 use crate::bolt::{Sink, Writer};
+use crate::contract::Saved;
 use crate::mvcc::{State, Version};
 
 /// Changes that are put in order at a time: a fraction of what they are of, whatever the size of the state.
@@ -37,19 +38,6 @@ pub(crate) struct Header {
     pub(crate) index: u64,
     /// See `index`.
     pub(crate) term: u64,
-}
-
-/// A snapshot that is in its file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Saved {
-    /// Revision of the state.
-    pub revision: i64,
-    /// Bytes, the sha256 behind them included.
-    pub size: u64,
-    /// Changes of keys that are in it.
-    pub changes: u64,
-    /// The version of etcd's storage that it is made for.
-    pub storage_version: String,
 }
 
 impl Sink for &File {

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::save::STORAGE_VERSION;
-use super::{Header, SnapshotError, inspect, inspect_bytes, load, reset, save};
-use crate::command::Command;
-use crate::disk::{Config, open};
-use crate::kv::{Backend, Durability, KeyRange, Op, RangeRequest, Revision, StoreError, Txn};
-use crate::mvcc::{self, State, Version};
+use super::{Header, SnapshotError, inspect, inspect_bytes, load, save};
+use crate::contract::{Backend, Durability, KeyRange, Op, RangeRequest, Revision, StoreError, Txn};
+use crate::mvcc::{Command, State, Version};
+use crate::open::Config;
+use crate::{mvcc, open, reset};
 
 fn put(key: &str, value: &str, lease: i64) -> Op {
     Op::Put { key: key.to_owned().into(), value: value.to_owned().into(), lease, prev_kv: false }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{Shutdown, Tasks};
 use http::{Method, Request};
 use serde_json::{Value, json};
-use store::kv::{Op, Txn};
+use store::{Op, Txn};
 
 use crate::authn::jws::SigningKey;
 use crate::registry::objects::Objects;

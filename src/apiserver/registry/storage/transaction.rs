@@ -1,7 +1,7 @@
 //! The transactions that change objects: each compares the versions that its request has seen.
 
 use api::{Object, Status};
-use store::kv::{
+use store::{
     Compare, Durability, KeyRange, Op, OpResponse, Ordering, RangeRequest, Target, Txn, TxnResponse,
 };
 
@@ -83,7 +83,7 @@ impl Storage {
         dry_run: bool,
     ) -> Result<(), Status> {
         let gvr = &row.spec.gvr;
-        self.backend.quiet_barrier().await.map_err(|e| status::of_store(&e))?;
+        self.backend.read_index().await.map_err(|e| status::of_store(&e))?;
         let key = row.key(namespace, name);
         let found = self.backend.range(RangeRequest::new(KeyRange::key(key.clone()))).await;
         let found = found.map_err(|e| status::of_store(&e))?;

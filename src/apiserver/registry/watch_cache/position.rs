@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use store::Revision;
-use store::kv::{StoreError, WatchBatch, Watcher};
+use store::{StoreError, WatchBatch, Watcher};
 
 use super::interest::Slot;
 use super::state::Sequence;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::admission::quota::{ResourceQuota, total_usage};
 use crate::registry::lookup;
-use store::kv::{Backend, KeyRange};
+use store::{Backend, KeyRange};
 
 const SECRETS: &str = "/api/v1/namespaces/n/secrets";
 const QUOTA: &str = "/api/v1/namespaces/n/resourcequotas/q";

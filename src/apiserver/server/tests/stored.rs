@@ -1,7 +1,7 @@
 //! Objects that another program has stored: what older API servers left out, and what cannot be read.
 
 use super::*;
-use store::kv::{Op, Txn};
+use store::{Op, Txn};
 
 async fn put(server: &ApiServer, key: &str, value: impl Into<bytes::Bytes>) {
     let put = Op::Put {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use api::Status;
 use bytes::Bytes;
-use store::kv::{Backend, Compare, Durability, KeyRange, Op, Ordering, Target, Txn};
+use store::{Backend, Compare, Durability, KeyRange, Op, Ordering, Target, Txn};
 
 use super::ports;
 use crate::request::context::Context;

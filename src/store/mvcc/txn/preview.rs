@@ -3,8 +3,7 @@
 use bytes::Bytes;
 
 use super::{Plan, branch};
-use crate::kv::{KeyRange, Op, StoreError, Txn};
-use crate::mvcc::read::contains;
+use crate::contract::{KeyRange, Op, StoreError, Txn};
 use crate::mvcc::state::State;
 
 /// One change of one key.
@@ -97,7 +96,7 @@ fn leaves<'a>(txn: &'a Txn, plan: &Plan, steps: &mut Vec<&'a Op>) {
 
 fn deletes_what_it_puts(steps: &[&Op]) -> bool {
     let taken = |key: &[u8]| {
-        steps.iter().any(|op| matches!(op, Op::Delete { range, .. } if contains(range, key)))
+        steps.iter().any(|op| matches!(op, Op::Delete { range, .. } if range.contains(key)))
     };
     steps
         .iter()

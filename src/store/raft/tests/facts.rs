@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::net::{Cluster, put};
-use crate::kv::*;
-use crate::mvcc::Profile;
+use crate::contract::{Alarm, Revision, StoreError, *};
 
 fn profile(machine: usize) -> Profile {
     Profile { name: format!("m{machine}"), client_urls: vec![format!("https://m{machine}:2379")] }
@@ -21,7 +20,7 @@ async fn profiles_and_alarms_are_everywhere_and_outlive_checkpoints() {
         let error = cluster.store(machine).txn(put("k", "v")).await.unwrap_err();
         assert!(matches!(error, StoreError::NoSpace(_)), "{error}");
     }
-    cluster.store(2).shrink().await.unwrap();
+    cluster.store(2).defragment().await.unwrap();
     cluster.crash(2).await;
     cluster.start(2).await.unwrap();
     cluster.leader().await;
@@ -81,8 +80,8 @@ async fn the_lead_goes_where_it_is_asked_to() {
     cluster.nodes[&0].members.transfer(next).await.unwrap();
     assert_eq!(cluster.leader().await, 2);
     cluster.store(0).txn(put("k", "v")).await.unwrap();
-    let measures = cluster.store(0).measures();
-    assert!(measures.leader_changes >= 2, "{measures:?}");
+    let stats = cluster.store(0).stats();
+    assert!(stats.leader_changes >= 2, "{stats:?}");
 }
 
 #[tokio::test(start_paused = true)]

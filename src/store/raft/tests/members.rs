@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::net::{Cluster, address, contents, put};
-use crate::kv::*;
+use crate::contract::{
+    Compare, Durability, KeyRange, Op, OpResponse, Ordering, Revision, StoreError, Target, Txn,
+};
 
 /// As long as an election may take, with all that may go wrong in one.
 const ELECTION: Duration = Duration::from_secs(30);

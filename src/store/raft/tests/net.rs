@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::simulation::trace::Trace;
-use crate::backend::{Limits, Store};
-use crate::disk::sim::{Rng, SimDisk};
-use crate::disk::{ClusterId, Disk, DiskWork, Identity, OpenError, Seat, recover};
-use crate::kv::*;
+use crate::contract::{Backend, ClusterId, KeyRange, Op, RangeRequest, Role, StoreError, Txn};
+use crate::local::store::{Limits, Store};
+use crate::log::sim::{Rng, SimDisk};
+use crate::log::{Disk, DiskWork, Identity, OpenError, recover};
 use crate::raft::wire::{Envelope, Request};
-use crate::raft::{CallError, Lane, Members, Options, Peer, RaftEngine, Role, Started, Transport};
+use crate::raft::{CallError, Lane, Members, Options, Peer, RaftEngine, Seat, Started, Transport};
 
 const CLUSTER: ClusterId = ClusterId(*b"members in tests");
 
@@ -301,7 +301,7 @@ impl Cluster {
         let options = Options { lazy: true, work: DiskWork::Here, seat: Some(seat) };
         let started = crate::raft::start(recovered, options, None, &tasks).await?;
         let Started { shared, engine, members } = started;
-        let limits = Limits { members: Some(Arc::clone(&members)), ..Limits::default() };
+        let limits = Limits { members: Some(Arc::<Members>::clone(&members)), ..Limits::default() };
         let store = Store::start(shared, Arc::clone(&engine), limits, &tasks);
         self.net.0.lock().members.insert(at, Arc::clone(&members));
         self.nodes.insert(machine, Node { store, members, engine, tasks, disk: sim });

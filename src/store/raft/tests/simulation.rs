@@ -17,8 +17,8 @@ use self::faults::Storm;
 use self::trace::Trace;
 use self::world::{Outcome, World};
 use super::net::{Cluster, Node};
-use crate::disk::sim::Rng;
-use crate::kv::KeyRange;
+use crate::contract::KeyRange;
+use crate::log::sim::Rng;
 
 /// Most time the members get to be one again when nothing is wrong any more.
 const RECOVERY: Duration = Duration::from_secs(60);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::kv::{KeyValue, OpResponse, RangeResponse, Revision, TxnResponse};
-use crate::raft::{Batch, Membership, Payload};
+use crate::contract::{KeyValue, OpResponse, RangeResponse, Revision, TxnResponse};
+use crate::log::{Batch, Membership, Payload};
 
 fn id(term: u64, index: u64) -> LogId {
     LogId::new_term_index(term, index)

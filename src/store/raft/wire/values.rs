@@ -1,7 +1,7 @@
 //! Outcomes of commands and refusals, as the leader answers them to who forwarded the commands.
 
-use crate::command::{Malformed, Put, Reader};
-use crate::kv::{KeyValue, OpResponse, RangeResponse, Revision, StoreError, TxnResponse};
+use crate::contract::{KeyValue, OpResponse, RangeResponse, Revision, StoreError, TxnResponse};
+use crate::encoding::{Malformed, Put, Reader};
 use crate::mvcc::Outcome;
 
 /// As deep as transactions nest, and a bound for what is decoded.

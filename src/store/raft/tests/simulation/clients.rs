@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use super::model::{Answer, Call, Item, Items, Reply};
 use super::world::{Outcome, World, key, key_range, number, value, value_number};
-use crate::disk::sim::Rng;
-use crate::kv::*;
+use crate::contract::{
+    Backend, Compare, KeyRange, KeyValue, Op, OpResponse, Ordering, RangeRequest, Revision,
+    StoreError, Target, Txn, TxnResponse,
+};
+use crate::log::sim::Rng;
 
 /// Keys that clients use.
 pub(super) const KEYS: u8 = 8;
@@ -213,7 +216,7 @@ async fn ask(store: &Arc<dyn Backend>, call: &Call) -> Result<Reply, StoreError>
     match call {
         Call::Read { keys, consistent } => {
             if *consistent {
-                store.quiet_barrier().await?;
+                store.read_index().await?;
             }
             let found = store.range(RangeRequest::new(key_range(keys))).await?;
             Ok(Reply { revision: found.revision.0, answer: Answer::Found(items(&found.kvs)) })

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use super::super::net::Cluster;
 use super::world::World;
-use crate::disk::sim::Rng;
-use crate::kv::StoreError;
-use crate::raft::Role;
+use crate::contract::{Role, StoreError};
+use crate::log::sim::Rng;
 
 /// Most machines at a time.
 const MACHINES_MAX: usize = 5;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::clients::KEYS;
 use super::world::{Door, Seen, Stream, Witnessed, World, key_range};
-use crate::disk::sim::Rng;
-use crate::kv::{Revision, StoreError, WatchBatch, Watcher};
+use crate::contract::{Revision, StoreError, WatchBatch, Watcher};
+use crate::log::sim::Rng;
 
 /// Revisions that a machine's witness looks back, to compare them with what others showed.
 const LOOK_BACK: i64 = 20;

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 
 use super::model::{Call, Reply};
 use super::trace::Trace;
-use crate::disk::sim::Rng;
-use crate::kv::{Backend, Event, KeyRange, StoreError};
+use crate::contract::{Backend, Event, KeyRange, StoreError};
+use crate::log::sim::Rng;
 
 /// The way to a running machine; ends with it.
 #[derive(Debug, Clone)]

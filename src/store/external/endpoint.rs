@@ -1,0 +1,297 @@
+//! Where an external datastore is, in the forms of k3s' `--datastore-endpoint`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use url::Url;
+
+use super::etcd;
+use super::open::DatastoreTls;
+
+/// The database that k3s makes where the endpoint names none.
+const DATABASE: &str = "kubernetes";
+/// Parameters of PostgreSQL's address that mean something here.
+const POSTGRES_PARAMETERS: [&str; 4] = ["sslmode", "sslrootcert", "sslcert", "sslkey"];
+
+/// An external datastore. It may hold a password: shown, it does not.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    pub(crate) place: Place,
+    pub(crate) tls: DatastoreTls,
+}
+
+/// Which database, and how it is reached.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Etcd(etcd::Place),
+    Sql(Sql),
+}
+
+/// A database in kine's schema.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Sql {
+    Sqlite(PathBuf),
+    Postgres(Box<Url>),
+    Mysql(Mysql),
+}
+
+/// A data source name of Go's driver for MySQL, in its parts.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Mysql {
+    pub(crate) user: String,
+    pub(crate) password: Option<String>,
+    pub(crate) address: MysqlAddress,
+    pub(crate) database: String,
+    pub(crate) tls: Option<MysqlTls>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum MysqlAddress {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MysqlTls {
+    Off,
+    Preferred,
+    Unverified,
+    Verified,
+}
+
+impl Endpoint {
+    /// Reads an endpoint.
+    ///
+    /// # Errors
+    /// What is wrong, without the password that the endpoint may hold.
+    pub fn parse(text: &str, tls: DatastoreTls) -> Result<Self, String> {
+        if tls.certificate.is_some() != tls.key.is_some() {
+            return Err("a certificate and its key are given together".to_owned());
+        }
+        let place = match text.split_once("://") {
+            None if text.starts_with('/') => Place::Sql(Sql::Sqlite(sqlite(text)?)),
+            None => {
+                return Err("is neither an absolute path nor a URL; write sqlite:///PATH, postgres://USER:PASSWORD@HOST:PORT/DATABASE, mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE or https://HOST:PORT of an etcd".to_owned());
+            }
+            Some(("sqlite", path)) => Place::Sql(Sql::Sqlite(sqlite(path)?)),
+            Some(("postgres" | "postgresql", rest)) => {
+                Place::Sql(Sql::Postgres(Box::new(postgres(rest)?)))
+            }
+            Some(("mysql", rest)) => Place::Sql(Sql::Mysql(mysql(rest)?)),
+            Some(("http" | "https", _)) => Place::Etcd(etcd::Place::parse(text)?),
+            Some((scheme, _)) => {
+                return Err(format!(
+                    "there is no driver {scheme}: known are sqlite, postgres and mysql, and http and https for an etcd"
+                ));
+            }
+        };
+        let untold = match &place {
+            Place::Sql(Sql::Sqlite(_)) => Some("is a file"),
+            Place::Etcd(etcd) if !etcd.is_tls() => Some("is an http:// URL"),
+            Place::Etcd(_) | Place::Sql(_) => None,
+        };
+        match untold {
+            Some(what) if tls != DatastoreTls::default() => {
+                return Err(format!("{what}, to which certificates mean nothing"));
+            }
+            _ => {}
+        }
+        Ok(Self { place, tls })
+    }
+
+    /// The file, where the datastore is one.
+    pub fn file(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Sql(Sql::Sqlite(path)) => Some(path),
+            Place::Sql(_) | Place::Etcd(_) => None,
+        }
+    }
+
+    /// Whether it is an etcd: then it can be copied as a snapshot.
+    pub fn is_etcd(&self) -> bool {
+        matches!(self.place, Place::Etcd(_))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sql = match &self.place {
+            Place::Etcd(etcd) => return write!(f, "{etcd}"),
+            Place::Sql(sql) => sql,
+        };
+        match sql {
+            Sql::Sqlite(path) => write!(f, "sqlite://{}", path.display()),
+            Sql::Postgres(url) => {
+                let host = url.host_str().unwrap_or("localhost");
+                write!(f, "postgres://{}@{host}", url.username())?;
+                url.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
+                write!(f, "{}", url.path())
+            }
+            Sql::Mysql(Mysql { user, address, database, .. }) => match address {
+                MysqlAddress::Tcp(host, port) => {
+                    write!(f, "mysql://{user}@tcp({host}:{port})/{database}")
+                }
+                MysqlAddress::Unix(path) => {
+                    write!(f, "mysql://{user}@unix({})/{database}", path.display())
+                }
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({self})")
+    }
+}
+
+fn sqlite(text: &str) -> Result<PathBuf, String> {
+    let (path, parameters) = text.split_once('?').unwrap_or((text, ""));
+    if !path.starts_with('/') {
+        return Err(
+            "names no absolute path; that of k3s is sqlite:///var/lib/rancher/k3s/server/db/state.db"
+                .to_owned(),
+        );
+    }
+    if !parameters.is_empty() {
+        return Err(format!(
+            "has parameters ({parameters}), which are settings of k3s' driver: leave them out, the file is used in WAL mode and synced"
+        ));
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn postgres(rest: &str) -> Result<Url, String> {
+    // What could not be read may be the password: it is not repeated.
+    let mut url = Url::parse(&format!("postgres://{rest}")).map_err(|e| {
+        format!("is no URL ({e}); signs such as / and @ in a password are written percent-encoded")
+    })?;
+    for (name, _) in url.query_pairs() {
+        if !POSTGRES_PARAMETERS.contains(&name.as_ref()) {
+            return Err(format!(
+                "has the parameter {name}, which is not supported: known are {}",
+                POSTGRES_PARAMETERS.join(", ")
+            ));
+        }
+    }
+    // As k3s: names that are not quoted are of small letters.
+    let path = match url.path() {
+        "" | "/" => format!("/{DATABASE}"),
+        path => path.to_lowercase(),
+    };
+    let name = path.trim_start_matches('/');
+    if !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')) {
+        return Err("names a database with other signs than letters, digits, - _ and .".to_owned());
+    }
+    url.set_path(&path);
+    Ok(url)
+}
+
+/// `[USER[:PASSWORD]@][NET[(ADDRESS)]]/DATABASE[?PARAMETERS]`, the form of Go's driver.
+fn mysql(rest: &str) -> Result<Mysql, String> {
+    let form = "is not of the form mysql://USER:PASSWORD@tcp(HOST:PORT)/DATABASE";
+    // The password may have a slash, names of databases have none.
+    let (before, after) = rest.rsplit_once('/').ok_or(form)?;
+    let (name, parameters) = after.split_once('?').unwrap_or((after, ""));
+    let (user, address) = before.rsplit_once('@').unwrap_or(("", before));
+    let (user, password) = match user.split_once(':') {
+        Some((user, password)) => (user, Some(password.to_owned())),
+        None => (user, None),
+    };
+    let (net, place) = match address.split_once('(') {
+        Some((net, place)) => (net, place.strip_suffix(')').ok_or(form)?),
+        None => (address, ""),
+    };
+    let address = match (net, place) {
+        ("" | "tcp", "") => MysqlAddress::Tcp("127.0.0.1".to_owned(), 3306),
+        ("tcp", place) => match place.rsplit_once(':') {
+            // An address of IPv6 stands in brackets.
+            Some((host, port)) if !port.contains(']') => {
+                let port = port.parse().map_err(|_| format!("{port} is no port"))?;
+                MysqlAddress::Tcp(host.to_owned(), port)
+            }
+            _ => MysqlAddress::Tcp(place.to_owned(), 3306),
+        },
+        ("unix", place) if place.starts_with('/') => MysqlAddress::Unix(PathBuf::from(place)),
+        _ => return Err(form.to_owned()),
+    };
+    let name = if name.is_empty() { DATABASE } else { name };
+    if !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')) {
+        return Err("names a database with other signs than letters, digits, - _ and .".to_owned());
+    }
+    let mut tls = None;
+    for parameter in parameters.split('&').filter(|p| !p.is_empty()) {
+        tls = Some(match parameter {
+            "tls=false" => MysqlTls::Off,
+            "tls=preferred" => MysqlTls::Preferred,
+            "tls=skip-verify" => MysqlTls::Unverified,
+            "tls=true" => MysqlTls::Verified,
+            other => {
+                return Err(format!(
+                    "has the parameter {other}, which is not supported: known is tls, as false, preferred, skip-verify or true"
+                ));
+            }
+        });
+    }
+    let user = if user.is_empty() { "root" } else { user }.to_owned();
+    Ok(Mysql { user, password, address, database: name.to_owned(), tls })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> Result<String, String> {
+        let endpoint = Endpoint::parse(text, DatastoreTls::default())?;
+        assert!(!format!("{endpoint:?} {endpoint}").contains("secret"), "{endpoint}");
+        Ok(endpoint.to_string())
+    }
+
+    /// The forms of <https://docs.k3s.io/datastore>.
+    #[test]
+    fn the_forms_of_k3s_are_read_and_passwords_are_not_shown() {
+        for (text, want) in [
+            ("/var/lib/state.db", "sqlite:///var/lib/state.db"),
+            ("sqlite:///var/lib/state.db", "sqlite:///var/lib/state.db"),
+            ("postgres://u:secret@h:5432/Db", "postgres://u@h:5432/db"),
+            ("postgresql://u:secret@h", "postgres://u@h/kubernetes"),
+            ("postgres://u:secret@h/k?sslmode=require", "postgres://u@h/k"),
+            ("mysql://u:secret@tcp(h:3307)/k3s", "mysql://u@tcp(h:3307)/k3s"),
+            ("mysql://u:sec@ret/secret@tcp(h)/", "mysql://u@tcp(h:3306)/kubernetes"),
+            ("mysql://u:secret@unix(/run/m.sock)/k", "mysql://u@unix(/run/m.sock)/k"),
+            ("mysql://u:secret@tcp([::1]:3306)/k?tls=true", "mysql://u@tcp([::1]:3306)/k"),
+            ("https://a:2379,https://b:2379", "https://a:2379,https://b:2379"),
+            ("mysql://", "a form"),
+        ] {
+            match shown(text) {
+                Ok(got) => assert_eq!(got, want, "{text}"),
+                Err(why) => assert!(want == "a form" && why.contains("form"), "{text}: {why}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_would_be_ignored_is_refused() {
+        for (text, why) in [
+            ("state.db", "absolute path"),
+            ("sqlite://state.db", "absolute path"),
+            ("sqlite:///x?cache=shared", "settings of k3s' driver"),
+            ("https://u:secret@etcd:2379", "has a user of etcd"),
+            ("etcd://etcd:2379", "no driver etcd"),
+            ("nats://x", "no driver nats"),
+            ("postgres://u:secret@h/k?target_session_attrs=any", "parameter target_session_attrs"),
+            ("postgres://u:secret@h/a;b", "other signs"),
+            ("mysql://u:secret@tcp(h)/k?charset=utf8", "parameter charset=utf8"),
+            ("mysql://u:secret@tcp(h:x)/k", "x is no port"),
+            ("mysql://u:secret@tcp(h", "not of the form"),
+        ] {
+            let refused = shown(text).unwrap_err();
+            assert!(refused.contains(why) && !refused.contains("secret"), "{text}: {refused}");
+        }
+        let tls = DatastoreTls { ca: Some("/ca".into()), ..DatastoreTls::default() };
+        assert!(Endpoint::parse("/x", tls.clone()).unwrap_err().contains("is a file"));
+        assert!(Endpoint::parse("http://h:1", tls).unwrap_err().contains("is an http:// URL"));
+        let tls = DatastoreTls { key: Some("/key".into()), ..DatastoreTls::default() };
+        assert!(Endpoint::parse("postgres://h", tls).unwrap_err().contains("together"));
+    }
+}

@@ -1,0 +1,488 @@
+//! The contract over etcd's requests.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use async_trait::async_trait;
+use base::tasks::{Kind, Tasks};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use proto::etcdserverpb as pb;
+use proto::etcdserverpb::alarm_request::AlarmAction;
+use proto::etcdserverpb::request_op::Request as Step;
+use proto::etcdserverpb::response_op::Response as StepAnswer;
+use tokio::sync::{mpsc, oneshot};
+use tonic::Request;
+
+use super::calls::{ANSWER, Asks, Calls, plain, revision_of, with_leader};
+use super::connection::Line;
+use super::convert;
+use super::error::Refusal;
+use super::health::{Keeper, alarms_of};
+use super::open::save;
+use crate::contract::{
+    Alarm, Cluster, ClusterMembers, KeyRange, KeyStats, Kv, KvHash, Lease, LeaseStats, Leases,
+    MAX_REQUEST_BYTES, Maintenance, RangeRequest, RangeResponse, Revision, Saved, Stats,
+    StoreError, StoreSize, StoreStats, Txn, TxnResponse, Watch, WatchGroup, Watcher, Watching,
+};
+use crate::mvcc::{check_txn, only_reads};
+use crate::timing::Timing;
+use crate::watchers::Feed;
+
+/// Keys of one answer: what is larger is read in pages at one revision.
+const PAGE: usize = 2000;
+/// How long what goes through all of etcd's data may take: checksums, defragmentation.
+const LONG: std::time::Duration = std::time::Duration::from_secs(300);
+/// How long an answer waits for the watch that follows etcd, which has it at about the same time.
+const SETTLE: std::time::Duration = std::time::Duration::from_secs(1);
+/// How often a read of the newest state starts over because its revision was compacted between two pages.
+const AGAIN_MAX: usize = 3;
+
+/// Where the newest revision goes to.
+type Ask = oneshot::Sender<Result<i64, StoreError>>;
+
+/// What was asked of etcd.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    ranges: AtomicU64,
+    txns: AtomicU64,
+    granted: AtomicU64,
+    revoked: AtomicU64,
+    renewed: AtomicU64,
+    /// Writes.
+    writes: Timing,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Etcd {
+    pub(super) keeper: Arc<Keeper>,
+    pub(super) asks: mpsc::Sender<Ask>,
+    pub(super) counts: Counts,
+    pub(super) tasks: Tasks,
+}
+
+/// Asks for the newest revision, once for all who asked before it was sent.
+///
+/// # Errors
+/// None.
+pub(super) async fn newest(calls: Calls, mut asks: mpsc::Receiver<Ask>) -> Result<(), StoreError> {
+    let mut waiting = Vec::new();
+    loop {
+        let asked = tokio::select! {
+            biased;
+            () = calls.shutdown.requested() => return Ok(()),
+            asked = asks.recv_many(&mut waiting, usize::MAX) => asked,
+        };
+        if asked == 0 {
+            return Ok(());
+        }
+        let answer = calls.newest().await.map_err(|refusal| refusal.told(0));
+        // Who does not wait any more does not need it.
+        waiting.drain(..).for_each(|ask: Ask| drop(ask.send(answer.clone())));
+    }
+}
+
+impl Etcd {
+    fn calls(&self) -> &Calls {
+        &self.keeper.calls
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.keeper.follower.check()
+    }
+
+    /// What a refusal is, with the revision that etcd does not tell.
+    async fn told(&self, refusal: Refusal, requested: i64) -> StoreError {
+        match refusal.told(requested) {
+            StoreError::Compacted { requested, oldest: 0 } => {
+                let oldest = self.keeper.follower.oldest(requested).await;
+                StoreError::Compacted { requested, oldest }
+            }
+            StoreError::Future { requested, .. } => match self.calls().newest().await {
+                Ok(newest) => StoreError::Future { requested, newest },
+                Err(refusal) => refusal.told(requested),
+            },
+            other => other,
+        }
+    }
+
+    /// Reads in pages, all at the revision of the first.
+    async fn pages(&self, request: &RangeRequest) -> Result<RangeResponse, Refusal> {
+        let mut asked = convert::range(request);
+        let most = if request.limit == 0 { usize::MAX } else { request.limit };
+        let page = |left: usize| i64::try_from(left.min(PAGE)).unwrap_or(i64::MAX);
+        if !request.count_only {
+            asked.limit = page(most);
+        }
+        let first = self.calls().range(&asked).await?;
+        let now = revision_of(first.header.as_ref());
+        let mut found = convert::found(first, now);
+        while found.more && found.kvs.len() < most {
+            let Some(last) = found.kvs.last() else { break };
+            // The key behind the last one.
+            asked.key = [last.key.as_ref(), &[0]].concat().into();
+            asked.revision = request.revision.map_or(now, |revision| revision.0);
+            asked.limit = page(most.saturating_sub(found.kvs.len()));
+            let next = convert::found(self.calls().range(&asked).await?, now);
+            found.more = next.more;
+            found.kvs.extend(next.kvs);
+        }
+        Ok(found)
+    }
+
+    /// A write on the condition that this server has etcd to itself.
+    async fn write(&self, txn: &Txn) -> Result<TxnResponse, StoreError> {
+        let begun = base::clock::now();
+        let hold = self.keeper.hold.as_ref();
+        let inner = convert::txn(txn);
+        let request = match hold {
+            Some(hold) => pb::TxnRequest {
+                compare: vec![hold.condition()],
+                success: vec![pb::RequestOp { request: Some(Step::RequestTxn(inner)) }],
+                failure: Vec::new(),
+            },
+            None => inner,
+        };
+        let answer = self.calls().txn(Asks::Once, &request).await;
+        self.counts.writes.observe(begun.elapsed());
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(refusal) => return Err(self.told(refusal, convert::reads_at(txn)).await),
+        };
+        let revision = revision_of(answer.header.as_ref());
+        if hold.is_none() {
+            return convert::done(txn, answer, revision);
+        }
+        if !answer.succeeded {
+            let text = "this server does not hold etcd now, and takes it again if no other does";
+            return Err(StoreError::Unavailable(text.to_owned()));
+        }
+        let inner = answer.responses.into_iter().find_map(|step| match step.response {
+            Some(StepAnswer::ResponseTxn(inner)) => Some(inner),
+            _ => None,
+        });
+        convert::done(txn, inner.unwrap_or_default(), revision)
+    }
+
+    /// Waits until watchers can be told of what was just answered: who got a revision here may ask a cache for it at once. Where
+    /// the watch does not come along the answer is no less true.
+    async fn settle(&self, revision: Revision) {
+        drop(tokio::time::timeout(SETTLE, self.keeper.follower.reach(revision.0)).await);
+    }
+
+    async fn begin_watch<T>(
+        &self,
+        range: KeyRange,
+        start: Option<Revision>,
+        make: impl FnOnce(KeyRange, i64) -> (Feed, T),
+    ) -> Result<T, StoreError> {
+        self.check()?;
+        let start = match start {
+            Some(start) => start.0.max(1),
+            None => self.read_index().await?.0 + 1,
+        };
+        let begun = self.keeper.follower.begin(range, start, make).await?;
+        let (other, history): (T, Option<BoxFuture<'static, ()>>) = begun;
+        if let Some(history) = history {
+            let work = async move {
+                history.await;
+                Ok::<(), std::convert::Infallible>(())
+            };
+            self.tasks.spawn(Kind::Request, "watch history", work);
+        }
+        Ok(other)
+    }
+}
+
+#[async_trait]
+impl Kv for Etcd {
+    async fn read_barrier(&self) -> Result<Revision, StoreError> {
+        let revision = self.read_index().await?;
+        self.keeper.follower.progress(None);
+        Ok(revision)
+    }
+
+    async fn read_index(&self) -> Result<Revision, StoreError> {
+        self.check()?;
+        let ended = || StoreError::Stopped("the server ends".to_owned());
+        let (ask, answer) = oneshot::channel();
+        self.asks.send(ask).await.map_err(|_| ended())?;
+        let revision = answer.await.unwrap_or_else(|_| Err(ended()))?;
+        self.keeper.follower.reach(revision).await?;
+        Ok(Revision(revision))
+    }
+
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.check()?;
+        self.counts.ranges.fetch_add(1, Relaxed);
+        let requested = request.revision.map_or(0, |revision| revision.0);
+        let mut again = 0;
+        loop {
+            let refusal = match self.pages(&request).await {
+                Ok(found) => {
+                    if request.revision.is_none() {
+                        self.settle(found.revision).await;
+                    }
+                    return Ok(found);
+                }
+                Err(refusal) => refusal,
+            };
+            match self.told(refusal, requested).await {
+                StoreError::Compacted { .. } if request.revision.is_none() && again < AGAIN_MAX => {
+                    again += 1;
+                }
+                error => return Err(error),
+            }
+        }
+    }
+
+    async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
+        self.check()?;
+        let size = check_txn(&txn)?;
+        self.counts.txns.fetch_add(1, Relaxed);
+        let done = if only_reads(&txn) {
+            match self.calls().txn(Asks::Often, &convert::txn(&txn)).await {
+                Ok(answer) => {
+                    let revision = revision_of(answer.header.as_ref());
+                    convert::done(&txn, answer, revision)
+                }
+                Err(refusal) => Err(self.told(refusal, convert::reads_at(&txn)).await),
+            }
+        } else {
+            self.write(&txn).await
+        };
+        match done {
+            Ok(done) => {
+                self.settle(done.revision).await;
+                Ok(done)
+            }
+            Err(StoreError::Invalid(text)) if text == "etcdserver: request is too large" => {
+                Err(StoreError::TooLarge { size, limit: MAX_REQUEST_BYTES })
+            }
+            refused => refused,
+        }
+    }
+
+    fn revision(&self) -> Revision {
+        Revision(self.calls().seen.revision.load(Relaxed))
+    }
+}
+
+#[async_trait]
+impl Watch for Etcd {
+    fn notify_progress(&self, range: &KeyRange) {
+        self.keeper.follower.progress(Some(range));
+    }
+
+    async fn watch(&self, range: KeyRange, start: Option<Revision>) -> Result<Watcher, StoreError> {
+        let batches = self.begin_watch(range, start, Feed::new).await?;
+        Ok(Watcher { batches })
+    }
+
+    async fn watch_in(
+        &self,
+        group: &WatchGroup,
+        id: i64,
+        range: KeyRange,
+        start: Option<Revision>,
+    ) -> Result<Watching, StoreError> {
+        let make = |range, start| Feed::grouped(group, id, range, start);
+        self.begin_watch(range, start, make).await
+    }
+}
+
+#[async_trait]
+impl Leases for Etcd {
+    async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
+        self.check()?;
+        let granted = self.calls().grant(id, ttl).await.map_err(|refusal| refusal.told(0))?;
+        self.counts.granted.fetch_add(1, Relaxed);
+        Ok(Lease { id: granted.id, granted_ttl: granted.ttl, remaining_ttl: granted.ttl })
+    }
+
+    async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError> {
+        self.check()?;
+        let revision = self.calls().revoke(id).await.map_err(|refusal| refusal.told(0))?;
+        self.counts.revoked.fetch_add(1, Relaxed);
+        Ok(Revision(revision))
+    }
+
+    async fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {
+        self.check()?;
+        let request = pb::LeaseTimeToLiveRequest { id, keys: true };
+        let ask = |line: Line| async move {
+            let mut client = line.leases();
+            plain(client.lease_time_to_live(with_leader(request)).await)
+        };
+        let answer = self.calls().ask(Asks::Often, ANSWER, ask).await;
+        let mut answer = answer.map_err(|refusal| refusal.told(0))?;
+        if answer.ttl < 0 {
+            return Err(StoreError::LeaseNotFound);
+        }
+        answer.keys.sort();
+        let lease = Lease { id, granted_ttl: answer.granted_ttl, remaining_ttl: answer.ttl };
+        Ok((lease, answer.keys))
+    }
+
+    async fn leases(&self) -> Result<Vec<i64>, StoreError> {
+        self.check()?;
+        let ask = |line: Line| async move {
+            let mut client = line.leases();
+            plain(client.lease_leases(with_leader(pb::LeaseLeasesRequest {})).await)
+        };
+        let answer = self.calls().ask(Asks::Often, ANSWER, ask).await;
+        let leases = answer.map_err(|refusal| refusal.told(0))?.leases;
+        let mut ids: Vec<i64> = leases.iter().map(|lease| lease.id).collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
+        self.check()?;
+        let ttl = self.calls().renew(id).await.map_err(|refusal| refusal.told(0))?;
+        if ttl <= 0 {
+            return Err(StoreError::LeaseNotFound);
+        }
+        self.counts.renewed.fetch_add(1, Relaxed);
+        Ok(Lease { id, granted_ttl: ttl, remaining_ttl: ttl })
+    }
+}
+
+#[async_trait]
+impl Maintenance for Etcd {
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.check()?;
+        let request = pb::CompactionRequest { revision: revision.0, physical: false };
+        let ask = |line: Line| async move { plain(line.kv().compact(with_leader(request)).await) };
+        match self.calls().ask(Asks::Once, ANSWER, ask).await {
+            Ok(_) => {
+                self.keeper.follower.compacted.fetch_max(revision.0, Relaxed);
+                Ok(())
+            }
+            Err(refusal) => Err(self.told(refusal, revision.0).await),
+        }
+    }
+
+    async fn save(&self, file: File) -> io::Result<Saved> {
+        self.check().map_err(io::Error::other)?;
+        save(self.calls(), file).await
+    }
+
+    fn compacted(&self) -> Revision {
+        Revision(self.keeper.follower.compacted.load(Relaxed))
+    }
+
+    fn size(&self) -> StoreSize {
+        let facts = self.keeper.facts.lock();
+        // Nothing is held here.
+        StoreSize { keys: facts.keys, memory: 0, disk: facts.bytes }
+    }
+
+    fn quota(&self) -> Option<u64> {
+        // etcd's own, which it keeps itself.
+        None
+    }
+
+    fn alarms(&self) -> Vec<(u64, Alarm)> {
+        self.keeper.facts.lock().alarms.clone()
+    }
+
+    async fn set_alarm(&self, member: u64, alarm: Alarm, raised: bool) -> Result<bool, StoreError> {
+        self.check()?;
+        let action = if raised { AlarmAction::Activate } else { AlarmAction::Deactivate };
+        let request = pb::AlarmRequest { action: action.into(), member_id: member, alarm: alarm.0 };
+        let told = self.calls().alarm(request).await.map_err(|refusal| refusal.told(0))?;
+        self.keeper.measure(false).await;
+        Ok(alarms_of(&told).iter().any(|(_, told)| *told == alarm))
+    }
+
+    async fn hash(&self, revision: Revision) -> Result<KvHash, StoreError> {
+        self.check()?;
+        let request = pb::HashKvRequest { revision: revision.0 };
+        let ask = |line: Line| async move {
+            let mut client = line.maintenance();
+            let keys = plain(client.hash_kv(Request::new(request)).await)?;
+            let all = plain(client.hash(Request::new(pb::HashRequest {})).await)?;
+            Ok((keys, all))
+        };
+        let (keys, all) = match self.calls().ask(Asks::Often, LONG, ask).await {
+            Ok(answers) => answers,
+            Err(refusal) => return Err(self.told(refusal, revision.0).await),
+        };
+        let newest = self.calls().note(keys.header.as_ref());
+        // An etcd before 3.6 does not say of which revision it is.
+        let of = [keys.hash_revision, revision.0, newest].into_iter().find(|of| *of != 0);
+        Ok(KvHash {
+            keys: keys.hash,
+            // Whatever etcd sums up when it compacts, it is asked for that itself then.
+            compacting: keys.hash,
+            all: all.hash,
+            revision: Revision(of.unwrap_or_default()),
+            compacted: Revision(keys.compact_revision.max(0)),
+            newest: Revision(newest),
+        })
+    }
+
+    async fn defragment(&self) -> Result<(), StoreError> {
+        self.check()?;
+        let ask = |line: Line| async move {
+            let mut client = line.maintenance();
+            plain(client.defragment(Request::new(pb::DefragmentRequest {})).await)
+        };
+        let done = self.calls().ask(Asks::Often, LONG, ask).await;
+        done.map(drop).map_err(|refusal| refusal.told(0))?;
+        self.keeper.measure(false).await;
+        Ok(())
+    }
+}
+
+impl Cluster for Etcd {
+    fn is_alone(&self) -> bool {
+        // etcd decides, and others may ask it, too.
+        false
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn term(&self) -> u64 {
+        self.calls().seen.term.load(Relaxed)
+    }
+
+    fn applied_index(&self) -> u64 {
+        self.keeper.facts.lock().applied
+    }
+
+    fn members(&self) -> Option<Arc<dyn ClusterMembers>> {
+        None
+    }
+}
+
+impl Stats for Etcd {
+    fn stats(&self) -> StoreStats {
+        let facts = self.keeper.facts.lock().clone();
+        StoreStats {
+            committed: facts.committed,
+            syncs: self.counts.writes.histogram(),
+            keys: KeyStats {
+                txns: self.counts.txns.load(Relaxed),
+                ranges: self.counts.ranges.load(Relaxed),
+                events: self.keeper.follower.events.load(Relaxed).max(0).cast_unsigned(),
+                ..KeyStats::default()
+            },
+            watchers: self.keeper.follower.len(),
+            leases: LeaseStats {
+                granted: self.counts.granted.load(Relaxed),
+                revoked: self.counts.revoked.load(Relaxed),
+                renewed: self.counts.renewed.load(Relaxed),
+                expired: 0,
+            },
+            ..StoreStats::default()
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The connection to one of etcd's members, and to the next one when it is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::pki::live::LiveCert;
+use base::pki::{Leaf, outside};
+use base::{Backoff, Shutdown};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint as Way, Uri};
+
+use super::endpoints::{Member, Place};
+use super::error::causes;
+use crate::contract::StoreError;
+use crate::external::open::DatastoreTls;
+
+/// How long a member may take to let us in before the next one is tried.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How often a connection is asked whether it is there, which etcd takes amiss below 5 s, and how long that may take.
+const ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// First and longest wait between attempts.
+const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// A connection, and which one it is.
+#[derive(Debug, Clone)]
+pub(super) struct Line {
+    pub(super) number: u64,
+    pub(super) channel: Channel,
+}
+
+/// The ways to an etcd, and the connection that is in use.
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub(super) place: Place,
+    tls: DatastoreTls,
+    current: watch::Sender<Option<Line>>,
+    /// Why there is none, for whoever waited in vain.
+    why: parking_lot::Mutex<String>,
+}
+
+impl Lines {
+    /// Connects to the first member that lets us in.
+    ///
+    /// # Errors
+    /// Why none does, each by its address.
+    pub(super) async fn connect(place: Place, tls: DatastoreTls) -> Result<Self, String> {
+        let lines = Self { place, tls, current: watch::Sender::new(None), why: Default::default() };
+        let (_, channel) = lines.round(0).await?;
+        lines.current.send_replace(Some(Line { number: 1, channel }));
+        Ok(lines)
+    }
+
+    /// The connection, as soon as there is one.
+    pub(super) async fn line(&self) -> Line {
+        let mut current = self.current.subscribe();
+        loop {
+            if let Some(line) = current.borrow_and_update().clone() {
+                return line;
+            }
+            if current.changed().await.is_err() {
+                // It goes with this value.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Why there is no connection.
+    pub(super) fn why(&self) -> String {
+        self.why.lock().clone()
+    }
+
+    /// This connection is of no use any more.
+    pub(super) fn lost(&self, number: u64, why: &str) {
+        self.current.send_if_modified(|current| {
+            let same = current.as_ref().is_some_and(|line| line.number == number);
+            if same {
+                tracing::warn!(etcd = %self.place, error = why, "the connection to etcd is lost, trying its members again");
+                why.clone_into(&mut self.why.lock());
+                *current = None;
+            }
+            same
+        });
+    }
+
+    /// Connects again after each loss.
+    ///
+    /// # Errors
+    /// None; how long etcd may be away is decided by who renews the hold.
+    pub(super) async fn keep(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
+        let mut current = self.current.subscribe();
+        let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+        let (mut number, mut first) = (1_u64, 1_usize);
+        loop {
+            tokio::select! {
+                biased;
+                () = shutdown.requested() => return Ok(()),
+                gone = current.wait_for(Option::is_none) => if gone.is_err() { return Ok(()) },
+            }
+            // A member that lets us in and then refuses everything is not asked without pause either.
+            if !backoff.wait(&shutdown).await {
+                return Ok(());
+            }
+            let begun = base::clock::now();
+            let connected = tokio::select! {
+                biased;
+                () = shutdown.requested() => return Ok(()),
+                connected = self.round(first) => connected,
+            };
+            match connected {
+                Ok((at, channel)) => {
+                    tracing::info!(etcd = %self.place, member = at, took = ?begun.elapsed(), "etcd is connected again");
+                    (number, first) = (number + 1, at + 1);
+                    self.current.send_replace(Some(Line { number, channel }));
+                    // Whoever meets the next loss soon after waits longer; a connection that held starts over.
+                    tokio::select! {
+                        biased;
+                        () = shutdown.requested() => return Ok(()),
+                        () = base::clock::sleep(ALIVE.0) => backoff.reset(),
+                        gone = current.wait_for(Option::is_none) => if gone.is_err() { return Ok(()) },
+                    }
+                }
+                Err(why) => why.clone_into(&mut self.why.lock()),
+            }
+        }
+    }
+
+    /// Tries each member once, from `first` on.
+    async fn round(&self, first: usize) -> Result<(usize, Channel), String> {
+        let config = match self.place.tls {
+            true => Some(certificates(&self.tls).await?),
+            false => None,
+        };
+        let count = self.place.members.len();
+        let mut failed = Vec::new();
+        for at in (0..count).map(|n| first.wrapping_add(n) % count.max(1)) {
+            let Some(member) = self.place.members.get(at) else { continue };
+            let late = || Err(format!("no answer for {} s", CONNECT.as_secs()));
+            let connected = tokio::time::timeout(CONNECT, connect(member, config.clone())).await;
+            match connected.unwrap_or_else(|_| late()) {
+                Ok(channel) => return Ok((at, channel)),
+                Err(why) => failed.push(format!("{}://{member}: {why}", self.place.scheme())),
+            }
+        }
+        Err(failed.join("; "))
+    }
+}
+
+/// What TLS takes, read anew for each connection: certificates are renewed.
+async fn certificates(tls: &DatastoreTls) -> Result<Arc<rustls::ClientConfig>, String> {
+    let read = |path: &std::path::Path| base::fs::read_to_string(path).map_err(|e| e.to_string());
+    let ca = match &tls.ca {
+        Some(path) => {
+            let pem = read(path)?;
+            if pem.trim().is_empty() {
+                return Err(format!("--datastore-cafile {} is empty", path.display()));
+            }
+            pem
+        }
+        None => String::new(),
+    };
+    let shown = match (&tls.certificate, &tls.key) {
+        (Some(certificate), Some(key)) => {
+            let (cert_pem, key_pem) = (read(certificate)?, read(key)?);
+            let not_after = base::pki::end_of(&cert_pem).unwrap_or_default();
+            let leaf = Leaf { cert_pem, key_pem: key_pem.into(), not_after };
+            let unusable = |why: &dyn std::fmt::Display| {
+                format!(
+                    "--datastore-certfile {} with --datastore-keyfile {}: {why}",
+                    certificate.display(),
+                    key.display()
+                )
+            };
+            Some(LiveCert::new(&leaf).map_err(|why| unusable(&why))?)
+        }
+        _ => None,
+    };
+    let made = outside::client(ca.as_bytes(), false, shown).await?;
+    let mut config = rustls::ClientConfig::clone(&made);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+async fn connect(
+    member: &Member,
+    tls: Option<Arc<rustls::ClientConfig>>,
+) -> Result<Channel, String> {
+    // The scheme only keeps the library from a TLS of its own.
+    let way = Way::from_shared(format!("http://{member}")).map_err(|e| e.to_string())?;
+    let way = way
+        .http2_keep_alive_interval(ALIVE.0)
+        .keep_alive_timeout(ALIVE.1)
+        .keep_alive_while_idle(true);
+    let to = member.clone();
+    let dial = tower::service_fn(move |_: Uri| dial(to.clone(), tls.clone()));
+    way.connect_with_connector(dial)
+        .await
+        .map_err(|error| causes(String::new(), Some(&error)).trim_start_matches(": ").to_owned())
+}
+
+async fn dial(
+    member: Member,
+    tls: Option<Arc<rustls::ClientConfig>>,
+) -> std::io::Result<TokioIo<base::io::BoxIo>> {
+    let stream = TcpStream::connect((member.host.as_str(), member.port)).await?;
+    stream.set_nodelay(true)?;
+    let Some(config) = tls else { return Ok(TokioIo::new(Box::new(stream))) };
+    let name = ServerName::try_from(member.host).map_err(std::io::Error::other)?;
+    let stream = TlsConnector::from(config).connect(name, stream).await?;
+    Ok(TokioIo::new(Box::new(stream)))
+}

@@ -1,0 +1,185 @@
+//! What etcd's refusals are here; the one place where its texts are read.
+
+use std::error::Error as _;
+
+use tonic::{Code, Status};
+
+use crate::contract::StoreError;
+
+/// Why a request was not answered as it should.
+#[derive(Debug, Clone)]
+pub(super) enum Refusal {
+    /// It was not sent, or etcd did not take it up: it may be asked again.
+    Untouched(String),
+    /// The answer is lost, or etcd does not know: what it was to change may have changed.
+    Unknown(String),
+    /// What was asked for is older than this revision, the oldest that etcd has.
+    Compacted(i64),
+    /// etcd's answer is no.
+    Answered(Status),
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Untouched(why) | Self::Unknown(why) => f.write_str(why),
+            Self::Compacted(oldest) => write!(f, "compacted up to revision {oldest}"),
+            Self::Answered(status) => f.write_str(status.message()),
+        }
+    }
+}
+
+/// etcd's texts for requests that it did not take up (`api/v3rpc/rpctypes`): asked of who has no leader, or too much to do. One
+/// that stops may have proposed them before.
+const UNTOUCHED: [&str; 3] =
+    ["etcdserver: no leader", "etcdserver: too many requests", "etcdserver: not capable"];
+
+impl Refusal {
+    /// What a status says.
+    pub(super) fn of(status: Status) -> Self {
+        let text = status.message();
+        if UNTOUCHED.contains(&text) {
+            return Self::Untouched(text.to_owned());
+        }
+        if was_not_sent(&status) {
+            return Self::Untouched(chain(&status));
+        }
+        match status.code() {
+            // Lost connections, timeouts of ours and of etcd's.
+            Code::Unavailable
+            | Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::Unknown
+            | Code::Internal
+            | Code::Aborted => Self::Unknown(chain(&status)),
+            _ => Self::Answered(status),
+        }
+    }
+
+    /// Of a request that changes nothing, or none that matters: nothing is unknown.
+    pub(super) fn harmless(self) -> Self {
+        match self {
+            Self::Unknown(why) => Self::Untouched(why),
+            other => other,
+        }
+    }
+
+    /// In the store's terms; `requested` is the revision that was asked for.
+    pub(super) fn told(self, requested: i64) -> StoreError {
+        let status = match self {
+            Self::Untouched(why) => return StoreError::Unavailable(why),
+            Self::Unknown(why) => return StoreError::Unknown(why),
+            Self::Compacted(oldest) => return StoreError::Compacted { requested, oldest },
+            Self::Answered(status) => status,
+        };
+        match status.message() {
+            // Which is the oldest, or the newest, is not in the answer.
+            "etcdserver: mvcc: required revision has been compacted" => {
+                StoreError::Compacted { requested, oldest: 0 }
+            }
+            "etcdserver: mvcc: required revision is a future revision" => {
+                StoreError::Future { requested, newest: 0 }
+            }
+            "etcdserver: requested lease not found" => StoreError::LeaseNotFound,
+            "etcdserver: lease already exists" => StoreError::LeaseExists,
+            "etcdserver: too large lease TTL" => StoreError::LeaseTtlTooLarge,
+            "etcdserver: duplicate key given in txn request" => StoreError::DuplicateKey,
+            "etcdserver: key not found" => StoreError::KeyNotFound,
+            "etcdserver: corrupt cluster" => StoreError::Corrupt,
+            text @ "etcdserver: mvcc: database space exceeded" => StoreError::NoSpace(format!(
+                "{text}; compact and defragment etcd, or raise its quota, and end its alarm"
+            )),
+            text => StoreError::Invalid(text.to_owned()),
+        }
+    }
+}
+
+/// Whether the connection could not even be made.
+fn was_not_sent(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// A status and what is behind it, in one line.
+pub(super) fn chain(status: &Status) -> String {
+    let text = if status.message().is_empty() { "no answer" } else { status.message() };
+    causes(text.to_owned(), status.source())
+}
+
+/// A text, and the causes that it does not name itself.
+pub(super) fn causes(
+    mut text: String,
+    mut cause: Option<&(dyn std::error::Error + 'static)>,
+) -> String {
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Said to whom etcd lets in no further.
+pub(super) const WANTS_CERTIFICATE: &str =
+    "etcd wants a certificate of a CA of its own, by --datastore-certfile and --datastore-keyfile";
+
+/// What an administrator has to know of a refusal that a start or a migration ends with.
+pub(super) fn advice(why: &str) -> Option<&'static str> {
+    let users = "etcdserver: user name is empty";
+    let advice = if why.contains(users) || why.contains("etcdserver: invalid auth token") {
+        "this etcd has users in force (auth enable), who are not supported; let it know clients by their certificates, or disable its users"
+    } else if why.contains("etcdserver: permission denied") {
+        "the user whom the certificate names may not use all keys, which takes etcd's role root"
+    } else if why.contains("UnknownIssuer") {
+        "another CA made its certificate than --datastore-cafile names"
+    } else if why.contains("CertificateRequired")
+        || why.contains("BadCertificate")
+        || why.contains("UnknownCA")
+        || why.contains("HandshakeFailure")
+        || why.contains("DecryptError")
+    {
+        WANTS_CERTIFICATE
+    } else {
+        return None;
+    };
+    Some(advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes and texts of etcd 3.7.3, `api/v3rpc/rpctypes/error.go`.
+    #[test]
+    fn what_may_have_happened_is_told_apart_from_what_has_not() {
+        let unavailable = |text: &str| Refusal::of(Status::unavailable(text)).told(0);
+        assert!(matches!(unavailable("etcdserver: no leader"), StoreError::Unavailable(_)));
+        assert!(matches!(unavailable("etcdserver: leader changed"), StoreError::Unknown(_)));
+        assert!(matches!(unavailable("etcdserver: request timed out"), StoreError::Unknown(_)));
+        let lost = Status::new(Code::Unavailable, "broken pipe");
+        assert!(matches!(Refusal::of(lost.clone()).told(0), StoreError::Unknown(_)));
+        assert!(matches!(Refusal::of(lost).harmless().told(0), StoreError::Unavailable(_)));
+        let compacted =
+            Status::out_of_range("etcdserver: mvcc: required revision has been compacted");
+        assert!(matches!(
+            Refusal::of(compacted).told(7),
+            StoreError::Compacted { requested: 7, .. }
+        ));
+        let full = Status::resource_exhausted("etcdserver: mvcc: database space exceeded");
+        assert!(matches!(Refusal::of(full).told(0), StoreError::NoSpace(_)));
+        let busy = Status::resource_exhausted("etcdserver: too many requests");
+        assert!(matches!(Refusal::of(busy).told(0), StoreError::Unavailable(_)));
+        let none = Status::not_found("etcdserver: requested lease not found");
+        assert!(matches!(Refusal::of(none).told(0), StoreError::LeaseNotFound));
+        let users = Status::invalid_argument("etcdserver: user name is empty");
+        assert!(advice(&Refusal::of(users).to_string()).unwrap().contains("disable its users"));
+    }
+}

@@ -1,0 +1,335 @@
+//! The one watch that follows etcd, the watchers behind it, and those that begin in the past.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use base::{Backoff, Shutdown};
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use proto::etcdserverpb as pb;
+use tokio::sync::{Semaphore, watch};
+use tonic::Streaming;
+
+use super::calls::{ANSWER, Asks, Calls};
+use super::connection::Line;
+use super::convert::event;
+use super::error::Refusal;
+use crate::contract::{Event, KeyRange, StoreError};
+use crate::watchers::{Feed, Hub};
+
+/// Watches of the past that are fed at once; more wait. Each is a stream of all changes since its revision.
+const HISTORIES_MAX: usize = 16;
+/// First and longest wait before a watch that ended is begun again.
+const WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// The watchers, and how far they have everything.
+#[derive(Debug)]
+struct Watchers {
+    hub: Hub,
+    revision: i64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Follower {
+    calls: Calls,
+    watchers: Mutex<Watchers>,
+    reached: watch::Sender<i64>,
+    histories: Arc<Semaphore>,
+    /// Oldest revision that is known to be left.
+    pub(super) compacted: AtomicI64,
+    /// Changes that were seen.
+    pub(super) events: AtomicI64,
+    stopped: Mutex<Option<StoreError>>,
+}
+
+/// Why a watch of etcd's ended.
+enum End {
+    /// What comes next is compacted.
+    Compacted(i64),
+    Lost(Refusal),
+}
+
+/// A watch of all keys, whose answers come in whole revisions.
+struct All {
+    answers: Streaming<pb::WatchResponse>,
+    parts: Vec<pb::WatchResponse>,
+}
+
+impl All {
+    /// Watches from `start` on.
+    async fn begin(line: Line, start: i64) -> Result<Self, Refusal> {
+        let everything = Bytes::from_static(&[0]);
+        let create = pb::WatchCreateRequest {
+            key: everything.clone(),
+            range_end: everything,
+            start_revision: start,
+            prev_kv: true,
+            // What is larger than etcd sends at once comes in parts.
+            fragment: true,
+            ..Default::default()
+        };
+        Ok(Self { answers: line.watch(create).await?, parts: Vec::new() })
+    }
+
+    /// The next changes, whole revisions of them.
+    async fn next(&mut self) -> Result<Vec<Event>, End> {
+        loop {
+            let answer = match self.answers.message().await {
+                Ok(Some(answer)) => answer,
+                Ok(None) => {
+                    return Err(End::Lost(Refusal::Untouched("the watch ended".to_owned())));
+                }
+                Err(status) => return Err(End::Lost(Refusal::of(status))),
+            };
+            if answer.canceled {
+                if answer.compact_revision != 0 {
+                    return Err(End::Compacted(answer.compact_revision));
+                }
+                return Err(End::Lost(Refusal::Untouched(answer.cancel_reason)));
+            }
+            let more = answer.fragment;
+            self.parts.push(answer);
+            if !more {
+                let parts = std::mem::take(&mut self.parts);
+                let events = parts.into_iter().flat_map(|part| part.events);
+                let events: Vec<Event> = events.filter_map(event).collect();
+                if !events.is_empty() {
+                    return Ok(events);
+                }
+            }
+        }
+    }
+}
+
+impl Follower {
+    /// Follows from behind `revision` on.
+    pub(super) fn new(calls: Calls, revision: i64) -> Self {
+        Self {
+            calls,
+            watchers: Mutex::new(Watchers { hub: Hub::default(), revision }),
+            reached: watch::Sender::new(revision),
+            histories: Arc::new(Semaphore::new(HISTORIES_MAX)),
+            compacted: AtomicI64::new(0),
+            events: AtomicI64::new(0),
+            stopped: Mutex::new(None),
+        }
+    }
+
+    /// How far all watchers have everything.
+    pub(super) fn revision(&self) -> i64 {
+        *self.reached.borrow()
+    }
+
+    /// How many watches run.
+    pub(super) fn len(&self) -> usize {
+        self.watchers.lock().hub.len()
+    }
+
+    /// Tells the watchers of a range, or all, that they have everything.
+    pub(super) fn progress(&self, range: Option<&KeyRange>) {
+        let mut watchers = self.watchers.lock();
+        let revision = watchers.revision;
+        watchers.hub.progress(range, revision);
+    }
+
+    /// Ends every watch, now and from now on.
+    pub(super) fn stop(&self, reason: &StoreError) {
+        self.stopped.lock().get_or_insert_with(|| reason.clone());
+        self.watchers.lock().hub.end_all(reason);
+    }
+
+    /// Why nothing is answered any more.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.stopped.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Resolves when `revision` has been followed to.
+    ///
+    /// # Errors
+    /// When that takes longer than an answer may.
+    pub(super) async fn reach(&self, revision: i64) -> Result<(), StoreError> {
+        let mut reached = self.reached.subscribe();
+        let waited = tokio::time::timeout(ANSWER, reached.wait_for(|at| *at >= revision)).await;
+        if waited.is_ok() {
+            return Ok(());
+        }
+        self.check()?;
+        let text = format!(
+            "the changes of etcd are known up to revision {}, not to {revision}",
+            self.revision()
+        );
+        Err(StoreError::Unavailable(text))
+    }
+
+    /// Follows etcd until shutdown.
+    ///
+    /// # Errors
+    /// None; how long etcd may be away is decided by who renews the hold.
+    pub(super) async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
+        let mut backoff = Backoff::new(WAIT.0, WAIT.1);
+        loop {
+            let line = tokio::select! {
+                biased;
+                () = shutdown.requested() => return Ok(()),
+                line = self.calls.lines.line() => line,
+            };
+            let number = line.number;
+            let ended = tokio::select! {
+                biased;
+                () = shutdown.requested() => return Ok(()),
+                ended = self.follow(line, &mut backoff) => ended,
+            };
+            match ended {
+                End::Compacted(oldest) => self.skip(oldest).await,
+                End::Lost(why) => self.calls.lines.lost(number, &why.to_string()),
+            }
+            if !backoff.wait(&shutdown).await {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn follow(&self, line: Line, backoff: &mut Backoff) -> End {
+        let mut all = match All::begin(line, self.revision() + 1).await {
+            Ok(all) => all,
+            Err(why) => return End::Lost(why),
+        };
+        loop {
+            match all.next().await {
+                Ok(events) => {
+                    backoff.reset();
+                    self.publish(&events);
+                }
+                Err(end) => return end,
+            }
+        }
+    }
+
+    fn publish(&self, events: &[Event]) {
+        let Some(last) = events.last().map(|event| event.kv.mod_revision.0) else { return };
+        self.events.fetch_add(i64::try_from(events.len()).unwrap_or_default(), Relaxed);
+        let mut watchers = self.watchers.lock();
+        watchers.hub.publish(events, last);
+        watchers.revision = watchers.revision.max(last);
+        let revision = watchers.revision;
+        drop(watchers);
+        self.reached.send_replace(revision);
+    }
+
+    /// What comes next is compacted: whoever watches has to begin again, behind what is lost.
+    async fn skip(&self, oldest: i64) {
+        self.compacted.fetch_max(oldest, Relaxed);
+        let Ok(newest) = self.calls.newest().await else { return };
+        let mut watchers = self.watchers.lock();
+        tracing::warn!(
+            revision = watchers.revision,
+            oldest,
+            newest,
+            "etcd was away for so long that changes are compacted: all watches begin again"
+        );
+        let error = StoreError::Compacted { requested: watchers.revision + 1, oldest };
+        watchers.hub.end_all(&error);
+        watchers.revision = watchers.revision.max(newest);
+        let revision = watchers.revision;
+        drop(watchers);
+        self.reached.send_replace(revision);
+    }
+
+    /// Adds a watcher that begins behind what was followed; else its history is fed by a task to be run, which begins with what is
+    /// answered here: that it is not compacted.
+    ///
+    /// # Errors
+    /// When its start is compacted.
+    pub(super) async fn begin<T>(
+        self: &Arc<Self>,
+        range: KeyRange,
+        start: i64,
+        make: impl FnOnce(KeyRange, i64) -> (Feed, T),
+    ) -> Result<(T, Option<BoxFuture<'static, ()>>), StoreError> {
+        {
+            let mut watchers = self.watchers.lock();
+            if start > watchers.revision {
+                let (feed, other) = make(range, start);
+                let revision = watchers.revision;
+                watchers.hub.join(feed, revision);
+                return Ok((other, None));
+            }
+        }
+        let place = Arc::clone(&self.histories).acquire_owned();
+        let many = || {
+            let text = format!("{HISTORIES_MAX} watches read etcd's history already");
+            StoreError::Unavailable(text)
+        };
+        let place = tokio::time::timeout(ANSWER, place).await.ok().and_then(Result::ok);
+        let place = place.ok_or_else(many)?;
+        let (all, first) = self.history(start).await?;
+        let (feed, other) = make(range, start);
+        let this = Arc::clone(self);
+        let work = async move {
+            this.feed(feed, all, first).await;
+            drop(place);
+        };
+        Ok((other, Some(work.boxed())))
+    }
+
+    /// A watch from `start` on, of which there is something already, with that.
+    async fn history(&self, start: i64) -> Result<(All, Vec<Event>), StoreError> {
+        let begin = |line: Line| async move {
+            let mut all = All::begin(line, start).await?;
+            match all.next().await {
+                Ok(events) => Ok((all, events)),
+                Err(End::Compacted(oldest)) => Err(Refusal::Compacted(oldest)),
+                Err(End::Lost(why)) => Err(why),
+            }
+        };
+        self.calls.ask(Asks::Often, ANSWER, begin).await.map_err(|refusal| {
+            if let Refusal::Compacted(oldest) = refusal {
+                self.compacted.fetch_max(oldest, Relaxed);
+            }
+            refusal.told(start)
+        })
+    }
+
+    /// Hands over history until it has reached what is followed, then leaves the watcher to the hub.
+    async fn feed(&self, mut feed: Feed, mut all: All, mut events: Vec<Event>) {
+        loop {
+            let next = events.last().map_or(feed.next(), |event| event.kv.mod_revision.0 + 1);
+            let range = feed.range().clone();
+            events.retain(|event| range.contains(&event.kv.key));
+            if !feed.replay(events, next).await {
+                return;
+            }
+            {
+                let mut watchers = self.watchers.lock();
+                if feed.next() > watchers.revision {
+                    let revision = watchers.revision;
+                    watchers.hub.join(feed, revision);
+                    return;
+                }
+            }
+            events = match all.next().await {
+                Ok(events) => events,
+                Err(_) => match self.history(feed.next()).await {
+                    Ok((again, events)) => {
+                        all = again;
+                        events
+                    }
+                    Err(error) => return feed.end(error),
+                },
+            };
+        }
+    }
+
+    /// Which revision is the oldest that etcd has, after it refused `requested` for being older.
+    pub(super) async fn oldest(&self, requested: i64) -> i64 {
+        match self.history(requested.max(1)).await {
+            Err(StoreError::Compacted { oldest, .. }) => oldest,
+            _ => self.compacted.load(Relaxed).max(requested),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! External datastores: which there are, and how they are opened and copied.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::Tasks;
+
+use super::endpoint::{Endpoint, Place};
+use super::{etcd, sql};
+use crate::contract::{Backend, Saved};
+use crate::mvcc::State;
+
+/// Certificates for the way to a datastore.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DatastoreTls {
+    /// CA that the datastore's certificate must come from.
+    pub ca: Option<PathBuf>,
+    /// Certificate to show.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+}
+
+/// Who holds a datastore alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The same after every start, of one process at a time.
+    pub id: u64,
+    /// Who it is for people: the machine's name.
+    pub name: String,
+}
+
+/// Why an external datastore cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DatastoreError {
+    /// Another server, or k3s, has it.
+    #[error("{0}")]
+    Held(String),
+    /// Everything else.
+    #[error("the datastore {endpoint} cannot be used: {why}")]
+    Unusable {
+        /// Where it is, without a password.
+        endpoint: String,
+        /// What the datastore or the way to it said.
+        why: String,
+    },
+}
+
+/// Opens an external datastore, and holds it alone until `tasks` shuts down; give it a set that is shut down behind everything
+/// that writes. A database, in kine's schema, gets its tables where there are none. An etcd is held by a key that names
+/// `holder`; without one it is not held, as API servers of upstream share theirs.
+///
+/// # Errors
+/// [`DatastoreError`]; who holds it is named.
+pub async fn open_external(
+    endpoint: Endpoint,
+    holder: Option<Holder>,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Backend>, DatastoreError> {
+    let name = endpoint.to_string();
+    match endpoint.place {
+        Place::Etcd(place) => {
+            let opened = etcd::open(place, endpoint.tls, holder, tasks).await;
+            opened.map_err(|why| told(name, why))
+        }
+        Place::Sql(_) => sql::open(endpoint, tasks).await,
+    }
+}
+
+/// Reads a database as it is at one moment, changing nothing; a k3s may go on writing. An etcd is copied by [`copy_etcd`].
+///
+/// # Errors
+/// [`DatastoreError`].
+pub(crate) async fn read_external(endpoint: &Endpoint) -> Result<State, DatastoreError> {
+    match &endpoint.place {
+        Place::Etcd(_) => Err(DatastoreError::Unusable {
+            endpoint: endpoint.to_string(),
+            why: "an etcd is copied by a snapshot".to_owned(),
+        }),
+        Place::Sql(_) => sql::read(endpoint).await,
+    }
+}
+
+/// Copies all of an etcd into an empty file, as `etcdctl snapshot save` does; others may go on writing.
+///
+/// # Errors
+/// [`DatastoreError`].
+pub async fn copy_etcd(endpoint: &Endpoint, file: File) -> Result<Saved, DatastoreError> {
+    let name = endpoint.to_string();
+    match &endpoint.place {
+        Place::Etcd(place) => {
+            let copied = etcd::snapshot(place.clone(), endpoint.tls.clone(), file).await;
+            copied.map_err(|why| told(name, why))
+        }
+        Place::Sql(_) => {
+            Err(DatastoreError::Unusable { endpoint: name, why: "it is no etcd".to_owned() })
+        }
+    }
+}
+
+fn told(endpoint: String, why: etcd::Unusable) -> DatastoreError {
+    match why {
+        etcd::Unusable::Held(who) => DatastoreError::Held(who),
+        etcd::Unusable::Failed(why) => DatastoreError::Unusable { endpoint, why },
+    }
+}

@@ -1,0 +1,272 @@
+//! Reaching a database, and holding it alone.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use sqlx::ConnectOptions;
+use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous};
+use url::Url;
+
+use super::dialect::{Dialect, MYSQL, POSTGRES, SQLITE};
+use super::session::{Arg, Failure, Open, Session, failure};
+use crate::external::endpoint::{Endpoint, Mysql, MysqlAddress, MysqlTls, Place, Sql};
+
+/// The advisory lock in PostgreSQL, one in each database: `kubelite` in ASCII.
+const LOCK: i64 = 0x6b75_6265_6c69_7465;
+/// How long a database may take to let us in.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long the lock is waited for: a server that ended a moment ago may still be known to the database.
+const WAIT: Duration = Duration::from_secs(3);
+
+/// Whether the database is held alone, or only read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Nobody else may write, nor read a file.
+    Alone,
+    /// It is read once, as it is.
+    Read,
+}
+
+/// What the endpoint's statements are.
+///
+/// # Errors
+/// When it is no database.
+pub(super) fn dialect(endpoint: &Endpoint) -> Result<&'static Dialect, Failure> {
+    Ok(match place(endpoint)? {
+        Sql::Sqlite(_) => &SQLITE,
+        Sql::Postgres(_) => &POSTGRES,
+        Sql::Mysql(_) => &MYSQL,
+    })
+}
+
+fn place(endpoint: &Endpoint) -> Result<&Sql, Failure> {
+    match &endpoint.place {
+        Place::Sql(place) => Ok(place),
+        Place::Etcd(_) => Err(Failure::Failed(format!("{endpoint} is no database"))),
+    }
+}
+
+/// Connects, and takes the lock if it is to be held.
+///
+/// # Errors
+/// [`Failure::Held`] says who has the database.
+pub(super) async fn connect(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Failure> {
+    match place(endpoint)? {
+        Sql::Sqlite(path) => sqlite(path, hold).await,
+        Sql::Postgres(_) | Sql::Mysql(_) => {
+            let connecting = remote(endpoint, hold);
+            let late = || Failure::Lost(format!("{endpoint} does not answer"));
+            tokio::time::timeout(CONNECT, connecting).await.unwrap_or_else(|_| Err(late()))
+        }
+    }
+}
+
+async fn remote(endpoint: &Endpoint, hold: Hold) -> Result<Box<dyn Session>, Failure> {
+    let held = |who: Option<String>| {
+        let who = who.unwrap_or_else(|| "another session".to_owned());
+        Failure::Held(format!("{endpoint} is in use by {who}: one server at a time writes to it"))
+    };
+    match place(endpoint)? {
+        Sql::Postgres(url) => {
+            let options = postgres(url, endpoint)?;
+            let connected = match options.connect().await.map_err(failure) {
+                Err(Failure::NoDatabase(_)) if hold == Hold::Alone => {
+                    let name = options.get_database().unwrap_or_default();
+                    let maintenance = options.clone().database("postgres").connect().await;
+                    let mut maintenance = Open(maintenance.map_err(failure)?);
+                    // The name was checked when the endpoint was read.
+                    maintenance.run(&format!("CREATE DATABASE \"{name}\"")).await?;
+                    Box::new(maintenance).close().await?;
+                    options.connect().await.map_err(failure)
+                }
+                connected => connected,
+            };
+            let mut session = Open(connected?);
+            if hold == Hold::Alone {
+                session.run(&format!("SET lock_timeout = {}", WAIT.as_millis())).await?;
+                let lock = session.execute("SELECT pg_advisory_lock($1)", &[Arg::Number(LOCK)]);
+                let taken = lock.await;
+                session.run("SET lock_timeout = 0").await?;
+                if let Err(Failure::Held(_)) = taken {
+                    let who = session.text(
+                        "SELECT a.application_name || ', ' || COALESCE(host(a.client_addr), 'a local socket') || ', process ' || a.pid \
+                         FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted \
+                         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                         AND (l.classid::bigint << 32) + l.objid::bigint = $1 LIMIT 1",
+                        &[Arg::Number(LOCK)],
+                    );
+                    return Err(held(who.await?));
+                }
+                taken?;
+            }
+            Ok(Box::new(session))
+        }
+        Sql::Mysql(place) => {
+            let options = mysql(place, endpoint);
+            let connected = match options.connect().await.map_err(failure) {
+                Err(Failure::NoDatabase(_)) if hold == Hold::Alone => {
+                    let mut nowhere = place.clone();
+                    nowhere.database = String::new();
+                    let connected = mysql(&nowhere, endpoint).connect().await;
+                    let mut maintenance = Open(connected.map_err(failure)?);
+                    let name = &place.database;
+                    maintenance.run(&format!("CREATE DATABASE IF NOT EXISTS `{name}`")).await?;
+                    Box::new(maintenance).close().await?;
+                    options.connect().await.map_err(failure)
+                }
+                connected => connected,
+            };
+            let mut session = Open(connected?);
+            if hold == Hold::Alone {
+                let taken = session
+                    .number(
+                        "SELECT CAST(GET_LOCK(CONCAT('kube-lite:', DATABASE()), ?) AS SIGNED)",
+                        &[Arg::Number(WAIT.as_secs().cast_signed())],
+                    )
+                    .await?;
+                if taken != Some(1) {
+                    let who = session.text(
+                        "SELECT CONCAT('connection ', id, ' of ', user, ' from ', host) FROM information_schema.processlist \
+                         WHERE id = IS_USED_LOCK(CONCAT('kube-lite:', DATABASE()))",
+                        &[],
+                    );
+                    return Err(held(who.await?));
+                }
+                // A server that is gone without a word gives its lock back.
+                session.run("SET SESSION wait_timeout = 60").await?;
+            }
+            Ok(Box::new(session))
+        }
+        Sql::Sqlite(path) => sqlite(path, hold).await,
+    }
+}
+
+async fn sqlite(path: &Path, hold: Hold) -> Result<Box<dyn Session>, Failure> {
+    let options =
+        SqliteConnectOptions::new().filename(path).busy_timeout(WAIT).disable_statement_logging();
+    let options = match hold {
+        Hold::Alone => options
+            .create_if_missing(true)
+            .locking_mode(SqliteLockingMode::Exclusive)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full),
+        Hold::Read => options.read_only(true),
+    };
+    let opened = async {
+        let mut session = Open(options.connect().await.map_err(failure)?);
+        if hold == Hold::Alone {
+            // The lock is kept from the first transaction on.
+            session.run("BEGIN EXCLUSIVE; COMMIT").await?;
+        }
+        Ok(session)
+    };
+    match opened.await {
+        Ok(session) => Ok(Box::new(session)),
+        Err(Failure::Held(_)) => {
+            let shown = path.display();
+            let who = holder(path).unwrap_or_else(|| "another process".to_owned());
+            Err(Failure::Held(format!(
+                "{shown} is in use by {who}: stop k3s or the other server first"
+            )))
+        }
+        Err(error) => {
+            let shown = path.display();
+            Err(Failure::Failed(format!("cannot open {shown}: {error}")))
+        }
+    }
+}
+
+/// Who has a lock on a file of SQLite. Only for a file that this process has not open: closing a file gives up all locks
+/// that the process has on it.
+fn holder(path: &Path) -> Option<String> {
+    // The byte that says "pending" and those behind it, up to the end of those that readers share.
+    const PENDING: libc::off_t = 0x4000_0000;
+    let file = File::open(path).ok()?;
+    let mut lock = libc::flock {
+        l_type: i16::try_from(libc::F_WRLCK).ok()?,
+        l_whence: i16::try_from(libc::SEEK_SET).ok()?,
+        l_start: PENDING,
+        l_len: 512,
+        l_pid: 0,
+    };
+    fcntl(&file, FcntlArg::F_GETLK(&mut lock)).ok()?;
+    if i32::from(lock.l_type) == libc::F_UNLCK || lock.l_pid <= 0 {
+        return None;
+    }
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", lock.l_pid)).unwrap_or_default();
+    Some(format!("the process {} {}", lock.l_pid, name.trim()).trim_end().to_owned())
+}
+
+fn postgres(url: &Url, endpoint: &Endpoint) -> Result<PgConnectOptions, Failure> {
+    let mut url = url.clone();
+    let given = |name: &str| url.query_pairs().any(|(given, _)| given == name);
+    let path = |path: &Option<PathBuf>| path.as_ref().and_then(|p| Some(p.to_str()?.to_owned()));
+    let mut add = Vec::new();
+    let tls = &endpoint.tls;
+    for (name, file) in
+        [("sslrootcert", &tls.ca), ("sslcert", &tls.certificate), ("sslkey", &tls.key)]
+    {
+        match path(file) {
+            Some(file) if !given(name) => add.push((name, file)),
+            _ => {}
+        }
+    }
+    // As k3s: whoever names certificates wants them to be looked at.
+    if !add.is_empty() && !given("sslmode") {
+        add.push(("sslmode", "verify-full".to_owned()));
+    }
+    for (name, value) in add {
+        url.query_pairs_mut().append_pair(name, &value);
+    }
+    let options = PgConnectOptions::from_url(&url).map_err(failure)?;
+    Ok(options
+        .application_name(&format!("kube-lite on {}", machine()))
+        // A server that is gone without a word gives its lock back.
+        .options([
+            ("tcp_keepalives_idle", "10"),
+            ("tcp_keepalives_interval", "5"),
+            ("tcp_keepalives_count", "4"),
+        ])
+        .disable_statement_logging())
+}
+
+fn mysql(place: &Mysql, endpoint: &Endpoint) -> MySqlConnectOptions {
+    let tls = &endpoint.tls;
+    let mut options = MySqlConnectOptions::new().username(&place.user).disable_statement_logging();
+    if !place.database.is_empty() {
+        options = options.database(&place.database);
+    }
+    options = match &place.address {
+        MysqlAddress::Tcp(host, port) => options.host(host).port(*port),
+        MysqlAddress::Unix(path) => options.socket(path),
+    };
+    if let Some(password) = &place.password {
+        options = options.password(password);
+    }
+    if let Some(ca) = &tls.ca {
+        options = options.ssl_ca(ca);
+    }
+    if let (Some(certificate), Some(key)) = (&tls.certificate, &tls.key) {
+        options = options.ssl_client_cert(certificate).ssl_client_key(key);
+    }
+    let named = tls.ca.is_some() || tls.certificate.is_some();
+    options.ssl_mode(match place.tls {
+        Some(MysqlTls::Off) => MySqlSslMode::Disabled,
+        Some(MysqlTls::Preferred) => MySqlSslMode::Preferred,
+        Some(MysqlTls::Unverified) => MySqlSslMode::Required,
+        Some(MysqlTls::Verified) => MySqlSslMode::VerifyIdentity,
+        None if named => MySqlSslMode::VerifyIdentity,
+        None => MySqlSslMode::Preferred,
+    })
+}
+
+/// This machine's name, for whoever is refused because of us.
+fn machine() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    name.unwrap_or_else(|| "a machine without a name".to_owned())
+}

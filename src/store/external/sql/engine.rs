@@ -1,0 +1,178 @@
+//! The engine: the log of commands is kine's table.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use async_trait::async_trait;
+use base::{Kind, Tasks};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::connect::Hold;
+use super::database::Database;
+use super::session::Failure;
+use super::writer::{Job, Reply, Writer};
+use crate::contract::{Backend, Durability, Leadership, StoreError, StoreStats};
+use crate::external::endpoint::Endpoint;
+use crate::external::open::DatastoreError;
+use crate::local::engine::Engine;
+use crate::local::shared::Shared;
+use crate::local::store::{Limits, Store};
+use crate::mvcc::{Command, Outcome, State};
+use crate::timing::Timing;
+
+/// Commands that may wait; more wait before they queue.
+const JOBS_MAX: usize = 256;
+
+/// What a failure at a start is.
+fn told(endpoint: &Endpoint) -> impl Fn(Failure) -> DatastoreError + '_ {
+    move |failure| match failure {
+        Failure::Held(who) => DatastoreError::Held(who),
+        other => {
+            DatastoreError::Unusable { endpoint: endpoint.to_string(), why: other.to_string() }
+        }
+    }
+}
+
+/// What the writer tells.
+#[derive(Debug, Default)]
+pub(super) struct Status {
+    stopped: Mutex<Option<StoreError>>,
+    /// Commands applied.
+    pub(super) applied: AtomicU64,
+    /// Bytes on disk.
+    pub(super) bytes: AtomicU64,
+    /// Database transactions.
+    pub(super) writes: Timing,
+}
+
+impl Status {
+    pub(super) fn stop(&self, reason: &StoreError) {
+        self.stopped.lock().get_or_insert_with(|| reason.clone());
+    }
+}
+
+#[derive(Debug)]
+struct Sql {
+    jobs: mpsc::Sender<Job>,
+    status: Arc<Status>,
+    leads: watch::Sender<Leadership>,
+    term: u64,
+    /// The lock cannot be lost without a word.
+    local: bool,
+}
+
+impl Sql {
+    async fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Result<T, StoreError> {
+        let ended = || {
+            let unknown = || StoreError::Stopped("the datastore's writer ended".to_owned());
+            self.stopped().unwrap_or_else(unknown)
+        };
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(job(reply)).await.map_err(|_| ended())?;
+        answer.await.unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+#[async_trait]
+impl Engine for Sql {
+    async fn submit(&self, command: Command, _: Durability) -> Result<Outcome, StoreError> {
+        self.ask(|reply| Job::Command(command, reply)).await
+    }
+
+    async fn barrier(&self) -> Result<(), StoreError> {
+        // Applied before it is acknowledged; a file's lock is the kernel's.
+        if self.local {
+            return Ok(());
+        }
+        self.ask(Job::Check).await
+    }
+
+    fn leads(&self) -> watch::Receiver<Leadership> {
+        self.leads.subscribe()
+    }
+
+    fn term(&self) -> u64 {
+        self.term
+    }
+
+    fn applied_index(&self) -> u64 {
+        self.status.applied.load(Relaxed)
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        self.status.stopped.lock().clone()
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.status.bytes.load(Relaxed)
+    }
+
+    async fn defragment(&self) -> Result<(), StoreError> {
+        self.ask(Job::Defragment).await
+    }
+
+    fn fill_stats(&self, stats: &mut StoreStats) {
+        stats.pending = JOBS_MAX.saturating_sub(self.jobs.capacity());
+        stats.committed = self.applied_index();
+        stats.syncs = self.status.writes.histogram();
+    }
+}
+
+/// Opens a database in kine's schema, makes its tables where there are none, and holds it alone until `tasks` shuts down.
+///
+/// # Errors
+/// [`DatastoreError`]; who holds it is named.
+pub(crate) async fn open(
+    endpoint: Endpoint,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Backend>, DatastoreError> {
+    let database = Database::open(endpoint.clone(), Hold::Alone).await;
+    begin(database.map_err(told(&endpoint))?, tasks).await
+}
+
+/// As [`open`], over a connection that is there.
+pub(super) async fn begin(
+    mut database: Database,
+    tasks: &Tasks,
+) -> Result<Arc<dyn Backend>, DatastoreError> {
+    let endpoint = database.endpoint().clone();
+    let failed = told(&endpoint);
+    database.prepare().await.map_err(&failed)?;
+    let state = database.load().await.map_err(&failed)?;
+    let local = !database.dialect().remote;
+    tracing::info!(
+        %endpoint, revision = state.revision(), keys = state.size().keys, "the external datastore is open"
+    );
+    let shared = Arc::new(Shared::new(state));
+    let status = Arc::new(Status::default());
+    let (jobs, waiting) = mpsc::channel(JOBS_MAX);
+    let mut writer = Writer {
+        database,
+        shared: Arc::clone(&shared),
+        status: Arc::clone(&status),
+        jobs: waiting,
+        shutdown: tasks.shutdown().clone(),
+        held_back: None,
+    };
+    writer.measure().await;
+    tasks.spawn(Kind::Critical, "datastore", writer.run());
+    // A later start has a higher one, as clients of etcd expect of a term.
+    let term = base::clock::unix_time().as_secs().max(1);
+    let leads = watch::Sender::new(Leadership { term, leads: true, ..Leadership::default() });
+    let engine = Arc::new(Sql { jobs, status, leads, term, local });
+    Ok(Store::start(shared, engine, Limits::default(), tasks))
+}
+
+/// Reads a database as it is at one moment, changing nothing; a k3s may go on writing.
+///
+/// # Errors
+/// [`DatastoreError`].
+pub(crate) async fn read(endpoint: &Endpoint) -> Result<State, DatastoreError> {
+    let failed = told(endpoint);
+    let mut database = Database::open(endpoint.clone(), Hold::Read).await.map_err(&failed)?;
+    let state = database.load_as_of_one_moment().await.map_err(&failed)?;
+    database.close().await.map_err(&failed)?;
+    Ok(state)
+}

@@ -1,0 +1,212 @@
+//! From the rows of kine's table to the key space.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+
+use super::plan::{COMPACT_KEY, Row, is_gap};
+use crate::mvcc::{Facts, State, Version};
+
+/// What is kept beside kine's table: which row hangs on which lease, and the seconds of each lease.
+#[derive(Debug, Default)]
+pub(super) struct Leases {
+    pub(super) attached: HashMap<i64, i64>,
+    pub(super) granted: BTreeMap<i64, i64>,
+}
+
+/// Takes in rows in the order of their ids.
+#[derive(Debug, Default)]
+pub(super) struct Loader {
+    keys: BTreeMap<Bytes, Vec<Version>>,
+    leases: Leases,
+    newest: i64,
+    compacted: i64,
+    /// The change at the compacted revision itself is there.
+    compacted_is_there: bool,
+}
+
+impl Loader {
+    /// With what is known of leases, and the revision that is compacted.
+    pub(super) fn new(leases: Leases, compacted: i64) -> Self {
+        Self { leases, compacted, ..Self::default() }
+    }
+
+    /// The next row.
+    pub(super) fn take(&mut self, row: Row) {
+        self.newest = self.newest.max(row.id);
+        self.compacted_is_there |= row.id == self.compacted;
+        if row.name == COMPACT_KEY || is_gap(&row) {
+            return;
+        }
+        let lease = self.lease_of(&row);
+        let versions = self.keys.entry(row.name.into()).or_default();
+        let before = versions.last().filter(|version| !version.is_tombstone());
+        if row.deleted {
+            // A deletion of what is not kept any more says nothing to anybody.
+            if before.is_some() {
+                versions.push(Version::tombstone(row.id, 0));
+            }
+            return;
+        }
+        // kine counts no versions: of a key whose first ones were compacted, more than one are known.
+        let version = match before {
+            _ if row.created => 1,
+            Some(before) => before.version.saturating_add(1),
+            None => 2,
+        };
+        let created = match row.create_revision {
+            _ if row.created => row.id,
+            0 => before.map_or(row.id, |before| before.created),
+            created => created,
+        };
+        let value = row.value.unwrap_or_default();
+        versions.push(Version { value, created, modified: row.id, version, lease, sub: 0, sum: 0 });
+    }
+
+    /// The lease of a row. Where kine wrote it, the lease is its seconds, which is what kine answers as its id.
+    fn lease_of(&self, row: &Row) -> i64 {
+        let attached = self.leases.attached.get(&row.id);
+        let known = attached.filter(|lease| self.leases.granted.contains_key(lease));
+        known.copied().unwrap_or(row.ttl.max(0))
+    }
+
+    /// The key space.
+    pub(super) fn finish(mut self) -> State {
+        let mut compacted = self.compacted;
+        let newest = self.newest.max(compacted).max(1);
+        // kine drops a deletion at the compacted revision itself: a watch from there on would miss it.
+        if compacted > 0 && !self.compacted_is_there && compacted < newest {
+            compacted += 1;
+        }
+        for versions in self.keys.values_mut() {
+            let older = versions.iter().take_while(|v| v.modified < compacted).count();
+            let last = older.saturating_sub(1);
+            let gone =
+                versions.get(last).is_some_and(|v| v.modified < compacted && v.is_tombstone());
+            versions.drain(..last + usize::from(gone));
+            if let Some(live) = versions.last().filter(|v| v.lease != 0) {
+                self.leases.granted.entry(live.lease).or_insert(live.lease);
+            }
+        }
+        let leases = self.leases.granted.into_iter();
+        let keys = self.keys.into_iter().filter(|(_, versions)| !versions.is_empty());
+        State::import(newest, compacted, Vec::new(), Facts::default(), leases, keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::{KeyRange, RangeRequest, Revision};
+
+    fn row(id: i64, name: &str, kind: &str, create: i64, prev: i64, ttl: i64) -> Row {
+        Row {
+            id,
+            name: name.to_owned(),
+            created: kind == "create",
+            deleted: kind == "delete",
+            create_revision: create,
+            prev_revision: prev,
+            ttl,
+            lease: 0,
+            value: (kind != "delete").then(|| format!("{name}{id}").into()),
+        }
+    }
+
+    fn all() -> KeyRange {
+        KeyRange { start: [0][..].into(), end: [0][..].into() }
+    }
+
+    fn shown(state: &State, revision: i64) -> Vec<(String, i64, i64, i64, i64)> {
+        let request =
+            RangeRequest { revision: Some(Revision(revision)), ..RangeRequest::new(all()) };
+        let found = state.range(&request).unwrap();
+        let show = |kv: &crate::contract::KeyValue| {
+            let value = String::from_utf8(kv.value.to_vec()).unwrap();
+            (value, kv.create_revision.0, kv.mod_revision.0, kv.version, kv.lease)
+        };
+        found.kvs.iter().map(show).collect()
+    }
+
+    fn loaded(leases: Leases, compacted: i64, rows: Vec<Row>) -> State {
+        let mut loader = Loader::new(leases, compacted);
+        rows.into_iter().for_each(|row| loader.take(row));
+        loader.finish()
+    }
+
+    /// The rows that kine's `Create`, `Update`, `Delete`, `Fill` and `compactStart` write, older kines with 0 where newer
+    /// ones leave `create_revision` empty.
+    #[test]
+    fn a_table_of_kine_is_a_key_space() {
+        let rows = vec![
+            row(1, COMPACT_KEY, "create", 0, 0, 0),
+            row(2, "a", "create", 0, 0, 0),
+            row(3, "b", "create", 0, 0, 3600),
+            row(4, "gap-4", "delete", 0, 0, 0),
+            row(5, "a", "update", 2, 2, 0),
+            row(6, "a", "delete", 2, 5, 0),
+            row(7, "a", "create", 0, 6, 0),
+            row(9, "b", "update", 3, 3, 3600),
+        ];
+        let mut state = loaded(Leases::default(), 0, rows);
+        assert_eq!((state.revision(), state.compacted()), (9, 0));
+        assert_eq!(
+            shown(&state, 9),
+            [("a7".to_owned(), 7, 7, 1, 0), ("b9".to_owned(), 3, 9, 2, 3600)]
+        );
+        assert_eq!(
+            shown(&state, 5),
+            [("a5".to_owned(), 2, 5, 2, 0), ("b3".to_owned(), 3, 3, 1, 3600)]
+        );
+        assert_eq!(shown(&state, 6).len(), 1);
+        assert_eq!(state.leases().collect::<Vec<_>>(), [(3600, 3600)]);
+        assert_eq!(state.lease_keys(3600).unwrap().collect::<Vec<_>>(), ["b"]);
+        let deletions = state.events(2, &all(), 99).unwrap().0;
+        assert_eq!(deletions.iter().filter(|event| event.deleted).count(), 1);
+        state.apply(&crate::mvcc::Command::Compact(8), &mut Vec::new()).unwrap();
+        assert_eq!(state.size().keys, 2);
+    }
+
+    #[test]
+    fn what_a_compaction_of_kine_left_is_read_and_leftovers_are_not() {
+        let rows = vec![
+            row(1, COMPACT_KEY, "create", 0, 6, 0),
+            // Superseded before the compacted revision, but never dropped.
+            row(2, "a", "create", 0, 0, 0),
+            row(5, "a", "update", 2, 2, 0),
+            row(7, "a", "update", 2, 5, 0),
+            // Its first version is gone.
+            row(8, "c", "update", 4, 4, 0),
+            // A deletion of what is gone.
+            row(9, "d", "delete", 3, 6, 0),
+        ];
+        let state = loaded(Leases::default(), 6, rows);
+        // There was a deletion at 6 itself: from 7 on everything is known.
+        assert_eq!((state.revision(), state.compacted()), (9, 7));
+        assert_eq!(
+            shown(&state, 9),
+            [("a7".to_owned(), 2, 7, 3, 0), ("c8".to_owned(), 4, 8, 2, 0)]
+        );
+        let events = state.events(7, &all(), 99).unwrap().0;
+        assert_eq!(events[0].prev.as_ref().unwrap().value, "a5");
+        assert_eq!(events.len(), 2);
+    }
+
+    #[test]
+    fn leases_of_ours_are_found_again_and_others_are_their_seconds() {
+        let leases = Leases {
+            attached: HashMap::from([(2, 77), (3, 88)]),
+            granted: BTreeMap::from([(77, 60), (99, 10)]),
+        };
+        let rows = vec![
+            row(2, "a", "create", 0, 0, 60),
+            row(3, "b", "create", 0, 0, 30),
+            row(4, "c", "create", 0, 0, 60),
+        ];
+        let state = loaded(leases, 0, rows);
+        assert_eq!(state.leases().collect::<Vec<_>>(), [(30, 30), (60, 60), (77, 60), (99, 10)]);
+        assert_eq!(state.lease_keys(77).unwrap().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(state.lease_keys(60).unwrap().collect::<Vec<_>>(), ["c"]);
+        assert_eq!(loaded(Leases::default(), 0, Vec::new()).revision(), 1);
+    }
+}

@@ -1,0 +1,73 @@
+//! Ends leases whose time to live is over, on the leader.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use base::tasks::Tasks;
+
+use super::engine::Engine;
+use super::lease_deadlines::Deadlines;
+use super::shared::Shared;
+use crate::contract::StoreError;
+use crate::mvcc::Command;
+
+pub(super) async fn expire_leases<E: Engine>(
+    shared: Arc<Shared>,
+    engine: Arc<E>,
+    tasks: Tasks,
+) -> Result<(), StoreError> {
+    let mut backoff = base::Backoff::new(
+        std::time::Duration::from_millis(100),
+        std::time::Duration::from_secs(30),
+    );
+    let mut leads = engine.leads();
+    let mut led = true;
+    while !tasks.shutdown().is_requested() {
+        let lead = leads.borrow_and_update().leads;
+        if lead && !led {
+            // Who led before knows who renewed: everybody gets the whole time again.
+            let deadlines = Deadlines::of(&shared.state.read());
+            *shared.deadlines.lock() = deadlines;
+            shared.lease_ended.notify_waiters();
+        }
+        led = lead;
+        if !lead {
+            tokio::select! {
+                biased;
+                changed = leads.changed() => if changed.is_err() { return Ok(()) },
+                () = tasks.shutdown().requested() => {}
+            }
+            continue;
+        }
+        let now = base::clock::now();
+        let (expired, wait) = {
+            let deadlines = shared.deadlines.lock();
+            (deadlines.expired(now), deadlines.wait(now))
+        };
+        if let Some(id) = expired {
+            match engine.submit_as_leader(Command::LeaseRevoke { id }).await {
+                Ok(_) => {
+                    shared.counts.expired.fetch_add(1, Relaxed);
+                    backoff.reset();
+                }
+                Err(StoreError::LeaseNotFound) => shared.deadlines.lock().stop(id),
+                Err(error @ StoreError::Stopped(_)) => {
+                    return if tasks.shutdown().is_requested() { Ok(()) } else { Err(error) };
+                }
+                Err(error) => {
+                    tracing::warn!(lease = id, %error, "cannot end a lease that ran out, trying again");
+                    backoff.wait(tasks.shutdown()).await;
+                }
+            }
+            continue;
+        }
+        tokio::select! {
+            biased;
+            () = async { match wait { Some(wait) => base::clock::sleep(wait).await, None => std::future::pending().await } } => {}
+            () = shared.lease_changed.notified() => {}
+            changed = leads.changed() => if changed.is_err() { return Ok(()) },
+            () = tasks.shutdown().requested() => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! A state that stays while it is looked through: for checksums and snapshots of a running store.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::OwnedMutexGuard;
+
+use super::shared::Shared;
+use crate::contract::KvHash;
+use crate::mvcc::Hashing;
+
+/// Keeps the state's versions, and the state from being exchanged for another one, until it is dropped.
+pub(crate) struct Pinned {
+    pub(crate) shared: Arc<Shared>,
+    _held: Option<OwnedMutexGuard<()>>,
+}
+
+/// Bytes of keys and values taken for a checksum under one short lock.
+const HASH_CHUNK_BYTES: usize = 128 * 1024;
+
+impl Pinned {
+    /// Of a state that is pinned already, under what is held for that.
+    pub(crate) fn new(shared: Arc<Shared>, held: Option<OwnedMutexGuard<()>>) -> Self {
+        Self { shared, _held: held }
+    }
+
+    /// The checksums of the pinned revision.
+    pub(crate) fn hash(self, mut hashing: Hashing) -> KvHash {
+        let mut after: Option<Bytes> = None;
+        loop {
+            let state = self.shared.state.read();
+            let keys = state.export(after.as_ref(), hashing.revision(), HASH_CHUNK_BYTES);
+            drop(state);
+            let Some((last, _)) = keys.last() else { return hashing.finish() };
+            after = Some(last.clone());
+            keys.into_iter().for_each(|(key, versions)| hashing.add(&key, versions));
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.shared.state.write().unpin();
+    }
+}

@@ -1,0 +1,139 @@
+//! The applied state of a store, with its watchers and the deadlines of its leases.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use tokio::sync::Notify;
+
+use super::lease_deadlines::Deadlines;
+use crate::contract::StoreError;
+use crate::mvcc::{Command, Outcome, State};
+use crate::watchers::Hub;
+
+/// Longest wait for the end of a lease that has run out, as etcd's for a request.
+const LEASE_END_WAIT: std::time::Duration = std::time::Duration::from_secs(7);
+
+/// The applied state, its watchers and its leases' deadlines.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) state: RwLock<State>,
+    pub(super) hub: Mutex<Hub>,
+    pub(super) deadlines: Mutex<Deadlines>,
+    pub(super) lease_changed: Notify,
+    /// Told when a lease has ended, or all got their whole time again.
+    pub(super) lease_ended: Notify,
+    pub(super) counts: Counts,
+}
+
+/// What is counted outside the state.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) ranges: AtomicU64,
+    pub(super) events: AtomicU64,
+    pub(super) granted: AtomicU64,
+    pub(super) revoked: AtomicU64,
+    pub(super) renewed: AtomicU64,
+    pub(super) expired: AtomicU64,
+}
+
+impl Shared {
+    /// A key space that starts as `state`; its leases get their whole time.
+    pub(crate) fn new(state: State) -> Self {
+        let deadlines = Mutex::new(Deadlines::of(&state));
+        Self { state: RwLock::new(state), deadlines, ..Self::default() }
+    }
+
+    /// Applies commands in order and tells the watchers, before anybody is answered. `place` runs with the commands, as far
+    /// as readers of the state can tell.
+    pub(crate) fn apply<'a>(
+        &self,
+        commands: impl Iterator<Item = &'a Command>,
+        place: impl FnOnce(),
+    ) -> Vec<Result<Outcome, StoreError>> {
+        let mut events = Vec::new();
+        let mut state = self.state.write();
+        let mut outcomes = Vec::new();
+        for command in commands {
+            let outcome = state.apply(command, &mut events);
+            if outcome.is_ok() {
+                self.follow_lease(command);
+            }
+            outcomes.push(outcome);
+        }
+        place();
+        // Readers may go on while the watchers are served; the hub is taken before, or one of them could tell a watcher of
+        // a revision whose events it does not have.
+        let mut hub = self.hub.lock();
+        let state = RwLockWriteGuard::downgrade(state);
+        self.counts.events.fetch_add(events.len() as u64, Relaxed);
+        hub.publish(&events, state.revision());
+        outcomes
+    }
+
+    /// Goes on with another state, all at once; end the watches then.
+    pub(crate) fn replace(&self, new: State, place: impl FnOnce()) {
+        let mut state = self.state.write();
+        *self.deadlines.lock() = Deadlines::of(&new);
+        *state = new;
+        place();
+        drop(state);
+        self.lease_changed.notify_one();
+        self.lease_ended.notify_waiters();
+    }
+
+    fn follow_lease(&self, command: &Command) {
+        match command {
+            Command::LeaseGrant { id, ttl } => {
+                self.counts.granted.fetch_add(1, Relaxed);
+                self.deadlines.lock().start(*id, *ttl, base::clock::now())
+            }
+            Command::LeaseRevoke { id } => {
+                self.counts.revoked.fetch_add(1, Relaxed);
+                self.deadlines.lock().stop(*id);
+                self.lease_ended.notify_waiters();
+            }
+            Command::Txn(_)
+            | Command::Compact(_)
+            | Command::Raise { .. }
+            | Command::Alarm { .. }
+            | Command::Describe { .. } => return,
+        }
+        self.lease_changed.notify_one();
+    }
+
+    /// Starts a lease's time again; its granted seconds. The end of one that has run out may be under way: as in etcd, what
+    /// becomes of it is waited for.
+    ///
+    /// # Errors
+    /// [`StoreError::LeaseNotFound`], [`StoreError::Unavailable`] when its end is not agreed on in time.
+    pub(crate) async fn renew(&self, lease: i64) -> Result<i64, StoreError> {
+        self.counts.renewed.fetch_add(1, Relaxed);
+        let renewed = async {
+            loop {
+                let ended = self.lease_ended.notified();
+                {
+                    let (mut deadlines, now) = (self.deadlines.lock(), base::clock::now());
+                    if !deadlines.has_run_out(lease, now) {
+                        return deadlines.renew(lease, now).ok_or(StoreError::LeaseNotFound);
+                    }
+                }
+                ended.await;
+            }
+        };
+        tokio::time::timeout(LEASE_END_WAIT, renewed).await.unwrap_or_else(|_| {
+            let text = "the lease has run out, and its end was not agreed on in time: ask again";
+            Err(StoreError::Unavailable(text.to_owned()))
+        })
+    }
+
+    /// Granted seconds of a lease and those left.
+    pub(crate) fn remaining(&self, lease: i64) -> Option<(i64, i64)> {
+        self.deadlines.lock().remaining(lease, base::clock::now())
+    }
+
+    /// Ends every watch with `error`.
+    pub(crate) fn end_watches(&self, error: &StoreError) {
+        self.hub.lock().end_all(error);
+    }
+}

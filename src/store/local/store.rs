@@ -1,0 +1,382 @@
+//! The [`Backend`] over the key space, whatever engine makes its commands durable.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use async_trait::async_trait;
+use base::tasks::{Kind, Tasks, blocking};
+use bytes::Bytes;
+
+use super::engine::Engine;
+use super::lease_expiry::expire_leases;
+use super::pinned::Pinned;
+use super::shared::Shared;
+use crate::contract::{
+    Alarm, Backend, Cluster, ClusterMembers, Durability, Found, KeyRange, Kv, KvHash, Lease,
+    LeaseStats, Leases, MAX_TTL, MIN_TTL, Maintenance, Pairs, RangeRequest, RangeResponse,
+    Revision, Saved, Stats, StoreError, StoreSize, StoreStats, Txn, TxnResponse, Watch, WatchGroup,
+    Watcher, Watching,
+};
+use crate::mvcc::{Command, LEASE_OVERHEAD, Outcome, State, check_txn, cost, only_reads};
+use crate::snapshot::{Header, save};
+use crate::watchers::Feed;
+
+/// Changes of history looked at under the lock before it is let go.
+const REPLAY_CHUNK: usize = 1000;
+
+/// The store.
+#[derive(Debug)]
+pub(crate) struct Store<E> {
+    shared: Arc<Shared>,
+    engine: Arc<E>,
+    limits: Limits,
+    tasks: Tasks,
+}
+
+/// What a store is given beside its engine.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    /// Its members, where there can be several.
+    pub(crate) members: Option<Arc<dyn ClusterMembers>>,
+    /// Bytes that may be held.
+    pub(crate) quota: Option<u64>,
+}
+
+impl<E: Engine> Store<E> {
+    /// Puts the contract over an engine and starts the task that ends leases.
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        engine: Arc<E>,
+        limits: Limits,
+        tasks: &Tasks,
+    ) -> Arc<dyn Backend> {
+        let expiry = expire_leases(Arc::clone(&shared), Arc::clone(&engine), tasks.clone());
+        tasks.spawn(Kind::Critical, "lease expiry", expiry);
+        Arc::new(Self { shared, engine, limits, tasks: tasks.clone() })
+    }
+
+    /// Refuses a change that adds about `cost` bytes where an alarm forbids it, or where it goes beyond the quota: then it
+    /// raises the alarm.
+    async fn check_space(&self, cost: usize) -> Result<(), StoreError> {
+        let held = {
+            let state = self.shared.state.read();
+            state.facts().refuse(cost)?;
+            state.size().memory
+        };
+        let beyond = |quota: &u64| cost > 0 && (held.saturating_add(cost)) as u64 >= *quota;
+        let Some(quota) = self.limits.quota.filter(beyond) else { return Ok(()) };
+        let member = self.limits.members.as_ref().map_or(0, |members| members.id());
+        tracing::error!(quota, held, "the store's quota is used up: only deletions are taken");
+        self.set_alarm(member, Alarm::NOSPACE, true).await?;
+        Err(StoreError::NoSpace(format!("{held} of {quota} bytes are used")))
+    }
+
+    /// Pins the state, and answers what `look` says of it then.
+    async fn pin<T>(
+        &self,
+        look: impl FnOnce(&State) -> Result<T, StoreError>,
+    ) -> Result<(Pinned, T), StoreError> {
+        let held = self.engine.hold_state().await;
+        let mut state = self.shared.state.write();
+        let looked = look(&state)?;
+        state.pin();
+        Ok((Pinned::new(Arc::clone(&self.shared), held), looked))
+    }
+
+    /// Begins a watch whose two ends `make` makes.
+    fn begin_watch<T>(
+        &self,
+        range: KeyRange,
+        start: Option<Revision>,
+        make: impl FnOnce(KeyRange, i64) -> (Feed, T),
+    ) -> Result<T, StoreError> {
+        self.check_running()?;
+        let (rest, other) = {
+            let state = self.shared.state.read();
+            let newest = state.revision();
+            let start = start.map_or(newest + 1, |r| r.0).max(1);
+            // A start that is compacted is refused here, not in the stream.
+            state.events(start, &range, 0)?;
+            let (feed, other) = make(range, start);
+            if start <= newest {
+                (Some(feed), other)
+            } else {
+                self.shared.hub.lock().join(feed, newest);
+                (None, other)
+            }
+        };
+        if let Some(feed) = rest {
+            let history = catch_up(Arc::clone(&self.shared), feed);
+            self.tasks.spawn(Kind::Request, "watch history", history);
+        }
+        Ok(other)
+    }
+
+    fn check_running(&self) -> Result<(), StoreError> {
+        self.engine.stopped().map_or(Ok(()), Err)
+    }
+}
+
+/// Feeds history until nothing is missing, then joins the live watchers under the lock that keeps new changes out.
+async fn catch_up(shared: Arc<Shared>, mut feed: Feed) -> Result<(), StoreError> {
+    loop {
+        let chunk = {
+            let state = shared.state.read();
+            if feed.next() > state.revision() {
+                shared.hub.lock().join(feed, state.revision());
+                return Ok(());
+            }
+            state.events(feed.next(), feed.range(), REPLAY_CHUNK)
+        };
+        match chunk {
+            Ok((events, next)) => {
+                if !feed.replay(events, next).await {
+                    return Ok(());
+                }
+            }
+            Err(error) => {
+                feed.end(error);
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl<E: Engine> Kv for Store<E> {
+    async fn read_barrier(&self) -> Result<Revision, StoreError> {
+        self.check_running()?;
+        self.engine.barrier().await?;
+        let state = self.shared.state.read();
+        let revision = state.revision();
+        self.shared.hub.lock().progress(None, revision);
+        Ok(Revision(revision))
+    }
+
+    async fn read_index(&self) -> Result<Revision, StoreError> {
+        self.check_running()?;
+        self.engine.barrier().await?;
+        Ok(self.revision())
+    }
+
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.shared.counts.ranges.fetch_add(1, Relaxed);
+        self.shared.state.read().range(&request)
+    }
+
+    async fn range_each(
+        &self,
+        request: RangeRequest,
+        pairs: &mut dyn Pairs,
+    ) -> Result<Found, StoreError> {
+        self.shared.counts.ranges.fetch_add(1, Relaxed);
+        self.shared.state.read().range_each(&request, pairs)
+    }
+
+    async fn txn(&self, txn: Txn) -> Result<TxnResponse, StoreError> {
+        self.check_running()?;
+        check_txn(&txn)?;
+        if !only_reads(&txn) {
+            self.check_space(cost(&txn)).await?;
+        }
+        // What would not write now, a failed comparison above all, costs no log record.
+        let reads = |shared: &Shared| shared.state.read().read_txn(&txn);
+        if self.engine.is_alone() {
+            if let Some(response) = reads(&self.shared)? {
+                return Ok(response);
+            }
+        } else if !matches!(reads(&self.shared), Ok(None)) {
+            // What is applied here may be old: the same again when it is not.
+            self.engine.barrier().await?;
+            if let Some(response) = reads(&self.shared)? {
+                return Ok(response);
+            }
+        }
+        let durability = txn.durability;
+        match self.engine.submit(Command::Txn(txn), durability).await? {
+            Outcome::Txn(response) => Ok(response),
+            Outcome::Done(_) => {
+                Err(StoreError::Stopped("a transaction was answered as something else".to_owned()))
+            }
+        }
+    }
+
+    fn revision(&self) -> Revision {
+        Revision(self.shared.state.read().revision())
+    }
+}
+
+#[async_trait]
+impl<E: Engine> Watch for Store<E> {
+    fn notify_progress(&self, range: &KeyRange) {
+        // The state stays locked: what is applied next is told after this.
+        let state = self.shared.state.read();
+        self.shared.hub.lock().progress(Some(range), state.revision());
+    }
+
+    async fn watch(&self, range: KeyRange, start: Option<Revision>) -> Result<Watcher, StoreError> {
+        let batches = self.begin_watch(range, start, Feed::new)?;
+        Ok(Watcher { batches })
+    }
+
+    async fn watch_in(
+        &self,
+        group: &WatchGroup,
+        id: i64,
+        range: KeyRange,
+        start: Option<Revision>,
+    ) -> Result<Watching, StoreError> {
+        self.begin_watch(range, start, |range, start| Feed::grouped(group, id, range, start))
+    }
+}
+
+#[async_trait]
+impl<E: Engine> Leases for Store<E> {
+    async fn lease_grant(&self, id: i64, ttl: i64) -> Result<Lease, StoreError> {
+        self.check_running()?;
+        self.check_space(LEASE_OVERHEAD).await?;
+        if ttl > MAX_TTL {
+            return Err(StoreError::LeaseTtlTooLarge);
+        }
+        let ttl = ttl.max(MIN_TTL);
+        let mut chosen = id;
+        while chosen == 0 || (id == 0 && self.shared.state.read().lease_ttl(chosen).is_some()) {
+            chosen = (base::clock::random_u64() >> 1).cast_signed();
+        }
+        self.engine.submit(Command::LeaseGrant { id: chosen, ttl }, Durability::Synced).await?;
+        Ok(Lease { id: chosen, granted_ttl: ttl, remaining_ttl: ttl })
+    }
+
+    async fn lease_revoke(&self, id: i64) -> Result<Revision, StoreError> {
+        self.check_running()?;
+        match self.engine.submit(Command::LeaseRevoke { id }, Durability::Synced).await? {
+            Outcome::Done(revision) => Ok(revision),
+            Outcome::Txn(response) => Ok(response.revision),
+        }
+    }
+
+    async fn lease_keep_alive(&self, id: i64) -> Result<Lease, StoreError> {
+        self.check_running()?;
+        let ttl = match self.engine.renew_elsewhere(id).await? {
+            Some(ttl) => ttl,
+            None => self.shared.renew(id).await?,
+        };
+        Ok(Lease { id, granted_ttl: ttl, remaining_ttl: ttl })
+    }
+
+    async fn lease(&self, id: i64) -> Result<(Lease, Vec<Bytes>), StoreError> {
+        let remaining = match self.engine.remaining_elsewhere(id).await? {
+            Some(remaining) => Some(remaining),
+            None => self.shared.remaining(id),
+        };
+        let state = self.shared.state.read();
+        let (Some((granted_ttl, remaining_ttl)), Some(keys)) = (remaining, state.lease_keys(id))
+        else {
+            return Err(StoreError::LeaseNotFound);
+        };
+        Ok((Lease { id, granted_ttl, remaining_ttl }, keys.collect()))
+    }
+
+    async fn leases(&self) -> Result<Vec<i64>, StoreError> {
+        Ok(self.shared.state.read().leases().map(|(id, _)| id).collect())
+    }
+}
+
+#[async_trait]
+impl<E: Engine> Maintenance for Store<E> {
+    async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
+        self.check_running()?;
+        self.engine.submit(Command::Compact(revision.0), Durability::Synced).await.map(|_| ())
+    }
+
+    async fn save(&self, file: File) -> io::Result<Saved> {
+        self.check_running().map_err(io::Error::other)?;
+        self.engine.barrier().await.map_err(io::Error::other)?;
+        let (index, term) = (self.engine.applied_index().max(1), self.engine.term().max(1));
+        let header = |state: &State| {
+            let (revision, compacted) = (state.revision(), state.compacted());
+            Ok(Header { revision, compacted, leases: state.leases().collect(), index, term })
+        };
+        let (pinned, header) = self.pin(header).await.map_err(io::Error::other)?;
+        // Goes to its end though nobody may wait for it any more.
+        let work = blocking(move || save(&file, &pinned.shared.state, &header));
+        work.await.map_err(io::Error::other)?
+    }
+
+    fn compacted(&self) -> Revision {
+        Revision(self.shared.state.read().compacted())
+    }
+
+    fn size(&self) -> StoreSize {
+        StoreSize { disk: self.engine.disk_bytes(), ..self.shared.state.read().size() }
+    }
+
+    fn quota(&self) -> Option<u64> {
+        self.limits.quota
+    }
+
+    fn alarms(&self) -> Vec<(u64, Alarm)> {
+        let state = self.shared.state.read();
+        state.facts().alarms.iter().map(|(alarm, member)| (*member, *alarm)).collect()
+    }
+
+    async fn set_alarm(&self, member: u64, alarm: Alarm, raised: bool) -> Result<bool, StoreError> {
+        self.check_running()?;
+        let was = self.alarms().contains(&(member, alarm));
+        if was != raised || !self.engine.is_alone() {
+            let command = Command::Alarm { member, alarm, raised };
+            self.engine.submit(command, Durability::Synced).await?;
+        }
+        Ok(raised || was)
+    }
+
+    async fn hash(&self, revision: Revision) -> Result<KvHash, StoreError> {
+        let (pinned, hashing) = self.pin(|state| state.hashing(revision)).await?;
+        let hash = blocking(move || pinned.hash(hashing));
+        hash.await.map_err(|panic| StoreError::Stopped(format!("the checksum failed: {panic}")))
+    }
+
+    async fn defragment(&self) -> Result<(), StoreError> {
+        self.check_running()?;
+        self.engine.defragment().await
+    }
+}
+
+impl<E: Engine> Cluster for Store<E> {
+    fn is_alone(&self) -> bool {
+        self.engine.is_alone()
+    }
+
+    fn term(&self) -> u64 {
+        self.engine.term()
+    }
+
+    fn applied_index(&self) -> u64 {
+        self.engine.applied_index()
+    }
+
+    fn members(&self) -> Option<Arc<dyn ClusterMembers>> {
+        self.limits.members.clone()
+    }
+}
+
+impl<E: Engine> Stats for Store<E> {
+    fn stats(&self) -> StoreStats {
+        let mut stats = StoreStats::default();
+        self.engine.fill_stats(&mut stats);
+        let counts = &self.shared.counts;
+        stats.keys = self.shared.state.read().counts();
+        stats.keys.ranges += counts.ranges.load(Relaxed);
+        stats.keys.events = counts.events.load(Relaxed);
+        stats.watchers = self.shared.hub.lock().len();
+        stats.leases = LeaseStats {
+            granted: counts.granted.load(Relaxed),
+            revoked: counts.revoked.load(Relaxed),
+            renewed: counts.renewed.load(Relaxed),
+            expired: counts.expired.load(Relaxed),
+        };
+        stats
+    }
+}

@@ -1,0 +1,597 @@
+//! Recovery: the newest checkpoint, then the log behind it. Everything is checked before anything is changed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use super::checkpoint::Description;
+use super::entries::{Mark, View};
+use super::files::{Disk, read_all};
+use super::record::{FILE_HEADER, Kind, LOG_MAGIC, Record, Scan};
+use super::segments::{Log, Meta, Segment, segment_name};
+use super::writer::begin_log;
+use super::{
+    Applied, Batch, Entry, ExpectedStore, OpenError, Payload, SEGMENT_BYTES, StoredMembership,
+    Vote, behind, checkpoint, decode_head, record,
+};
+use crate::contract::ClusterId;
+use crate::encoding::{Malformed, Reader};
+use crate::mvcc::{Source, State};
+
+/// What a directory held.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    /// The state after the newest entry that is known to be committed.
+    pub(crate) state: State,
+    pub(crate) applied: Applied,
+    pub(crate) log: Log,
+    /// What of the log is in memory; the entries that are not applied, above all.
+    pub(crate) view: View,
+    /// Revisions before this one may have been handed out and lost; 0 after a clean stop.
+    pub(crate) ceiling: i64,
+    /// Bytes of log behind the checkpoint.
+    pub(crate) log_bytes: u64,
+    /// The checkpoint's place in the log, members and bytes.
+    pub(crate) checkpoint: Option<(Applied, u64)>,
+}
+
+/// A segment's file as found; its content is read when it is its turn, for a log can be as large as the state.
+struct Found {
+    sequence: u64,
+    header: Vec<u8>,
+    /// No record was ever written.
+    unused: bool,
+}
+
+impl Found {
+    fn name(&self) -> String {
+        segment_name(self.sequence)
+    }
+}
+
+fn numbered(names: &[String], prefix: &str) -> Vec<u64> {
+    let number = |name: &String| {
+        let digits = name.strip_prefix(prefix).filter(|digits| digits.len() == 16)?;
+        u64::from_str_radix(digits, 16).ok()
+    };
+    let mut numbers: Vec<u64> = names.iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+fn check_cluster(
+    file: &str,
+    found: ClusterId,
+    expected: &mut Option<ClusterId>,
+) -> Result<(), OpenError> {
+    match *expected.get_or_insert(found) {
+        expected if expected != found => {
+            Err(OpenError::ForeignCluster { file: file.to_owned(), found, expected })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The state while the log is replayed.
+#[derive(Default)]
+struct Replay {
+    state: State,
+    applied: Applied,
+    view: View,
+    meta: Meta,
+    clean: bool,
+    log_bytes: u64,
+    /// Index behind the checkpoint's entries.
+    checkpoint: u64,
+    /// Index of the entry that follows.
+    next: u64,
+    /// Index behind the last entry of the segment that is read.
+    behind: u64,
+}
+
+impl Replay {
+    /// Nothing is missing before entry `index`.
+    fn check_next(&self, index: u64) -> Result<(), OpenError> {
+        if index <= self.next {
+            return Ok(());
+        }
+        Err(OpenError::Missing {
+            file: format!("the part of the log from entry {} to {}", self.next, index - 1),
+        })
+    }
+
+    /// Applies what is known to be committed.
+    fn apply(&mut self, committed: u64) {
+        while let Some(entry) = self.view.recent.pop_before(committed) {
+            self.applied.id = Some(entry.log_id);
+            match &entry.payload {
+                Payload::Blank => {}
+                Payload::Membership(membership) => {
+                    let membership = membership.clone();
+                    self.applied.membership = StoredMembership::new(Some(entry.log_id), membership);
+                }
+                Payload::Normal(batch) => self.apply_batch(batch),
+            }
+        }
+    }
+
+    fn apply_batch(&mut self, batch: &Batch) {
+        let mut events = Vec::new();
+        for command in batch.commands() {
+            // A refused command was refused then too, and has no effect now either.
+            let _ = self.state.apply(command, &mut events);
+            events.clear();
+        }
+    }
+
+    fn record(
+        &mut self,
+        sequence: u64,
+        content: &Bytes,
+        record: &Record<'_>,
+    ) -> Result<(), OpenError> {
+        let corrupt = |e: Malformed| OpenError::Corrupt {
+            file: segment_name(sequence),
+            offset: record.offset as u64,
+            what: format!("its checksum matches, but the record is {e}"),
+        };
+        self.clean = record.kind == Kind::CleanStop;
+        match record.kind {
+            Kind::CleanStop => {
+                self.apply(Reader::new(record.payload).u64().map_err(corrupt)?);
+                Ok(())
+            }
+            Kind::Meta => {
+                let (_, meta) = Meta::decode(record.payload).map_err(corrupt)?;
+                self.check_next(meta.next)?;
+                self.apply(meta.committed);
+                self.meta = meta;
+                Ok(())
+            }
+            Kind::Truncate => {
+                let next = Reader::new(record.payload).u64().map_err(corrupt)?;
+                self.truncate(next).map_err(|what| OpenError::Corrupt {
+                    file: segment_name(sequence),
+                    offset: record.offset as u64,
+                    what,
+                })
+            }
+            Kind::Commands | Kind::Blank | Kind::Members => {
+                let payload = Reader::sharing(content, record.payload);
+                self.entry(sequence, record, payload, corrupt)
+            }
+            Kind::Head | Kind::Keys | Kind::End => Err(corrupt(Malformed { at: 0 })),
+        }
+    }
+
+    /// The entries from `next` on are no part of the log any more. Where the checkpoint has some of these indexes, it has
+    /// the entries that came in their place; they follow, and are passed over.
+    fn truncate(&mut self, next: u64) -> Result<(), String> {
+        let applied = behind(self.applied.id.as_ref());
+        if next < applied && applied > self.checkpoint {
+            return Err(format!(
+                "the record drops the entries from {next} on, but those before {applied} are known to be committed"
+            ));
+        }
+        self.view.recent.truncate(next);
+        self.view.marks.truncate(next);
+        self.next = self.next.min(next).max(self.checkpoint);
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        sequence: u64,
+        record: &Record<'_>,
+        payload: Reader<'_>,
+        corrupt: impl Fn(Malformed) -> OpenError,
+    ) -> Result<(), OpenError> {
+        let (head, mut reader) = decode_head(payload).map_err(&corrupt)?;
+        let index = head.id.index();
+        self.behind = self.behind.max(index + 1);
+        let mark = Mark { sequence, offset: record.offset as u64 };
+        self.view.marks.add(index, mark);
+        if record.kind == Kind::Commands {
+            // Also of an entry that the checkpoint has: what it promised is about the entries behind it.
+            match Batch::decode_ceiling(&mut reader.clone()).map_err(&corrupt)? {
+                0 => {}
+                ceiling => self.meta.ceiling = ceiling,
+            }
+        }
+        if index < self.next {
+            return Ok(());
+        }
+        self.check_next(index)?;
+        self.log_bytes += record.payload.len() as u64;
+        let entry: Entry = head.body(record.kind, &mut reader).map_err(&corrupt)?;
+        self.next = index + 1;
+        self.view.recent.push(entry);
+        self.apply(head.committed);
+        Ok(())
+    }
+
+    /// The view of the log after its last record.
+    fn view(&mut self) -> View {
+        let mut view = std::mem::take(&mut self.view);
+        view.vote = self.meta.vote;
+        view.committed = self.applied.id;
+        view.last = view.recent.last().map(|entry| entry.log_id).or(self.applied.id);
+        view.written = self.next;
+        view
+    }
+}
+
+/// Whose directory it is, when there is nothing in it yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// The first member of its cluster.
+    First,
+    /// A member that joins others.
+    Joining,
+}
+
+/// The id of a cluster's first member.
+pub(crate) fn first_member(cluster: ClusterId) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = cluster.0;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1)
+}
+
+/// Reads the directory and brings it to where it can be appended to; makes a new one when there is nothing in it.
+///
+/// # Errors
+/// See [`OpenError`]; nothing was changed then.
+pub(crate) fn recover(
+    disk: &Arc<dyn Disk>,
+    cluster: Option<ClusterId>,
+    identity: Identity,
+) -> Result<Recovered, OpenError> {
+    recover_expecting(disk, cluster, identity, &ExpectedStore::default())
+}
+
+/// As [`recover`], where something is known of what must be in the directory.
+///
+/// # Errors
+/// See [`OpenError`]; nothing was changed then.
+pub(crate) fn recover_expecting(
+    disk: &Arc<dyn Disk>,
+    cluster: Option<ClusterId>,
+    identity: Identity,
+    known: &ExpectedStore,
+) -> Result<Recovered, OpenError> {
+    let names = disk.list().map_err(OpenError::io("list", "the files"))?;
+    let mut expected = cluster;
+    let (mut replay, checkpoint) = load_checkpoint(disk, &names, &mut expected)?;
+    let sequences = numbered(&names, "log-");
+    if sequences.is_empty() {
+        if let Some(newest) = checkpoint {
+            return Err(OpenError::Missing { file: format!("the log behind {}", newest.name()) });
+        }
+        known.check_new("the store directory holds no log")?;
+        return create(disk, expected.unwrap_or_else(ClusterId::random), identity);
+    }
+    let mut files: VecDeque<Found> = VecDeque::new();
+    let mut remove_first = Vec::new();
+    for sequence in sequences {
+        let found = find_segment(disk, sequence)?;
+        if found.unused
+            && record::read_file_header(&found.name(), LOG_MAGIC, &found.header)
+                .is_err_and(|e| is_damage(&e))
+        {
+            // The process ended while it made the file: it was never used.
+            remove_first.push(found.name());
+            continue;
+        }
+        if files.back().is_some_and(|before| before.sequence + 1 != sequence) {
+            // Removed behind a checkpoint, and some removals did not last. Whether entries are missing shows in the replay.
+            remove_first.extend(files.drain(..).map(|file| file.name()));
+        }
+        files.push_back(found);
+    }
+    let mut tail = Tail::default();
+    replay_all(disk, &files, &mut expected, &mut replay, &mut tail, known)?;
+    if replay.meta.node == 0 {
+        // The first record of a log says whose it is, and is durable before anything else: without it there is no log.
+        let name = numbered(&names, "log-").last().copied().map_or_else(String::new, segment_name);
+        if let Some(newest) = &checkpoint {
+            let file = format!("what {name} held behind {}", newest.name());
+            return Err(OpenError::Missing { file });
+        }
+        known.check_new(format!("{name} holds no record"))?;
+    } else {
+        known.check_member(replay.meta.node)?;
+    }
+    // From here on the directory is changed.
+    remove_first.extend(
+        numbered(&names, "checkpoint-")
+            .into_iter()
+            .filter(|index| checkpoint.as_ref().is_none_or(|newest| *index < newest.index))
+            .map(checkpoint::checkpoint_name)
+            .chain(names.iter().filter(|name| name.ends_with(".tmp")).cloned()),
+    );
+    remove_first
+        .iter()
+        .try_for_each(|name| disk.remove(name).map_err(OpenError::io("remove", name)))?;
+    let Some(cluster) = expected.filter(|_| !files.is_empty()) else {
+        return create(disk, expected.unwrap_or_else(ClusterId::random), identity);
+    };
+    let mut meta = replay.meta.clone();
+    meta.next = replay.next;
+    meta.committed = behind(replay.applied.id.as_ref());
+    let ceiling = if replay.clean { 0 } else { meta.ceiling };
+    // Stays until revisions have gone on from there, in case this start is interrupted.
+    meta.ceiling = ceiling;
+    let mut log = continue_log(disk, cluster, files, &tail, meta, known.recorded)?;
+    if log.meta.node == 0 {
+        begin(&mut log, identity)?;
+    }
+    let mut view = replay.view();
+    view.purged = checkpoint.as_ref().and_then(|newest| newest.applied.id);
+    Ok(Recovered {
+        state: replay.state,
+        applied: replay.applied,
+        log,
+        view,
+        ceiling,
+        log_bytes: replay.log_bytes,
+        checkpoint: checkpoint.map(|newest| (newest.applied, newest.bytes)),
+    })
+}
+
+fn is_damage(error: &OpenError) -> bool {
+    matches!(error, OpenError::Corrupt { .. })
+}
+
+fn create(
+    disk: &Arc<dyn Disk>,
+    cluster: ClusterId,
+    identity: Identity,
+) -> Result<Recovered, OpenError> {
+    let mut log = Log::create(Arc::clone(disk), cluster)?;
+    begin(&mut log, identity)?;
+    Ok(Recovered {
+        state: State::default(),
+        applied: Applied::default(),
+        log,
+        view: View::default(),
+        ceiling: 0,
+        log_bytes: 0,
+        checkpoint: None,
+    })
+}
+
+/// Writes whose log it is.
+fn begin(log: &mut Log, identity: Identity) -> Result<(), OpenError> {
+    let first = first_member(log.cluster());
+    let mut node = first;
+    while identity == Identity::Joining && (node == first || node == 0) {
+        node = base::clock::random_u64();
+    }
+    begin_log(log, Meta { node, ..Meta::default() })
+}
+
+/// Begins the log of a cluster's first member behind a checkpoint of which it made all entries, in the first term.
+///
+/// # Errors
+/// [`OpenError::Io`].
+pub(crate) fn begin_at(
+    disk: &Arc<dyn Disk>,
+    cluster: ClusterId,
+    applied: &Applied,
+) -> Result<(), OpenError> {
+    let (node, next) = (first_member(cluster), behind(applied.id.as_ref()));
+    let vote = Some(Vote::new_committed(1, node));
+    let mut log = Log::create(Arc::clone(disk), cluster)?;
+    begin_log(&mut log, Meta { node, vote, next, committed: next, ceiling: 0 })
+}
+
+/// The newest checkpoint.
+struct Newest {
+    index: u64,
+    applied: Applied,
+    bytes: u64,
+}
+
+impl Newest {
+    fn name(&self) -> String {
+        checkpoint::checkpoint_name(self.index)
+    }
+}
+
+fn load_checkpoint(
+    disk: &Arc<dyn Disk>,
+    names: &[String],
+    expected: &mut Option<ClusterId>,
+) -> Result<(Replay, Option<Newest>), OpenError> {
+    let mut replay = Replay::default();
+    let Some(index) = numbered(names, "checkpoint-").pop() else { return Ok((replay, None)) };
+    let name = checkpoint::checkpoint_name(index);
+    let (cluster, description, state, bytes) = checkpoint::read(disk.as_ref(), &name)?;
+    check_cluster(&name, cluster, expected)?;
+    let Description { applied, .. } = description;
+    replay.checkpoint = behind(applied.id.as_ref());
+    replay.next = replay.checkpoint;
+    (replay.state, replay.applied) = (state, applied.clone());
+    Ok((replay, Some(Newest { index, applied, bytes })))
+}
+
+/// Looks at a segment without keeping its content.
+fn find_segment(disk: &Arc<dyn Disk>, sequence: u64) -> Result<Found, OpenError> {
+    let name = segment_name(sequence);
+    let failed = |e| OpenError::io("read", &name)(e);
+    let file = disk.open(&name).map_err(OpenError::io("open", &name))?;
+    let mut header = vec![0; FILE_HEADER];
+    let read = file.read_at(0, &mut header).map_err(failed)?;
+    header.truncate(read);
+    let mut chunk = vec![0; 64 * 1024];
+    let mut at = FILE_HEADER as u64;
+    loop {
+        let read = file.read_at(at, &mut chunk).map_err(failed)?;
+        let bytes = chunk.get(..read).unwrap_or_default();
+        if read == 0 || !record::is_zero(bytes) {
+            return Ok(Found { sequence, header, unused: read == 0 });
+        }
+        at += read as u64;
+    }
+}
+
+fn read_segment(
+    disk: &Arc<dyn Disk>,
+    name: &str,
+    mut buffer: BytesMut,
+    full: bool,
+) -> Result<(Bytes, Option<Source>), OpenError> {
+    let file = disk.open(name).map_err(OpenError::io("open", name))?;
+    read_all(file.as_ref(), &mut buffer).map_err(OpenError::io("read", name))?;
+    let content = buffer.freeze();
+    let map = if full { checkpoint::map(file.as_ref(), name) } else { None };
+    let source = map.and_then(|map| Source::new(content.clone(), map));
+    Ok((content, source))
+}
+
+/// Where the log ends: the place in `files`, and how that segment was scanned.
+#[derive(Default)]
+struct Tail {
+    position: usize,
+    end: usize,
+    chain: u32,
+    /// What stands behind the end and was never acknowledged.
+    torn: Vec<u8>,
+    /// End of the chain of the segment before.
+    before: Option<u32>,
+    /// Index behind the last entry of each segment that was read.
+    behind: Vec<u64>,
+}
+
+fn replay_all(
+    disk: &Arc<dyn Disk>,
+    files: &VecDeque<Found>,
+    expected: &mut Option<ClusterId>,
+    replay: &mut Replay,
+    tail: &mut Tail,
+    known: &ExpectedStore,
+) -> Result<(), OpenError> {
+    let used = files.iter().rposition(|file| !file.unused).unwrap_or(0);
+    let newest = files.get(used).filter(|file| !file.unused).map_or(0, |file| file.sequence);
+    if newest > 0 {
+        known.check_newest(newest)?;
+    }
+    let mut before: Option<u32> = None;
+    let mut buffer = BytesMut::new();
+    for (position, file) in files.iter().enumerate() {
+        let name = file.name();
+        let (cluster, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &file.header)?;
+        check_cluster(&name, cluster, expected)?;
+        if sequence != file.sequence {
+            let what = format!("its header says {}, so it was renamed", segment_name(sequence));
+            return Err(OpenError::Corrupt { file: name, offset: 32, what });
+        }
+        if position > used {
+            break;
+        }
+        let corrupt = |(offset, what)| OpenError::Corrupt { file: name.clone(), offset, what };
+        // What is behind the last used one is not written to any more.
+        let (content, source) = read_segment(disk, &name, buffer, position < used)?;
+        let scan: Scan<'_> = record::scan(&content, chain, position == used).map_err(corrupt)?;
+        check_joint(&name, scan.records.first(), before)?;
+        known.check_segment(sequence, &content, &scan, position == used)?;
+        replay.behind = 0;
+        replay.state.replay_from(source);
+        for record in &scan.records {
+            replay.record(sequence, &content, record)?;
+        }
+        replay.state.replay_from(None);
+        let torn = content.get(scan.end..scan.end + scan.torn).unwrap_or_default().to_vec();
+        tail.behind.push(replay.behind);
+        let behind = std::mem::take(&mut tail.behind);
+        *tail = Tail { position, end: scan.end, chain: scan.chain, torn, before, behind };
+        before = Some(scan.chain);
+        // Memory that is there already need not be made and cleared again; entries that are not applied yet may hold it.
+        buffer = content.try_into_mut().unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Every segment begins with a record that says how the one before ended.
+fn check_joint(
+    name: &str,
+    first: Option<&Record<'_>>,
+    ended: Option<u32>,
+) -> Result<(), OpenError> {
+    let (Some(first), Some(ended)) = (first, ended) else { return Ok(()) };
+    match (first.kind == Kind::Meta).then(|| Meta::decode(first.payload)) {
+        Some(Ok((before, _))) if before == ended => Ok(()),
+        _ => Err(OpenError::Corrupt {
+            file: name.to_owned(),
+            offset: first.offset as u64,
+            what:
+                "it does not follow the end of the segment before, whose last records are missing"
+                    .to_owned(),
+        }),
+    }
+}
+
+fn continue_log(
+    disk: &Arc<dyn Disk>,
+    cluster: ClusterId,
+    mut files: VecDeque<Found>,
+    tail: &Tail,
+    meta: Meta,
+    full_size: bool,
+) -> Result<Log, OpenError> {
+    let unused = files.split_off(tail.position + 1);
+    let missing = || OpenError::Missing { file: "the log".to_owned() };
+    let last = files.pop_back().ok_or_else(missing)?;
+    let name = last.name();
+    let mut file = disk.open(&name).map_err(OpenError::io("open", &name))?;
+    if !tail.torn.is_empty() {
+        tracing::warn!(
+            file = name,
+            offset = tail.end,
+            bytes = tail.torn.len(),
+            "the end of the log is torn: cut off what was never acknowledged"
+        );
+        let keep = disk.create("torn-tail", 0).and_then(|mut aside| {
+            aside.write_at(0, &tail.torn)?;
+            aside.sync()
+        });
+        if let Err(error) = keep {
+            tracing::warn!(%error, "cannot keep a copy of the torn end in torn-tail");
+        }
+        let cut = file.cut(tail.end as u64, SEGMENT_BYTES).and_then(|()| file.sync());
+        cut.map_err(OpenError::io("cut the torn end of", &name))?;
+    } else if full_size && file.size().is_ok_and(|size| size < SEGMENT_BYTES) {
+        let extended = file.cut(tail.end as u64, SEGMENT_BYTES);
+        extended.map_err(OpenError::io("extend", &name))?;
+    }
+    // What the last process wrote may still be only in memory.
+    file.sync().map_err(OpenError::io("sync", &name))?;
+    let offset = tail.end as u64;
+    let behind = tail.behind.last().copied().unwrap_or(0);
+    let mut current = Segment {
+        sequence: last.sequence,
+        file,
+        offset,
+        synced: offset,
+        chain: tail.chain,
+        behind,
+    };
+    if let Some(before) = tail.before.filter(|_| tail.end == FILE_HEADER) {
+        // The segment had been begun, and nothing of it lasted: its first record is written again.
+        current.begin(&meta, before).map_err(OpenError::io("write", &name))?;
+    }
+    let mut next = None;
+    for found in unused {
+        let name = found.name();
+        if found.sequence == last.sequence + 1 {
+            let file = disk.open(&name).map_err(OpenError::io("open", &name))?;
+            let (_, sequence, chain) = record::read_file_header(&name, LOG_MAGIC, &found.header)?;
+            let start = FILE_HEADER as u64;
+            next = Some(Segment { sequence, file, offset: start, synced: start, chain, behind: 0 });
+        } else {
+            disk.remove(&name).map_err(OpenError::io("remove", &name))?;
+        }
+    }
+    let older = files.iter().map(|file| file.sequence).zip(tail.behind.iter().copied()).collect();
+    Ok(Log::new(Arc::clone(disk), cluster, meta, older, current, next))
+}

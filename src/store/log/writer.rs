@@ -1,0 +1,455 @@
+//! The one writer of the log: what queued while the last `fdatasync` ran goes out in one write and one sync.
+//!
+//! What need not be durable stays in memory, up to [`LAZY_BYTES`], and goes out with the next batch that is synced or after
+//! [`LAZY_SYNC`]: a page that is written is on its way to the device soon, whether anybody asks for that or not, so writing
+//! each heartbeat at once would cost a page each. What goes out after that time fills its last page, so that it is written
+//! once.
+//!
+//! Synchronous, so that the simulation runs it where it likes; a real store gives it a thread of its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use openraft::storage::IOFlushed;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use super::entries::{Entries, Mark};
+use super::record::Kind;
+use super::segments::{Log, Meta, WriteError};
+use super::{Entry, OpenError, Payload, RESERVE_BYTES, Types, Vote, encode_entry};
+use crate::contract::StoreError;
+use crate::timing::Timing;
+
+/// Longest time a lazily written command may be lost for.
+pub(crate) const LAZY_SYNC: Duration = Duration::from_secs(30);
+
+/// Bytes of lazily written records that wait in memory; with more the pages are filled anyway, and are written at once.
+pub(crate) const LAZY_BYTES: usize = 32 * 1024;
+
+/// Bytes of commands in one entry; one larger command is an entry of its own. Also what is staged before it is written.
+pub(crate) const BATCH_BYTES: usize = RESERVE_BYTES as usize / 2;
+
+/// What waits for the writer; openraft has a few requests under way at most.
+pub(crate) const JOBS_MAX: usize = 64;
+
+/// Told when something is on disk.
+pub(crate) type Done = oneshot::Sender<io::Result<()>>;
+
+/// A request to the writer.
+pub(crate) enum Job {
+    /// Append entries.
+    Append(Vec<Entry>, IOFlushed<Types>),
+    /// Make a vote durable.
+    Vote(Vote, Done),
+    /// Drop the entries from this index on.
+    Truncate(u64, Done),
+    /// Entries before this index are in a durable checkpoint.
+    Purge(u64, Done),
+    /// Make sure that so many bytes can be written and the reserve stays.
+    Room(u64, oneshot::Sender<Result<(), StoreError>>),
+    /// Make everything written durable.
+    Sync(Done),
+    /// Try again to write what found no space.
+    Retry,
+    /// End the log in order.
+    Stop(Done),
+}
+
+impl Job {
+    /// Tells who waits that the log has ended.
+    fn refuse(self, ended: &Result<bool, StoreError>) {
+        let error = match ended {
+            Ok(_) => StoreError::Stopped("the log was ended".to_owned()),
+            Err(error) => error.clone(),
+        };
+        let failed = Err(io::Error::other(error.to_string()));
+        match self {
+            Self::Append(_, flushed) => flushed.io_completed(failed),
+            // Who does not wait any more does not need the answer.
+            Self::Room(_, done) => drop(done.send(Err(error))),
+            Self::Retry => {}
+            Self::Vote(_, done)
+            | Self::Truncate(_, done)
+            | Self::Purge(_, done)
+            | Self::Sync(done)
+            | Self::Stop(done) => drop(done.send(failed)),
+        }
+    }
+}
+
+/// What the writer lets others see.
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    /// Bytes left in the segment, and whether there is a next one.
+    pub(crate) room: Mutex<(u64, bool)>,
+    /// Bytes of all segments.
+    pub(crate) disk_bytes: AtomicU64,
+    /// Bytes written to the log.
+    pub(crate) written: AtomicU64,
+    /// First acknowledged write that is not on disk.
+    pub(crate) lazy_since: Mutex<Option<Instant>>,
+    /// Told when `lazy_since` is set.
+    pub(crate) lazy: Notify,
+    /// The device is full, in the system's words: what was taken waits for space, and nothing more is.
+    pub(crate) full: watch::Sender<Option<String>>,
+    /// How long syncs of the log took.
+    pub(crate) syncs: Arc<Timing>,
+    /// Why nothing can be written any more.
+    pub(crate) stopped: Mutex<Option<StoreError>>,
+}
+
+impl Status {
+    /// Notes the first reason of the end.
+    pub(crate) fn stop(&self, error: &StoreError) {
+        self.stopped.lock().get_or_insert_with(|| error.clone());
+    }
+}
+
+/// Who is told when the batch is written.
+enum Waiting {
+    Entries(IOFlushed<Types>),
+    Done(Done),
+}
+
+impl Waiting {
+    fn tell(self, result: io::Result<()>) {
+        match self {
+            Self::Entries(flushed) => flushed.io_completed(result),
+            // Who does not wait any more does not need the answer.
+            Self::Done(done) => drop(done.send(result)),
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Writer {
+    log: Log,
+    entries: Arc<Entries>,
+    status: Arc<Status>,
+    waiting: Vec<Waiting>,
+    /// Staged entries: index and offset from the batch's begin.
+    staged: Vec<(u64, u64)>,
+    /// What is staged must be durable before anybody is told.
+    sync: bool,
+    /// What is staged must be written before anybody is told.
+    write: bool,
+    /// What came after something that found no space; openraft has a few requests under way at most.
+    held: VecDeque<Job>,
+}
+
+impl Writer {
+    /// Goes on at the end of `log`, whose entries are `entries`.
+    pub(crate) fn new(log: Log, entries: Arc<Entries>) -> Self {
+        let syncs = Arc::clone(&log.syncs);
+        let status = Arc::new(Status { syncs, ..Status::default() });
+        let (waiting, staged, held) = (Vec::new(), Vec::new(), VecDeque::new());
+        let this = Self { log, entries, status, waiting, staged, sync: false, write: false, held };
+        this.publish();
+        this
+    }
+
+    pub(crate) fn status(&self) -> &Arc<Status> {
+        &self.status
+    }
+
+    fn publish(&self) {
+        *self.status.room.lock() = if self.full().is_some() { (0, false) } else { self.log.room() };
+        self.status.disk_bytes.store(self.log.disk_bytes(), Relaxed);
+        self.status.written.store(self.log.written(), Relaxed);
+    }
+
+    /// Works until the log is ended or cannot be written; for a thread of its own.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`].
+    pub(crate) fn run(mut self, mut jobs: mpsc::Receiver<Job>) -> Result<(), StoreError> {
+        let mut result = Ok(false);
+        while matches!(result, Ok(false)) {
+            let Some(job) = jobs.blocking_recv() else { break };
+            result = self.step(job, &mut jobs);
+        }
+        jobs.close();
+        while let Some(job) = jobs.blocking_recv() {
+            job.refuse(&result);
+        }
+        result.map(drop)
+    }
+
+    /// As [`Writer::run`], within the calling task.
+    ///
+    /// # Errors
+    /// [`StoreError::Stopped`].
+    #[cfg(test)]
+    pub(crate) async fn run_here(
+        mut self,
+        mut jobs: mpsc::Receiver<Job>,
+    ) -> Result<(), StoreError> {
+        let mut result = Ok(false);
+        while matches!(result, Ok(false)) {
+            let Some(job) = jobs.recv().await else { break };
+            let latency = self.log.disk().latency();
+            if !latency.is_zero() {
+                tokio::time::sleep(latency).await;
+            }
+            result = self.step(job, &mut jobs);
+        }
+        jobs.close();
+        while let Some(job) = jobs.recv().await {
+            job.refuse(&result);
+        }
+        result.map(drop)
+    }
+
+    /// Does `first` and everything that waits behind it; whether the log has been ended.
+    fn step(&mut self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Result<bool, StoreError> {
+        let mut next = Some(first);
+        let mut ended = false;
+        let mut result = Ok(());
+        while let Some(job) = next.take() {
+            ended |= matches!(job, Job::Stop(_));
+            result = self.take(job);
+            if result.is_err() || ended {
+                break;
+            }
+            next = jobs.try_recv().ok();
+        }
+        let result = result.and_then(|()| self.flush_all()).and_then(|()| match self.full() {
+            Some(full) if ended => Err(StoreError::Stopped(format!("{full}, and it was stopped"))),
+            _ => Ok(()),
+        });
+        if let Err(error) = &result {
+            self.status.stop(error);
+            for waiting in self.waiting.drain(..) {
+                waiting.tell(Err(io::Error::other(error.to_string())));
+            }
+            for held in self.held.drain(..) {
+                held.refuse(&Err(error.clone()));
+            }
+        }
+        result?;
+        if ended {
+            self.log.record_position();
+        }
+        // Made ahead, while nobody waits for it; a full disk is told to who needs the room.
+        if !ended && self.full().is_none() && self.log.prepare(RESERVE_BYTES).is_ok() {
+            self.publish();
+        }
+        Ok(ended)
+    }
+
+    fn full(&self) -> Option<String> {
+        self.status.full.borrow().clone()
+    }
+
+    /// Begins a job, or has it wait behind what waits for space.
+    fn take(&mut self, job: Job) -> Result<(), StoreError> {
+        let Some(full) = self.full() else {
+            let left = self.begin(job)?;
+            self.held.extend(left);
+            return Ok(());
+        };
+        match job {
+            // Who does not wait any more does not need the answer.
+            Job::Room(_, done) => drop(done.send(Err(StoreError::NoSpace(full)))),
+            // Behind a checkpoint, so that nothing that waits is concerned; and it makes space.
+            Job::Purge(..) => drop(self.begin(job)?),
+            Job::Retry | Job::Stop(_) => {
+                if let Job::Stop(done) = job {
+                    self.waiting.push(Waiting::Done(done));
+                }
+            }
+            job => self.held.push_back(job),
+        }
+        Ok(())
+    }
+
+    /// Writes what is staged and what was held, as far as there is space.
+    fn flush_all(&mut self) -> Result<(), StoreError> {
+        while self.flush()? {
+            let Some(job) = self.held.pop_front() else { break };
+            if let Some(job) = self.begin(job)? {
+                self.held.push_front(job);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins a job; gives back what has to wait because there is no space for what is before it.
+    fn begin(&mut self, job: Job) -> Result<Option<Job>, StoreError> {
+        match job {
+            Job::Append(mut entries, flushed) => {
+                for at in 0..entries.len() {
+                    if self.log.staged() > BATCH_BYTES && !self.write_out()? {
+                        return Ok(Some(Job::Append(entries.split_off(at), flushed)));
+                    }
+                    if let Some(entry) = entries.get(at) {
+                        self.stage(entry);
+                    }
+                }
+                self.waiting.push(Waiting::Entries(flushed));
+            }
+            Job::Vote(vote, done) => {
+                self.log.meta.vote = Some(vote);
+                self.log.meta.committed = self.committed();
+                self.log.stage_meta();
+                self.sync = true;
+                self.waiting.push(Waiting::Done(done));
+            }
+            Job::Truncate(next, done) => {
+                if !self.write_out()? {
+                    return Ok(Some(Job::Truncate(next, done)));
+                }
+                self.log.stage(Kind::Truncate, |out| crate::encoding::Put::put_u64(out, next));
+                if self.write(true)?.is_none() {
+                    self.log.unstage();
+                    return Ok(Some(Job::Truncate(next, done)));
+                }
+                self.log.meta.next = next;
+                {
+                    let mut view = self.entries.0.lock();
+                    view.written = view.written.min(next);
+                    view.marks.truncate(next);
+                }
+                self.publish();
+                Waiting::Done(done).tell(Ok(()));
+            }
+            Job::Purge(next, done) => {
+                self.log.meta.next = self.log.meta.next.max(next);
+                let purged = self.log.purge(next);
+                if let Ok(sequence) = &purged {
+                    self.entries.0.lock().marks.purge(*sequence);
+                }
+                if let Err(error) = purged {
+                    tracing::warn!(%error, "cannot remove old parts of the store's log, trying again with the next checkpoint");
+                }
+                self.publish();
+                Waiting::Done(done).tell(Ok(()));
+            }
+            Job::Room(bytes, done) => {
+                let made = match (self.flush()?, self.full()) {
+                    (false, Some(full)) => Err(StoreError::NoSpace(full)),
+                    _ => self.log.prepare(bytes).map_err(|error| match error {
+                        WriteError::NoSpace(text) => StoreError::NoSpace(text),
+                        WriteError::Fatal(text) => StoreError::Stopped(text),
+                    }),
+                };
+                self.publish();
+                // Who does not wait any more does not need the answer.
+                drop(done.send(made.clone()));
+                if let Err(error @ StoreError::Stopped(_)) = made {
+                    return Err(error);
+                }
+            }
+            Job::Sync(done) => {
+                // Nothing but lazy records came for long, and the next are as far away.
+                self.log.fill_page();
+                self.sync = true;
+                self.waiting.push(Waiting::Done(done));
+            }
+            Job::Retry => {}
+            Job::Stop(done) => {
+                let committed = self.committed();
+                self.log
+                    .stage(Kind::CleanStop, |out| crate::encoding::Put::put_u64(out, committed));
+                self.sync = true;
+                self.waiting.push(Waiting::Done(done));
+            }
+        }
+        Ok(None)
+    }
+
+    fn committed(&self) -> u64 {
+        crate::log::behind(self.entries.0.lock().committed.as_ref())
+    }
+
+    fn stage(&mut self, entry: &Entry) {
+        let committed = self.committed();
+        self.log.meta.committed = committed;
+        match &entry.payload {
+            Payload::Normal(batch) => {
+                self.sync |= batch.sync();
+                if batch.ceiling() != 0 {
+                    self.log.meta.ceiling = batch.ceiling();
+                }
+            }
+            Payload::Blank | Payload::Membership(_) => self.sync = true,
+        }
+        let index = entry.log_id.index();
+        let (kind, payload) = encode_entry(entry, committed);
+        let offset = self.log.stage_entry(index, kind, payload);
+        self.staged.push((index, offset));
+    }
+
+    /// As [`Writer::flush`], and nothing stays in memory.
+    fn write_out(&mut self) -> Result<bool, StoreError> {
+        self.write = true;
+        self.flush()
+    }
+
+    /// Writes what is staged; where it begins. Without space it stays staged, and that is told.
+    fn write(&mut self, sync: bool) -> Result<Option<(u64, u64)>, StoreError> {
+        match self.log.write(sync) {
+            Ok(place) => {
+                self.status.full.send_if_modified(|full| full.take().is_some());
+                Ok(Some(place))
+            }
+            Err(WriteError::NoSpace(text)) => {
+                self.status.full.send_if_modified(|full| full.replace(text).is_none());
+                self.publish();
+                Ok(None)
+            }
+            Err(WriteError::Fatal(text)) => Err(StoreError::Stopped(text)),
+        }
+    }
+
+    /// Writes what is staged unless it may wait, makes it durable as far as asked, and tells who waits; `false` when there is no
+    /// space: then all of that is still to be done.
+    fn flush(&mut self) -> Result<bool, StoreError> {
+        let lazy = !self.sync && self.log.staged() > 0;
+        if self.write || self.sync || self.full().is_some() || self.log.staged() > LAZY_BYTES {
+            let Some((sequence, begin)) = self.write(self.sync)? else { return Ok(false) };
+            let mut view = self.entries.0.lock();
+            for (index, offset) in self.staged.drain(..) {
+                view.marks.add(index, Mark { sequence, offset: begin + offset });
+                view.written = index + 1;
+            }
+        }
+        self.publish();
+        {
+            let mut since = self.status.lazy_since.lock();
+            if self.sync {
+                *since = None;
+            } else if lazy && since.is_none() {
+                *since = Some(base::clock::now());
+                self.status.lazy.notify_one();
+            }
+        }
+        (self.sync, self.write) = (false, false);
+        for waiting in self.waiting.drain(..) {
+            waiting.tell(Ok(()));
+        }
+        Ok(true)
+    }
+}
+
+/// Makes the first record of an empty log, which says whose it is.
+///
+/// # Errors
+/// [`OpenError::NoSpace`], [`OpenError::Io`].
+pub(crate) fn begin_log(log: &mut Log, meta: Meta) -> Result<(), OpenError> {
+    log.meta = meta;
+    log.stage_meta();
+    log.write(true).map(drop).map_err(|error| match error {
+        WriteError::NoSpace(what) => OpenError::NoSpace { what },
+        WriteError::Fatal(text) => {
+            let source = io::Error::other(text);
+            OpenError::Io { action: "write", file: "the log".to_owned(), source }
+        }
+    })
+}

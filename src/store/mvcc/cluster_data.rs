@@ -1,0 +1,85 @@
+//! What is replicated beside the keys: alarms, and what members say of themselves. None of it has revisions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Command;
+use crate::contract::{Alarm, Op, Profile, StoreError, Txn};
+
+/// etcd's estimate of what a key costs beside its bytes (`kvOverhead`).
+const KEY_OVERHEAD: usize = 256;
+
+/// etcd's estimate of what a lease costs (`leaseOverhead`).
+pub(crate) const LEASE_OVERHEAD: usize = 64;
+
+/// See the module.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Raised alarms, by alarm and member.
+    pub(crate) alarms: BTreeSet<(Alarm, u64)>,
+    /// What members say of themselves.
+    pub(crate) profiles: BTreeMap<u64, Profile>,
+}
+
+impl Facts {
+    /// Refuses what a raised alarm forbids.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`], [`StoreError::Corrupt`].
+    pub(super) fn check(&self, command: &Command) -> Result<(), StoreError> {
+        match command {
+            _ if self.alarms.is_empty() => Ok(()),
+            Command::Txn(txn) => self.refuse(cost(txn)),
+            Command::LeaseGrant { .. } => self.refuse(LEASE_OVERHEAD),
+            Command::Compact(_) | Command::LeaseRevoke { .. } => self.refuse(0),
+            Command::Raise { .. } | Command::Alarm { .. } | Command::Describe { .. } => Ok(()),
+        }
+    }
+
+    /// Refuses a change that adds about `cost` bytes where an alarm forbids it.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`], [`StoreError::Corrupt`].
+    pub(crate) fn refuse(&self, cost: usize) -> Result<(), StoreError> {
+        let raised = |alarm| self.alarms.iter().any(|(raised, _)| *raised == alarm);
+        if raised(Alarm::CORRUPT) {
+            return Err(StoreError::Corrupt);
+        }
+        if cost > 0 && raised(Alarm::NOSPACE) {
+            return Err(StoreError::NoSpace("the alarm NOSPACE is raised".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Takes in an alarm or a profile.
+    pub(super) fn apply(&mut self, command: &Command) {
+        match command {
+            Command::Alarm { member, alarm, raised: true } => {
+                self.alarms.insert((*alarm, *member));
+            }
+            Command::Alarm { member, alarm, raised: false } => {
+                self.alarms.remove(&(*alarm, *member));
+            }
+            Command::Describe { member, profile } if *profile == Profile::default() => {
+                self.profiles.remove(member);
+            }
+            Command::Describe { member, profile } => {
+                self.profiles.insert(*member, profile.clone());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Bytes that a transaction may add, by etcd's estimate: those of the branch with the larger puts.
+pub(crate) fn cost(txn: &Txn) -> usize {
+    let of = |op: &Op| match op {
+        Op::Put { key, value, .. } => KEY_OVERHEAD + key.len() + value.len(),
+        Op::Update { key, value, .. } => {
+            KEY_OVERHEAD + key.len() + value.as_ref().map_or(0, |value| value.len())
+        }
+        Op::Txn(txn) => cost(txn),
+        Op::Range(_) | Op::Delete { .. } => 0,
+    };
+    let branch = |ops: &[Op]| ops.iter().map(of).sum::<usize>();
+    branch(&txn.success).max(branch(&txn.failure))
+}

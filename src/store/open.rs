@@ -1,0 +1,130 @@
+//! Opening a data directory as a [`Backend`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base::Tasks;
+use base::tasks::blocking;
+use futures::future::BoxFuture;
+
+use crate::contract::{Backend, ClusterId};
+use crate::local::store::{Limits, Store};
+use crate::log::{
+    Directory, Disk, DiskWork, ExpectedStore, Identity, Lock, OpenError, recover_expecting,
+};
+use crate::raft;
+use crate::raft::{Members, Seat};
+use crate::reset::finish as finish_reset;
+use crate::store_record::StoreRecordFile;
+
+/// How to open a store.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Directory; made, with mode 0700, when it is not there.
+    pub dir: PathBuf,
+    /// Whose data must be in it; `None` takes what is there, or a new identity for an empty directory.
+    pub cluster: Option<ClusterId>,
+    /// What is recorded of the store beside the directory. Without it, and while it does not say that the store was begun, an
+    /// empty directory becomes a new store.
+    pub record: Option<Arc<StoreRecordFile>>,
+    /// A store has been here, whatever the record says: an empty directory is an error.
+    pub exists: bool,
+    /// Whether [`crate::Durability::Lazy`] is honoured; otherwise every write is synced before it is acknowledged.
+    pub lazy: bool,
+    /// Bytes of keys and values that may be held; a write beyond raises the alarm NOSPACE. `None` is no limit.
+    pub quota: Option<u64>,
+}
+
+/// etcd's default quota (`DefaultQuotaBytes`): 2 GiB.
+pub const DEFAULT_QUOTA_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+
+impl Config {
+    /// The defaults for `dir`.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            cluster: None,
+            record: None,
+            exists: false,
+            lazy: true,
+            quota: Some(DEFAULT_QUOTA_BYTES),
+        }
+    }
+}
+
+/// A store that is being opened. In a box: a future without one is compiled where it is polled, and with it the whole store
+/// and its consensus as that crate is built, which for the program is small instead of fast.
+pub type Opening<'a, T> = BoxFuture<'a, Result<T, OpenError>>;
+
+/// Opens or makes the store in a directory; resolves once it leads and has applied its whole log. Its tasks end in order, with everything on disk, when `tasks` shuts down; give it
+/// a set that is shut down behind everything that writes.
+///
+/// # Errors
+/// See [`OpenError`]; except for finishing what an interrupted process began, nothing in the directory was changed then.
+#[inline(never)]
+pub fn open(config: Config, tasks: &Tasks) -> Opening<'_, Arc<dyn Backend>> {
+    Box::pin(async { Ok(open_with(config, None, tasks).await?.0) })
+}
+
+/// As [`open`], as a member that others can join or that joins them. Where this member is not the only voter, it resolves
+/// as soon as other members can be answered: the store is [`crate::StoreError::Unavailable`] until there is a leader.
+///
+/// # Errors
+/// As [`open`].
+#[inline(never)]
+pub fn open_member(
+    config: Config,
+    seat: Seat,
+    tasks: &Tasks,
+) -> Opening<'_, (Arc<dyn Backend>, Arc<Members>)> {
+    Box::pin(open_with(config, Some(seat), tasks))
+}
+
+async fn open_with(
+    config: Config,
+    seat: Option<Seat>,
+    tasks: &Tasks,
+) -> Result<(Arc<dyn Backend>, Arc<Members>), OpenError> {
+    let join = seat.as_ref().is_some_and(|seat| seat.join);
+    if join && config.cluster.is_none() {
+        let text = "a member that joins others has to be told whose members they are";
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, text);
+        return Err(OpenError::Io { action: "open", file: "the store".to_owned(), source });
+    }
+    let identity = if join { Identity::Joining } else { Identity::First };
+    let quota = config.quota;
+    let options = raft::Options { lazy: config.lazy, work: DiskWork::Threads, seat };
+    let opened = blocking(move || {
+        base::fs::create_dir(&config.dir, 0o700)
+            .map_err(OpenError::io("create", "the directory"))?;
+        let lock = Lock::take(&config.dir)?;
+        finish_reset(&config.dir).map_err(OpenError::io("finish", "a reset"))?;
+        let disk: Arc<dyn Disk> = Arc::new(Directory::new(config.dir));
+        let record = config.record.as_ref().map(|file| file.record());
+        let known = ExpectedStore::new(record.as_ref(), config.exists);
+        let mut recovered = recover_expecting(&disk, config.cluster, identity, &known)?;
+        if let Some(file) = config.record {
+            let log = &recovered.log;
+            // Before anything is acknowledged.
+            let opened = file.opened(log.cluster(), log.meta.node, log.position());
+            opened.map_err(OpenError::io("write the record of", "the store"))?;
+            recovered.log.record = Some(file);
+        }
+        Ok((recovered, lock))
+    });
+    let failed = |panic| OpenError::Io {
+        action: "read",
+        file: "the files".to_owned(),
+        source: std::io::Error::other(panic),
+    };
+    let (recovered, lock) = opened.await.map_err(failed)??;
+    let started = raft::start(recovered, options, Some(lock), tasks).await?;
+    let raft::Started { shared, engine, members } = started;
+    let limits = Limits { members: Some(Arc::<Members>::clone(&members)), quota };
+    Ok((Store::start(shared, engine, limits, tasks), members))
+}
+
+#[cfg(test)]
+mod damage;
+#[cfg(test)]
+mod tests;

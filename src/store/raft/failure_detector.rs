@@ -1,0 +1,129 @@
+//! The end of a leader's connections is the end of its process, most of the time: whoever sees it need not wait for silence.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use base::tasks::Kind;
+use futures::future::BoxFuture;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::TransferLeaderRequest;
+use parking_lot::Mutex;
+
+use super::members::Members;
+use super::wire::Envelope;
+use crate::contract::StoreError;
+
+/// Time between the attempts of two members to follow a leader whose connections ended: at once they would split the votes.
+const TURN: Duration = Duration::from_millis(150);
+
+/// How many connections each member has to this one.
+pub(super) type Connections = Mutex<HashMap<u64, usize>>;
+
+/// A connection of another member, from its first message to its end, when it is dropped.
+#[derive(Debug)]
+pub struct Conversation {
+    members: Arc<Members>,
+    /// Who it is; 0 until it has said so.
+    from: AtomicU64,
+}
+
+impl Conversation {
+    /// Answers what the member sent, as [`Members::answer`]. In a box, so that it is compiled here, and fast.
+    #[inline(never)]
+    pub fn answer<'a>(&'a self, request: &'a [u8]) -> BoxFuture<'a, Vec<u8>> {
+        Box::pin(self.answer_to(request))
+    }
+
+    async fn answer_to(&self, request: &[u8]) -> Vec<u8> {
+        if self.from.load(Relaxed) == 0
+            && let Ok((envelope, _)) = Envelope::decode(request)
+            && envelope.cluster == self.members.cluster()
+            && self.from.compare_exchange(0, envelope.from, Relaxed, Relaxed).is_ok()
+        {
+            *self.members.connections.lock().entry(envelope.from).or_default() += 1;
+            self.members.met.notify_waiters();
+        }
+        self.members.answer(request).await
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        let from = self.from.load(Relaxed);
+        if from == 0 {
+            return;
+        }
+        let mut connections = self.members.connections.lock();
+        let left = connections.get_mut(&from).map_or(0, |count| {
+            *count -= 1;
+            *count
+        });
+        if left > 0 {
+            return;
+        }
+        connections.remove(&from);
+        drop(connections);
+        let members = Arc::clone(&self.members);
+        if members.leadership().borrow().leader == Some(from) {
+            let tasks = members.tasks.clone();
+            tasks.spawn(Kind::Request, "store suspicion", async move {
+                members.suspect(from).await;
+                Ok::<(), StoreError>(())
+            });
+        }
+    }
+}
+
+impl Members {
+    /// The other end of a connection has begun to talk.
+    pub fn conversation(self: &Arc<Self>) -> Conversation {
+        Conversation { members: Arc::clone(self), from: AtomicU64::new(0) }
+    }
+
+    /// Wants to lead in place of a leader that has ended, when it is this member's turn.
+    async fn suspect(&self, leader: u64) {
+        let raft = self.engine.raft();
+        let voters: BTreeSet<u64> = raft
+            .server_metrics()
+            .borrow_watched()
+            .membership_config
+            .membership()
+            .voter_ids()
+            .filter(|id| *id != leader)
+            .collect();
+        let Some(turn) = voters.iter().position(|id| *id == self.id()) else { return };
+        let wait = TURN.saturating_mul(u32::try_from(turn).unwrap_or(u32::MAX));
+        let mut leadership = self.leadership();
+        let other = leadership.wait_for(|now| now.leader.is_some_and(|id| id != leader));
+        let back = async {
+            loop {
+                let connected = self.met.notified();
+                if self.connections.lock().contains_key(&leader) {
+                    return;
+                }
+                connected.await;
+            }
+        };
+        tokio::select! {
+            () = base::clock::sleep(wait) => {}
+            _ = other => return,
+            () = back => return,
+            () = self.tasks.shutdown().requested() => return,
+        }
+        let metrics = raft.metrics().borrow_watched().clone();
+        if metrics.current_leader != Some(leader) {
+            return;
+        }
+        tracing::info!(
+            leader = format!("{leader:016x}"),
+            "the connections of the leader ended, this member wants to lead"
+        );
+        let request = TransferLeaderRequest::new(metrics.vote, self.id(), None);
+        if let Ok(Err(error)) = raft.handle_transfer_leader(request).await {
+            tracing::debug!(%error, "not now");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The lead goes to another member, and comes back when that one does not take it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::tasks::Kind;
+use openraft::raft::VoteRequest;
+use tokio::sync::oneshot;
+
+use super::engine::RaftEngine;
+use super::members::Members;
+use crate::contract::{Role, StoreError};
+use crate::local::engine::Engine;
+use crate::log::{LogId, Types, Vote};
+
+/// Longest wait for another member to take the lead. Meanwhile this one takes no writes: as long as an election at most.
+const TAKE_WAIT: Duration = Duration::from_secs(2);
+
+/// The id of no member: what a log has that belongs to none yet.
+const NOBODY: u64 = 0;
+
+fn unavailable(text: &str) -> StoreError {
+    StoreError::Unavailable(text.to_owned())
+}
+
+impl Members {
+    /// Gives the lead to a voter; resolves once that one leads. Only the leader can.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] for who does not vote, [`StoreError::Unavailable`] when it does not lead in time: then the
+    /// voters elect one of them.
+    pub async fn transfer(&self, id: u64) -> Result<(), StoreError> {
+        let now = self.engine.leadership();
+        if now.leader == Some(id) {
+            return Ok(());
+        }
+        if !self.list().iter().any(|member| member.id == id && member.role == Role::Voter) {
+            let text = format!("{id:016x} does not vote: only a voter can take the lead");
+            return Err(StoreError::Invalid(text));
+        }
+        if !now.leads {
+            return Err(unavailable("only the leader can give the lead to another member"));
+        }
+        let (done, moved) = oneshot::channel();
+        let engine = Arc::clone(&self.engine);
+        // A task of its own, whatever becomes of who asked: openraft's leader takes no writes from here on.
+        self.tasks.spawn(Kind::Request, "store transfer", async move {
+            let result = engine.hand_lead_to(id, now.term).await;
+            // Who does not wait any more does not need the answer.
+            let _ = done.send(result);
+            Ok::<(), StoreError>(())
+        });
+        moved.await.unwrap_or_else(|_| Err(unavailable("this member has ended")))
+    }
+}
+
+impl RaftEngine {
+    async fn hand_lead_to(&self, id: u64, term: u64) -> Result<(), StoreError> {
+        let mut leadership = self.leads();
+        let transfer = self.raft().trigger().transfer_leader(id).await;
+        transfer.map_err(|error| self.fatal(&error))?;
+        let taken = async { leadership.wait_for(|now| now.leader == Some(id)).await.map(drop) };
+        match tokio::time::timeout(TAKE_WAIT, taken).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(unavailable("this member has ended")),
+            Err(_) => {
+                self.give_up_lead(term).await?;
+                Err(unavailable("the other member did not take the lead in time"))
+            }
+        }
+    }
+
+    /// Leads no more, if it still does in that term: openraft's leader waits for ever for who does not take the lead. It gives
+    /// its vote of the next term to nobody, and may be elected again like any other. Never to who was to take the lead: only
+    /// that member itself may begin a term in its own name, and it would be confused to hear of one.
+    async fn give_up_lead(&self, term: u64) -> Result<(), StoreError> {
+        let newest = |state: &openraft::RaftState<Types>| -> (Vote, Option<LogId>) {
+            (*state.vote_ref(), state.log_ids.last().copied())
+        };
+        let newest = self.raft().with_raft_state(newest).await;
+        let (vote, last) = newest.map_err(|error| self.fatal(&error))?;
+        if vote != Vote::new_committed(term, self.link().me) {
+            return Ok(());
+        }
+        let mut request = VoteRequest::new(Vote::new(term + 1, NOBODY), last);
+        request.leadership_transfer = true;
+        match self.raft().vote(request).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(StoreError::Stopped(error.to_string())),
+        }
+    }
+}

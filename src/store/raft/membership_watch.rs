@@ -1,0 +1,58 @@
+//! What a leader sees of the others: who may become a voter, and who is heard.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use openraft::Instant as _;
+use openraft::async_runtime::watch::WatchReceiver;
+
+use super::members::{Members, to_promote};
+use crate::contract::Role;
+
+impl Members {
+    /// The learners that shall become voters now; resolves when there are some and this member leads.
+    pub async fn promotable(&self) -> Vec<u64> {
+        let raft = self.engine.raft();
+        let (mut server, mut log) = (raft.server_metrics(), raft.metrics());
+        loop {
+            server.borrow_and_update();
+            log.borrow_and_update();
+            let members = self.list();
+            let voters = members.iter().filter(|m| m.role == Role::Voter).count();
+            let learners: Vec<u64> =
+                members.iter().filter(|m| m.role == Role::Learner).map(|m| m.id).collect();
+            let promote = to_promote(voters, &self.ready()).to_vec();
+            if !promote.is_empty() {
+                return promote;
+            }
+            // The log's progress is told with every write: it is of interest only while somebody could catch up.
+            let waits =
+                self.leadership().borrow().leads && !to_promote(voters, &learners).is_empty();
+            let ended = tokio::select! {
+                changed = server.changed() => changed.is_err(),
+                changed = log.changed(), if waits => changed.is_err(),
+            };
+            if ended {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Resolves at the next change of who the members are or who leads.
+    pub async fn changed(&self) {
+        let mut server = self.engine.raft().server_metrics();
+        server.borrow_and_update();
+        if server.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    /// Who was heard within this time, this member among them; `None` on a member that does not lead.
+    pub fn heard(&self, within: Duration) -> Option<BTreeSet<u64>> {
+        let metrics = self.engine.raft().metrics().borrow_watched().clone();
+        let heard = metrics.heartbeat.filter(|_| metrics.state.is_leader())?;
+        let lately =
+            heard.into_iter().filter(|(_, at)| at.is_some_and(|at| at.elapsed() <= within));
+        Some(lately.map(|(id, _)| id).chain([self.id()]).collect())
+    }
+}

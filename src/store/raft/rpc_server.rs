@@ -1,0 +1,236 @@
+//! What other members ask for, and the answers.
+
+use base::tasks::Kind;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::RaftError;
+use openraft::storage::{Snapshot, SnapshotMeta};
+use tokio::sync::oneshot;
+
+use super::checkpoints::Checkpoint;
+use super::engine::ROOM_SLACK;
+use super::members::Members;
+use super::transport::MAX_MESSAGE_BYTES;
+use super::wire::{Answer, Chunk, Envelope, Request};
+use crate::contract::{Durability, StoreError};
+use crate::local::engine::Engine;
+use crate::log::{Entry, Types, behind, entry_bytes};
+use crate::mvcc::Command;
+
+/// Longest wait for the leader's word on whether a sender is a member.
+const SURE_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
+
+fn refused(text: impl Into<String>) -> Answer {
+    Answer::Refused(StoreError::Unavailable(text.into()))
+}
+
+fn failed(error: &RaftError<Types>) -> Answer {
+    refused(format!("the member asked has ended: {error}"))
+}
+
+impl Members {
+    /// Answers what another member sent by its [`super::Transport`]; who that is must have been made sure of before.
+    pub async fn answer(&self, request: &[u8]) -> Vec<u8> {
+        let link = self.engine.link();
+        let mut from = 0;
+        let answer = match Envelope::decode(request) {
+            Ok((envelope, reader)) => match self.check(&envelope) {
+                None if self.was_removed(envelope.from).await => Answer::Removed,
+                None => {
+                    from = envelope.from;
+                    match Request::decode(reader) {
+                        Ok(request) => self.answer_to(request).await,
+                        Err(error) => {
+                            link.count(from, |traffic| traffic.received_failures += 1);
+                            refused(format!("the request is {error}"))
+                        }
+                    }
+                }
+                Some(refusal) => refusal,
+            },
+            Err(error) => refused(format!("the request is {error}, or of another release")),
+        };
+        let bytes = answer.encode();
+        link.count(from, |traffic| {
+            traffic.received_bytes += request.len() as u64;
+            traffic.sent_bytes += bytes.len() as u64;
+        });
+        if bytes.len() <= MAX_MESSAGE_BYTES {
+            return bytes;
+        }
+        refused(format!("the answer has {} bytes, more than a message may have", bytes.len()))
+            .encode()
+    }
+
+    /// Whether the sender may ask this member; notes where it is.
+    fn check(&self, envelope: &Envelope) -> Option<Answer> {
+        let link = self.engine.link();
+        if envelope.cluster != link.cluster {
+            let text = format!(
+                "this is a member of the cluster {}, not of {}",
+                link.cluster, envelope.cluster
+            );
+            return Some(refused(text));
+        }
+        if envelope.to != link.me {
+            let text = format!("this is the member {:016x}, not {:016x}", link.me, envelope.to);
+            return Some(refused(text));
+        }
+        if envelope.from == link.me {
+            let text = format!(
+                "the member {:016x} exists twice: one of them runs on a copy of the other's data",
+                link.me
+            );
+            tracing::error!("{text}");
+            return Some(refused(text));
+        }
+        link.hear(envelope.from, &envelope.address);
+        None
+    }
+
+    fn has(&self, member: u64) -> bool {
+        let server = self.engine.raft().server_metrics();
+        server.borrow_watched().membership_config.membership().get_node(&member).is_some()
+    }
+
+    /// Whether the sender is no member any more, which one that was away does not know. This member may know less than the
+    /// sender: only what a leader with a quorum says counts, and where there is none the sender may be the one to lead. The
+    /// leader itself is not asked about: one that has nothing yet, or less than all members, would keep it waiting for ever.
+    async fn was_removed(&self, from: u64) -> bool {
+        let leader = self.engine.leadership().leader;
+        if self.has(from) || leader.is_none_or(|leader| leader == from) {
+            return false;
+        }
+        let sure = tokio::time::timeout(SURE_WAIT, self.engine.read_barrier()).await;
+        matches!(sure, Ok(Ok(()))) && !self.has(from)
+    }
+
+    async fn answer_to(&self, request: Request) -> Answer {
+        let raft = self.engine.raft();
+        match request {
+            Request::Append(append) => {
+                // Refused before it is taken: a log that cannot be written would be the end of this member.
+                if let Err(error) = self.room_for(&append.entries).await {
+                    return Answer::Refused(error);
+                }
+                match raft.append_entries(append).await {
+                    Ok(answer) => {
+                        self.engine.link().set_removed(false);
+                        Answer::Append(answer)
+                    }
+                    Err(error) => failed(&error),
+                }
+            }
+            Request::Vote(vote) => match raft.vote(vote).await {
+                Ok(answer) => Answer::Vote(answer),
+                Err(error) => failed(&error),
+            },
+            Request::PreVote(vote) => match raft.pre_vote(vote).await {
+                Ok(answer) => Answer::Vote(answer),
+                Err(error) => failed(&error),
+            },
+            Request::Transfer(transfer) => match raft.handle_transfer_leader(transfer).await {
+                Ok(answer) => Answer::Transfer(answer),
+                Err(error) => failed(&RaftError::Fatal(error)),
+            },
+            Request::Chunk(chunk) => self.take_chunk(chunk).await,
+            Request::Propose(_)
+            | Request::ReadIndex
+            | Request::KeepAlive(_)
+            | Request::Remaining(_)
+            | Request::Change(_) => self.answer_as_leader(request).await,
+        }
+    }
+
+    /// Makes room for the leader's entries.
+    async fn room_for(&self, entries: &[Entry]) -> Result<(), StoreError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let bytes: usize = entries.iter().map(entry_bytes).sum();
+        self.engine.make_room(bytes as u64 + ROOM_SLACK).await
+    }
+
+    async fn answer_as_leader(&self, request: Request) -> Answer {
+        let leadership = self.engine.leadership();
+        if !leadership.leads || self.engine.is_closed() {
+            return Answer::NotLeader(leadership.leader.filter(|_| !leadership.leads));
+        }
+        let done = match request {
+            Request::Propose(commands) => return self.propose(commands).await,
+            Request::ReadIndex => match self.engine.read_index().await {
+                Ok(Some(next)) => {
+                    self.engine.link().await_elsewhere(next);
+                    return Answer::ReadAt(next);
+                }
+                Ok(None) => return Answer::NotLeader(None),
+                Err(error) => Err(error),
+            },
+            Request::KeepAlive(lease) => match self.engine.confirm_lead().await {
+                Ok(true) => match self.engine.place.shared.renew(lease).await {
+                    Ok(ttl) => return Answer::KeptAlive(ttl),
+                    Err(error) => Err(error),
+                },
+                Ok(false) => return Answer::NotLeader(None),
+                Err(error) => Err(error),
+            },
+            Request::Remaining(lease) => match self.engine.place.shared.remaining(lease) {
+                Some((granted, left)) => return Answer::Remains(granted, left),
+                None => Err(StoreError::LeaseNotFound),
+            },
+            Request::Change(change) => match self.change_here(&change).await {
+                Ok(true) => return Answer::Changed,
+                Ok(false) => return Answer::NotLeader(None),
+                Err(error) => Err(error),
+            },
+            _ => Err(StoreError::Invalid("nothing that a leader does".to_owned())),
+        };
+        done.map_or_else(Answer::Refused, |()| Answer::Changed)
+    }
+
+    async fn propose(&self, commands: Vec<Command>) -> Answer {
+        let submit = |command| self.engine.submit(command, Durability::Synced);
+        let outcomes = futures::future::join_all(commands.into_iter().map(submit)).await;
+        let applied = behind(self.engine.place.applied.lock().id.as_ref());
+        self.engine.link().await_elsewhere(applied);
+        Answer::Proposed(applied, outcomes)
+    }
+
+    async fn take_chunk(&self, chunk: Chunk) -> Answer {
+        let own = self.engine.raft().server_metrics().borrow_watched().vote;
+        if own > chunk.vote {
+            // Its sender leads no more.
+            return Answer::Installed(own);
+        }
+        let term = chunk.applied.id.map_or(0, |id| id.committed_leader_id().term);
+        if term > chunk.vote.leader_id().term {
+            return refused("the checkpoint is of a later term than its sender");
+        }
+        let mut incoming = std::sync::Arc::clone(&self.incoming).lock_owned().await;
+        match incoming.take(&chunk).await {
+            Ok(have) if have < chunk.total => return Answer::Have(have),
+            Ok(_) => {}
+            Err(error) => return refused(format!("cannot write the checkpoint: {error}")),
+        }
+        let meta = SnapshotMeta {
+            last_log_id: chunk.applied.id,
+            last_membership: chunk.applied.membership,
+        };
+        let snapshot = Checkpoint::incoming(self.engine.checkpoints.disk());
+        let raft = self.engine.raft().clone();
+        let (done, installed) = oneshot::channel();
+        // A task of its own, whatever becomes of who asked: until the file has its place no transfer may write into it.
+        self.tasks.spawn(Kind::Request, "store snapshot", async move {
+            let snapshot = Snapshot { meta, snapshot };
+            let answer = raft.install_full_snapshot(chunk.vote, snapshot).await;
+            incoming.end();
+            // Who does not wait any more does not need the answer.
+            let _ = done.send(answer);
+            Ok::<(), StoreError>(())
+        });
+        match installed.await {
+            Ok(Ok(answer)) => Answer::Installed(answer.vote),
+            Ok(Err(error)) => failed(&RaftError::Fatal(error)),
+            Err(_) => refused("the checkpoint was not installed"),
+        }
+    }
+}

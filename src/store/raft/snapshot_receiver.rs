@@ -1,0 +1,73 @@
+//! A checkpoint that another member sends, piece by piece: a broken transfer goes on where it was.
+
+use std::io;
+use std::sync::Arc;
+
+use super::wire::Chunk;
+use crate::log::{Applied, Disk, DiskFile, DiskWork, INCOMING};
+
+/// What has come of a checkpoint.
+#[derive(Debug)]
+struct Partial {
+    applied: Applied,
+    total: u64,
+    have: u64,
+    file: Box<dyn DiskFile>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    disk: Arc<dyn Disk>,
+    work: DiskWork,
+    partial: Option<Partial>,
+}
+
+impl Incoming {
+    pub(super) fn new(disk: Arc<dyn Disk>, work: DiskWork) -> Self {
+        Self { disk, work, partial: None }
+    }
+
+    /// Takes a piece; how many bytes of the file are there then, all from its begin. A piece that does not continue them, or
+    /// was damaged on its way, changes nothing. With the last one the file is on disk.
+    ///
+    /// # Errors
+    /// The file system's; the transfer begins anew then.
+    pub(super) async fn take(&mut self, chunk: &Chunk) -> io::Result<u64> {
+        let same =
+            |partial: &Partial| partial.applied == chunk.applied && partial.total == chunk.total;
+        // Taken out: when this is given up half-way, the next transfer begins anew.
+        let mut partial = match self.partial.take().filter(same) {
+            Some(partial) => partial,
+            None => {
+                let disk = Arc::clone(&self.disk);
+                let file = self.work.run(move || disk.create(INCOMING, 0)).await??;
+                let (applied, total) = (chunk.applied.clone(), chunk.total);
+                Partial { applied, total, have: 0, file }
+            }
+        };
+        let length = chunk.data.len() as u64;
+        let fits = chunk.offset == partial.have
+            && partial.have.checked_add(length).is_some_and(|end| end <= partial.total);
+        if length > 0 && fits && crc32c::crc32c(&chunk.data) == chunk.checksum {
+            let data = chunk.data.clone();
+            let write = move || -> io::Result<Partial> {
+                partial.file.write_at(partial.have, &data)?;
+                partial.have += data.len() as u64;
+                if partial.have == partial.total {
+                    partial.file.sync()?;
+                }
+                Ok(partial)
+            };
+            partial = self.work.run(write).await??;
+        }
+        let have = partial.have;
+        self.partial = Some(partial);
+        Ok(have)
+    }
+
+    /// Forgets the file: it was installed, or is none.
+    pub(super) fn end(&mut self) {
+        self.partial = None;
+    }
+}

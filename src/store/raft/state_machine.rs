@@ -1,0 +1,173 @@
+//! The key space as openraft's state machine, and its checkpoints as openraft's snapshots.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use futures::{Stream, StreamExt};
+use openraft::storage::{
+    ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine, SnapshotMeta,
+};
+use parking_lot::Mutex;
+
+use super::checkpoints::{Checkpoint, Checkpoints};
+use crate::contract::StoreError;
+use crate::local::shared::Shared;
+use crate::log::{Applied, Entries, LogId, Outcomes, Payload, StoredMembership, Types};
+
+type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
+type Meta = openraft::type_config::alias::SnapshotMetaOf<Types>;
+
+/// The applied state with its place in the log. The place changes only while the state is locked for writing.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) applied: Mutex<Applied>,
+    me: u64,
+    members: AtomicUsize,
+    only_voter: AtomicBool,
+}
+
+impl Place {
+    /// `shared` after `applied`, at the member `me`.
+    pub(crate) fn new(me: u64, shared: Arc<Shared>, applied: Applied) -> Self {
+        let this = Self {
+            shared,
+            applied: Mutex::default(),
+            me,
+            members: AtomicUsize::new(0),
+            only_voter: AtomicBool::new(false),
+        };
+        this.set(applied);
+        this
+    }
+
+    /// Members after the applied entries.
+    pub(crate) fn members(&self) -> usize {
+        self.members.load(Relaxed)
+    }
+
+    /// Whether this member alone decides, after the applied entries: others decide with it only after it has applied that.
+    pub(crate) fn is_only_voter(&self) -> bool {
+        self.only_voter.load(Relaxed)
+    }
+
+    /// Moves on; call it while the state is locked for writing.
+    pub(crate) fn set(&self, applied: Applied) {
+        let only = applied.membership.voter_ids().eq([self.me]);
+        self.only_voter.store(only, Relaxed);
+        self.members.store(applied.membership.nodes().count(), Relaxed);
+        *self.applied.lock() = applied;
+    }
+}
+
+/// See the module.
+pub(crate) struct Machine {
+    pub(super) place: Arc<Place>,
+    pub(super) entries: Arc<Entries>,
+    pub(super) checkpoints: Arc<Checkpoints>,
+}
+
+/// An entry's commands, how many, and who waits for the outcomes.
+type Waiting = (usize, Option<ApplyResponder<Types>>);
+
+impl RaftStateMachine<Types> for Machine {
+    type SnapshotData = Checkpoint;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        let applied = self.place.applied.lock().clone();
+        Ok((applied.id, applied.membership))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<Types>, io::Error>> + Unpin + Send,
+    {
+        let mut applied = self.place.applied.lock().clone();
+        let mut batches = Vec::new();
+        let mut waiting: Vec<Waiting> = Vec::new();
+        while let Some(next) = entries.next().await {
+            let (entry, responder) = next?;
+            applied.id = Some(entry.log_id);
+            let commands = match entry.payload {
+                Payload::Blank => 0,
+                Payload::Membership(membership) => {
+                    applied.membership = StoredMembership::new(applied.id, membership);
+                    0
+                }
+                Payload::Normal(batch) => {
+                    let commands = batch.commands().len();
+                    batches.push(batch);
+                    commands
+                }
+            };
+            waiting.push((commands, responder));
+        }
+        let Some(last) = applied.id else { return Ok(()) };
+        let behind = last.index() + 1;
+        let commands = batches.iter().flat_map(|batch| batch.commands());
+        let outcomes = self.place.shared.apply(commands, || self.place.set(applied));
+        self.entries.applied(&last, self.place.members() > 1);
+        drop(batches);
+        let mut outcomes = outcomes.into_iter();
+        for (commands, responder) in waiting {
+            let own: Vec<_> = outcomes.by_ref().take(commands).collect();
+            if let Some(responder) = responder {
+                responder.send(Outcomes(own));
+            }
+        }
+        self.checkpoints.applied(behind);
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Builder {
+        Builder { place: Arc::clone(&self.place), checkpoints: Arc::clone(&self.checkpoints) }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &Meta,
+        checkpoint: Checkpoint,
+    ) -> Result<(), io::Error> {
+        let applied = Applied { id: meta.last_log_id, membership: meta.last_membership.clone() };
+        let replace = |state| {
+            self.place.shared.replace(state, || self.place.set(applied.clone()));
+        };
+        self.checkpoints.adopt(&applied, checkpoint, replace).await?;
+        // What lies between is not known as events: watchers read again and go on from there.
+        self.place.shared.end_watches(&StoreError::Overrun);
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {
+        Ok(self.checkpoints.current())
+    }
+}
+
+/// Makes openraft's snapshots: the checkpoint that was just written, or a new one where openraft wants one by itself.
+pub(crate) struct Builder {
+    place: Arc<Place>,
+    checkpoints: Arc<Checkpoints>,
+}
+
+impl RaftSnapshotBuilder<Types> for Builder {
+    type SnapshotData = Checkpoint;
+
+    async fn build_snapshot(&mut self) -> Result<Snapshot, io::Error> {
+        if let Some(fresh) = self.checkpoints.fresh() {
+            return Ok(fresh);
+        }
+        self.checkpoints.write(&self.place).await?;
+        let written = self.checkpoints.fresh();
+        written.ok_or_else(|| io::Error::other("a checkpoint was not written"))
+    }
+}
+
+/// The snapshot that a checkpoint after `applied` is.
+pub(super) fn snapshot(applied: &Applied, checkpoint: Checkpoint) -> Snapshot {
+    let meta =
+        SnapshotMeta { last_log_id: applied.id, last_membership: applied.membership.clone() };
+    Snapshot { meta, snapshot: checkpoint }
+}
