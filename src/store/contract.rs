@@ -5,6 +5,7 @@
 
 mod cluster;
 mod error;
+mod event;
 mod key;
 mod kv;
 mod lease;
@@ -17,6 +18,7 @@ pub(crate) mod watch_group;
 
 pub use cluster::{Cluster, ClusterId, ClusterMembers, Leadership, Member, Profile, Role, Traffic};
 pub use error::StoreError;
+pub use event::{Event, WatchBatch, Watcher};
 pub use key::{KeyRange, KeyValue, Revision};
 pub use kv::Kv;
 pub use lease::{Lease, Leases};
@@ -27,7 +29,7 @@ pub use stats::{BOUNDS, Histogram, KeyStats, LeaseStats, Stats, StoreStats};
 pub use txn::{
     Compare, Durability, MAX_REQUEST_BYTES, Op, OpResponse, Ordering, Target, Txn, TxnResponse,
 };
-pub use watch::{Event, Watch, WatchBatch, Watcher};
+pub use watch::Watch;
 pub use watch_group::{GroupBatch, GroupItem, WatchGroup, Watching};
 
 /// A store. Every method may be called from any task; a call whose future is dropped may or may

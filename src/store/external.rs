@@ -1,5 +1,6 @@
 //! Datastores run by others: etcd, and databases in kine's schema.
 
+pub(crate) mod config;
 pub(crate) mod endpoint;
 pub(crate) mod etcd;
 pub(crate) mod open;

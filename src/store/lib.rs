@@ -24,8 +24,9 @@ mod timing;
 mod watchers;
 
 pub use contract::*;
+pub use external::config::{DatastoreError, DatastoreTls, Holder};
 pub use external::endpoint::Endpoint;
-pub use external::open::{DatastoreError, DatastoreTls, Holder, copy_etcd, open_external};
+pub use external::open::{copy_etcd, open_external};
 pub use local::memory::{open_memory, open_memory_with};
 pub use log::{OpenError, advise_dontneed};
 pub use open::{Config, DEFAULT_QUOTA_BYTES, Opening, open, open_member};

@@ -4,6 +4,7 @@
 //! An entry carries a batch of commands: everything that queued while the batch before was written. So the log keeps its one
 //! write and one `fdatasync` for all of them, and what consensus costs is paid per batch, not per command.
 
+mod applied_state;
 mod checkpoints;
 mod engine;
 mod failure_detector;
@@ -13,6 +14,7 @@ mod log_store;
 mod members;
 mod membership_watch;
 mod network;
+mod proposals;
 mod rpc_server;
 mod snapshot_receiver;
 mod start;
@@ -20,13 +22,13 @@ mod state_machine;
 mod transport;
 mod wire;
 
+#[cfg(test)]
+pub(crate) use engine::RaftEngine;
 pub use failure_detector::Conversation;
 pub use members::{Members, to_promote};
 pub use start::Seat;
 pub(crate) use start::{Options, Started, start};
 pub use transport::{CallError, Lane, MAX_MESSAGE_BYTES, Peer, Transport};
-#[cfg(test)]
-pub(crate) use {engine::RaftEngine, start::write_checkpoint};
 
 use crate::log::Types;
 

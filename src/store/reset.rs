@@ -13,7 +13,7 @@ use parking_lot::RwLock;
 
 pub use self::import::{has_store, migrate, store_id};
 use crate::contract::ClusterId;
-use crate::external::open::DatastoreError;
+use crate::external::config::DatastoreError;
 use crate::log::{
     Address, Applied, Description, Directory, Disk, ExpectedStore, Identity, Lock, LogId,
     Membership, OpenError, Payload, StoredMembership, begin_at, first_member, recover_expecting,

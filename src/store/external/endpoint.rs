@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
+use super::config::DatastoreTls;
 use super::etcd;
-use super::open::DatastoreTls;
 
 /// The database that k3s makes where the endpoint names none.
 const DATABASE: &str = "kubernetes";

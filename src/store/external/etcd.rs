@@ -23,6 +23,7 @@ mod follow;
 mod health;
 mod lock;
 mod open;
+mod snapshot;
 
 pub(crate) use endpoints::Place;
 pub(crate) use open::{Unusable, open, snapshot};

@@ -21,6 +21,7 @@ mod engine;
 mod load;
 mod plan;
 mod session;
+mod status;
 mod writer;
 
 pub(crate) use engine::{open, read};

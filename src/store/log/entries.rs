@@ -7,8 +7,7 @@ use std::ops::Range;
 use parking_lot::Mutex;
 
 use super::files::{Disk, DiskFile};
-use super::record::{HEAD, Head, Kind};
-use super::segments::segment_name;
+use super::record::{HEAD, Head, Kind, segment_name};
 use super::{Entry, LogId, Vote, behind, decode_head, entry_bytes};
 use crate::encoding::Reader;
 

@@ -1,7 +1,6 @@
 //! What is known of a store from outside its directory, and whether the directory agrees.
 
-use super::record::{Head, Scan};
-use super::segments::segment_name;
+use super::record::{Head, Scan, segment_name};
 use super::{OpenError, SEGMENT_BYTES};
 use crate::store_record::{LogPosition, StoreRecord};
 

@@ -303,6 +303,11 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
         && rest.iter().all(|byte| *byte == 0)
 }
 
+/// File name of a segment.
+pub(crate) fn segment_name(sequence: u64) -> String {
+    format!("log-{sequence:016x}")
+}
+
 /// Where the last byte is that is not zero.
 fn last_used(bytes: &[u8]) -> Option<usize> {
     let (begin, page) = bytes

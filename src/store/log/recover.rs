@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use super::checkpoint::Description;
 use super::entries::{Mark, View};
 use super::files::{Disk, read_all};
-use super::record::{FILE_HEADER, Kind, LOG_MAGIC, Record, Scan};
-use super::segments::{Log, Meta, Segment, segment_name};
+use super::record::{FILE_HEADER, Kind, LOG_MAGIC, Record, Scan, segment_name};
+use super::segments::{Log, Meta, Segment};
 use super::writer::begin_log;
 use super::{
     Applied, Batch, Entry, ExpectedStore, OpenError, Payload, SEGMENT_BYTES, StoredMembership,

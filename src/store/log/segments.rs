@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::files::{Disk, DiskFile, NotDurable, is_no_space};
-use super::record::{FILE_HEADER, Kind, LOG_MAGIC};
+use super::record::{FILE_HEADER, Kind, LOG_MAGIC, segment_name};
 use super::values::Full;
 use super::{OpenError, RESERVE_BYTES, SEGMENT_BYTES, Vote, decode_vote, encode_vote, record};
 use crate::contract::ClusterId;
@@ -18,11 +18,6 @@ const PAGE: u64 = 4096;
 
 /// Smallest record without effect: its head and the longest number, a multiple of the alignment.
 const FILLER_MIN: usize = record::HEAD + 16;
-
-/// File name of a segment.
-pub(crate) fn segment_name(sequence: u64) -> String {
-    format!("log-{sequence:016x}")
-}
 
 /// What is kept beside the entries; the newest record of it counts, and every segment begins with one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

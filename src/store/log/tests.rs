@@ -109,7 +109,7 @@ fn everything(node: &Node) -> BTreeMap<String, String> {
 
 fn run_checkpoint(node: &Node) {
     // A failing disk is what some of these tests are about.
-    let _ = node.runtime.block_on(raft::write_checkpoint(&node.engine));
+    let _ = node.runtime.block_on(node.engine.write_checkpoint());
     node.settle();
 }
 

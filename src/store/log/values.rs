@@ -14,8 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::checkpoint::decode_keys;
 use super::files::{Disk, DiskFile};
-use super::record::{FILE_HEADER, HEAD, Head, Kind};
-use super::segments::segment_name;
+use super::record::{FILE_HEADER, HEAD, Head, Kind, segment_name};
 use super::{Payload, decode_head};
 use crate::encoding::Reader;
 use crate::mvcc::{Finding, Source, State, exchange_all, exchange_written};

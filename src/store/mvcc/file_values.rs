@@ -3,11 +3,7 @@
 //! A value is let go of only after the very bytes that replace it were compared with it, or were read in its stead. So neither
 //! the place of a record nor what became of its entry can bring a wrong value: what is not found in a file stays in memory.
 
-use std::io;
-
 use bytes::Bytes;
-
-use super::history::Version;
 
 /// Values below stay in memory: to find them in a file costs more than they need.
 #[cfg(not(test))]
@@ -24,26 +20,8 @@ pub(crate) struct Stored {
     pub(crate) sum: u32,
 }
 
-fn sum(value: &[u8]) -> u32 {
+pub(super) fn checksum(value: &[u8]) -> u32 {
     crc32c::crc32c(value).max(1)
-}
-
-impl Version {
-    /// Looks whether the value is still what it was, before it gets a new checksum; of one in memory that is not in question.
-    ///
-    /// # Errors
-    /// `InvalidData` where the device has changed it.
-    pub(crate) fn check(&self, key: &[u8]) -> io::Result<()> {
-        if self.sum == 0 || sum(&self.value) == self.sum {
-            return Ok(());
-        }
-        let text = format!(
-            "the device gave back another value than was written for {} at revision {}: replace the device, and restore a snapshot or join the other members anew",
-            key.escape_ascii(),
-            self.modified
-        );
-        Err(io::Error::new(io::ErrorKind::InvalidData, text))
-    }
 }
 
 /// A part of a file as it was read, and the same part of the file's map.
@@ -67,7 +45,7 @@ impl Source {
         }
         let at = value.as_ptr().addr().checked_sub(self.read.as_ptr().addr())?;
         let end = at.checked_add(value.len()).filter(|end| *end <= self.map.len())?;
-        let stored = Stored { value: self.map.slice(at..end), sum: sum(value) };
+        let stored = Stored { value: self.map.slice(at..end), sum: checksum(value) };
         #[cfg(test)]
         assert_eq!(stored.value, value, "a map does not show what was read");
         Some(stored)

@@ -1,10 +1,11 @@
 //! All kept versions of one key.
 
 use std::borrow::Cow;
+use std::io;
 
 use bytes::Bytes;
 
-use super::file_values::Stored;
+use super::file_values::{Stored, checksum};
 use super::packed::Value;
 use crate::contract::{KeyValue, Revision};
 
@@ -23,6 +24,22 @@ pub(crate) struct Version {
 }
 
 impl Version {
+    /// Looks whether the value is still what it was, before it gets a new checksum; of one in memory that is not in question.
+    ///
+    /// # Errors
+    /// `InvalidData` where the device has changed it.
+    pub(crate) fn check(&self, key: &[u8]) -> io::Result<()> {
+        if self.sum == 0 || checksum(&self.value) == self.sum {
+            return Ok(());
+        }
+        let text = format!(
+            "the device gave back another value than was written for {} at revision {}: replace the device, and restore a snapshot or join the other members anew",
+            key.escape_ascii(),
+            self.modified
+        );
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
+
     /// The deletion of a key as the change `sub` of `revision`.
     pub(crate) fn tombstone(revision: i64, sub: u32) -> Self {
         let value = Bytes::new();

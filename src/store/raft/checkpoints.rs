@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::state_machine::{Place, snapshot};
+use openraft::storage::SnapshotMeta;
+
+use super::applied_state::AppliedState;
 use crate::contract::ClusterId;
 use crate::log::{
     Applied, Description, Disk, DiskFile, DiskWork, Full, INCOMING, SEGMENT_BYTES, Status, Types,
@@ -19,6 +21,8 @@ use crate::mvcc::State;
 
 /// Smallest log that a checkpoint replaces.
 const CHECKPOINT_MIN_BYTES: u64 = 2 * SEGMENT_BYTES;
+
+type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
 
 /// A checkpoint in a directory, as openraft hands it around.
 #[derive(Debug, Clone)]
@@ -152,7 +156,7 @@ impl Checkpoints {
     }
 
     /// Has the values of full segments read from there.
-    pub(super) async fn keep_full(&self, place: &Arc<Place>) {
+    pub(super) async fn keep_full(&self, place: &Arc<AppliedState>) {
         loop {
             let _one = self.one.lock().await;
             let applied = behind(place.applied.lock().id.as_ref());
@@ -185,7 +189,7 @@ impl Checkpoints {
 
     /// Whether the log has outgrown the state, or its room is needed. On a full device one that failed is tried again only
     /// when there is clearly less to write.
-    pub(super) fn is_due(&self, place: &Place) -> bool {
+    pub(super) fn is_due(&self, place: &AppliedState) -> bool {
         let state_bytes = place.shared.state.read().size().memory;
         if self.short.load(Relaxed) {
             let smaller = self.failed.lock().is_none_or(|failed| state_bytes < failed - failed / 8);
@@ -197,9 +201,7 @@ impl Checkpoints {
     }
 
     /// The newest checkpoint as a snapshot.
-    pub(crate) fn current(
-        &self,
-    ) -> Option<openraft::type_config::alias::SnapshotOf<Types, Checkpoint>> {
+    pub(crate) fn current(&self) -> Option<Snapshot> {
         let newest = self.newest.lock();
         let newest = newest.as_ref()?;
         let checkpoint = Checkpoint { disk: Arc::clone(&self.disk), name: newest.name() };
@@ -207,9 +209,7 @@ impl Checkpoints {
     }
 
     /// The newest checkpoint as a snapshot, unless openraft has been handed it before.
-    pub(super) fn fresh(
-        &self,
-    ) -> Option<openraft::type_config::alias::SnapshotOf<Types, Checkpoint>> {
+    pub(super) fn fresh(&self) -> Option<Snapshot> {
         if self.fresh.swap(false, Relaxed) { self.current() } else { None }
     }
 
@@ -217,7 +217,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// The file system's; the checkpoint before still counts then, and the next is tried later.
-    pub(crate) async fn write(&self, place: &Arc<Place>) -> io::Result<()> {
+    pub(crate) async fn write(&self, place: &Arc<AppliedState>) -> io::Result<()> {
         let _one = self.one.lock().await;
         self.writing.store(true, Relaxed);
         let written = self.status.written.load(Relaxed);
@@ -321,4 +321,11 @@ impl Checkpoints {
         self.replace(Newest { applied: applied.clone(), bytes }).await;
         Ok(())
     }
+}
+
+/// The snapshot that a checkpoint after `applied` is.
+fn snapshot(applied: &Applied, checkpoint: Checkpoint) -> Snapshot {
+    let meta =
+        SnapshotMeta { last_log_id: applied.id, last_membership: applied.membership.clone() };
+    Snapshot { meta, snapshot: checkpoint }
 }

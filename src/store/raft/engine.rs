@@ -12,14 +12,18 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 
 use super::Raft;
+use super::applied_state::AppliedState;
 use super::checkpoints::Checkpoints;
-use super::forward::{LEADER_WAIT, Stranded};
-use super::state_machine::Place;
+use super::proposals::{Proposal, Request, Stranded, answer_all, strand};
 use super::transport::Link;
 use crate::contract::{Durability, Leadership, StoreError, StoreStats};
 use crate::local::engine::Engine;
-use crate::log::{BATCH_BYTES, Batch, Job, Reply, Status, Types};
+use crate::log::{Batch, Job, Reply, Status, Types};
 use crate::mvcc::{Command, Outcome, request_size};
+use std::time::Duration;
+
+/// Longest wait for a leader and its answer, as etcd's for a request.
+pub(super) const LEADER_WAIT: Duration = Duration::from_secs(7);
 
 /// Commands that wait for their entry, in KiB; who comes later waits outside.
 const QUEUE_KIB: usize = 16 * 1024;
@@ -29,49 +33,6 @@ const ENTRIES_UNDER_WAY: usize = 1;
 
 /// Revisions a durable ceiling is ahead: lazily acknowledged writes until the next one has to be written.
 const CEILING_STEP: i64 = 10_000;
-
-/// What openraft may write between the look at the room and the entry: votes, blank entries, changes of members.
-pub(super) const ROOM_SLACK: u64 = 4096;
-
-/// A command and who waits for it.
-pub(super) struct Request {
-    pub(super) command: Command,
-    pub(super) durability: Durability,
-    pub(super) reply: oneshot::Sender<Result<Outcome, StoreError>>,
-    /// Another member may propose it when that one leads.
-    pub(super) forward: bool,
-}
-
-impl Request {
-    /// Parts what is proposed from who waits for it.
-    fn split(self) -> (Command, Waiting) {
-        (self.command, Waiting { reply: self.reply, forward: self.forward })
-    }
-}
-
-/// Who waits for a proposed command.
-pub(super) struct Waiting {
-    reply: oneshot::Sender<Result<Outcome, StoreError>>,
-    forward: bool,
-}
-
-/// What another member has to propose; the rest is refused.
-fn strand(requests: impl Iterator<Item = (Command, Waiting)>, refused: bool) -> Stranded {
-    let mut stranded = Stranded { commands: Vec::new(), replies: Vec::new(), refused };
-    for (command, Waiting { reply, forward }) in requests {
-        if reply.is_closed() {
-            // What nobody waits for is not done later behind their back.
-        } else if forward {
-            stranded.commands.push(command);
-            stranded.replies.push(reply);
-        } else {
-            let text = "this member does not lead any more".to_owned();
-            // Who does not wait any more does not need the answer.
-            let _ = reply.send(Err(StoreError::Unavailable(text)));
-        }
-    }
-    stranded
-}
 
 #[derive(Default)]
 struct Queued {
@@ -100,7 +61,7 @@ pub(crate) struct RaftEngine {
     /// What openraft would not take, because another member leads.
     stranded: Mutex<VecDeque<Stranded>>,
     jobs: mpsc::Sender<Job>,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<AppliedState>,
     pub(super) status: Arc<Status>,
     pub(super) checkpoints: Arc<Checkpoints>,
     allow_lazy: bool,
@@ -126,62 +87,6 @@ impl Drop for UnderWay {
     }
 }
 
-/// What goes into one entry.
-pub(super) struct Proposal {
-    requests: Vec<Request>,
-    encoded: Vec<u8>,
-}
-
-impl Proposal {
-    /// What was one entry's before.
-    pub(super) fn again(requests: Vec<Request>) -> Self {
-        let (mut encoded, mut scratch) = (Vec::new(), Vec::new());
-        for request in &requests {
-            Batch::encode(&request.command, &mut scratch, &mut encoded);
-        }
-        Self { requests, encoded }
-    }
-
-    /// Takes commands up to one entry's size; one larger command alone.
-    fn take(queue: &mut VecDeque<Request>) -> Self {
-        let (mut requests, mut encoded, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
-        while let Some(request) = queue.pop_front() {
-            if request.reply.is_closed() {
-                // Who asked was told that nobody answers; what nobody waits for is not done later behind their back.
-                continue;
-            }
-            let before = encoded.len();
-            Batch::encode(&request.command, &mut scratch, &mut encoded);
-            if before > 0 && encoded.len() > BATCH_BYTES {
-                encoded.truncate(before);
-                queue.push_front(request);
-                break;
-            }
-            requests.push(request);
-        }
-        Self { requests, encoded }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.encoded.len() as u64 + ROOM_SLACK
-    }
-
-    /// Refuses what does not free space.
-    fn only_what_frees(self, error: &StoreError) -> Self {
-        let (frees, refused): (Vec<_>, Vec<_>) =
-            self.requests.into_iter().partition(|request| request.command.frees_space());
-        answer_all(refused, error);
-        Self::take(&mut frees.into())
-    }
-}
-
-fn answer_all(requests: impl IntoIterator<Item = Request>, error: &StoreError) {
-    for request in requests {
-        // Who does not wait any more does not need the answer.
-        let _ = request.reply.send(Err(error.clone()));
-    }
-}
-
 fn shutting_down() -> StoreError {
     StoreError::Stopped("the server is shutting down".to_owned())
 }
@@ -191,7 +96,7 @@ impl RaftEngine {
         raft: Raft,
         link: Arc<Link>,
         jobs: mpsc::Sender<Job>,
-        place: Arc<Place>,
+        place: Arc<AppliedState>,
         status: Arc<Status>,
         checkpoints: Arc<Checkpoints>,
         allow_lazy: bool,
@@ -381,6 +286,17 @@ impl RaftEngine {
         drop(self.raft.client_write_ff(batch, Some(reply)).await);
     }
 
+    /// Writes a checkpoint now; what fails is tried again later.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(crate) async fn write_checkpoint(&self) -> std::io::Result<()> {
+        self.checkpoints.write(&self.place).await?;
+        // An error means that openraft has ended, which its own task says.
+        drop(self.raft().trigger().snapshot().await);
+        Ok(())
+    }
+
     /// Makes sure that the log has room for so many bytes.
     ///
     /// # Errors
@@ -557,7 +473,7 @@ impl Engine for RaftEngine {
     }
 
     async fn defragment(&self) -> Result<(), StoreError> {
-        super::start::write_checkpoint(self).await.map_err(|error| {
+        self.write_checkpoint().await.map_err(|error| {
             if error.kind() == std::io::ErrorKind::StorageFull {
                 StoreError::NoSpace(error.to_string())
             } else {

@@ -1,6 +1,6 @@
 //! The end of a leader's connections is the end of its process, most of the time: whoever sees it need not wait for silence.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,7 +10,6 @@ use base::tasks::Kind;
 use futures::future::BoxFuture;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::TransferLeaderRequest;
-use parking_lot::Mutex;
 
 use super::members::Members;
 use super::wire::Envelope;
@@ -18,9 +17,6 @@ use crate::contract::StoreError;
 
 /// Time between the attempts of two members to follow a leader whose connections ended: at once they would split the votes.
 const TURN: Duration = Duration::from_millis(150);
-
-/// How many connections each member has to this one.
-pub(super) type Connections = Mutex<HashMap<u64, usize>>;
 
 /// A connection of another member, from its first message to its end, when it is dropped.
 #[derive(Debug)]

@@ -8,26 +8,16 @@ use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::engine::{Proposal, RaftEngine, Request as Queued};
+use super::engine::{LEADER_WAIT, RaftEngine};
+use super::proposals::{Proposal, Request as Queued, Stranded};
 use super::transport::{CallError, Lane, REMOVED_TEXT};
 use super::wire::{Answer, Request};
 use crate::contract::{Durability, Leadership, StoreError};
 use crate::log::Types;
-use crate::mvcc::{Command, Outcome};
-
-/// Longest wait for a leader and its answer, as etcd's for a request.
-pub(super) const LEADER_WAIT: Duration = Duration::from_secs(7);
+use crate::mvcc::Command;
 
 /// Longest wait for the answer to what may be asked twice.
 const TRY_WAIT: Duration = Duration::from_secs(2);
-
-/// Commands that this member cannot propose, and who waits for them.
-pub(super) struct Stranded {
-    pub(super) commands: Vec<Command>,
-    pub(super) replies: Vec<oneshot::Sender<Result<Outcome, StoreError>>>,
-    /// openraft refused them: it knows of another leader, or will.
-    pub(super) refused: bool,
-}
 
 /// What became of a question to the leader.
 pub(super) enum Asked {

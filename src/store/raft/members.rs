@@ -1,6 +1,6 @@
 //! The members of the cluster: who they are, who leads, and how they come and go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,9 +12,8 @@ use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::Precondition;
 use tokio::sync::{Notify, watch};
 
-use super::engine::RaftEngine;
-use super::failure_detector::Connections;
-use super::forward::{Asked, LEADER_WAIT};
+use super::engine::{LEADER_WAIT, RaftEngine};
+use super::forward::Asked;
 use super::snapshot_receiver::Incoming;
 use super::wire::{Answer, Change, Request};
 use crate::contract::{
@@ -22,12 +21,16 @@ use crate::contract::{
 };
 use crate::log::{Address, Membership, StoredMembership, Types, behind};
 use crate::mvcc::Command;
+use parking_lot::Mutex;
 
 /// Most voters: with more, a write waits for more disks and nothing is safer.
 const VOTERS_MAX: usize = 7;
 
 /// Entries a member may lag behind and still become a voter: the rest comes while the change is agreed on.
 const LAG_MAX: u64 = 1000;
+
+/// How many connections each member has to this one.
+pub(super) type Connections = Mutex<HashMap<u64, usize>>;
 
 /// This member among the others.
 pub struct Members {

@@ -7,8 +7,8 @@ use openraft::storage::{Snapshot, SnapshotMeta};
 use tokio::sync::oneshot;
 
 use super::checkpoints::Checkpoint;
-use super::engine::ROOM_SLACK;
 use super::members::Members;
+use super::proposals::ROOM_SLACK;
 use super::transport::MAX_MESSAGE_BYTES;
 use super::wire::{Answer, Chunk, Envelope, Request};
 use crate::contract::{Durability, StoreError};

@@ -8,13 +8,14 @@ use openraft::async_runtime::watch::WatchReceiver;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
+use super::applied_state::AppliedState;
 use super::checkpoints::Checkpoints;
 use super::engine::RaftEngine;
 use super::log_store::{LogReader, LogStore};
 use super::members::Members;
 use super::network::Peers;
 use super::snapshot_receiver::Incoming;
-use super::state_machine::{Machine, Place};
+use super::state_machine::Machine;
 use super::transport::{Link, MAKE_SPACE};
 use super::{Raft, Transport};
 use crate::contract::{Durability, StoreError};
@@ -61,7 +62,7 @@ pub(super) struct Parts {
     pub(super) node: u64,
     pub(super) log: LogStore,
     pub(super) machine: Machine,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<AppliedState>,
     status: Arc<Status>,
     checkpoints: Arc<Checkpoints>,
     jobs: mpsc::Sender<Job>,
@@ -76,7 +77,7 @@ pub(super) fn assemble(
 ) -> Parts {
     let Recovered { state, applied, log, view, log_bytes, checkpoint, ceiling: _ } = recovered;
     let (node, disk, cluster) = (log.meta.node, Arc::clone(log.disk()), log.cluster());
-    let place = Arc::new(Place::new(node, Arc::new(Shared::new(state)), applied));
+    let place = Arc::new(AppliedState::new(node, Arc::new(Shared::new(state)), applied));
     let entries = Arc::new(Entries(Mutex::new(view)));
     let full = Arc::clone(&log.full);
     let writer = Writer::new(log, Arc::clone(&entries));
@@ -433,22 +434,11 @@ async fn checkpoints(
         }
         engine.checkpoints.keep_full(&engine.place).await;
         if engine.checkpoints.is_due(&engine.place)
-            && let Err(error) = write_checkpoint(&engine).await
+            && let Err(error) = engine.write_checkpoint().await
         {
             tracing::warn!(%error, "cannot write a checkpoint of the store, the log keeps growing until the next try");
         }
     }
     drop(lock);
-    Ok(())
-}
-
-/// Writes a checkpoint now; what fails is tried again later.
-///
-/// # Errors
-/// The file system's.
-pub(crate) async fn write_checkpoint(engine: &RaftEngine) -> std::io::Result<()> {
-    engine.checkpoints.write(&engine.place).await?;
-    // An error means that openraft has ended, which its own task says.
-    drop(engine.raft().trigger().snapshot().await);
     Ok(())
 }

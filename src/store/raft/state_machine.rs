@@ -2,69 +2,21 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use futures::{Stream, StreamExt};
-use openraft::storage::{
-    ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine, SnapshotMeta,
-};
-use parking_lot::Mutex;
+use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 
+use super::applied_state::AppliedState;
 use super::checkpoints::{Checkpoint, Checkpoints};
 use crate::contract::StoreError;
-use crate::local::shared::Shared;
 use crate::log::{Applied, Entries, LogId, Outcomes, Payload, StoredMembership, Types};
 
 type Snapshot = openraft::type_config::alias::SnapshotOf<Types, Checkpoint>;
 type Meta = openraft::type_config::alias::SnapshotMetaOf<Types>;
 
-/// The applied state with its place in the log. The place changes only while the state is locked for writing.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) applied: Mutex<Applied>,
-    me: u64,
-    members: AtomicUsize,
-    only_voter: AtomicBool,
-}
-
-impl Place {
-    /// `shared` after `applied`, at the member `me`.
-    pub(crate) fn new(me: u64, shared: Arc<Shared>, applied: Applied) -> Self {
-        let this = Self {
-            shared,
-            applied: Mutex::default(),
-            me,
-            members: AtomicUsize::new(0),
-            only_voter: AtomicBool::new(false),
-        };
-        this.set(applied);
-        this
-    }
-
-    /// Members after the applied entries.
-    pub(crate) fn members(&self) -> usize {
-        self.members.load(Relaxed)
-    }
-
-    /// Whether this member alone decides, after the applied entries: others decide with it only after it has applied that.
-    pub(crate) fn is_only_voter(&self) -> bool {
-        self.only_voter.load(Relaxed)
-    }
-
-    /// Moves on; call it while the state is locked for writing.
-    pub(crate) fn set(&self, applied: Applied) {
-        let only = applied.membership.voter_ids().eq([self.me]);
-        self.only_voter.store(only, Relaxed);
-        self.members.store(applied.membership.nodes().count(), Relaxed);
-        *self.applied.lock() = applied;
-    }
-}
-
 /// See the module.
 pub(crate) struct Machine {
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<AppliedState>,
     pub(super) entries: Arc<Entries>,
     pub(super) checkpoints: Arc<Checkpoints>,
 }
@@ -148,7 +100,7 @@ impl RaftStateMachine<Types> for Machine {
 
 /// Makes openraft's snapshots: the checkpoint that was just written, or a new one where openraft wants one by itself.
 pub(crate) struct Builder {
-    place: Arc<Place>,
+    place: Arc<AppliedState>,
     checkpoints: Arc<Checkpoints>,
 }
 
@@ -163,11 +115,4 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let written = self.checkpoints.fresh();
         written.ok_or_else(|| io::Error::other("a checkpoint was not written"))
     }
-}
-
-/// The snapshot that a checkpoint after `applied` is.
-pub(super) fn snapshot(applied: &Applied, checkpoint: Checkpoint) -> Snapshot {
-    let meta =
-        SnapshotMeta { last_log_id: applied.id, last_membership: applied.membership.clone() };
-    Snapshot { meta, snapshot: checkpoint }
 }

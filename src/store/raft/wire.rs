@@ -346,7 +346,7 @@ impl Answer {
             }),
             2 => {
                 let vote = some_vote(reader)?;
-                let vote_granted = flag(reader)?;
+                let vote_granted = values::flag(reader)?;
                 let last_log_id = decode_id(reader)?;
                 Self::Vote(VoteResponse { vote, vote_granted, last_log_id })
             }
@@ -364,14 +364,6 @@ impl Answer {
             _ => return reader.malformed(),
         };
         reader.end().map(|()| answer)
-    }
-}
-
-fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
-    match reader.byte()? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => reader.malformed(),
     }
 }
 
@@ -423,7 +415,7 @@ fn encode_ask(ask: &VoteRequest<Types>, out: &mut Vec<u8>) {
 fn decode_ask(reader: &mut Reader<'_>) -> Result<VoteRequest<Types>, Malformed> {
     let vote = some_vote(reader)?;
     let last_log_id = decode_id(reader)?;
-    Ok(VoteRequest { vote, last_log_id, leadership_transfer: flag(reader)? })
+    Ok(VoteRequest { vote, last_log_id, leadership_transfer: values::flag(reader)? })
 }
 
 fn encode_applied(applied: &Applied, out: &mut Vec<u8>) {

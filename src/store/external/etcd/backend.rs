@@ -22,7 +22,7 @@ use super::connection::Line;
 use super::convert;
 use super::error::Refusal;
 use super::health::{Keeper, alarms_of};
-use super::open::save;
+use super::snapshot::save;
 use crate::contract::{
     Alarm, Cluster, ClusterMembers, KeyRange, KeyStats, Kv, KvHash, Lease, LeaseStats, Leases,
     MAX_REQUEST_BYTES, Maintenance, RangeRequest, RangeResponse, Revision, Saved, Stats,

@@ -19,6 +19,8 @@ use tonic::{Request, Response, Status, Streaming};
 use super::connection::{Line, Lines};
 use super::error::Refusal;
 
+/// Key of the lock that a server holds; outside of the keys of Kubernetes below `/registry/`.
+pub(super) const LOCK_KEY: &str = "/kube-lite/server";
 /// How long a request may take, with all that is tried: etcd gives up its own after 7 s.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// Largest answer: pages of large values, and compaction keeps none of them whole.
@@ -181,7 +183,7 @@ impl Calls {
     /// # Errors
     /// See [`Calls::ask`].
     pub(super) async fn newest(&self) -> Result<i64, Refusal> {
-        let key = bytes::Bytes::from_static(crate::external::etcd::lock::KEY.as_bytes());
+        let key = bytes::Bytes::from_static(LOCK_KEY.as_bytes());
         let request = pb::RangeRequest { key, count_only: true, ..Default::default() };
         Ok(revision_of(self.range(&request).await?.header.as_ref()))
     }

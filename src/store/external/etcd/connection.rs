@@ -16,7 +16,7 @@ use tonic::transport::{Channel, Endpoint as Way, Uri};
 use super::endpoints::{Member, Place};
 use super::error::causes;
 use crate::contract::StoreError;
-use crate::external::open::DatastoreTls;
+use crate::external::config::DatastoreTls;
 
 /// How long a member may take to let us in before the next one is tried.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -16,13 +16,11 @@ use proto::etcdserverpb::response_op::Response as StepAnswer;
 use proto::mvccpb::KeyValue;
 use serde::{Deserialize, Serialize};
 
-use super::calls::{Asks, Calls};
+use super::calls::{Asks, Calls, LOCK_KEY};
 use super::error::Refusal;
 use crate::contract::StoreError;
-use crate::external::open::Holder;
+use crate::external::config::Holder;
 
-/// The key; beside those of Kubernetes, which lie below `/registry/`.
-pub(super) const KEY: &str = "/kube-lite/server";
 /// Seconds after which a server that is gone without a word is known to be.
 const TTL: i64 = 20;
 /// How long another server's key is waited for: it may end just now.
@@ -66,7 +64,7 @@ fn equal(target: CompareTarget, union: TargetUnion) -> pb::Compare {
     pb::Compare {
         result: CompareResult::Equal.into(),
         target: target.into(),
-        key: Bytes::from_static(KEY.as_bytes()),
+        key: Bytes::from_static(LOCK_KEY.as_bytes()),
         range_end: Bytes::new(),
         target_union: Some(union),
     }
@@ -99,7 +97,7 @@ impl Hold {
     /// Resolves when something happens to the key.
     async fn given_back(&self) -> Result<(), Refusal> {
         let create = pb::WatchCreateRequest {
-            key: Bytes::from_static(KEY.as_bytes()),
+            key: Bytes::from_static(LOCK_KEY.as_bytes()),
             ..Default::default()
         };
         let mut answers = self.calls.lines.line().await.watch(create).await?;
@@ -135,13 +133,13 @@ impl Hold {
                 Some(Said { name, process, .. }) => {
                     format!("kube-lite on {name}, process {process}")
                 }
-                None => format!("whoever wrote the key {KEY}"),
+                None => format!("whoever wrote the key {LOCK_KEY}"),
             };
             return Err(NotHeld::By(who));
         }
         let same = equal(CompareTarget::Mod, TargetUnion::ModRevision(there.mod_revision));
         if self.put_if(same, lease).await?.is_some() {
-            let text = format!("the key {KEY} changed while it was taken over");
+            let text = format!("the key {LOCK_KEY} changed while it was taken over");
             return Err(Refusal::Untouched(text).into());
         }
         if there.lease != 0 {
@@ -159,7 +157,7 @@ impl Hold {
     ) -> Result<Option<KeyValue>, NotHeld> {
         let said =
             Said { id: self.id(), name: self.holder.name.clone(), process: std::process::id() };
-        let key = Bytes::from_static(KEY.as_bytes());
+        let key = Bytes::from_static(LOCK_KEY.as_bytes());
         let value = serde_json::to_vec(&said).map_err(|e| Refusal::Untouched(e.to_string()))?;
         let put =
             pb::PutRequest { key: key.clone(), value: value.into(), lease, ..Default::default() };
@@ -178,7 +176,8 @@ impl Hold {
             Some(StepAnswer::ResponseRange(found)) => found.kvs.into_iter().next(),
             _ => None,
         });
-        let gone = || Refusal::Untouched(format!("the key {KEY} went away while it was taken"));
+        let gone =
+            || Refusal::Untouched(format!("the key {LOCK_KEY} went away while it was taken"));
         Ok(Some(found.ok_or_else(gone)?))
     }
 

@@ -1,14 +1,11 @@
 //! Reaching an etcd, and copying one.
 
 use std::fs::File;
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::Shutdown;
-use base::tasks::{Kind, Tasks, blocking};
+use base::tasks::{Kind, Tasks};
 use proto::etcdserverpb as pb;
-use std::os::unix::fs::FileExt;
 use tokio::sync::mpsc;
 use tonic::Request;
 
@@ -20,17 +17,14 @@ use super::error::{Refusal, WANTS_CERTIFICATE, advice};
 use super::follow::Follower;
 use super::health::{Facts, Keeper};
 use super::lock::{Hold, NotHeld};
+use super::snapshot::save;
 use crate::contract::{Backend, Saved};
-use crate::external::open::{DatastoreTls, Holder};
-use crate::snapshot::inspect;
+use crate::external::config::{DatastoreTls, Holder};
 
 /// The oldest etcd whose watches come in parts, which large changes need.
 const OLDEST: (u32, u32) = (3, 4);
 /// Who may wait for the newest revision; more wait before they ask.
 const ASKS_MAX: usize = 1024;
-/// How long a piece of a snapshot may take.
-const PIECE: Duration = Duration::from_secs(60);
-
 /// Why an etcd cannot be used.
 #[derive(Debug)]
 pub(crate) enum Unusable {
@@ -149,43 +143,4 @@ pub(crate) async fn snapshot(
         // It goes on until shutdown.
         _ = lines => Err(Unusable::Failed("the connection was given up".to_owned())),
     }
-}
-
-/// Writes etcd's snapshot to an empty file, synced, and reads it back.
-///
-/// # Errors
-/// The file system's, etcd's, and what is wrong with what it sent.
-pub(super) async fn save(calls: &Calls, file: File) -> io::Result<Saved> {
-    let told = |refusal: Refusal| io::Error::other(refusal.to_string());
-    let late = |_| io::Error::new(io::ErrorKind::TimedOut, "etcd does not go on with it");
-    let line = tokio::time::timeout(PIECE, calls.lines.line()).await.map_err(late)?;
-    let mut client = line.maintenance();
-    let asked = client.snapshot(Request::new(pb::SnapshotRequest {}));
-    let asked = tokio::time::timeout(PIECE, asked).await.map_err(late)?;
-    let mut pieces = plain(asked).map_err(told)?;
-    let (mut at, mut version) = (0_u64, String::new());
-    let file = Arc::new(file);
-    loop {
-        let piece = tokio::time::timeout(PIECE, pieces.message()).await.map_err(late)?;
-        let Some(piece) = piece.map_err(Refusal::of).map_err(told)? else { break };
-        let (to, blob) = (Arc::clone(&file), piece.blob);
-        let length = blob.len() as u64;
-        let written = blocking(move || to.write_all_at(&blob, at)).await;
-        written.map_err(io::Error::other)??;
-        at += length;
-        if version.is_empty() {
-            version = piece.version;
-        }
-    }
-    let checked = blocking(move || {
-        file.sync_all()?;
-        inspect(&file).map_err(|error| io::Error::other(format!("what etcd sent {error}")))
-    });
-    let facts = checked.await.map_err(io::Error::other)??;
-    Ok(Saved {
-        revision: facts.revision,
-        size: facts.size,
-        changes: facts.changes,
-        storage_version: facts.storage_version.unwrap_or(version),
-    })
 }

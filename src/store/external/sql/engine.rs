@@ -1,26 +1,24 @@
 //! The engine: the log of commands is kine's table.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use async_trait::async_trait;
 use base::{Kind, Tasks};
-use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::connect::Hold;
 use super::database::Database;
 use super::session::Failure;
+use super::status::Status;
 use super::writer::{Job, Reply, Writer};
 use crate::contract::{Backend, Durability, Leadership, StoreError, StoreStats};
+use crate::external::config::DatastoreError;
 use crate::external::endpoint::Endpoint;
-use crate::external::open::DatastoreError;
 use crate::local::engine::Engine;
 use crate::local::shared::Shared;
 use crate::local::store::{Limits, Store};
 use crate::mvcc::{Command, Outcome, State};
-use crate::timing::Timing;
 
 /// Commands that may wait; more wait before they queue.
 const JOBS_MAX: usize = 256;
@@ -32,24 +30,6 @@ fn told(endpoint: &Endpoint) -> impl Fn(Failure) -> DatastoreError + '_ {
         other => {
             DatastoreError::Unusable { endpoint: endpoint.to_string(), why: other.to_string() }
         }
-    }
-}
-
-/// What the writer tells.
-#[derive(Debug, Default)]
-pub(super) struct Status {
-    stopped: Mutex<Option<StoreError>>,
-    /// Commands applied.
-    pub(super) applied: AtomicU64,
-    /// Bytes on disk.
-    pub(super) bytes: AtomicU64,
-    /// Database transactions.
-    pub(super) writes: Timing,
-}
-
-impl Status {
-    pub(super) fn stop(&self, reason: &StoreError) {
-        self.stopped.lock().get_or_insert_with(|| reason.clone());
     }
 }
 

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::database::Database;
-use super::engine::Status;
 use super::plan::{Changes, Planned, plan, steps};
 use super::session::Failure;
+use super::status::Status;
 use crate::contract::StoreError;
 use crate::local::shared::Shared;
 use crate::mvcc::{Command, Outcome, looks_at};

@@ -136,7 +136,7 @@ async fn who_was_away_longer_than_the_log_is_caught_up_by_a_checkpoint() {
     }
     for machine in 0..2 {
         cluster.store(machine).read_barrier().await.unwrap();
-        crate::raft::write_checkpoint(&cluster.nodes[&machine].engine).await.unwrap();
+        cluster.nodes[&machine].engine.write_checkpoint().await.unwrap();
     }
     // A leader keeps what it has begun to send; the next one has only the checkpoint.
     cluster.stop(0).await;
@@ -193,7 +193,7 @@ async fn the_log_that_an_absent_member_lacks_is_let_go_behind_a_checkpoint() {
         for n in 0..200 {
             cluster.store(leader).txn(put(&format!("k{}", n % 7), &value)).await.unwrap();
             if n % 20 == 0 {
-                crate::raft::write_checkpoint(&engine).await.unwrap();
+                engine.write_checkpoint().await.unwrap();
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
             most = most.max(engine.status.disk_bytes.load(Relaxed));
@@ -215,7 +215,7 @@ async fn a_member_that_joins_late_gets_a_checkpoint_and_one_that_is_removed_is_t
     for n in 0..100 {
         cluster.store(0).txn(put(&format!("k{n}"), "v")).await.unwrap();
     }
-    crate::raft::write_checkpoint(&cluster.nodes[&0].engine).await.unwrap();
+    cluster.nodes[&0].engine.write_checkpoint().await.unwrap();
     for machine in [1, 2] {
         cluster.start(machine).await.unwrap();
         cluster.add(machine).await;
@@ -253,7 +253,7 @@ async fn a_member_that_knows_who_leads_before_it_has_anything_is_caught_up() {
     for n in 0..100 {
         cluster.store(0).txn(put(&format!("k{n}"), "v")).await.unwrap();
     }
-    crate::raft::write_checkpoint(&cluster.nodes[&0].engine).await.unwrap();
+    cluster.nodes[&0].engine.write_checkpoint().await.unwrap();
     cluster.start(1).await.unwrap();
     cluster.break_bulk_after(Some(1));
     cluster.add(1).await;

@@ -76,14 +76,14 @@ fn decode_txn(reader: &mut Reader<'_>, depth: usize) -> Result<TxnResponse, Malf
     if depth > MAX_DEPTH {
         return reader.malformed();
     }
-    let succeeded = super::flag(reader)?;
+    let succeeded = flag(reader)?;
     let revision = Revision(reader.i64()?);
     let mut responses = Vec::new();
     for _ in 0..reader.u64()? {
         responses.push(match reader.byte()? {
             0 => {
                 let (kvs, count) = (decode_kvs(reader)?, reader.usize()?);
-                let (more, revision) = (super::flag(reader)?, Revision(reader.i64()?));
+                let (more, revision) = (flag(reader)?, Revision(reader.i64()?));
                 OpResponse::Range(RangeResponse { kvs, count, more, revision })
             }
             1 => {
@@ -194,4 +194,12 @@ pub(super) fn decode_error(reader: &mut Reader<'_>) -> Result<StoreError, Malfor
         11 => StoreError::Unavailable(text),
         _ => return reader.malformed(),
     })
+}
+
+pub(super) fn flag(reader: &mut Reader<'_>) -> Result<bool, Malformed> {
+    match reader.byte()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => reader.malformed(),
+    }
 }

@@ -179,7 +179,7 @@ impl Storm {
                 let engine = std::sync::Arc::clone(&self.cluster.nodes[&victim].engine);
                 let wait = Duration::from_secs(5);
                 // One that finds a failing disk is tried again later.
-                let _ = tokio::time::timeout(wait, crate::raft::write_checkpoint(&engine)).await;
+                let _ = tokio::time::timeout(wait, engine.write_checkpoint()).await;
             }
             13 => self.transfer(victim).await,
             14 => self.add().await?,

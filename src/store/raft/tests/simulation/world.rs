@@ -113,7 +113,7 @@ impl Seen {
 #[derive(Debug)]
 pub(super) struct Witnessed {
     pub(super) events: Vec<Seen>,
-    /// Place in the order of everything that happened, and when, in microseconds.
+    /// AppliedState in the order of everything that happened, and when, in microseconds.
     pub(super) place: u64,
     pub(super) at: u64,
 }

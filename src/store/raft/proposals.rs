@@ -1,0 +1,119 @@
+//! Proposals: commands that wait for an entry, and the entry they become.
+
+use std::collections::VecDeque;
+
+use tokio::sync::oneshot;
+
+use crate::contract::{Durability, StoreError};
+use crate::log::{BATCH_BYTES, Batch};
+use crate::mvcc::{Command, Outcome};
+
+/// What openraft may write between the look at the room and the entry: votes, blank entries, changes of members.
+pub(super) const ROOM_SLACK: u64 = 4096;
+
+/// A command and who waits for it.
+pub(super) struct Request {
+    pub(super) command: Command,
+    pub(super) durability: Durability,
+    pub(super) reply: oneshot::Sender<Result<Outcome, StoreError>>,
+    /// Another member may propose it when that one leads.
+    pub(super) forward: bool,
+}
+
+impl Request {
+    /// Parts what is proposed from who waits for it.
+    pub(super) fn split(self) -> (Command, Waiting) {
+        (self.command, Waiting { reply: self.reply, forward: self.forward })
+    }
+}
+
+/// Who waits for a proposed command.
+pub(super) struct Waiting {
+    pub(super) reply: oneshot::Sender<Result<Outcome, StoreError>>,
+    pub(super) forward: bool,
+}
+
+/// What another member has to propose; the rest is refused.
+pub(super) fn strand(
+    requests: impl Iterator<Item = (Command, Waiting)>,
+    refused: bool,
+) -> Stranded {
+    let mut stranded = Stranded { commands: Vec::new(), replies: Vec::new(), refused };
+    for (command, Waiting { reply, forward }) in requests {
+        if reply.is_closed() {
+            // What nobody waits for is not done later behind their back.
+        } else if forward {
+            stranded.commands.push(command);
+            stranded.replies.push(reply);
+        } else {
+            let text = "this member does not lead any more".to_owned();
+            // Who does not wait any more does not need the answer.
+            let _ = reply.send(Err(StoreError::Unavailable(text)));
+        }
+    }
+    stranded
+}
+
+/// Commands that this member cannot propose, and who waits for them.
+pub(super) struct Stranded {
+    pub(super) commands: Vec<Command>,
+    pub(super) replies: Vec<oneshot::Sender<Result<Outcome, StoreError>>>,
+    /// openraft refused them: it knows of another leader, or will.
+    pub(super) refused: bool,
+}
+
+/// What goes into one entry.
+pub(super) struct Proposal {
+    pub(super) requests: Vec<Request>,
+    pub(super) encoded: Vec<u8>,
+}
+
+impl Proposal {
+    /// What was one entry's before.
+    pub(super) fn again(requests: Vec<Request>) -> Self {
+        let (mut encoded, mut scratch) = (Vec::new(), Vec::new());
+        for request in &requests {
+            Batch::encode(&request.command, &mut scratch, &mut encoded);
+        }
+        Self { requests, encoded }
+    }
+
+    /// Takes commands up to one entry's size; one larger command alone.
+    pub(super) fn take(queue: &mut VecDeque<Request>) -> Self {
+        let (mut requests, mut encoded, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(request) = queue.pop_front() {
+            if request.reply.is_closed() {
+                // Who asked was told that nobody answers; what nobody waits for is not done later behind their back.
+                continue;
+            }
+            let before = encoded.len();
+            Batch::encode(&request.command, &mut scratch, &mut encoded);
+            if before > 0 && encoded.len() > BATCH_BYTES {
+                encoded.truncate(before);
+                queue.push_front(request);
+                break;
+            }
+            requests.push(request);
+        }
+        Self { requests, encoded }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.encoded.len() as u64 + ROOM_SLACK
+    }
+
+    /// Refuses what does not free space.
+    pub(super) fn only_what_frees(self, error: &StoreError) -> Self {
+        let (frees, refused): (Vec<_>, Vec<_>) =
+            self.requests.into_iter().partition(|request| request.command.frees_space());
+        answer_all(refused, error);
+        Self::take(&mut frees.into())
+    }
+}
+
+pub(super) fn answer_all(requests: impl IntoIterator<Item = Request>, error: &StoreError) {
+    for request in requests {
+        // Who does not wait any more does not need the answer.
+        let _ = request.reply.send(Err(error.clone()));
+    }
+}
