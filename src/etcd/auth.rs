@@ -4,7 +4,7 @@ use proto::etcdserverpb as pb;
 use proto::etcdserverpb::auth_server::Auth;
 use tonic::{Request, Response, Status};
 
-use crate::{Etcd, refuse};
+use crate::service::{Etcd, refuse};
 
 /// Writes the methods that are refused.
 macro_rules! refused {

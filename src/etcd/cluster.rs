@@ -7,9 +7,9 @@ use proto::etcdserverpb::cluster_server::Cluster;
 use store::{ClusterMembers, Role, StoreError};
 use tonic::{Request, Response, Status};
 
-use crate::answer::status;
+use crate::errors::status;
+use crate::service::{Etcd, refuse};
 use crate::urls::{address, check};
-use crate::{Etcd, refuse};
 
 fn not_found() -> Status {
     Status::not_found("etcdserver: member not found")

@@ -9,8 +9,9 @@ use proto::etcdserverpb::lease_server::Lease;
 use store::Profile;
 use tonic::{Request, Status};
 
-use crate::Etcd;
-use crate::unary::{self, Hot};
+use crate::kv_fast_path;
+use crate::kv_fast_path::FastMethod;
+use crate::service::Etcd;
 
 /// Calls of one input.
 const CALLS: usize = 64;
@@ -49,26 +50,26 @@ async fn call(etcd: &Etcd, which: u8, message: Bytes) -> Result<(), Status> {
     }
     let hot = match which % 9 {
         0 => return range(etcd, message).await,
-        1 => Hot::Put,
-        2 => Hot::DeleteRange,
-        3 => Hot::Txn,
+        1 => FastMethod::Put,
+        2 => FastMethod::DeleteRange,
+        3 => FastMethod::Txn,
         4 => return etcd.compact(read(message)?).await.map(drop),
         5 => return etcd.lease_grant(read(message)?).await.map(drop),
         6 => return etcd.lease_revoke(read(message)?).await.map(drop),
         7 => return etcd.lease_time_to_live(read(message)?).await.map(drop),
         _ => return etcd.range_stream(read(message)?).await.map(drop),
     };
-    unary::run(etcd, hot, message).await.map(drop)
+    kv_fast_path::run(etcd, hot, message).await.map(drop)
 }
 
 /// A read, whose answer is written in two ways.
 async fn range(etcd: &Etcd, message: Bytes) -> Result<(), Status> {
-    let answer = unary::run(etcd, Hot::Range, message.clone()).await?.joined();
+    let answer = kv_fast_path::run(etcd, FastMethod::Range, message.clone()).await?.joined();
     let request =
         pb::RangeRequest::decode(message).map_err(|error| Status::internal(error.to_string()))?;
     let (plan, found) = etcd.find(&request).await?;
     let header = etcd.header(found.revision);
-    let same = unary::encoded(&plan.answer(found, header))?;
+    let same = kv_fast_path::encoded(&plan.answer(found, header))?;
     assert_eq!(answer, same, "{request:?}");
     Ok(())
 }

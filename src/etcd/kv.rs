@@ -1,18 +1,18 @@
 //! The service KV.
 
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::kv_server::Kv;
 use store::{OpResponse, Revision};
 use tonic::{Request, Response, Status};
 
-use crate::Etcd;
-use crate::answer::status;
-use crate::listing::{Listing, Pieces};
-use crate::range::{Plan, key_value};
+use crate::errors::status;
+use crate::grpc_frame::encoded;
+use crate::range_plan::{RangePlan, key_value};
+use crate::range_response::{Pieces, RangeResponseWriter};
+use crate::service::Etcd;
 use crate::txn;
-use crate::unary::encoded;
 
 /// Bytes of keys and values in one message of a streamed read; one larger pair goes alone.
 const CHUNK_BYTES: usize = 1024 * 1024;
@@ -22,15 +22,15 @@ impl Etcd {
     pub(crate) async fn find(
         &self,
         request: &pb::RangeRequest,
-    ) -> Result<(Plan, store::RangeResponse), Status> {
+    ) -> Result<(RangePlan, store::RangeResponse), Status> {
         let plan = self.plan(request).await?;
         let found = self.backend.range(plan.request.clone()).await.map_err(status)?;
         Ok((plan, found))
     }
 
     /// What is asked of the store for a read, which it may be asked now.
-    async fn plan(&self, request: &pb::RangeRequest) -> Result<Plan, Status> {
-        let plan = Plan::of(request)?;
+    async fn plan(&self, request: &pb::RangeRequest) -> Result<RangePlan, Status> {
+        let plan = RangePlan::of(request)?;
         if !request.serializable {
             self.backend.read_index().await.map_err(status)?;
         }
@@ -41,7 +41,7 @@ impl Etcd {
     pub(crate) async fn list(&self, request: &pb::RangeRequest) -> Result<Pieces, Status> {
         let plan = self.plan(request).await?;
         if plan.is_plain() {
-            let mut listing = Listing::new(self);
+            let mut listing = RangeResponseWriter::new(self);
             let found = self.backend.range_each(plan.request, &mut listing).await;
             return listing.end(&found.map_err(status)?);
         }
@@ -95,7 +95,7 @@ impl Kv for Etcd {
         &self,
         request: Request<pb::RangeRequest>,
     ) -> Result<Response<Self::RangeStreamStream>, Status> {
-        let plan = Plan::of(request.get_ref())?;
+        let plan = RangePlan::of(request.get_ref())?;
         if !plan.is_default_order() {
             return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
         }
@@ -150,7 +150,7 @@ impl Kv for Etcd {
         let sum = if revision.0 > 0 { self.backend.hash(revision).await.ok() } else { None };
         self.backend.compact(revision).await.map_err(status)?;
         if let Some(sum) = sum {
-            self.sums.keep(sum);
+            self.compact_hashes.keep(sum);
         }
         Ok(Response::new(pb::CompactionResponse { header: self.header_now() }))
     }

@@ -1,16 +1,16 @@
 //! The service Lease.
 
 use base::tasks::Kind;
-use futures::StreamExt;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::lease_server::Lease;
 use store::StoreError;
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::Etcd;
-use crate::answer::status;
+use crate::errors::status;
+use crate::service::Etcd;
 
 /// Answers to renewals on their way to the client; more wait until it has read.
 const ANSWERS: usize = 16;

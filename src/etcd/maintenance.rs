@@ -8,17 +8,11 @@ use proto::etcdserverpb::maintenance_server::Maintenance;
 use store::{Alarm, Revision, Role};
 use tonic::{Request, Response, Status};
 
-use crate::answer::status;
-use crate::{ETCD_VERSION, Etcd, STORAGE_VERSION, refuse};
+use crate::errors::{alarm_name, status};
+use crate::service::{ETCD_VERSION, Etcd, STORAGE_VERSION, refuse};
 
 fn bytes(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
-}
-
-/// etcd's name of an alarm, or its number.
-pub(crate) fn alarm_name(alarm: Alarm) -> String {
-    pb::AlarmType::try_from(alarm.0)
-        .map_or(alarm.0.to_string(), |name| name.as_str_name().to_owned())
 }
 
 impl Etcd {
@@ -117,7 +111,7 @@ impl Maintenance for Etcd {
     ) -> Result<Response<pb::HashKvResponse>, Status> {
         // What is no revision is the newest, as in etcd.
         let revision = Revision(request.get_ref().revision.max(0));
-        let (hash, newest) = match self.sums.of(revision) {
+        let (hash, newest) = match self.compact_hashes.of(revision) {
             Some(hash) => (hash, self.backend.revision()),
             None => {
                 let hash = self.backend.hash(revision).await.map_err(status)?;

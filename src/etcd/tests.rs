@@ -12,6 +12,10 @@ use proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use proto::etcdserverpb::request_op::Request as Step;
 use proto::etcdserverpb::watch_client::WatchClient;
 use proto::etcdserverpb::watch_request::RequestUnion;
+use std::sync::Arc;
+
+use base::Tasks;
+use store::{Backend, Profile};
 use tokio::sync::mpsc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};

@@ -8,8 +8,8 @@ use proto::etcdserverpb::response_op::Response as StepResponse;
 use store::{Compare, Op, OpResponse, Ordering, Revision, Target, Txn, TxnResponse};
 use tonic::Status;
 
-use crate::answer::{empty_key, key_not_found};
-use crate::range::{Plan, key_value, keys};
+use crate::errors::{empty_key, key_not_found};
+use crate::range_plan::{RangePlan, key_value, keys};
 
 /// Most comparisons and steps of one transaction with those inside it: etcd's default `--max-txn-ops`.
 const MAX_OPS: usize = 128;
@@ -32,7 +32,7 @@ fn check_within(request: &pb::TxnRequest, most: usize) -> Result<(), Status> {
     }
     for step in request.success.iter().chain(&request.failure) {
         match &step.request {
-            Some(Step::RequestRange(range)) => Plan::of(range).map(|_| ())?,
+            Some(Step::RequestRange(range)) => RangePlan::of(range).map(|_| ())?,
             Some(Step::RequestPut(put)) => check_put(put)?,
             Some(Step::RequestDeleteRange(delete)) if delete.key.is_empty() => {
                 return Err(empty_key());
@@ -99,7 +99,7 @@ pub(crate) fn translate(request: &pb::TxnRequest) -> Result<Txn, Status> {
 fn op(step: &Step) -> Result<Op, Status> {
     Ok(match step {
         Step::RequestRange(range) => {
-            let mut request = Plan::of(range)?.request;
+            let mut request = RangePlan::of(range)?.request;
             // A read alone takes a negative revision for the newest, one in a transaction for one that is compacted.
             request.revision = Some(Revision(range.revision)).filter(|revision| revision.0 != 0);
             Op::Range(request)
@@ -210,7 +210,7 @@ fn shape(
         let header = Some(pb::ResponseHeader { revision: *revision, ..Default::default() });
         let response = match (&step.request, response) {
             (Some(Step::RequestRange(range)), OpResponse::Range(found)) => {
-                StepResponse::ResponseRange(Plan::of(range)?.answer(found, header))
+                StepResponse::ResponseRange(RangePlan::of(range)?.answer(found, header))
             }
             (Some(Step::RequestPut(_)), OpResponse::Put(prev)) => {
                 let prev_kv = prev.map(key_value);

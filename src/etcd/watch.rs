@@ -3,7 +3,7 @@
 //! A client that reads slowly costs nobody else anything: its watch is ended by the store when it lags too far, and goes on
 //! here from history where it stopped, as etcd's unsynced watchers do.
 
-mod wire;
+mod messages;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -12,9 +12,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base::tasks::Kind;
-use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::{self, BoxStream};
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
 use proto::etcdserverpb as pb;
 use proto::etcdserverpb::watch_create_request::FilterType;
 use proto::etcdserverpb::watch_request::RequestUnion;
@@ -25,9 +25,9 @@ use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 use tower::Service;
 
-use self::wire::{Encoded, Outgoing, Wanted, WatchCodec, fragments, head};
-use crate::answer::{COMPACTED, status};
-use crate::{Etcd, MESSAGE_BYTES};
+use crate::errors::{COMPACTED, status};
+use crate::service::{Etcd, MESSAGE_BYTES};
+use crate::watch::messages::{Encoded, Outgoing, Wanted, WatchCodec, fragments, head};
 
 /// The id that means all watches of a stream, or none.
 const NO_WATCH: i64 = -1;

@@ -77,14 +77,14 @@ async fn wire(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     tasks.spawn(base::Kind::Request, "wires", async move {
         while let Ok((near, _)) = listener.accept().await {
             let far = TcpStream::connect(to).await.unwrap();
-            all.spawn(base::Kind::Request, "wire", carry(near, far, is_cut.clone()));
+            all.spawn(base::Kind::Request, "wire", forward(near, far, is_cut.clone()));
         }
         Ok::<(), std::convert::Infallible>(())
     });
     (address, cut)
 }
 
-async fn carry(
+async fn forward(
     near: TcpStream,
     far: TcpStream,
     cut: watch::Receiver<bool>,

@@ -1,6 +1,7 @@
 //! The gRPC code and etcd's text for what the store refuses; the one place where they are chosen.
 
-use store::StoreError;
+use proto::etcdserverpb as pb;
+use store::{Alarm, StoreError};
 use tonic::{Code, Status};
 
 pub(crate) const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
@@ -49,4 +50,10 @@ pub(crate) fn key_not_found() -> Status {
 
 pub(crate) fn invalid_sort() -> Status {
     Status::invalid_argument("etcdserver: invalid sort option")
+}
+
+/// etcd's name of an alarm, or its number.
+pub(crate) fn alarm_name(alarm: Alarm) -> String {
+    pb::AlarmType::try_from(alarm.0)
+        .map_or(alarm.0.to_string(), |name| name.as_str_name().to_owned())
 }

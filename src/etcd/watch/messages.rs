@@ -5,13 +5,12 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::message;
-use proto::etcdserverpb as pb;
-use proto::mvccpb;
+use proto::{etcdserverpb as pb, mvccpb};
 use store::Event;
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-use crate::range::key_value;
+use crate::range_plan::key_value;
 
 /// Number of the field `events` of a `WatchResponse`: the last one, so that what stands before it is encoded alone.
 const EVENTS: u32 = 11;

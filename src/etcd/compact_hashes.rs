@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use store::{KvHash, Revision};
 
-/// Sums that are kept (`hashStorageMaxSize`).
+/// CompactHashes that are kept (`hashStorageMaxSize`).
 const KEPT: usize = 10;
 
 /// The newest of them, in the order of their revisions.
 #[derive(Debug, Default)]
-pub(crate) struct Sums(Mutex<VecDeque<KvHash>>);
+pub(crate) struct CompactHashes(Mutex<VecDeque<KvHash>>);
 
-impl Sums {
+impl CompactHashes {
     /// Keeps the sum of a compaction's revision, taken before it.
     pub(crate) fn keep(&self, sum: KvHash) {
         let sum = KvHash { keys: sum.compacting, ..sum };
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn the_newest_ten_are_kept() {
-        let sums = Sums::default();
+        let sums = CompactHashes::default();
         for revision in [3, 1, 2].into_iter().chain(4..=12).map(Revision) {
             let (compacted, newest) = (Revision(0), revision);
             sums.keep(KvHash { keys: 7, compacting: 7, all: 7, revision, compacted, newest });

@@ -15,29 +15,27 @@ use proto::etcdserverpb::kv_server::Kv;
 use tonic::Status;
 use tonic::body::Body;
 
-use crate::listing::Pieces;
-use crate::metrics::Call;
-use crate::{Etcd, MESSAGE_BYTES};
-
-/// What precedes each message: whether it is compressed, and its length.
-pub(crate) const PREFIX: usize = 5;
+use crate::counters::Call;
+use crate::grpc_frame::{PREFIX, encoded, length};
+use crate::range_response::Pieces;
+use crate::service::{Etcd, MESSAGE_BYTES};
 
 /// A call that is answered here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hot {
+pub(crate) enum FastMethod {
     Range,
     Put,
     DeleteRange,
     Txn,
 }
 
-impl Hot {
+impl FastMethod {
     /// The call that a request is, unless its messages are compressed.
     pub(crate) fn of<B>(request: &Request<B>) -> Option<Self> {
         if *request.method() != Method::POST {
             return None;
         }
-        let hot = match request.uri().path().strip_prefix("/etcdserverpb.KV/")? {
+        let method = match request.uri().path().strip_prefix("/etcdserverpb.KV/")? {
             "Range" => Self::Range,
             "Put" => Self::Put,
             "DeleteRange" => Self::DeleteRange,
@@ -45,23 +43,28 @@ impl Hot {
             _ => return None,
         };
         let encoding = request.headers().get("grpc-encoding");
-        encoding.is_none_or(|encoding| encoding == "identity").then_some(hot)
+        encoding.is_none_or(|encoding| encoding == "identity").then_some(method)
     }
 }
 
 /// Answers a call, and counts it.
-pub(crate) async fn answer<B>(etcd: Arc<Etcd>, hot: Hot, body: B, mut call: Call) -> Response<Said>
+pub(crate) async fn answer<B>(
+    etcd: Arc<Etcd>,
+    method: FastMethod,
+    body: B,
+    mut call: Call,
+) -> Response<UnaryBody>
 where
     B: http_body::Body<Data = Bytes, Error: Display> + Unpin,
 {
     let said = match receive(body, &call).await {
-        Ok(message) => run(&etcd, hot, message).await,
+        Ok(message) => run(&etcd, method, message).await,
         Err(status) => Err(status),
     };
     match said {
         Ok(pieces) => {
             call.sent(pieces.len());
-            let mut response = Response::new(Said::Whole(pieces, Some(call)));
+            let mut response = Response::new(UnaryBody::Whole(pieces, Some(call)));
             let kind = HeaderValue::from_static("application/grpc");
             response.headers_mut().insert(header::CONTENT_TYPE, kind);
             response
@@ -73,14 +76,18 @@ where
     }
 }
 
-pub(crate) async fn run(etcd: &Etcd, hot: Hot, message: Bytes) -> Result<Pieces, Status> {
-    let whole = match hot {
-        Hot::Range => return etcd.list(&decoded(message)?).await,
-        Hot::Put => encoded(etcd.put(tonic::Request::new(decoded(message)?)).await?.get_ref()),
-        Hot::DeleteRange => {
+pub(crate) async fn run(etcd: &Etcd, method: FastMethod, message: Bytes) -> Result<Pieces, Status> {
+    let whole = match method {
+        FastMethod::Range => return etcd.list(&decoded(message)?).await,
+        FastMethod::Put => {
+            encoded(etcd.put(tonic::Request::new(decoded(message)?)).await?.get_ref())
+        }
+        FastMethod::DeleteRange => {
             encoded(etcd.delete_range(tonic::Request::new(decoded(message)?)).await?.get_ref())
         }
-        Hot::Txn => encoded(etcd.txn(tonic::Request::new(decoded(message)?)).await?.get_ref()),
+        FastMethod::Txn => {
+            encoded(etcd.txn(tonic::Request::new(decoded(message)?)).await?.get_ref())
+        }
     };
     whole.map(Pieces::from)
 }
@@ -130,75 +137,25 @@ where
     }
 }
 
-/// The length that the prefix tells, once it is there.
-fn length(bytes: &[u8]) -> Result<Option<usize>, Status> {
-    let Some(&[compressed, a, b, c, d]) = bytes.first_chunk::<PREFIX>() else { return Ok(None) };
-    match compressed {
-        0 => {}
-        1 => {
-            return Err(Status::internal(
-                "protocol error: received message with compressed-flag but no grpc-encoding was specified",
-            ));
-        }
-        flag => {
-            return Err(Status::internal(format!(
-                "protocol error: received message with invalid compression flag: {flag} (valid flags are 0 and 1), while sending request"
-            )));
-        }
-    }
-    let length = u32::from_be_bytes([a, b, c, d]) as usize;
-    if length > MESSAGE_BYTES {
-        return Err(Status::out_of_range(format!(
-            "Error, decoded message length too large: found {length} bytes, the limit is: {MESSAGE_BYTES} bytes"
-        )));
-    }
-    Ok(Some(length))
-}
-
 fn decoded<M: Message + Default>(message: Bytes) -> Result<M, Status> {
     M::decode(message).map_err(|error| Status::internal(error.to_string()))
 }
 
-/// A message after its prefix, in one piece.
-pub(crate) fn encoded(message: &impl Message) -> Result<Bytes, Status> {
-    let mut out = begin(message.encoded_len())?;
-    message.encode_raw(&mut out);
-    Ok(out.freeze())
-}
-
-/// The length of a message as its prefix says it.
-pub(crate) fn told_length(length: usize) -> Result<u32, Status> {
-    u32::try_from(length).map_err(|_| {
-        Status::resource_exhausted(format!(
-            "Cannot return body with more than 4GB of data but got {length} bytes"
-        ))
-    })
-}
-
-/// The prefix of a message of this length, and room for it.
-fn begin(length: usize) -> Result<BytesMut, Status> {
-    let told = told_length(length)?;
-    let mut out = BytesMut::with_capacity(PREFIX + length);
-    out.put_u8(0);
-    out.put_u32(told);
-    Ok(out)
-}
-
 /// The body of an answer.
-pub(crate) enum Said {
+pub(crate) enum UnaryBody {
     /// The data, then that it went well, which is counted.
     Whole(Pieces, Option<Call>),
     /// Whatever a service answers.
     Any(Body),
 }
 
-impl Default for Said {
+impl Default for UnaryBody {
     fn default() -> Self {
         Self::Any(Body::empty())
     }
 }
 
-impl http_body::Body for Said {
+impl http_body::Body for UnaryBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -300,10 +257,13 @@ mod tests {
             if let Some(encoding) = encoding {
                 request = request.header("grpc-encoding", encoding);
             }
-            Hot::of(&request.body(()).unwrap())
+            FastMethod::of(&request.body(()).unwrap())
         };
-        assert_eq!(of(Method::POST, "/etcdserverpb.KV/Txn", None), Some(Hot::Txn));
-        assert_eq!(of(Method::POST, "/etcdserverpb.KV/Put", Some("identity")), Some(Hot::Put));
+        assert_eq!(of(Method::POST, "/etcdserverpb.KV/Txn", None), Some(FastMethod::Txn));
+        assert_eq!(
+            of(Method::POST, "/etcdserverpb.KV/Put", Some("identity")),
+            Some(FastMethod::Put)
+        );
         assert_eq!(of(Method::POST, "/etcdserverpb.KV/Put", Some("gzip")), None);
         assert_eq!(of(Method::POST, "/etcdserverpb.KV/Compact", None), None);
         assert_eq!(of(Method::GET, "/etcdserverpb.KV/Put", None), None);

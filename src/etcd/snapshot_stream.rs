@@ -11,10 +11,7 @@ use store::Saved;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
-use crate::Etcd;
-
-/// Snapshots that are sent at a time: each has a file as large as the state.
-pub(crate) const UNDER_WAY: usize = 2;
+use crate::service::Etcd;
 
 /// Bytes of a piece, etcd's `snapshotSendBufferSize`.
 const PIECE: u64 = 32 * 1024;

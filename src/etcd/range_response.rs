@@ -7,8 +7,8 @@ use proto::etcdserverpb as pb;
 use store::{Found, Pair, Pairs, Revision};
 use tonic::Status;
 
-use crate::Etcd;
-use crate::unary::{PREFIX, told_length};
+use crate::grpc_frame::{PREFIX, told_length};
+use crate::service::Etcd;
 
 /// Bytes of the first piece, a multiple of HTTP/2's frames, which the first bytes may be moved within.
 const PIECE: usize = 64 * 1024;
@@ -24,7 +24,7 @@ const FIRST: usize = 512;
 const COPIED_MAX: usize = 511;
 
 /// A `RangeResponse` that is being written.
-pub(crate) struct Listing<'a> {
+pub(crate) struct RangeResponseWriter<'a> {
     etcd: &'a Etcd,
     /// The first piece once it is full; the length of all is written into it at the end.
     first: Option<BytesMut>,
@@ -39,7 +39,7 @@ pub(crate) struct Listing<'a> {
     fields: Fields,
 }
 
-impl<'a> Listing<'a> {
+impl<'a> RangeResponseWriter<'a> {
     /// An answer of this member.
     pub(crate) fn new(etcd: &'a Etcd) -> Self {
         Self {
@@ -123,7 +123,7 @@ fn merged(pieces: Pieces, larger: &[(usize, Bytes)], bytes: usize) -> Bytes {
     out.freeze()
 }
 
-impl Pairs for Listing<'_> {
+impl Pairs for RangeResponseWriter<'_> {
     fn begin(&mut self, revision: Revision) {
         let head = pb::RangeResponse { header: self.etcd.header(revision), ..Default::default() };
         self.open.reserve(FIRST);
@@ -273,7 +273,7 @@ mod tests {
     use store::KeyValue;
 
     use super::*;
-    use crate::unary::encoded;
+    use crate::grpc_frame::encoded;
 
     fn kv(key: &str, value: usize, revision: i64, lease: i64) -> KeyValue {
         KeyValue {
@@ -312,7 +312,7 @@ mod tests {
             (mixed.collect(), false),
         ] {
             let found = Found { count: pairs.len(), more };
-            let mut listing = Listing::new(&etcd);
+            let mut listing = RangeResponseWriter::new(&etcd);
             listing.begin(Revision(300));
             for pair in &pairs {
                 listing.pair(Pair::of(pair));
@@ -321,7 +321,7 @@ mod tests {
             let (length, count) = (pieces.len(), pairs.len() as i64);
             let joined = pieces.joined();
             assert_eq!(joined.len(), length);
-            let kvs = pairs.into_iter().map(crate::range::key_value).collect();
+            let kvs = pairs.into_iter().map(crate::range_plan::key_value).collect();
             let want = pb::RangeResponse { header: etcd.header(Revision(300)), kvs, more, count };
             assert!(joined == encoded(&want).unwrap(), "{count} pairs");
         }

@@ -15,10 +15,11 @@ use tonic::body::Body;
 use tonic::service::Routes;
 use tower::Service;
 
-use crate::health::{Check, Kind};
-use crate::metrics::Call;
-use crate::unary::{self, Hot, Said};
-use crate::{ETCD_VERSION, Etcd, STORAGE_VERSION};
+use crate::checks::{Check, Kind};
+use crate::counters::Call;
+use crate::kv_fast_path;
+use crate::kv_fast_path::{FastMethod, UnaryBody};
+use crate::service::{ETCD_VERSION, Etcd, STORAGE_VERSION};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -39,18 +40,19 @@ impl Front {
     pub(crate) fn answer(
         &self,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Result<Response<Said>, Infallible>> + Send + use<> {
+    ) -> impl Future<Output = Result<Response<UnaryBody>, Infallible>> + Send + use<> {
         let etcd = Arc::clone(&self.etcd);
         let kind = request.headers().get(header::CONTENT_TYPE);
         if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
             let (parts, _) = request.into_parts();
-            let answer = async move { etcd.http(&parts.method, &parts.uri).await.map(Said::Any) };
+            let answer =
+                async move { etcd.http(&parts.method, &parts.uri).await.map(UnaryBody::Any) };
             return Either::Right(answer.map(Ok).boxed());
         }
         let call = Call::begin(&etcd.counters, request.uri().path());
         let limit = limit(request.headers());
-        if let Some(hot) = Hot::of(&request) {
-            let answer = unary::answer(etcd, hot, request.into_body(), call);
+        if let Some(method) = FastMethod::of(&request) {
+            let answer = kv_fast_path::answer(etcd, method, request.into_body(), call);
             return match limit {
                 None => Either::Left(answer.map(Ok)),
                 Some(limit) => Either::Right(within(limit, answer).map(Ok).boxed()),
@@ -59,7 +61,7 @@ impl Front {
         let answer = self.routes.clone().call(call.receive(request));
         let answer = async move {
             let Ok(answer) = answer.await;
-            call.send(answer).map(Said::Any)
+            call.send(answer).map(UnaryBody::Any)
         };
         Either::Right(match limit {
             None => answer.map(Ok).boxed(),
@@ -69,7 +71,10 @@ impl Front {
 }
 
 /// The answer, unless that takes longer than the client waits for its begin.
-async fn within(limit: Duration, answer: impl Future<Output = Response<Said>>) -> Response<Said> {
+async fn within(
+    limit: Duration,
+    answer: impl Future<Output = Response<UnaryBody>>,
+) -> Response<UnaryBody> {
     match tokio::time::timeout(limit, answer).await {
         Ok(answer) => answer,
         Err(_) => Status::cancelled("Timeout expired").into_http(),

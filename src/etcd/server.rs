@@ -26,10 +26,10 @@ use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
-use crate::authority_filter::AuthorityFilter;
-use crate::http::Front;
+use crate::front::Front;
+use crate::http2::authority_filter::AuthorityFilter;
+use crate::service::{Etcd, MESSAGE_BYTES};
 use crate::watch::WatchService;
-use crate::{Etcd, MESSAGE_BYTES};
 
 /// Connections at a time; more wait in the kernel's queue.
 const CONNECTIONS: usize = 1024;
@@ -82,7 +82,7 @@ async fn run(
         let shutdown = shutdown.clone();
         tasks.spawn(Kind::Request, "etcd connection", async move {
             let Accepted { stream, from, place: _place } = accepted;
-            if let Err(error) = carry(stream, acceptor, front, &shutdown).await {
+            if let Err(error) = serve_connection(stream, acceptor, front, &shutdown).await {
                 tracing::debug!(%from, %error, "a connection of etcd's interface ended");
             }
             drop(open);
@@ -97,13 +97,13 @@ async fn run(
     Ok(())
 }
 
-async fn carry(
+async fn serve_connection(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
     front: Front,
     shutdown: &Shutdown,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let cork = Cork::new(greet(stream, acceptor).await?);
+    let cork = Cork::new(accept_tls(stream, acceptor).await?);
     let nested = Nested::default();
     let mut builder = auto::Builder::new(nested.clone());
     builder
@@ -130,7 +130,7 @@ async fn carry(
     nested.drive_corked(serving, &cork).await
 }
 
-async fn greet(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<Box<dyn Hold>> {
+async fn accept_tls(stream: TcpStream, acceptor: Option<TlsAcceptor>) -> io::Result<Box<dyn Hold>> {
     match acceptor {
         Some(acceptor) => {
             let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;

@@ -18,7 +18,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::hpack::{self, Decoder, Field, LIST_MAX};
+use super::hpack;
+use super::hpack::{Decoder, Field, LIST_MAX};
 
 /// What a client of HTTP/2 begins a connection with (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -7,7 +7,7 @@ use proto::mvccpb;
 use store::{KeyRange, KeyValue, Revision};
 use tonic::Status;
 
-use crate::answer::{empty_key, invalid_sort};
+use crate::errors::{empty_key, invalid_sort};
 
 /// Keys of a request: etcd's `range_end` is that of [`KeyRange`].
 pub(crate) fn keys(key: &Bytes, range_end: &Bytes) -> KeyRange {
@@ -27,7 +27,7 @@ pub(crate) fn key_value(kv: KeyValue) -> mvccpb::KeyValue {
 }
 
 /// A checked read.
-pub(crate) struct Plan {
+pub(crate) struct RangePlan {
     /// The order that the request names.
     asked: SortOrder,
     order: SortOrder,
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     pub(crate) request: store::RangeRequest,
 }
 
-impl Plan {
+impl RangePlan {
     /// # Errors
     /// No key, or a sort order or target that does not exist.
     pub(crate) fn of(request: &RangeRequest) -> Result<Self, Status> {
